@@ -1,0 +1,1 @@
+"""Types every part of Braid shares. Standard library only: importing ``core`` is always cheap."""

@@ -1,0 +1,177 @@
+"""All errors a caller of Braid can meet, in one tree.
+
+    BraidError
+    ├── InvalidRequest              the caller sent something wrong
+    │   ├── InvalidTensor           a tensor has the wrong name, dtype, rank, shape or byte count
+    │   ├── InvalidUpload           an upload is malformed: bad checksum, empty, header missing
+    │   ├── InvalidArtefact         a graph, plan or schedule file does not parse or verify
+    │   └── UploadTooLarge          an upload is over the size limit
+    ├── ModelImportError            the uploaded model cannot be imported
+    │   ├── UnsupportedOperators    operators outside the lowering table, all named at once
+    │   └── ImportLimitExceeded     the importer ran out of memory, CPU time, file size or wall clock
+    ├── NotFound
+    │   ├── ModelNotFound
+    │   ├── VersionNotFound
+    │   ├── JobNotFound
+    │   └── ScheduleNotFound
+    ├── ResourceExhausted           carries ``retry_after_s`` where waiting helps
+    │   ├── QueueFull
+    │   └── DeviceOutOfMemory
+    ├── Unavailable                 true for a moment only: try again
+    │   ├── ModelLoading
+    │   ├── Draining
+    │   └── WorkerRestarting
+    ├── DeadlineExceeded
+    ├── RequestCancelled
+    ├── PreconditionFailed          legal, but not in the present state
+    ├── SearchTooLarge              the graph is too big for the exact search
+    └── WorkerFault                 the device worker failed in a way it should not
+
+No class knows a transport; ``server.status`` maps each one to a gRPC status code.
+"""
+
+from __future__ import annotations
+
+
+class BraidError(Exception):
+    """Base of everything Braid raises on purpose. The message says what to do."""
+
+
+class InvalidRequest(BraidError):
+    """The caller sent something wrong."""
+
+
+class InvalidTensor(InvalidRequest):
+    """A tensor has the wrong name, dtype, rank, shape or byte count."""
+
+
+class InvalidUpload(InvalidRequest):
+    """An upload is malformed."""
+
+
+class InvalidArtefact(InvalidRequest):
+    """A graph, plan or schedule does not parse or does not verify."""
+
+
+class UploadTooLarge(InvalidUpload):
+    """An upload is over the size limit."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(
+            f"the upload is larger than {limit_bytes} bytes; "
+            "raise BRAID_MAX_UPLOAD_BYTES on the server or send a smaller model"
+        )
+        self.limit_bytes = limit_bytes
+
+
+class ModelImportError(BraidError):
+    """The uploaded model cannot be imported; the message gives the reason."""
+
+
+class UnsupportedOperators(ModelImportError):
+    """The model uses operators that Braid cannot lower."""
+
+    def __init__(self, reasons: tuple[str, ...]) -> None:
+        super().__init__(
+            f"{len(reasons)} unsupported operator use(s): {'; '.join(reasons)}. "
+            "Export the model without them (see docs/onnx-operators.md)"
+        )
+        self.reasons = reasons
+
+
+class ImportLimitExceeded(ModelImportError):
+    """The importer was stopped at one of its limits."""
+
+
+class NotFound(BraidError):
+    """What was asked for does not exist."""
+
+
+class ModelNotFound(NotFound):
+    """No model has this name."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"no model named {model!r}; `braid models` lists the registered ones")
+        self.model = model
+
+
+class VersionNotFound(NotFound):
+    """The model exists, this version does not."""
+
+    def __init__(self, model: str, version: str, known: tuple[int, ...]) -> None:
+        have = ", ".join(map(str, known)) or "none"
+        super().__init__(f"model {model!r} has no version {version!r}; versions: {have}")
+        self.model = model
+        self.version = version
+
+
+class JobNotFound(NotFound):
+    """No job has this id."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"no job {job_id!r}; `braid jobs` lists the known ones")
+        self.job_id = job_id
+
+
+class ScheduleNotFound(NotFound):
+    """The model has no schedule for this device and batch size (yet)."""
+
+
+class ResourceExhausted(BraidError):
+    """A bounded resource is used up for now."""
+
+    def __init__(self, message: str, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class QueueFull(ResourceExhausted):
+    """A model's request queue is full."""
+
+
+class DeviceOutOfMemory(ResourceExhausted):
+    """The device or the shared memory has no room for this request."""
+
+
+class Unavailable(BraidError):
+    """The service cannot answer for a moment; the same call may succeed soon."""
+
+
+class ModelLoading(Unavailable):
+    """The model is registered but not yet serving."""
+
+
+class Draining(Unavailable):
+    """The server is shutting down and takes no new requests."""
+
+
+class WorkerRestarting(Unavailable):
+    """The device worker died and is being restarted."""
+
+
+class DeadlineExceeded(BraidError):
+    """The caller's deadline passed before the result was ready."""
+
+
+class RequestCancelled(BraidError):
+    """The caller went away or cancelled."""
+
+
+class PreconditionFailed(BraidError):
+    """The request is legal but the present state does not allow it."""
+
+
+class SearchTooLarge(BraidError):
+    """The graph is too big for the exact search."""
+
+    def __init__(self, operators: int, limit: int) -> None:
+        super().__init__(
+            f"block has {operators} operators, the exact search takes at most {limit}; "
+            "split the graph into blocks or lower the pruning limits"
+        )
+        self.operators = operators
+        self.limit = limit
+
+
+class WorkerFault(BraidError):
+    """The device worker failed in a way it should not: a bug or broken hardware."""

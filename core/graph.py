@@ -1,0 +1,268 @@
+"""The operator graph: what the importer writes, the passes rewrite and the planners read.
+
+One type serves twice. A *template* has symbolic extents (the batch, and any other extent the
+model leaves open) and may compute shapes with *host operands*. ``engine.specialise`` turns it
+into a *static* graph for given input shapes: every spec static, no host operand, no branch.
+After the fusion pass each operator is one *schedule unit*.
+
+    template ──specialise(shapes)──> static graph ──planner──> Schedule ──lower──> StreamPlan
+
+Values are named; operators stand in topological order and each value is produced once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.errors import InvalidArtefact
+from core.tensor import TensorSpec, spec_from_json
+
+GRAPH_FORMAT = 1
+
+Literal = None | bool | int | float | str | list["Literal"]
+"""What an attribute may be: JSON, so that a graph is data and never code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One arm of a conditional: operators that may read any value of the enclosing graph."""
+
+    operators: tuple[Operator, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One call of an operator kind; after fusion, one schedule unit.
+
+    ``kind`` names an entry of ``engine.ops``: ``aten.*`` where torch has the operator,
+    ``braid.*`` where ONNX semantics need a little more.
+    """
+
+    name: str
+    kind: str
+    inputs: tuple[str, ...]  # value names; "" where an optional operand is absent
+    outputs: tuple[str, ...]
+    attributes: Mapping[str, Literal] = field(default_factory=dict)
+    # attribute -> value whose content, read on the host, becomes that attribute (templates only)
+    host: Mapping[str, str] = field(default_factory=dict)
+    branches: tuple[Branch, ...] = ()  # then, else (templates only)
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.kind:
+            raise InvalidArtefact("an operator needs a name and a kind")
+        if not self.outputs or not all(self.outputs):
+            raise InvalidArtefact(f"operator {self.name!r} needs named outputs")
+
+    def reads(self) -> Iterator[str]:
+        """Names of all values this operator reads, branches included."""
+        yield from (name for name in self.inputs if name)
+        yield from self.host.values()
+        for branch in self.branches:
+            inner = {out for op in branch.operators for out in op.outputs}
+            for op in branch.operators:
+                yield from (name for name in op.reads() if name not in inner)
+            yield from (name for name in branch.outputs if name not in inner)
+
+
+@dataclass(frozen=True, slots=True)
+class OpGraph:
+    """Operators in topological order between named inputs and outputs."""
+
+    name: str
+    inputs: Mapping[str, TensorSpec]  # in the model's order
+    outputs: Mapping[str, str]  # name the caller sees -> value name
+    constants: Mapping[str, TensorSpec]  # the weights, by value name
+    operators: tuple[Operator, ...]
+    specs: Mapping[str, TensorSpec] = field(default_factory=dict)  # operator outputs; all, if static
+
+    def __len__(self) -> int:
+        return len(self.operators)
+
+    def producers(self) -> dict[str, int]:
+        """Value name -> index of the operator that produces it."""
+        return {out: i for i, op in enumerate(self.operators) for out in op.outputs}
+
+    def spec(self, value: str) -> TensorSpec:
+        """Spec of any value of a static graph.
+
+        Raises:
+            KeyError: the value does not exist or its spec is unknown.
+        """
+        for table in (self.specs, self.inputs, self.constants):
+            if value in table:
+                return table[value]
+        raise KeyError(value)
+
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """For each operator, the indices of the operators it reads from, ascending."""
+        made_by = self.producers()
+        return tuple(
+            tuple(sorted({made_by[name] for name in op.reads() if name in made_by}))
+            for op in self.operators
+        )
+
+    def verify(self) -> None:
+        """Check every invariant a consumer relies on.
+
+        Raises:
+            InvalidArtefact: naming the first operator or value that breaks one.
+        """
+        known = [*self.inputs, *self.constants]
+        if len(known) != len(set(known)):
+            raise InvalidArtefact(f"graph {self.name!r}: an input and a constant share a name")
+        _verify_operators(self.operators, set(known), set())
+        made = set(known).union(*(op.outputs for op in self.operators))
+        for name, value in self.outputs.items():
+            if value not in made:
+                raise InvalidArtefact(f"output {name!r} names {value!r}, which nothing produces")
+        if not self.outputs:
+            raise InvalidArtefact(f"graph {self.name!r} has no outputs")
+
+
+def _verify_operators(operators: Iterable[Operator], known: set[str], names: set[str]) -> None:
+    """Every operator reads only what came before it, and nothing is produced or named twice."""
+    for op in operators:
+        for value in op.inputs + tuple(op.host.values()):
+            if value and value not in known:
+                raise InvalidArtefact(
+                    f"operator {op.name!r} ({op.kind}) reads {value!r}, which nothing before it "
+                    "produces"
+                )
+        if op.name in names:
+            raise InvalidArtefact(f"two operators are named {op.name!r}")
+        names.add(op.name)
+        for branch in op.branches:
+            inner = set(known)
+            _verify_operators(branch.operators, inner, names)
+            for value in branch.outputs:
+                if value not in inner:
+                    raise InvalidArtefact(
+                        f"a branch of {op.name!r} returns {value!r}, which nothing produces"
+                    )
+            if len(branch.outputs) != len(op.outputs):
+                raise InvalidArtefact(f"the branches of {op.name!r} return different counts")
+        for value in op.outputs:
+            if value in known:
+                raise InvalidArtefact(f"value {value!r} is produced twice (by {op.name!r})")
+            known.add(value)
+
+
+def graph_to_json(graph: OpGraph) -> dict[str, Any]:
+    """JSON form of a graph, the inverse of ``graph_from_json``."""
+    return {
+        "format": GRAPH_FORMAT,
+        "name": graph.name,
+        "inputs": {name: spec.to_json() for name, spec in graph.inputs.items()},
+        "outputs": dict(graph.outputs),
+        "constants": {name: spec.to_json() for name, spec in graph.constants.items()},
+        "operators": [_operator_to_json(op) for op in graph.operators],
+        "specs": {name: spec.to_json() for name, spec in graph.specs.items()},
+    }
+
+
+def _operator_to_json(op: Operator) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "name": op.name,
+        "kind": op.kind,
+        "inputs": list(op.inputs),
+        "outputs": list(op.outputs),
+    }
+    if op.attributes:
+        document["attributes"] = {key: _finite(value) for key, value in op.attributes.items()}
+    if op.host:
+        document["host"] = dict(op.host)
+    if op.branches:
+        document["branches"] = [
+            {
+                "operators": [_operator_to_json(inner) for inner in branch.operators],
+                "outputs": list(branch.outputs),
+            }
+            for branch in op.branches
+        ]
+    return document
+
+
+_NON_FINITE = {"$inf": float("inf"), "$-inf": float("-inf"), "$nan": float("nan")}
+
+
+def _finite(value: Literal) -> Literal:
+    """JSON has no infinities; write them as strings that no operator uses."""
+    if isinstance(value, float):
+        if value != value:
+            return "$nan"
+        if value in (float("inf"), float("-inf")):
+            return "$inf" if value > 0 else "$-inf"
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _parse_literal(value: Any) -> Literal:
+    if isinstance(value, str) and value in _NON_FINITE:
+        return _NON_FINITE[value]
+    if isinstance(value, list):
+        return [_parse_literal(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise InvalidArtefact(f"an attribute may not be {type(value).__name__}")
+
+
+def graph_from_json(document: Any) -> OpGraph:
+    """Read and verify a graph.
+
+    Raises:
+        InvalidArtefact: another format version, a missing field, a broken invariant.
+    """
+    if not isinstance(document, dict) or document.get("format") != GRAPH_FORMAT:
+        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+        raise InvalidArtefact(
+            f"graph format {found!r} is not {GRAPH_FORMAT}; register the model again"
+        )
+    try:
+        graph = OpGraph(
+            name=str(document["name"]),
+            inputs={k: spec_from_json(v) for k, v in document["inputs"].items()},
+            outputs={str(k): str(v) for k, v in document["outputs"].items()},
+            constants={k: spec_from_json(v) for k, v in document["constants"].items()},
+            operators=tuple(_operator_from_json(op) for op in document["operators"]),
+            specs={k: spec_from_json(v) for k, v in document["specs"].items()},
+        )
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InvalidArtefact(f"graph.json is malformed: {error!r}") from error
+    graph.verify()
+    return graph
+
+
+def _operator_from_json(document: Mapping[str, Any]) -> Operator:
+    return Operator(
+        name=document["name"],
+        kind=document["kind"],
+        inputs=tuple(document["inputs"]),
+        outputs=tuple(document["outputs"]),
+        attributes={k: _parse_literal(v) for k, v in document.get("attributes", {}).items()},
+        host=dict(document.get("host", {})),
+        branches=tuple(
+            Branch(
+                tuple(_operator_from_json(op) for op in branch["operators"]),
+                tuple(branch["outputs"]),
+            )
+            for branch in document.get("branches", ())
+        ),
+    )
+
+
+def load_graph(text: str) -> OpGraph:
+    """Read a graph from JSON text.
+
+    Raises:
+        InvalidArtefact: not JSON, or not a graph.
+    """
+    try:
+        document = json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidArtefact(f"graph.json is not JSON: {error}") from error
+    return graph_from_json(document)

@@ -1,0 +1,126 @@
+"""Stream plans: what every planner is lowered to and the only thing executors understand.
+
+A plan says in which order the host launches the units, on which stream each runs, which units
+of other streams it waits for, and where all streams join (a *barrier*, the end of a stage).
+
+    launches:  0:a(s0)  1:b(s0)  2:c(s1, waits a) | 3:d(s0)      | = barrier before position 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from core.errors import InvalidArtefact
+
+MAX_STREAMS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One unit on one stream. Units on one stream run in launch order."""
+
+    unit: int  # index into OpGraph.operators
+    stream: int
+    waits: tuple[int, ...] = ()  # units on other streams that must have finished first
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """Launch order, streams and events of one static graph.
+
+    ``barriers`` holds positions in ``launches``, ascending; before each one, every stream waits
+    for all earlier launches. Waits across a barrier are implied and left out.
+    """
+
+    launches: tuple[Launch, ...]
+    streams: int
+    barriers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.streams <= MAX_STREAMS:
+            raise InvalidArtefact(f"a plan has 1 to {MAX_STREAMS} streams, not {self.streams}")
+        if any(not 0 <= launch.stream < self.streams for launch in self.launches):
+            raise InvalidArtefact("a launch names a stream that the plan does not have")
+        inner = all(0 < position < len(self.launches) for position in self.barriers)
+        if not inner or list(self.barriers) != sorted(set(self.barriers)):
+            raise InvalidArtefact("barriers must be ascending positions inside the launch order")
+
+    def segments(self) -> tuple[tuple[Launch, ...], ...]:
+        """The launches between barriers: the stages, in order."""
+        cuts = [0, *self.barriers, len(self.launches)]
+        return tuple(
+            self.launches[start:end] for start, end in zip(cuts, cuts[1:], strict=False)
+        )
+
+
+def sequential_plan(units: int) -> StreamPlan:
+    """One stream, operators in the order of the graph."""
+    return StreamPlan(tuple(Launch(unit, 0) for unit in range(units)), streams=1)
+
+
+def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None:
+    """Prove that a plan runs each unit once and respects every edge.
+
+    An edge u -> v is respected if v is launched after u on the same stream, or waits for a unit
+    that comes after u (transitively), or a barrier stands between them. Proved with one bit set
+    per launch: what is certain to have finished when the unit starts.
+
+    Args:
+        plan: the plan of a graph with ``len(predecessors)`` units.
+        predecessors: for each unit, the units it reads from.
+
+    Raises:
+        InvalidArtefact: naming the unit launched twice or never, or the edge not respected.
+    """
+    order = [launch.unit for launch in plan.launches]
+    if sorted(order) != list(range(len(predecessors))):
+        raise InvalidArtefact(f"the plan does not launch each of {len(predecessors)} units once")
+    finished: dict[int, int] = {}  # unit -> bit set of units finished when it has finished
+    last_on: dict[int, int] = {}  # stream -> finished set of its last launch
+    before_barrier, barriers = 0, set(plan.barriers)
+    for position, launch in enumerate(plan.launches):
+        if position in barriers:
+            for done in finished.values():
+                before_barrier |= done
+        done = before_barrier | last_on.get(launch.stream, 0)
+        for other in launch.waits:
+            if other not in finished:
+                raise InvalidArtefact(f"unit {launch.unit} waits for {other}, launched later")
+            done |= finished[other]
+        for needed in predecessors[launch.unit]:
+            if not done >> needed & 1:
+                raise InvalidArtefact(
+                    f"unit {launch.unit} reads from {needed} but nothing makes it wait for it"
+                )
+        finished[launch.unit] = last_on[launch.stream] = done | 1 << launch.unit
+
+
+def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
+    """JSON form, the inverse of ``plan_from_json``."""
+    return {
+        "launches": [
+            [launch.unit, launch.stream, list(launch.waits)] for launch in plan.launches
+        ],
+        "streams": plan.streams,
+        "barriers": list(plan.barriers),
+    }
+
+
+def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
+    """Read a plan.
+
+    Raises:
+        InvalidArtefact: a missing field or a broken invariant.
+    """
+    try:
+        return StreamPlan(
+            launches=tuple(
+                Launch(unit, stream, tuple(waits)) for unit, stream, waits in document["launches"]
+            ),
+            streams=document["streams"],
+            barriers=tuple(document["barriers"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArtefact(f"the stream plan is malformed: {error!r}") from error

@@ -1,0 +1,94 @@
+"""Element types and tensor specifications.
+
+The dtype names are those of the Open Inference Protocol v2, which every client already speaks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from core.errors import InvalidArtefact
+
+# OIP v2 name -> bytes per element.
+DTYPE_BYTES: Mapping[str, int] = {
+    "BOOL": 1,
+    "UINT8": 1,
+    "INT8": 1,
+    "UINT16": 2,
+    "INT16": 2,
+    "UINT32": 4,
+    "INT32": 4,
+    "UINT64": 8,
+    "INT64": 8,
+    "FP16": 2,
+    "BF16": 2,
+    "FP32": 4,
+    "FP64": 8,
+}
+
+Dim = int | str
+"""An extent: a number, or the name of a symbol (``"batch"`` or one the model declares)."""
+
+BATCH = "batch"
+"""The symbol of the batch dimension, whatever the model's file calls it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Element type and shape of a tensor; symbols stand for extents known only per request."""
+
+    dtype: str
+    shape: tuple[Dim, ...]
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise InvalidArtefact(f"unknown dtype {self.dtype!r}; known: {', '.join(DTYPE_BYTES)}")
+        for dim in self.shape:
+            if isinstance(dim, int) and dim < 0:
+                raise InvalidArtefact(f"negative extent in shape {list(self.shape)}")
+
+    @property
+    def is_static(self) -> bool:
+        """True if no extent is a symbol."""
+        return all(isinstance(dim, int) for dim in self.shape)
+
+    @property
+    def elements(self) -> int:
+        """Number of elements. Static shapes only."""
+        assert self.is_static, f"shape {self.shape} is symbolic"
+        return math.prod(dim for dim in self.shape if isinstance(dim, int))
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the raw little-endian bytes. Static shapes only."""
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+    def bind(self, symbols: Mapping[str, int]) -> TensorSpec:
+        """Replace each symbol found in ``symbols`` by its extent."""
+        return TensorSpec(
+            self.dtype,
+            tuple(symbols.get(d, d) if isinstance(d, str) else d for d in self.shape),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    def to_json(self) -> dict[str, object]:
+        """JSON form, the inverse of ``spec_from_json``."""
+        return {"dtype": self.dtype, "shape": list(self.shape)}
+
+
+def spec_from_json(document: Mapping[str, object]) -> TensorSpec:
+    """Read a TensorSpec.
+
+    Raises:
+        InvalidArtefact: the document has other fields or types.
+    """
+    dtype, shape = document.get("dtype"), document.get("shape")
+    if not isinstance(dtype, str) or not isinstance(shape, list):
+        raise InvalidArtefact(f"not a tensor spec: {str(document)[:200]}")
+    if not all(isinstance(d, int | str) and not isinstance(d, bool) for d in shape):
+        raise InvalidArtefact(f"extents must be integers or names: {str(shape)[:200]}")
+    return TensorSpec(dtype, tuple(shape))
