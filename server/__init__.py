@@ -1,0 +1,1 @@
+"""The front end: settings, persistent state, jobs, batching, RPCs, metrics, command line."""
