@@ -1,0 +1,1 @@
+"""Benchmarks: networks to schedule and programs that measure Braid against its peers."""

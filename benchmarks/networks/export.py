@@ -1,0 +1,85 @@
+"""Write benchmark networks as ONNX files.
+
+    python -m benchmarks.networks.export squeezenet inception_v3 --out DIR
+
+Uses torch's TorchScript exporter: it needs no further package and writes one node per layer. Batch
+norms are kept, so that the file is the network as written. The same seed gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from benchmarks.networks.registry import NETWORKS
+
+OPSET = 17
+
+# Of two rows: a batch of one is where an exporter takes a broadcast for a plain dimension.
+_TRACED_BATCH = 2
+
+
+def export_onnx(name: str, path: Path, *, seed: int = 0) -> Path:
+    """Write network ``name`` to ``path``, replacing it in one step, and return ``path``.
+
+    Dimension 0 of every input and output is the symbol "batch". One file, no external data.
+
+    Raises:
+        KeyError: no network has this name; the message lists those there are.
+    """
+    if name not in NETWORKS:
+        raise KeyError(f"no network named {name!r}; known: {', '.join(NETWORKS)}")
+    network = NETWORKS[name]
+    model = network.build(seed)
+    names = (*network.input_names, *network.output_names)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        with warnings.catch_warnings():
+            # The exporter calls itself legacy, and warns that shapes checked in Python are fixed.
+            warnings.simplefilter("ignore")
+            torch.onnx.export(
+                model,
+                network.example_inputs(_TRACED_BATCH),
+                temporary,
+                dynamo=False,
+                opset_version=OPSET,
+                training=torch.onnx.TrainingMode.PRESERVE,  # eval mode, batch norms not folded
+                input_names=list(network.input_names),
+                output_names=list(network.output_names),
+                dynamic_axes={value: {0: "batch"} for value in names},
+            )
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.networks.export")
+    parser.add_argument("names", nargs="+", metavar="NAME", choices=[*NETWORKS, "all"])
+    parser.add_argument("--out", type=Path, required=True, help="folder to write NAME.onnx into")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    names = list(NETWORKS) if "all" in options.names else options.names
+    for name in names:
+        started = time.perf_counter()
+        path = export_onnx(name, options.out / f"{name}.onnx", seed=options.seed)
+        seconds = time.perf_counter() - started
+        print(f"{path}  {path.stat().st_size / 1e6:.1f} MB  {seconds:.1f} s")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""The benchmark networks by name, each with the inputs that a benchmark feeds it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.networks.inception_v3 import InceptionV3
+from benchmarks.networks.squeezenet import SQUEEZENET_1_0, Bypass, SqueezeNet
+from benchmarks.networks.weights import build_seeded
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network that can be built and fed without knowing which one it is.
+
+    ``build(seed)`` returns it in eval mode with seeded weights. ``draw(batch, generator)`` returns
+    its inputs, dimension 0 of each being the batch; rows differ from one another.
+    """
+
+    name: str
+    build: Callable[[int], nn.Module]
+    draw: Callable[[int, torch.Generator], tuple[Tensor, ...]]
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
+
+    def example_inputs(self, batch: int, *, seed: int = 0) -> tuple[Tensor, ...]:
+        """Inputs in the order of ``input_names``; the same for the same batch and seed."""
+        inputs = self.draw(batch, torch.Generator().manual_seed(seed))
+        assert len(inputs) == len(self.input_names)
+        return inputs
+
+
+def _images(side: int) -> Callable[[int, torch.Generator], tuple[Tensor, ...]]:
+    """Images [batch, 3, side, side] with zero mean and unit variance: coarse patches plus noise.
+
+    White noise alone would not do: after the final pooling all its rows look the same.
+    """
+
+    def draw(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        patches = torch.randn(batch, 3, 7, 7, generator=generator)
+        noise = torch.randn(batch, 3, side, side, generator=generator)
+        coarse = nn.functional.interpolate(patches, size=(side, side), mode="nearest")
+        return ((0.75**0.5) * coarse + 0.5 * noise,)
+
+    return draw
+
+
+def _classifier(name: str, construct: Callable[[], nn.Module], side: int) -> Network:
+    build = functools.partial(build_seeded, construct)
+    return Network(name, build, _images(side), ("image",), ("logits",))
+
+
+def _squeezenet_bypass() -> nn.Module:
+    return SqueezeNet(SQUEEZENET_1_0, Bypass.COMPLEX)
+
+
+NETWORKS: Mapping[str, Network] = {
+    network.name: network
+    for network in (
+        _classifier("squeezenet", SqueezeNet, 224),
+        _classifier("squeezenet_bypass", _squeezenet_bypass, 224),
+        _classifier("inception_v3", InceptionV3, 299),
+    )
+}
