@@ -1,0 +1,123 @@
+"""A stream plan laid out on a fixed number of threads.
+
+Streams are what the planner asked for; *lanes* are the threads that exist. Between two barriers
+the plan is one segment; each segment runs on as many lanes as it has streams, at most one a
+thread, and the threads are divided among the lanes in proportion to their work.
+
+    segment, 2 threads:   s0: a b │ s1: c │ s2: d   ──>   lane 0: a b    lane 1: c d
+
+Launches of streams that share a lane keep their launch order. Since a unit only ever waits for
+units launched before it, running lanes in launch order cannot deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from core.plan import Launch, StreamPlan
+from engine.executor.program import BoundUnit, Program, last_readers
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One launch in a lane."""
+
+    unit: BoundUnit
+    waits: tuple[int, ...]  # units in other lanes of the same segment
+    signals: int | None  # this unit's index, if another lane waits for it
+    releases: tuple[int, ...] = ()  # slots nobody reads after this step (single-lane segments)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What runs between two barriers."""
+
+    lanes: tuple[tuple[Step, ...], ...]
+    threads: tuple[int, ...]  # intra-operator threads of each lane
+    releases: tuple[int, ...] = ()  # slots nobody reads after this segment
+
+    @property
+    def signals(self) -> tuple[int, ...]:
+        """Units that other lanes wait for."""
+        return tuple(s.signals for lane in self.lanes for s in lane if s.signals is not None)
+
+
+def lay_out(program: Program, plan: StreamPlan, threads: int) -> tuple[Segment, ...]:
+    """Assign every launch of ``plan``, verified against the program's graph, to a lane."""
+    position = {launch.unit: i for i, launch in enumerate(plan.launches)}
+    last = last_readers(program, [position[unit] for unit in range(len(program.units))])
+    freed_at: dict[int, list[int]] = {}
+    for slot, at in last.items():
+        freed_at.setdefault(at, []).append(slot)
+    segments, start = [], 0
+    for launches in plan.segments():
+        positions = range(start, start + len(launches))
+        freed = {at: tuple(freed_at.get(at, ())) for at in positions}
+        segments.append(_segment(program, launches, threads, tuple(freed.values())))
+        start += len(launches)
+    return tuple(segments)
+
+
+def lay_out_stage(
+    program: Program, groups: Sequence[Sequence[int]], threads: int
+) -> Segment:
+    """One stage as it runs inside a plan, group i on stream i; nothing is released."""
+    launches = [Launch(unit, stream) for stream, group in enumerate(groups) for unit in group]
+    return _segment(program, launches, threads, [()] * len(launches))
+
+
+def _segment(
+    program: Program,
+    launches: Sequence[Launch],
+    threads: int,
+    freed: Sequence[tuple[int, ...]],
+) -> Segment:
+    work: dict[int, float] = {}
+    for launch in launches:
+        cost = program.units[launch.unit].work_us
+        work[launch.stream] = work.get(launch.stream, 0.0) + cost
+    lane_of, load = _pack(work, min(threads, len(work)))
+    unit_lane = {launch.unit: lane_of[launch.stream] for launch in launches}
+    waited = {
+        other
+        for launch in launches
+        for other in launch.waits
+        if other in unit_lane and unit_lane[other] != unit_lane[launch.unit]
+    }
+    single = len(load) == 1
+    lanes: list[list[Step]] = [[] for _ in load]
+    for launch, slots in zip(launches, freed, strict=True):
+        lane = unit_lane[launch.unit]
+        lanes[lane].append(
+            Step(
+                unit=program.units[launch.unit],
+                waits=tuple(w for w in launch.waits if unit_lane.get(w, lane) != lane),
+                signals=launch.unit if launch.unit in waited else None,
+                releases=slots if single else (),
+            )
+        )
+    return Segment(
+        lanes=tuple(tuple(lane) for lane in lanes),
+        threads=_divide(threads, load),
+        releases=() if single else tuple(slot for slots in freed for slot in slots),
+    )
+
+
+def _pack(work: dict[int, float], lanes: int) -> tuple[dict[int, int], list[float]]:
+    """Longest stream first onto the emptiest lane; returns the lane of each stream, and loads."""
+    load = [0.0] * lanes
+    lane_of: dict[int, int] = {}
+    for stream in sorted(work, key=lambda s: (-work[s], s)):
+        lane = load.index(min(load))
+        lane_of[stream] = lane
+        load[lane] += work[stream]
+    return lane_of, load
+
+
+def _divide(threads: int, load: Sequence[float]) -> tuple[int, ...]:
+    """At least one thread a lane, the others where the most work per thread is."""
+    given = [1] * len(load)
+    for _ in range(threads - len(load)):
+        given[max(range(len(load)), key=lambda lane: load[lane] / given[lane])] += 1
+    return tuple(given)

@@ -1,0 +1,116 @@
+"""A static graph bound to kernels: what an executor runs.
+
+Values live in numbered slots; each unit reads slots and fills slots. Constants fill theirs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+from torch import Tensor
+
+from core.graph import OpGraph, Operator
+from engine.executor.work import estimated_work_us
+from engine.kernels.cpu import Kernel, PackedWeights, bind_cpu
+from engine.ops.registry import EPILOGUE, epilogue_steps, op
+
+Environment = list[Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundUnit:
+    """One schedule unit, ready to run: ``outputs = kernel(*inputs)``."""
+
+    kernel: Kernel
+    inputs: tuple[int, ...]  # slots
+    outputs: tuple[int, ...]  # slots
+    work_us: float  # rough latency on one thread, to balance lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All units of a static graph, by index, and where its values live."""
+
+    graph: OpGraph
+    units: tuple[BoundUnit, ...]
+    slots: Mapping[str, int]
+    template: Environment = field(repr=False)  # constants filled in, everything else None
+
+    def environment(self, inputs: Mapping[str, Tensor]) -> Environment:
+        """Slots for one run, with constants and inputs in place."""
+        env = self.template.copy()
+        for name, tensor in inputs.items():
+            env[self.slots[name]] = tensor
+        return env
+
+    def results(self, env: Environment) -> dict[str, Tensor]:
+        """The graph's outputs after a run."""
+        found: dict[str, Tensor] = {}
+        for name, value in self.graph.outputs.items():
+            tensor = env[self.slots[value]]
+            assert tensor is not None, f"output {name!r} was released or never produced"
+            found[name] = tensor
+        return found
+
+
+def bind(graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights) -> Program:
+    """Choose a kernel for each unit and number the values.
+
+    Args:
+        graph: static; its operators are the schedule units.
+        constants: tensor of each of ``graph.constants``.
+        packed: reordered weights, shared by the plans of one model; filled as needed.
+    """
+    names = [*graph.inputs, *graph.constants]
+    names += [out for op in graph.operators for out in op.outputs]
+    slots = {name: slot for slot, name in enumerate(names)}
+    absent = len(names)  # this slot is always None
+    template: Environment = [None] * (absent + 1)
+    for name in graph.constants:
+        template[slots[name]] = constants[name]
+    units = tuple(
+        BoundUnit(
+            kernel=bind_cpu(unit, graph, constants, packed) or _registry_kernel(unit),
+            inputs=tuple(slots[name] if name else absent for name in unit.inputs),
+            outputs=tuple(slots[name] for name in unit.outputs),
+            work_us=estimated_work_us(unit, graph),
+        )
+        for unit in graph.operators
+    )
+    return Program(graph, units, slots, template)
+
+
+def _registry_kernel(unit: Operator) -> Kernel:
+    """The registry's kernel with attributes bound, followed by the unit's epilogue."""
+    attributes = dict(unit.attributes)
+    epilogue = epilogue_steps(attributes.pop(EPILOGUE, None))
+    run = partial(op(unit.kind).run, **attributes)
+    if not epilogue:
+        return run
+    steps = [partial(definition.run, **arguments) for definition, arguments in epilogue]
+
+    def kernel(*inputs: Tensor) -> tuple[Tensor, ...]:
+        result = run(*inputs)
+        first, *others = (result,) if isinstance(result, Tensor) else result
+        for step in steps:
+            first = step(first)
+        return (first, *others)
+
+    return kernel
+
+
+def last_readers(program: Program, positions: Sequence[int]) -> dict[int, int]:
+    """Slot -> the last of ``positions`` (one a unit) that reads or fills it.
+
+    Constants, inputs and the graph's outputs are left out: they outlive the run.
+    """
+    keep = {program.slots[name] for name in program.graph.outputs.values()}
+    last: dict[int, int] = {}
+    for unit, position in zip(program.units, positions, strict=True):
+        for slot in (*unit.inputs, *unit.outputs):
+            last[slot] = max(last.get(slot, -1), position)
+    produced = {slot for unit in program.units for slot in unit.outputs}
+    return {slot: at for slot, at in last.items() if slot in produced and slot not in keep}
+

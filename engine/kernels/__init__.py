@@ -1,0 +1,1 @@
+"""Device-specific kernels for schedule units, tried before the plain registry kernel."""

@@ -1,0 +1,1 @@
+"""Measurements on the device. Everything here yields between repetitions: inference goes first."""

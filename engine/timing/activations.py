@@ -1,0 +1,67 @@
+"""Inputs for stages that are measured on their own: the values their producers really give.
+
+One sequential run keeps every intermediate tensor, up to a byte budget; beyond it only layout is
+kept and a tensor of the same strides is made up when a stage needs it. Integer tensors are always
+kept, since their content may be indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from core.plan import sequential_plan
+from engine.executor.cpu import CpuExecutor
+from engine.executor.lanes import lay_out_stage
+from engine.executor.program import Environment, Program
+
+
+class Activations:
+    """Every value of one program after one sequential run."""
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: Mapping[str, Tensor],
+        executor: CpuExecutor,
+        budget_bytes: int,
+    ) -> None:
+        self.program = program
+        self._made_up: dict[int, Tensor] = {}  # slot -> meta tensor with the strides to copy
+        self._env = program.environment(inputs)
+        spent = 0
+        for launch in sequential_plan(len(program.units)).launches:
+            executor.run_segment(lay_out_stage(program, [[launch.unit]], executor.threads), self._env)
+            spent += self._output_bytes(launch.unit)
+            if spent > budget_bytes:
+                self._forget_readers_done(launch.unit)
+
+    def _output_bytes(self, unit: int) -> int:
+        tensors = [self._env[slot] for slot in self.program.units[unit].outputs]
+        return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+
+    def _forget_readers_done(self, unit: int) -> None:
+        """Replace what no later unit reads by its layout."""
+        later = {slot for u in self.program.units[unit + 1 :] for slot in u.inputs}
+        for slot in {*self.program.units[unit].inputs, *self.program.units[unit].outputs} - later:
+            tensor = self._env[slot]
+            produced = self.program.template[slot] is None
+            if tensor is not None and produced and tensor.is_floating_point():
+                self._made_up[slot] = torch.empty_strided(
+                    tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+                )
+                self._env[slot] = None
+
+    def environment(self, units: tuple[int, ...]) -> Environment:
+        """Slots in which ``units`` find all they read."""
+        env = self._env.copy()
+        for unit in units:
+            for slot in self.program.units[unit].inputs:
+                if env[slot] is None and slot in self._made_up:
+                    like = self._made_up[slot]
+                    env[slot] = torch.empty_strided(
+                        like.shape, like.stride(), dtype=like.dtype
+                    ).uniform_(-1, 1)
+        return env

@@ -1,0 +1,53 @@
+"""What a series of timings is reduced to, and the reference that catches a drifting machine."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+REFERENCE_DRIFT = 0.10
+"""A sample whose reference differs from the median reference by more than this is put aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Latency of something repeated. ``spread`` is (75th - 25th percentile) / median."""
+
+    latency_us: float
+    spread: float
+    repeats: int
+
+
+def reduce_samples(samples_us: Sequence[float]) -> Timing:
+    """Median and relative spread of at least one sample."""
+    median = statistics.median(samples_us)
+    if len(samples_us) < 2:
+        return Timing(median, 0.0, len(samples_us))
+    lower, _, upper = statistics.quantiles(samples_us, n=4, method="inclusive")
+    return Timing(median, (upper - lower) / median if median else 0.0, len(samples_us))
+
+
+def steady(samples_us: Sequence[float], reference_us: Sequence[float]) -> list[float]:
+    """The samples taken while the reference ran at its usual speed."""
+    usual = statistics.median(reference_us)
+    return [
+        sample
+        for sample, reference in zip(samples_us, reference_us, strict=True)
+        if abs(reference - usual) <= REFERENCE_DRIFT * usual
+    ]
+
+
+class Reference:
+    """A fixed piece of work of about 0.2 ms, run beside every sample."""
+
+    def __init__(self) -> None:
+        self._left = torch.ones(192, 192)
+        self._right = torch.full((192, 192), 0.5)
+
+    def run(self) -> None:
+        """Once."""
+        for _ in range(4):
+            torch.mm(self._left, self._right)

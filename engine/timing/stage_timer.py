@@ -1,0 +1,77 @@
+"""Measures one stage on the device, as it will run inside a plan.
+
+    warm up ─> [reference, stage x inner] x repeats ─> drop drifted samples ─> median
+
+A stage too short for the clock is repeated inside one sample. If too many samples were taken
+while the reference ran at another speed, the series is repeated. The measurement is a generator
+that yields after each sample, so the worker can answer inference requests in between.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from engine.executor.cpu import CpuExecutor
+from engine.executor.lanes import Segment, lay_out_stage
+from engine.executor.program import Environment
+from engine.timing.activations import Activations
+from engine.timing.samples import Reference, Timing, reduce_samples, steady
+
+
+@dataclass(frozen=True, slots=True)
+class TimerOptions:
+    """How carefully a stage is measured."""
+
+    repeats: int = 7
+    min_sample_us: float = 200.0  # shorter stages are repeated inside one sample
+    max_series: int = 3  # how often a series may be repeated because the machine drifted
+
+
+class StageTimer:
+    """Times stages of one program at a time on one device."""
+
+    def __init__(self, executor: CpuExecutor, options: TimerOptions) -> None:
+        self._executor = executor
+        self._options = options
+        self._reference = Reference()
+
+    def measure(
+        self, activations: Activations, groups: Sequence[Sequence[int]]
+    ) -> Generator[None, None, Timing]:
+        """Latency of one stage, in microseconds.
+
+        Args:
+            activations: of the program that the stage belongs to.
+            groups: units that run in order within a group, side by side across groups.
+        """
+        units = tuple(unit for group in groups for unit in group)
+        segment = lay_out_stage(activations.program, groups, self._executor.threads)
+        env = activations.environment(units)
+        self._sample(segment, env, 1)
+        first = self._sample(segment, env, 1)
+        inner = max(1, min(64, math.ceil(self._options.min_sample_us / max(first, 1.0))))
+        kept: list[float] = []
+        for _ in range(self._options.max_series):
+            samples, references = [], []
+            for _ in range(self._options.repeats):
+                references.append(self._sample_reference())
+                samples.append(self._sample(segment, env, inner))
+                yield
+            kept += steady(samples, references)
+            if len(kept) > self._options.repeats // 2:
+                break
+        return reduce_samples(kept or samples)
+
+    def _sample(self, segment: Segment, env: Environment, inner: int) -> float:
+        start = perf_counter_ns()
+        for _ in range(inner):
+            self._executor.run_segment(segment, env)
+        return (perf_counter_ns() - start) / inner / 1e3
+
+    def _sample_reference(self) -> float:
+        start = perf_counter_ns()
+        self._reference.run()
+        return (perf_counter_ns() - start) / 1e3

@@ -1,0 +1,79 @@
+"""Messages between the front end and a worker: length-prefixed JSON on a Unix socket.
+
+    frame = 4-byte little-endian length, then a JSON object
+
+Tensors never travel here; they lie in the shared arena and messages name offsets. JSON and not
+pickle: neither side may run code that the other one sends.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+_LENGTH = struct.Struct("<I")
+MAX_FRAME_BYTES = 256 << 20  # a graph of 10^5 operators is about 30 MB
+
+Message = dict[str, Any]
+
+
+def encode(message: Message) -> bytes:
+    """One frame."""
+    body = json.dumps(message, separators=(",", ":")).encode()
+    return _LENGTH.pack(len(body)) + body
+
+
+class FrameDecoder:
+    """Cuts a byte stream into messages; keeps what is incomplete."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Yield each message completed by ``data``.
+
+        Raises:
+            ValueError: the peer sent a frame over the limit or not JSON.
+        """
+        buffer = self._buffer
+        buffer += data
+        start = 0
+        try:
+            while len(buffer) - start >= _LENGTH.size:
+                (length,) = _LENGTH.unpack_from(buffer, start)
+                if length > MAX_FRAME_BYTES:
+                    raise ValueError(f"frame of {length} bytes is over {MAX_FRAME_BYTES}")
+                end = start + _LENGTH.size + length
+                if len(buffer) < end:
+                    break
+                body = bytes(buffer[start + _LENGTH.size : end])
+                start = end
+                yield json.loads(body)
+        finally:
+            del buffer[:start]
+
+
+class BlockingChannel:
+    """The worker's end: waits in ``select``-friendly, blocking calls."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._decoder = FrameDecoder()
+
+    def fileno(self) -> int:
+        """For ``select.poll``."""
+        return self._socket.fileno()
+
+    def receive(self) -> list[Message] | None:
+        """Messages that have arrived, at least one chunk's worth; None at end of stream."""
+        data = self._socket.recv(1 << 20)
+        if not data:
+            return None
+        return list(self._decoder.feed(data))
+
+    def send(self, message: Message) -> None:
+        """Send one message; blocks while the peer is slow."""
+        self._socket.sendall(encode(message))

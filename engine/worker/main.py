@@ -1,0 +1,324 @@
+"""The device worker process: one thread that owns the device and serves one link.
+
+    loop:  messages waiting? ──yes──> inference first, then everything else in order
+                └──no──> one step of the oldest measurement, or sleep until a message comes
+
+A measurement is a generator that yields after each repetition, so a request waits for at most
+one repetition. The process ends when the link closes: the front end is gone or wants it gone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import mmap
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.errors import BraidError, DeviceOutOfMemory, InvalidRequest, WorkerFault
+from core.graph import graph_to_json
+from core.plan import plan_from_json
+from core.tensor import TensorSpec, spec_from_json
+from engine.executor.cpu import CpuExecutor
+from engine.executor.lanes import lay_out
+from engine.executor.program import Program
+from engine.ops.dtypes import torch_dtype
+from engine.timing.activations import Activations
+from engine.timing.compare import ComparisonOptions, compare_plans
+from engine.timing.stage_timer import StageTimer, TimerOptions
+from engine.worker.device_key import cpu_device_key, software_versions
+from engine.worker.frames import BlockingChannel, Message
+from engine.worker.layout import Field
+from engine.worker.models import Executable, ModelTable, output_specs, seeded_inputs, spec_shape
+
+log = logging.getLogger("braid.worker")
+
+Task = Generator[None, None, dict[str, Any]]
+
+
+@dataclass(slots=True)
+class _Background:
+    """A measurement in progress and the call that it answers."""
+
+    call: int
+    task: Task
+
+
+class Worker:
+    """Everything the process does, on its only thread."""
+
+    def __init__(
+        self, channel: BlockingChannel, arena: mmap.mmap, threads: int, activation_bytes: int
+    ) -> None:
+        self._channel = channel
+        self._arena = arena
+        self._threads = threads
+        self._activation_bytes = activation_bytes
+        self._executor = CpuExecutor(threads)
+        self._models = ModelTable(self._executor)
+        self._timer = StageTimer(self._executor, TimerOptions())
+        self._activations: Activations | None = None
+        self._background: deque[_Background] = deque()
+        self._views: dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
+
+    def serve(self) -> None:
+        """Answer calls until the link closes."""
+        poller = select.poll()
+        poller.register(self._channel.fileno(), select.POLLIN)
+        while True:
+            if poller.poll(0 if self._background else None):
+                messages = self._channel.receive()
+                if messages is None:
+                    return
+                messages.sort(key=lambda message: message["op"] != "infer")
+                for message in messages:
+                    self._answer(message)
+            elif self._background:
+                self._advance()
+
+    def _answer(self, message: Message) -> None:
+        call = message["id"]
+        try:
+            if message["op"] in _BACKGROUND:
+                task = _BACKGROUND[message["op"]](self, message)
+                self._background.append(_Background(call, task))
+                return
+            result = _FOREGROUND[message["op"]](self, message)
+        except Exception as error:
+            self._fail(call, error)
+        else:
+            self._channel.send({"id": call, "result": result})
+
+    def _advance(self) -> None:
+        current = self._background[0]
+        try:
+            next(current.task)
+        except StopIteration as stop:
+            self._background.popleft()
+            self._channel.send({"id": current.call, "result": stop.value})
+        except Exception as error:
+            self._background.popleft()
+            self._fail(current.call, error)
+
+    def _fail(self, call: int, error: Exception) -> None:
+        known = _as_braid_error(error)
+        if isinstance(known, WorkerFault):
+            log.error("call %d failed", call, exc_info=error)
+        body = {"type": type(known).__name__, "message": str(known)}
+        self._channel.send({"id": call, "error": body})
+
+    # -- foreground -------------------------------------------------------------------------
+
+    def infer(self, message: Message) -> dict[str, Any]:
+        """Run executable ``number`` on the slot at ``offset``."""
+        start = perf_counter_ns()
+        number, offset = message["number"], message["offset"]
+        ready = self._models.executable(number)
+        inputs, outputs = self._slot_views(number, offset, ready)
+        found = self._executor.run(ready.program, ready.segments, inputs)
+        for name, tensor in found.items():
+            outputs[name].copy_(tensor)
+        return {"compute_us": (perf_counter_ns() - start) // 1000}
+
+    def _slot_views(
+        self, number: int, offset: int, ready: Executable
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Tensors over the slot's memory; kept, since slots are used again."""
+        key = (number, offset)
+        if key not in self._views:
+            if len(self._views) > 4096:
+                self._views.clear()
+            layout = ready.layout
+            self._views[key] = (
+                {name: self._view(field, offset) for name, field in layout.inputs.items()},
+                {name: self._view(field, offset) for name, field in layout.outputs.items()},
+            )
+        return self._views[key]
+
+    def _view(self, field: Field, offset: int) -> Tensor:
+        dtype, shape = torch_dtype(field.spec.dtype), spec_shape(field.spec)
+        count = field.spec.elements
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        flat = torch.frombuffer(
+            self._arena, dtype=dtype, count=count, offset=offset + field.offset
+        )
+        return flat.reshape(shape)
+
+    def load(self, message: Message) -> dict[str, Any]:
+        """Load the artefact at ``path`` under ``digest``."""
+        self._models.load(message["digest"], Path(message["path"]))
+        return {}
+
+    def unload(self, message: Message) -> dict[str, Any]:
+        """Forget ``digest`` and everything prepared for it."""
+        self._forget_activations()
+        self._views.clear()
+        self._models.unload(message["digest"])
+        return {}
+
+    def prepare(self, message: Message) -> dict[str, Any]:
+        """Make executable ``number`` for the given shapes and plan; run it once to warm up."""
+        program, static = self._program(message)
+        plan = message.get("plan")
+        ready = self._models.prepare(
+            message["number"],
+            message["digest"],
+            program,
+            None if plan is None else plan_from_json(plan),
+        )
+        self._executor.run(ready.program, ready.segments, seeded_inputs(program.graph, static, 0))
+        outputs = {name: spec.to_json() for name, spec in output_specs(program.graph).items()}
+        return {"outputs": outputs}
+
+    def release(self, message: Message) -> dict[str, Any]:
+        """Forget executable ``number``."""
+        number = message["number"]
+        self._models.release(number)
+        for key in [key for key in self._views if key[0] == number]:
+            del self._views[key]
+        return {}
+
+    def describe(self, message: Message) -> dict[str, Any]:
+        """The static graph for the given shapes; its operators are the schedule units."""
+        program, _ = self._program(message)
+        return {"graph": graph_to_json(program.graph)}
+
+    def device(self, _: Message) -> dict[str, Any]:
+        """Facts about the device and the software."""
+        return {
+            "device_key": cpu_device_key(self._threads),
+            "threads": self._threads,
+            "software": software_versions(),
+        }
+
+    def cancel(self, message: Message) -> dict[str, Any]:
+        """Drop the measurement that call ``target`` asked for; that call is never answered."""
+        kept = [item for item in self._background if item.call != message["target"]]
+        self._background = deque(kept)
+        return {}
+
+    def finish_profiling(self, _: Message) -> dict[str, Any]:
+        """Free what was kept to measure stages."""
+        self._forget_activations()
+        return {}
+
+    def _forget_activations(self) -> None:
+        self._activations = None
+
+    def _program(self, message: Message) -> tuple[Program, dict[str, Tensor]]:
+        static = {
+            name: torch.tensor(value["data"], dtype=torch_dtype(value["dtype"])).reshape(
+                value["shape"]
+            )
+            for name, value in message.get("static", {}).items()
+        }
+        inputs: dict[str, TensorSpec] = {
+            name: spec_from_json(spec) for name, spec in message["inputs"].items()
+        }
+        return self._models.program(message["digest"], inputs, static), static
+
+    # -- background -------------------------------------------------------------------------
+
+    def measure(self, message: Message) -> Task:
+        """Latency of the stage with ``groups``."""
+        program, static = self._program(message)
+        if self._activations is None or self._activations.program is not program:
+            self._activations = None  # free before the next ones are made
+            yield
+            self._activations = Activations(
+                program,
+                seeded_inputs(program.graph, static, 0),
+                self._executor,
+                self._activation_bytes,
+            )
+            yield
+        timing = yield from self._timer.measure(self._activations, message["groups"])
+        return {
+            "latency_us": timing.latency_us,
+            "spread": timing.spread,
+            "repeats": timing.repeats,
+        }
+
+    def compare(self, message: Message) -> Task:
+        """Candidate ``plan`` against the sequential plan: numbers and latency."""
+        self._forget_activations()
+        program, static = self._program(message)
+        candidate = lay_out(program, plan_from_json(message["plan"]), self._threads)
+        sequential = self._models.lay_out(program, None)
+        inputs = seeded_inputs(program.graph, static, 1)
+        comparison = yield from compare_plans(
+            self._executor, program, (candidate, sequential), inputs, ComparisonOptions()
+        )
+        return {
+            "measured_us": comparison.plan.latency_us,
+            "sequential_us": comparison.sequential.latency_us,
+            "spread": comparison.plan.spread,
+            "repeats": comparison.plan.repeats,
+            "max_abs_error": comparison.max_abs_error,
+            "max_rel_error": comparison.max_rel_error,
+        }
+
+
+_FOREGROUND = {
+    name: getattr(Worker, name)
+    for name in (
+        "infer",
+        "load",
+        "unload",
+        "prepare",
+        "release",
+        "describe",
+        "device",
+        "cancel",
+        "finish_profiling",
+    )
+}
+_BACKGROUND = {name: getattr(Worker, name) for name in ("measure", "compare")}
+
+
+def _as_braid_error(error: Exception) -> BraidError:
+    """What the front end is told: our own errors as they are, torch's by what they mean."""
+    if isinstance(error, BraidError):
+        return error
+    text = str(error)
+    if isinstance(error, MemoryError) or "can't allocate memory" in text:
+        return DeviceOutOfMemory("the device has no memory left for this request; try fewer rows")
+    if isinstance(error, IndexError) or "out of range" in text or "out of bounds" in text:
+        return InvalidRequest(
+            "the model could not run on these values: an index in an input is out of range"
+        )
+    return WorkerFault(f"the device worker failed: {type(error).__name__}")
+
+
+@torch.inference_mode()
+def main() -> None:
+    """Entry point; the descriptors are inherited from the front end."""
+    parser = argparse.ArgumentParser(description="Braid device worker (started by the server)")
+    parser.add_argument("--link-fd", type=int, required=True)
+    parser.add_argument("--arena-fd", type=int, required=True)
+    parser.add_argument("--arena-bytes", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--activation-bytes", type=int, required=True)
+    options = parser.parse_args()
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
+    torch.set_num_threads(options.threads)
+    channel = BlockingChannel(socket.socket(fileno=options.link_fd))
+    arena = mmap.mmap(options.arena_fd, options.arena_bytes)
+    Worker(channel, arena, options.threads, options.activation_bytes).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""What a worker holds: loaded models, and executables ready to run.
+
+    load(digest, artefact) ─> LoadedModel (template, weights, packed weights)
+    prepare(id, digest, shapes, plan) ─> Executable (static graph bound to kernels, laid out)
+
+The front end names both: digests for models, numbers of its own choosing for executables, so
+that it can tell a restarted worker the same things again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from core.errors import PreconditionFailed
+from core.graph import OpGraph
+from core.plan import StreamPlan, sequential_plan, verify_plan
+from core.tensor import TensorSpec
+from engine.executor.cpu import CpuExecutor
+from engine.executor.lanes import Segment, lay_out
+from engine.executor.program import Program, bind
+from engine.importer.artefact import load_artefact
+from engine.kernels.cpu import PackedWeights
+from engine.ops.dtypes import torch_dtype
+from engine.specialise import specialise
+from engine.worker.layout import SlotLayout, slot_layout
+
+StaticValues = Mapping[str, Tensor]
+ShapeKey = tuple[tuple[str, TensorSpec], ...]
+
+
+@dataclass(slots=True)
+class LoadedModel:
+    """One model's template and weights, shared by all its executables."""
+
+    template: OpGraph
+    weights: Mapping[str, Tensor]
+    packed: PackedWeights = field(default_factory=dict)
+    programs: dict[tuple[ShapeKey, str], Program] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """A static graph under one plan."""
+
+    digest: str
+    program: Program
+    segments: tuple[Segment, ...]
+    layout: SlotLayout
+
+
+class ModelTable:
+    """All models and executables of one worker. Used by the device thread only."""
+
+    def __init__(self, executor: CpuExecutor) -> None:
+        self._executor = executor
+        self._models: dict[str, LoadedModel] = {}
+        self._executables: dict[int, Executable] = {}
+
+    def load(self, digest: str, artefact: Path) -> None:
+        """Read an artefact; does nothing if the model is loaded already."""
+        if digest not in self._models:
+            loaded = load_artefact(artefact)
+            self._models[digest] = LoadedModel(loaded.graph, loaded.weights)
+
+    def unload(self, digest: str) -> None:
+        """Forget a model and its executables."""
+        self._models.pop(digest, None)
+        gone = [n for n, ready in self._executables.items() if ready.digest == digest]
+        for number in gone:
+            del self._executables[number]
+
+    def model(self, digest: str) -> LoadedModel:
+        """A loaded model.
+
+        Raises:
+            PreconditionFailed: it is not loaded.
+        """
+        if digest not in self._models:
+            raise PreconditionFailed(f"model {digest[:12]} is not loaded on this device")
+        return self._models[digest]
+
+    def program(
+        self, digest: str, inputs: Mapping[str, TensorSpec], static_values: StaticValues
+    ) -> Program:
+        """The model bound for these input shapes; shared by the plans for them.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+        """
+        model = self.model(digest)
+        values = {name: tensor.tolist() for name, tensor in static_values.items()}
+        key = (tuple(inputs.items()), repr(sorted(values.items())))
+        if key not in model.programs:
+            graph, constants = specialise(model.template, model.weights, inputs, static_values)
+            graph.verify()
+            model.programs[key] = bind(graph, constants, model.packed)
+        return model.programs[key]
+
+    def prepare(
+        self,
+        number: int,
+        digest: str,
+        program: Program,
+        plan: StreamPlan | None,
+    ) -> Executable:
+        """Lay out ``plan`` (None: the sequential plan) and keep it under ``number``."""
+        ready = Executable(
+            digest,
+            program,
+            self.lay_out(program, plan),
+            slot_layout(program.graph.inputs, output_specs(program.graph)),
+        )
+        self._executables[number] = ready
+        return ready
+
+    def lay_out(self, program: Program, plan: StreamPlan | None) -> tuple[Segment, ...]:
+        """Segments of a plan, verified against the graph."""
+        if plan is None:
+            plan = sequential_plan(len(program.units))
+        verify_plan(plan, program.graph.predecessors())
+        return lay_out(program, plan, self._executor.threads)
+
+    def release(self, number: int) -> None:
+        """Forget an executable, and its program if no other plan uses it."""
+        gone = self._executables.pop(number, None)
+        if gone is None or gone.digest not in self._models:
+            return
+        if not any(ready.program is gone.program for ready in self._executables.values()):
+            programs = self._models[gone.digest].programs
+            for key in [key for key, program in programs.items() if program is gone.program]:
+                del programs[key]
+
+    def executable(self, number: int) -> Executable:
+        """A prepared executable.
+
+        Raises:
+            PreconditionFailed: no such number (the worker restarted, or it was released).
+        """
+        if number not in self._executables:
+            raise PreconditionFailed(f"executable {number} is not prepared on this device")
+        return self._executables[number]
+
+
+def output_specs(graph: OpGraph) -> dict[str, TensorSpec]:
+    """Spec of each output of a static graph, by the name the caller sees."""
+    return {name: graph.spec(value) for name, value in graph.outputs.items()}
+
+
+def seeded_inputs(graph: OpGraph, static_values: StaticValues, seed: int) -> dict[str, Tensor]:
+    """Inputs to time and compare plans with: normal floats, zeros for integers.
+
+    Zeros are legal indices everywhere; static values keep their content.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for name, spec in graph.inputs.items():
+        dtype = torch_dtype(spec.dtype)
+        if name in static_values:
+            found[name] = static_values[name]
+        elif dtype.is_floating_point:
+            found[name] = torch.randn(spec_shape(spec), generator=generator).to(dtype)
+        else:
+            found[name] = torch.zeros(spec_shape(spec), dtype=dtype)
+    return found
+
+
+def spec_shape(spec: TensorSpec) -> Sequence[int]:
+    """Shape of a static spec as integers."""
+    assert spec.is_static, f"{spec} is symbolic"
+    return [dim for dim in spec.shape if isinstance(dim, int)]
