@@ -1,0 +1,93 @@
+"""Convolutions of any rank and the paddings that ONNX puts in front of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from engine.ops.registry import operator
+
+Ints = Sequence[int]
+
+
+@operator("aten.convolution")
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    transposed: bool = False,
+    output_padding: Ints = (),
+    groups: int = 1,
+) -> Tensor:
+    """x [n, c, *spatial] by weight [out, c / groups, *kernel] ([c, out / groups, *] transposed)."""
+    extra = list(output_padding) or [0] * len(stride)
+    return torch.convolution(
+        x, weight, bias, list(stride), list(padding), list(dilation), transposed, extra, groups
+    )
+
+
+def same_padding(
+    extents: Ints, kernel: Ints, stride: Ints, dilation: Ints, upper: bool
+) -> list[tuple[int, int]]:
+    """(before, after) of each axis so that the output has ceil(extent / stride) positions.
+
+    The odd one out goes after the data for ``upper`` (SAME_UPPER), before it otherwise.
+    """
+    pairs = []
+    for extent, k, s, d in zip(extents, kernel, stride, dilation, strict=True):
+        total = max(0, (-(-extent // s) - 1) * s + (k - 1) * d + 1 - extent)
+        small, large = total // 2, total - total // 2
+        pairs.append((small, large) if upper else (large, small))
+    return pairs
+
+
+@operator("braid.pad_same")
+def pad_same(
+    x: Tensor, kernel: Ints, stride: Ints, dilation: Ints, upper: bool, value: float = 0.0
+) -> Tensor:
+    """Pad the spatial axes as ``auto_pad`` SAME_UPPER or SAME_LOWER asks for this input's shape."""
+    pairs = same_padding(x.shape[2:], kernel, stride, dilation, upper)
+    flat = [amount for pair in reversed(pairs) for amount in pair]
+    return F.pad(x, flat, value=value) if any(flat) else x
+
+
+@operator("braid.conv_transpose_to")
+def conv_transpose_to(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    output_shape: Ints,
+    stride: Ints,
+    dilation: Ints,
+    output_padding: Ints,
+    groups: int,
+    upper: bool,
+) -> Tensor:
+    """Transposed convolution whose output is cropped, or grown, to ``output_shape``."""
+    spatial = len(stride)
+    full = convolution(
+        x,
+        weight,
+        None,
+        stride=stride,
+        padding=[0] * spatial,
+        dilation=dilation,
+        transposed=True,
+        output_padding=output_padding,
+        groups=groups,
+    )
+    flat: list[int] = []
+    for extent, wanted in reversed(list(zip(full.shape[2:], output_shape, strict=True))):
+        surplus = extent - wanted
+        small, large = surplus // 2, surplus - surplus // 2
+        flat += [-small, -large] if upper else [-large, -small]
+    y = F.pad(full, flat)
+    return y if bias is None else y + bias.reshape(-1, *[1] * spatial)

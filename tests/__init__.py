@@ -1,0 +1,1 @@
+"""Tests of Braid, one folder a part."""
