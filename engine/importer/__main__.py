@@ -1,0 +1,96 @@
+"""The importer process: ``python -m engine.importer --report-fd=N --parent=PID REQUEST``.
+
+Confines itself first and loads torch and onnx only then. Reports go to the pipe; what libraries
+print goes to standard output, which the server keeps the end of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import os
+import traceback
+from pathlib import Path
+
+from core.errors import BraidError, ImportLimitExceeded, InvalidRequest, ModelImportError
+from engine.importer.limits import ImportLimits, limit_message, limits_from_json
+from engine.importer.messages import Done, Failed, Message, Progress, encode
+from engine.importer.sandbox import confine
+
+
+def main() -> None:
+    """Import one upload as the request says and report the outcome."""
+    parser = argparse.ArgumentParser(prog="engine.importer")
+    parser.add_argument("--report-fd", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("request", type=json.loads)
+    arguments = parser.parse_args()
+    limits = limits_from_json(arguments.request["limits"])
+    confine(limits, arguments.parent)
+    reports = arguments.report_fd
+
+    def on_progress(fraction: float, step: str) -> None:
+        _send(reports, Progress(fraction, step))
+
+    try:
+        on_progress(0.0, "starting")
+        from engine.importer.pipeline import import_upload
+
+        import_upload(
+            upload=Path(arguments.request["upload"]),
+            artefact=Path(arguments.request["artefact"]),
+            limits=limits,
+            on_progress=on_progress,
+            example_shapes={
+                name: tuple(shape)
+                for name, shape in arguments.request["example_shapes"].items()
+            },
+        )
+    except Exception as error:
+        traceback.print_exc()  # for the server's log
+        _send(reports, Failed(_as_import_error(error, limits)))
+        os._exit(1)
+    _send(reports, Done())
+    os._exit(0)  # the libraries' threads and destructors have nothing left to do
+
+
+def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError:
+    """Translate whatever stopped the import into what the caller may read."""
+    if isinstance(error, ModelImportError):
+        return error
+    if _out_of_memory(error):
+        return ImportLimitExceeded(
+            limit_message("memory_bytes", limits, "it ran out of memory (bytes)")
+        )
+    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+        return ImportLimitExceeded(
+            limit_message("file_bytes", limits, "a file grew too large (bytes)")
+        )
+    if isinstance(error, BraidError | InvalidRequest):
+        return ModelImportError(str(error))
+    return ModelImportError(
+        f"the importer failed on this model ({type(error).__name__}); this is a bug or a damaged "
+        "file, the server log has the details"
+    )
+
+
+def _out_of_memory(error: BaseException | None) -> bool:
+    """Torch, onnx and onnxruntime each have their own way of saying it."""
+    signs = ("bad_alloc", "bad allocation", "can't allocate memory", "not enough memory",
+             "Failed to allocate memory", "Cannot allocate memory", "can't start new thread")
+    while error is not None:
+        if isinstance(error, MemoryError) or any(sign in str(error) for sign in signs):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _send(descriptor: int, message: Message) -> None:
+    line = encode(message)
+    while line:
+        line = line[os.write(descriptor, line) :]
+
+
+if __name__ == "__main__":
+    main()

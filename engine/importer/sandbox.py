@@ -1,0 +1,45 @@
+"""What the importer process does to itself before it looks at the upload.
+
+The limits are inherited by whatever the process might start and cannot be raised again. They are
+set by the process itself, before torch or onnx are loaded: a ``preexec_fn`` in a server with
+threads may deadlock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import signal
+from math import ceil
+
+from engine.importer.limits import ImportLimits
+
+_PR_SET_PDEATHSIG = 1
+_NICENESS = 10  # inference and measurements go first
+_ALARM_GRACE_S = 10.0  # the server's own wall clock acts first and says so
+
+
+def confine(limits: ImportLimits, parent: int) -> None:
+    """Apply ``limits`` to this process and make it die with its parent, the process ``parent``.
+
+    CPU time: SIGXCPU at the limit (the default action ends the process), SIGKILL 5 s later.
+    Memory: allocations fail. File size: writes fail with EFBIG (Python ignores SIGXFSZ).
+    """
+    for what, soft, hard in (
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_AS, limits.memory_bytes, limits.memory_bytes),
+        (resource.RLIMIT_CPU, ceil(limits.cpu_seconds), ceil(limits.cpu_seconds) + 5),
+        (resource.RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
+        (resource.RLIMIT_NOFILE, limits.open_files, limits.open_files),
+    ):
+        _, highest = resource.getrlimit(what)
+        if highest != resource.RLIM_INFINITY:
+            soft, hard = min(soft, highest), min(hard, highest)
+        resource.setrlimit(what, (soft, hard))
+    os.nice(_NICENESS)
+    os.umask(0o077)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it died before the line above
+        os._exit(1)
+    signal.setitimer(signal.ITIMER_REAL, limits.wall_seconds + _ALARM_GRACE_S)
