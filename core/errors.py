@@ -25,7 +25,8 @@
     ├── RequestCancelled
     ├── PreconditionFailed          legal, but not in the present state
     ├── SearchTooLarge              the graph is too big for the exact search
-    └── WorkerFault                 the device worker failed in a way it should not
+    ├── WorkerFault                 the device worker failed in a way it should not
+    └── StartupError                the server cannot start: a bad setting, a store in use
 
 No class knows a transport; ``server.status`` maps each one to a gRPC status code.
 """
@@ -175,3 +176,7 @@ class SearchTooLarge(BraidError):
 
 class WorkerFault(BraidError):
     """The device worker failed in a way it should not: a bug or broken hardware."""
+
+
+class StartupError(BraidError):
+    """The server cannot start; the message is one line that says what to change."""

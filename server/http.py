@@ -1,0 +1,189 @@
+"""The HTTP port: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes.
+
+A handful of routes on asyncio streams, without a framework: GET and HEAD, one request a
+connection. Nobody can hold it: a request must arrive whole within ``REQUEST_SECONDS``, an answer
+must be taken within ``RESPONSE_SECONDS``, and the number of connections is bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+log = logging.getLogger("braid.http")
+
+REQUEST_SECONDS = 5.0
+RESPONSE_SECONDS = 10.0
+MAX_HEAD_BYTES = 16 * 1024
+MAX_CONNECTIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a route sees of a request."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]  # names in lower case
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer, complete."""
+
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = "text/plain; charset=utf-8"
+
+
+Route = Callable[[Request], Awaitable[Response]]
+
+
+def text(message: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    """A line of text."""
+    return Response(f"{message}\n".encode(), status)
+
+
+def metrics_route(registry: CollectorRegistry) -> Route:
+    """Expose a registry in the format the scraper asks for."""
+
+    async def metrics(request: Request) -> Response:
+        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        # A thread: rendering thousands of series must not delay inference on this event loop.
+        return Response(await asyncio.to_thread(encode, registry), content_type=content_type)
+
+    return metrics
+
+
+def health_routes(is_ready: Callable[[], bool]) -> dict[str, Route]:
+    """``/healthz`` answers while the process lives, ``/readyz`` while it takes requests."""
+
+    async def alive(_: Request) -> Response:
+        return text("ok")
+
+    async def ready(_: Request) -> Response:
+        return text("ready") if is_ready() else text("not ready", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return {"/healthz": alive, "/readyz": ready}
+
+
+class BadRequest(Exception):
+    """What came is not a request that this server answers."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status.phrase)
+        self.status = status
+
+
+class HttpServer:
+    """Serves ``routes`` (path -> route) from ``start`` until ``stop``."""
+
+    def __init__(self, routes: Mapping[str, Route]) -> None:
+        self._routes = dict(routes)
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port, which matters when 0 was asked for.
+
+        Raises:
+            OSError: the address is in use or not ours.
+        """
+        self._server = await asyncio.start_server(
+            self._accept, host, port, limit=MAX_HEAD_BYTES, backlog=128
+        )
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self, grace_seconds: float = 1.0) -> None:
+        """Take no more connections, let answers under way finish for a moment, then close."""
+        if self._server is None:
+            return
+        self._server.close()
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=grace_seconds)
+        for connection in list(self._connections):
+            connection.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+        self._server = None
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            try:
+                request = await asyncio.wait_for(_read(reader), REQUEST_SECONDS)
+                response = await self._answer(request)
+            except BadRequest as error:
+                request = None
+                response = text(error.status.phrase, error.status)
+            body = b"" if request and request.method == "HEAD" else response.body
+            writer.write(_head(response) + body)
+            await asyncio.wait_for(writer.drain(), RESPONSE_SECONDS)
+            writer.close()
+            await asyncio.wait_for(writer.wait_closed(), RESPONSE_SECONDS)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            pass  # too slow, or gone: nobody to tell
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, request: Request) -> Response:
+        route = self._routes.get(request.path)
+        if route is None:
+            raise BadRequest(HTTPStatus.NOT_FOUND)
+        if request.method not in ("GET", "HEAD"):
+            raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED)
+        try:
+            return await route(request)
+        except Exception:
+            log.exception("a page failed", extra={"path": request.path})
+            raise BadRequest(HTTPStatus.INTERNAL_SERVER_ERROR) from None
+
+
+async def _read(reader: asyncio.StreamReader) -> Request:
+    """Read a request's head; a body, if any, is left unread."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
+    first, *lines = head.decode("latin-1").split("\r\n")[:-2]
+    parts = first.split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        raise BadRequest(HTTPStatus.BAD_REQUEST)
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise BadRequest(HTTPStatus.BAD_REQUEST)
+        headers[name.strip().lower()] = value.strip()
+    with contextlib.suppress(ValueError):
+        target = urlsplit(parts[1])
+        return Request(parts[0], target.path, target.query, headers)
+    raise BadRequest(HTTPStatus.BAD_REQUEST)
+
+
+def _head(response: Response) -> bytes:
+    lines = (
+        f"HTTP/1.1 {response.status.value} {response.status.phrase}",
+        f"Content-Type: {response.content_type}",
+        f"Content-Length: {len(response.body)}",
+        "X-Content-Type-Options: nosniff",
+        "Cache-Control: no-store",
+        "Connection: close",
+    )
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

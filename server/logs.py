@@ -1,0 +1,116 @@
+r"""Structured logs: one line an event, every line with the id of the request it belongs to.
+
+    log.info("registered", extra={"model": name, "size_bytes": size})
+
+    json  {"time": "2026-01-31T12:00:00.123Z", "level": "INFO", "logger": "braid.jobs",
+           "message": "registered", "request_id": "5f0c...", "model": "squeezenet", ...}
+    text  2026-01-31T12:00:00.123Z INFO  braid.jobs  registered  request_id=5f0c... model=squeezenet
+
+Whatever came with a request is data: control characters are escaped and long values cut, so no
+caller can write a log line of their own. A traceback in text form is indented by ``  | ``, which
+no event begins with.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import sys
+import traceback
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+MAX_VALUE_CHARS = 512  # of one field
+MAX_MESSAGE_CHARS = 4096
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""Id of the request being answered. Each RPC runs in a task of its own, so it never leaks."""
+
+_STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def new_request_id() -> str:
+    """16 hexadecimal digits, unguessable enough to search logs by."""
+    return secrets.token_hex(8)
+
+
+def printable(value: object, limit: int = MAX_VALUE_CHARS) -> str:
+    r"""Text of ``value`` on one line: unprintable characters as ``\x1b``, cut after ``limit``."""
+    text = str(value)
+    cut = len(text) - limit
+    if cut > 0:
+        text = text[:limit]
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else _escape(char) for char in text)
+    return f"{text}... ({cut} more characters)" if cut > 0 else text
+
+
+def _escape(char: str) -> str:
+    return char.encode("unicode_escape", "backslashreplace").decode("ascii")
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    """The ``extra`` of a record, and the request id."""
+    own = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
+    current = request_id.get()
+    return {"request_id": current, **own} if current else own
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _trace(record: logging.LogRecord) -> list[str]:
+    if not record.exc_info or record.exc_info[0] is None:
+        return []
+    return "".join(traceback.format_exception(*record.exc_info)).splitlines()
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line, for machines."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one event."""
+        document: dict[str, Any] = {
+            "time": _time(record),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": printable(record.getMessage(), MAX_MESSAGE_CHARS),
+        }
+        for name, value in _fields(record).items():
+            plain = value is None or isinstance(value, bool | int | float)
+            document.setdefault(name, value if plain else printable(value))
+        if trace := _trace(record):
+            document["trace"] = [printable(line) for line in trace]
+        return json.dumps(document)
+
+
+class TextFormatter(logging.Formatter):
+    """One aligned line, for people; a traceback follows, indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render one event."""
+        message = printable(record.getMessage(), MAX_MESSAGE_CHARS)
+        line = f"{_time(record)} {record.levelname:<7} {record.name}  {message}"
+        fields = " ".join(f"{name}={_quoted(value)}" for name, value in _fields(record).items())
+        trace = "".join(f"\n  | {printable(text)}" for text in _trace(record))
+        return f"{line}  {fields}{trace}" if fields else f"{line}{trace}"
+
+
+def _quoted(value: object) -> str:
+    text = printable(value)
+    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text
+
+
+def configure_logging(
+    level: str = "INFO", form: Literal["json", "text"] = "text", stream: TextIO | None = None
+) -> None:
+    """Send all logs of this process to ``stream`` (stderr). Called once, by the program."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)

@@ -1,0 +1,249 @@
+"""Prometheus metrics, with labels that stay bounded whatever callers send.
+
+Series with a ``model`` label exist for registered models only: they are made by ``add_model`` and
+go with ``remove_model``. Requests for anything else are counted under the model ``_unknown``,
+which no model can be named.
+
+    server.frontend ──owns──> Metrics ──add_model──> ModelMetrics ──used by──> batcher, servicers
+    server.jobs     ──tells──> Metrics  (it is a server.jobs.ports.JobObserver)
+    server.http     ──reads──> Metrics.registry
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+)
+
+UNKNOWN_MODEL = "_unknown"
+
+SECONDS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    10.0,
+)  # fmt: skip
+"""Bucket bounds from one kernel to a lost patience."""
+ROWS = tuple(float(2**power) for power in range(11))
+
+MODEL = ("model", "version")
+PLAN = (*MODEL, "device", "batch_size")
+
+
+class ModelMetrics:
+    """The series of one model version, looked up once so that requests do not pay for it.
+
+    After ``Metrics.remove_model`` it still takes what late requests report, and nobody sees it.
+    """
+
+    def __init__(self, metrics: Metrics, model: str, version: str) -> None:
+        self._requests: dict[str, Counter] = {}
+        self._count = metrics.requests
+        self._labels = (model, version)
+        self._total = metrics.duration_seconds.labels(*self._labels)
+        self._queue = metrics.queue_seconds.labels(*self._labels)
+        self._compute = metrics.compute_seconds.labels(*self._labels)
+        self._rows = metrics.batch_rows.labels(*self._labels)
+        self._size = metrics.batch_size.labels(*self._labels)
+        self._waiting_requests = metrics.queue_requests.labels(*self._labels)
+        self._waiting_rows = metrics.queue_rows.labels(*self._labels)
+
+    def request_ended(self, outcome: str, total_seconds: float) -> None:
+        """Count one request that ended; ``outcome`` is the name of its gRPC status."""
+        counter = self._requests.get(outcome)
+        if counter is None:
+            counter = self._requests[outcome] = self._count.labels(*self._labels, outcome)
+        counter.inc()
+        self._total.observe(total_seconds)
+
+    def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
+        """Record how long a request waited and how long the device worked for it."""
+        self._queue.observe(queue_seconds)
+        self._compute.observe(compute_seconds)
+
+    def batch_ran(self, batch_size: int, rows: int) -> None:
+        """Record one batch: the size of its plan, and the rows in it that were asked for."""
+        self._size.observe(batch_size)
+        self._rows.observe(rows)
+
+    def queue_is(self, requests: int, rows: int) -> None:
+        """Set what is waiting now."""
+        self._waiting_requests.set(requests)
+        self._waiting_rows.set(rows)
+
+
+class Metrics:
+    """All metrics of one server, on a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        at: dict[str, Any] = {"registry": self.registry}
+        slow: dict[str, Any] = {"registry": self.registry, "buckets": SECONDS}
+        rows: dict[str, Any] = {"registry": self.registry, "buckets": ROWS}
+
+        self.requests = Counter(
+            "braid_requests", "Requests that ended, by gRPC status", (*MODEL, "outcome"), **at
+        )
+        self.duration_seconds = Histogram(
+            "braid_request_duration_seconds", "From accepted to answered", MODEL, **slow
+        )
+        self.queue_seconds = Histogram(
+            "braid_request_queue_seconds", "From accepted to sent to the device", MODEL, **slow
+        )
+        self.compute_seconds = Histogram(
+            "braid_request_compute_seconds", "On the device, copies included", MODEL, **slow
+        )
+        self.batch_rows = Histogram(
+            "braid_batch_rows", "Rows of a batch that belonged to requests", MODEL, **rows
+        )
+        self.batch_size = Histogram(
+            "braid_batch_size_rows", "Rows of a batch, padding included", MODEL, **rows
+        )
+        self.queue_requests = Gauge(
+            "braid_queue_depth_requests", "Requests waiting for the device now", MODEL, **at
+        )
+        self.queue_rows = Gauge(
+            "braid_queue_depth_rows", "Rows waiting for the device now", MODEL, **at
+        )
+
+        self.jobs = Gauge("braid_jobs", "Registration jobs by state", ("state",), **at)
+        self.measurements = Counter(
+            "braid_stage_measurements", "Stages measured on a device", ("device",), **at
+        )
+        self.measurement_seconds = Counter(
+            "braid_stage_measurement_seconds", "Time spent measuring stages", ("device",), **at
+        )
+        self.measurements_reused = Counter(
+            "braid_stage_measurements_reused",
+            "Stage latencies found in the store",
+            ("device",),
+            **at,
+        )
+        self.cache = Counter(
+            "braid_schedule_cache_lookups", "Schedule cache look-ups", ("result",), **at
+        )
+        for result in ("hit", "miss"):
+            self.cache.labels(result)  # a rate needs the zero
+
+        self.latency_seconds = Gauge(
+            "braid_schedule_latency_seconds",
+            "Whole model under its schedule, as verified",
+            PLAN,
+            **at,
+        )
+        self.sequential_seconds = Gauge(
+            "braid_schedule_sequential_latency_seconds",
+            "Whole model under the sequential plan, same run",
+            PLAN,
+            **at,
+        )
+        self.speedup = Gauge(
+            "braid_schedule_speedup_ratio", "Sequential over scheduled latency", PLAN, **at
+        )
+        self.promoted = Gauge(
+            "braid_schedule_promoted",
+            "1 if the schedule serves, 0 if the sequential plan does",
+            PLAN,
+            **at,
+        )
+        self.worker_restarts = Counter(
+            "braid_worker_restarts",
+            "Device workers that died and were restarted",
+            ("device",),
+            **at,
+        )
+        self._models: dict[tuple[str, str], ModelMetrics] = {}
+        self.unknown = ModelMetrics(self, UNKNOWN_MODEL, "")
+        """Takes the requests that name no registered model."""
+
+    # Models: the only way to a series with a model's name.
+
+    def add_model(self, model: str, version: int) -> ModelMetrics:
+        """Series of a registered model version; the same object when asked again."""
+        key = (model, str(version))
+        if key not in self._models:
+            self._models[key] = ModelMetrics(self, *key)
+        return self._models[key]
+
+    def find_model(self, model: str, version: int | str) -> ModelMetrics:
+        """Series of a model version if it was added, else those of unknown models."""
+        return self._models.get((model, str(version)), self.unknown)
+
+    def remove_model(self, model: str, version: int) -> None:
+        """Drop every series of a deleted model version."""
+        key = (model, str(version))
+        self._models.pop(key, None)
+        labels = {"model": key[0], "version": key[1]}
+        for metric in (
+            self.requests, self.duration_seconds, self.queue_seconds, self.compute_seconds,
+            self.batch_rows, self.batch_size, self.queue_requests, self.queue_rows,
+            self.latency_seconds, self.sequential_seconds, self.speedup, self.promoted,
+        ):  # fmt: skip
+            metric.remove_by_labels(labels)
+
+    # Devices.
+
+    def add_device(self, device: str) -> None:
+        """Make the series of a device, so that they begin at zero."""
+        for counter in (
+            self.worker_restarts, self.measurements, self.measurement_seconds,
+            self.measurements_reused,
+        ):  # fmt: skip
+            counter.labels(device)
+
+    def worker_restarted(self, device: str) -> None:
+        """Count a device worker that died and was started again."""
+        self.worker_restarts.labels(device).inc()
+
+    # Jobs: server.jobs.ports.JobObserver.
+
+    def jobs_counted(self, by_state: Mapping[str, int]) -> None:
+        """Set the number of jobs in each state."""
+        for state, count in by_state.items():
+            self.jobs.labels(state).set(count)
+
+    def stage_measured(self, device: str, seconds: float) -> None:
+        """Count one stage measurement and the time it took."""
+        self.measurements.labels(device).inc()
+        self.measurement_seconds.labels(device).inc(seconds)
+
+    def stages_reused(self, device: str, count: int) -> None:
+        """Count stage latencies that were found in the store."""
+        self.measurements_reused.labels(device).inc(count)
+
+    def schedule_looked_up(self, hit: bool) -> None:
+        """Count one look-up in the schedule cache."""
+        self.cache.labels("hit" if hit else "miss").inc()
+
+    def schedule_chosen(
+        self,
+        model: str,
+        version: int,
+        device: str,
+        batch_size: int,
+        *,
+        measured_us: float | None,
+        sequential_us: float | None,
+        promoted: bool,
+    ) -> None:
+        """Show what a schedule brings. Ignored for models that are gone."""
+        if (model, str(version)) not in self._models:
+            return
+        labels = (model, str(version), device, str(batch_size))
+        self.promoted.labels(*labels).set(promoted)
+        if measured_us:
+            self.latency_seconds.labels(*labels).set(measured_us * 1e-6)
+        if sequential_us:
+            self.sequential_seconds.labels(*labels).set(sequential_us * 1e-6)
+        if measured_us and sequential_us:
+            self.speedup.labels(*labels).set(sequential_us / measured_us)

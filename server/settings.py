@@ -1,0 +1,135 @@
+"""Settings of the server: environment variables ``BRAID_*``, overridden by the command line.
+
+    BRAID_GRPC_PORT=9001 braid serve --store /srv/braid
+
+Read once, at start-up, then never changed. A bad value stops the start with one line that names
+the variable, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ByteSize, Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from core.errors import StartupError
+
+PREFIX = "BRAID_"
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+
+
+def default_store() -> Path:
+    """Where the store lives unless told otherwise: independent of the working directory."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "braid"
+
+
+class Settings(BaseSettings):
+    """Everything an operator can set. Sizes accept ``2GiB`` and plain bytes."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True
+    )
+
+    # What is kept, and where.
+    store: Path = Field(default_factory=default_store)
+
+    # Addresses. Loopback unless told otherwise; port 0 takes any free port.
+    host: str = Field(default="127.0.0.1", min_length=1)
+    grpc_port: int = Field(default=8001, ge=0, le=65535)
+    http_port: int = Field(default=8002, ge=0, le=65535)
+
+    # Devices, comma-separated, and the threads of the CPU one (0 = all usable cores).
+    devices: Annotated[tuple[str, ...], NoDecode] = ("cpu",)
+    threads: int = Field(default=0, ge=0, le=1024)
+
+    # What one caller may send.
+    max_upload_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=1)
+    max_message_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=64 * KIB, lt=2 * GIB)
+
+    # What may wait in the queue of one model.
+    max_queue_requests: int = Field(default=1024, ge=1)
+    max_queue_rows: int = Field(default=4096, ge=1)
+
+    # Memory that tensors cross into a device worker through, per device.
+    shared_memory_bytes: ByteSize = Field(default=ByteSize(256 * MIB), ge=MIB)
+
+    # Seconds that accepted requests get to finish after SIGTERM.
+    drain_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)
+
+    # Limits of the importer process, one per upload.
+    import_memory_bytes: ByteSize = Field(default=ByteSize(16 * GIB), ge=256 * MIB)
+    import_file_bytes: ByteSize = Field(default=ByteSize(8 * GIB), ge=MIB)
+    import_cpu_seconds: int = Field(default=900, ge=1)
+    import_wall_seconds: float = Field(default=1200.0, gt=0, allow_inf_nan=False)
+
+    # Limits of the planner process, one per batch size.
+    planner_memory_bytes: ByteSize = Field(default=ByteSize(8 * GIB), ge=64 * MIB)
+    planner_search_seconds: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
+
+    # Timing: samples per measurement, of which the median counts.
+    timing_repeats: int = Field(default=5, ge=1, le=1000)
+    timing_warmup: int = Field(default=2, ge=0, le=1000)
+
+    # A plan serves only if its outputs agree this well with the sequential ones, relative to the
+    # largest output.
+    tolerance: float = Field(default=1e-4, gt=0, le=1, allow_inf_nan=False)
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_format: Literal["json", "text"] = "text"
+
+    @field_validator("devices", mode="before")
+    @classmethod
+    def _split_devices(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("devices")
+    @classmethod
+    def _known_devices(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not value:
+            raise ValueError("name at least one device, e.g. cpu")
+        if len(set(value)) != len(value):
+            raise ValueError("a device is named twice")
+        for device in value:
+            if device != "cpu":
+                raise ValueError(f"unknown device {device!r}; known: cpu")
+        return value
+
+    @field_validator("store")
+    @classmethod
+    def _absolute_store(cls, value: Path) -> Path:
+        if not str(value).strip():
+            raise ValueError("name a folder")
+        return value.expanduser().absolute()
+
+    @field_validator("log_level", mode="before")
+    @classmethod
+    def _upper_level(cls, value: Any) -> Any:
+        return value.upper() if isinstance(value, str) else value
+
+
+def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
+    """Read the environment, then let ``overrides`` (the command line) win where not None.
+
+    Raises:
+        StartupError: one line that names every bad variable, its value and what is allowed.
+    """
+    given = {name: value for name, value in (overrides or {}).items() if value is not None}
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        problems = "; ".join(_problem(item, given) for item in error.errors())
+        raise StartupError(f"bad settings: {problems}") from None
+
+
+def _problem(item: Any, given: Mapping[str, Any]) -> str:
+    name = str(item["loc"][0]) if item["loc"] else ""
+    source = f"--{name.replace('_', '-')}" if name in given else f"{PREFIX}{name.upper()}"
+    reason = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{source}={str(item['input'])[:100]!r} {reason}".replace("\n", " ")

@@ -1,0 +1,1 @@
+"""Tests of settings, store, jobs, metrics, status and logs."""

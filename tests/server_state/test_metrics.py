@@ -1,0 +1,93 @@
+"""Metrics: bounded labels, names with units, gone with the model."""
+
+from __future__ import annotations
+
+import re
+
+from prometheus_client import generate_latest
+
+from server.metrics import UNKNOWN_MODEL, Metrics
+
+
+def exposed(metrics: Metrics) -> str:
+    return generate_latest(metrics.registry).decode()
+
+
+def test_a_made_up_model_creates_no_series() -> None:
+    metrics = Metrics()
+    before = exposed(metrics).count("\nbraid_requests_total")
+
+    for number in range(100):
+        metrics.find_model(f"made-up-{number}", "1").request_ended("NOT_FOUND", 0.001)
+
+    text = exposed(metrics)
+    assert "made-up" not in text
+    assert text.count("\nbraid_requests_total") == before + 1
+    assert f'model="{UNKNOWN_MODEL}",outcome="NOT_FOUND",version=""}} 100.0' in text
+
+
+def test_a_registered_model_has_its_own_series() -> None:
+    metrics = Metrics()
+    metrics.add_model("lenet", 2)
+
+    series = metrics.find_model("lenet", "2")
+    series.request_ended("OK", 0.02)
+    series.request_computed(0.001, 0.01)
+    series.batch_ran(batch_size=4, rows=3)
+    series.queue_is(requests=5, rows=7)
+
+    text = exposed(metrics)
+    assert 'braid_requests_total{model="lenet",outcome="OK",version="2"} 1.0' in text
+    assert 'braid_request_queue_seconds_sum{model="lenet",version="2"} 0.001' in text
+    assert 'braid_request_compute_seconds_sum{model="lenet",version="2"} 0.01' in text
+    assert 'braid_batch_rows_sum{model="lenet",version="2"} 3.0' in text
+    assert 'braid_queue_depth_rows{model="lenet",version="2"} 7.0' in text
+
+
+def test_a_deleted_model_leaves_nothing_behind_not_even_through_late_requests() -> None:
+    metrics = Metrics()
+    series = metrics.add_model("lenet", 1)
+    kept = metrics.add_model("lenet", 2)
+    for each in (series, kept):
+        each.request_ended("OK", 0.02)
+    chosen = {"measured_us": 50.0, "sequential_us": 100.0, "promoted": True}
+    metrics.schedule_chosen("lenet", 1, "cpu", 4, **chosen)  # type: ignore[arg-type]
+    assert 'braid_schedule_speedup_ratio{batch_size="4",device="cpu",model="lenet"' in exposed(
+        metrics
+    )
+
+    metrics.remove_model("lenet", 1)
+    series.request_ended("OK", 0.02)
+    metrics.find_model("lenet", 1).request_ended("NOT_FOUND", 0.02)
+    metrics.schedule_chosen("lenet", 1, "cpu", 4, **chosen)  # type: ignore[arg-type]
+
+    text = exposed(metrics)
+    assert 'model="lenet",version="1"' not in re.sub(r'outcome="\w+",', "", text)
+    assert 'model="lenet",outcome="OK",version="2"} 1.0' in text
+    assert 'device="cpu",model="lenet"' not in text
+
+
+def test_jobs_measurements_cache_and_restarts_are_counted() -> None:
+    metrics = Metrics()
+    metrics.add_device("cpu")
+
+    metrics.jobs_counted({"READY": 2, "QUEUED": 0})
+    metrics.stage_measured("cpu", 0.5)
+    metrics.stages_reused("cpu", 10)
+    metrics.schedule_looked_up(hit=True)
+
+    text = exposed(metrics)
+    assert 'braid_jobs{state="READY"} 2.0' in text
+    assert 'braid_stage_measurements_total{device="cpu"} 1.0' in text
+    assert 'braid_stage_measurement_seconds_total{device="cpu"} 0.5' in text
+    assert 'braid_stage_measurements_reused_total{device="cpu"} 10.0' in text
+    assert 'braid_schedule_cache_lookups_total{result="hit"} 1.0' in text
+    assert 'braid_schedule_cache_lookups_total{result="miss"} 0.0' in text
+    assert 'braid_worker_restarts_total{device="cpu"} 0.0' in text
+
+
+def test_every_metric_of_ours_is_prefixed_and_documented() -> None:
+    families = list(Metrics().registry.collect())
+
+    assert all(family.documentation for family in families)
+    assert all(re.match(r"braid_|process_|python_", family.name) for family in families)

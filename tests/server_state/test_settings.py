@@ -1,0 +1,93 @@
+"""Settings: what stops a start, and with which words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core.errors import StartupError
+from server.settings import GIB, MIB, load_settings
+
+
+@pytest.fixture(autouse=True)
+def _no_braid_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+
+def test_defaults_bind_to_loopback_and_keep_the_store_in_the_users_data_folder(
+    tmp_path: Path,
+) -> None:
+    settings = load_settings()
+
+    assert (settings.host, settings.grpc_port, settings.http_port) == ("127.0.0.1", 8001, 8002)
+    assert settings.store == tmp_path / "braid"
+    assert settings.max_upload_bytes == 2 * GIB
+
+
+def test_the_command_line_wins_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRAID_GRPC_PORT", "9001")
+    monkeypatch.setenv("BRAID_HTTP_PORT", "9002")
+
+    settings = load_settings({"grpc_port": 7001, "http_port": None})
+
+    assert (settings.grpc_port, settings.http_port) == (7001, 9002)
+
+
+def test_sizes_lists_levels_and_paths_are_read_as_people_write_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BRAID_MAX_UPLOAD_BYTES", "300MiB")
+    monkeypatch.setenv("BRAID_DEVICES", " cpu ,")
+    monkeypatch.setenv("BRAID_LOG_LEVEL", "debug")
+    monkeypatch.setenv("BRAID_STORE", "~/models")
+
+    settings = load_settings()
+
+    assert settings.max_upload_bytes == 300 * MIB
+    assert settings.devices == ("cpu",)
+    assert settings.log_level == "DEBUG"
+    assert settings.store == Path.home() / "models"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("GRPC_PORT", "abc", "valid integer"),
+        ("GRPC_PORT", "70000", "less than or equal to 65535"),
+        ("HOST", "", "at least 1 character"),
+        ("DEVICES", "", "name at least one device"),
+        ("DEVICES", "cpu,cpu", "twice"),
+        ("DEVICES", "tpu", "unknown device 'tpu'"),
+        ("MAX_UPLOAD_BYTES", "2 elephants", "byte"),
+        ("DRAIN_SECONDS", "-1", "greater than or equal to 0"),
+        ("DRAIN_SECONDS", "inf", "finite"),
+        ("TOLERANCE", "nan", "finite"),
+        ("LOG_FORMAT", "xml", "'json' or 'text'"),
+        ("THREADS", "two\nlines", "valid integer"),
+    ],
+)
+def test_a_bad_value_stops_the_start_with_one_line_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, expected: str
+) -> None:
+    monkeypatch.setenv(f"BRAID_{name}", value)
+
+    with pytest.raises(StartupError) as caught:
+        load_settings()
+
+    message = str(caught.value)
+    assert message.startswith(f"bad settings: BRAID_{name}={value!r} ")
+    assert expected in message
+    assert "\n" not in message
+
+
+def test_all_bad_values_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRAID_THREADS", "x")
+
+    with pytest.raises(StartupError, match=r"--grpc-port='-1'.*; BRAID_THREADS='x'"):
+        load_settings({"grpc_port": -1})
+
+
+def test_an_unknown_option_is_refused() -> None:
+    with pytest.raises(StartupError, match="--prot='1'"):
+        load_settings({"prot": 1})
