@@ -62,10 +62,10 @@ class Settings(BaseSettings):
     drain_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)
 
     # Limits of the importer process, one per upload.
-    import_memory_bytes: ByteSize = Field(default=ByteSize(16 * GIB), ge=256 * MIB)
-    import_file_bytes: ByteSize = Field(default=ByteSize(8 * GIB), ge=MIB)
-    import_cpu_seconds: int = Field(default=900, ge=1)
-    import_wall_seconds: float = Field(default=1200.0, gt=0, allow_inf_nan=False)
+    import_memory_bytes: ByteSize = Field(default=ByteSize(12 * GIB), ge=GIB)
+    import_file_bytes: ByteSize = Field(default=ByteSize(4 * GIB), ge=MIB)
+    import_cpu_seconds: int = Field(default=600, ge=1)
+    import_wall_seconds: float = Field(default=900.0, gt=0, allow_inf_nan=False)
 
     # Limits of the planner process, one per batch size.
     planner_memory_bytes: ByteSize = Field(default=ByteSize(8 * GIB), ge=64 * MIB)

@@ -1,0 +1,164 @@
+"""What a registration job asks of the rest of the server, as small Protocols.
+
+    registration ──> ImportModel   engine.importer.launch
+                 ──> Device        server.device: one per device worker
+                 ──> Planner       server.jobs.planner_process
+                 ──> Catalogue     what serves: server.frontend
+                 ──> JobObserver   server.metrics
+
+Any call may raise core.errors. ``Unavailable`` means: again in a moment (a worker restarts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from core.graph import OpGraph
+from core.plan import StreamPlan
+from core.schedule import Schedule, Stage
+from core.tensor import TensorSpec
+from server.store.records import ModelVersion, PlannerChoice
+
+Specs = Mapping[str, TensorSpec]
+"""Static input specs by input name, the batch included."""
+
+OnProgress = Callable[[float, str], None]
+"""Called with a fraction in [0, 1] and what is being done."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTiming:
+    """Latency of one stage as measured: median, and how far the samples lie apart."""
+
+    latency_us: float
+    spread: float  # relative: (75th - 25th percentile) / median
+    repeats: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanComparison:
+    """A whole-model plan beside the sequential plan, measured in turns in one series."""
+
+    measured_us: float
+    sequential_us: float
+    spread: float  # the larger of the two, relative
+    max_abs_error: float  # outputs against the sequential fp32 reference
+    max_rel_error: float  # relative to the largest element of each output
+
+
+@dataclass(frozen=True, slots=True)
+class StageQuery:
+    """A stage whose latency a planner wants to know."""
+
+    signature: str  # equal for stages that are the same to the device
+    stage: Stage
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """What a planner found for one static graph."""
+
+    planner: str
+    plan: StreamPlan
+    stages: tuple[Stage, ...]
+    predicted_us: float | None = None
+    search_seconds: float = 0.0
+    gap: float | None = None  # proven relative distance to the optimum
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+
+MeasureStages = Callable[[Sequence[StageQuery]], Awaitable[Sequence[float]]]
+"""Answers with the latencies in microseconds, in the order of the queries."""
+
+
+class ImportModel(Protocol):
+    """Turns an uploaded file into an artefact folder, in a process of its own."""
+
+    async def __call__(
+        self,
+        upload: Path,
+        artefact: Path,
+        *,
+        on_progress: OnProgress,
+        example_shapes: Mapping[str, tuple[int, ...]] | None,
+    ) -> None:
+        """Import; the folder appears whole or not at all, also when cancelled."""
+
+
+class Device(Protocol):
+    """One device worker, as far as jobs use it. A cancelled call stops measuring."""
+
+    name: str
+
+    @property
+    def device_key(self) -> str:
+        """What a measurement on this device depends on."""
+
+    async def load(self, digest: str, artefact: Path) -> None:
+        """Load an artefact; does nothing if it is loaded."""
+
+    async def static_graph(self, digest: str, batch_size: int, inputs: Specs) -> OpGraph:
+        """The schedule units at these inputs; ``measure_stage`` and ``compare`` mean these."""
+
+    async def measure_stage(self, digest: str, batch_size: int, stage: Stage) -> StageTiming:
+        """Latency of one stage of the static graph."""
+
+    async def compare(self, digest: str, batch_size: int, plan: StreamPlan) -> PlanComparison:
+        """A plan of the static graph against the sequential plan."""
+
+
+class Planner(Protocol):
+    """Finds a plan, asking for the stage latencies it needs, several at a time."""
+
+    async def __call__(
+        self, graph: OpGraph, choice: PlannerChoice, measure: MeasureStages
+    ) -> PlannedModel:
+        """Plan one static graph. Asks for each signature at most once."""
+
+
+class Catalogue(Protocol):
+    """What answers requests."""
+
+    async def serve(self, model: ModelVersion) -> None:
+        """Let a loaded model answer with its sequential plan; does nothing if it does already."""
+
+    async def swap(
+        self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
+    ) -> None:
+        """Let batches formed from now on run ``schedule.plan``.
+
+        Raises:
+            InvalidArtefact: the plan does not fit the model; the old plan stays.
+        """
+
+
+class JobObserver(Protocol):
+    """Counts what jobs do."""
+
+    def jobs_counted(self, by_state: Mapping[str, int]) -> None:
+        """The number of jobs in each state changed."""
+
+    def stage_measured(self, device: str, seconds: float) -> None:
+        """A stage was measured; it took this long."""
+
+    def stages_reused(self, device: str, count: int) -> None:
+        """Stage latencies were found in the store."""
+
+    def schedule_looked_up(self, hit: bool) -> None:
+        """The schedule cache was asked."""
+
+    def schedule_chosen(
+        self,
+        model: str,
+        version: int,
+        device: str,
+        batch_size: int,
+        *,
+        measured_us: float | None,
+        sequential_us: float | None,
+        promoted: bool,
+    ) -> None:
+        """A schedule was found or made for a model."""

@@ -1,0 +1,170 @@
+"""What the store keeps, as the rest of the server sees it."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from core.errors import InvalidRequest
+
+MAX_BATCH_SIZE = 4096
+MAX_BATCH_SIZES = 32
+MAX_DIMS = 16
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_model_name(name: str) -> None:
+    """Raise InvalidRequest unless ``name`` may be a model's: it will stand in logs and labels."""
+    if not _NAME.fullmatch(name):
+        raise InvalidRequest(
+            f"model name {name[:130]!r} is not 1 to 128 letters, digits, '.', '_' or '-', "
+            "beginning with a letter or digit"
+        )
+
+
+class ModelState(enum.Enum):
+    """Where a model version stands. Values are those of the wire and of the database."""
+
+    LOADING = "LOADING"  # registered; its job has not made it serve yet
+    SERVING = "SERVING"  # answers requests, at least with its sequential plan
+    FAILED = "FAILED"  # never served: its import failed or was cancelled
+    DRAINING = "DRAINING"  # being deleted; takes no new requests
+
+
+class JobState(enum.Enum):
+    """Where a job stands. Values are those of the wire and of the database."""
+
+    QUEUED = "QUEUED"  # waits for its turn, also after a restart of the server
+    IMPORTING = "IMPORTING"  # upload to artefact, then loaded and served sequentially
+    PROFILING = "PROFILING"  # stages are measured on the device
+    SCHEDULING = "SCHEDULING"  # the planner searches
+    VERIFYING = "VERIFYING"  # the plan is compared with the sequential one
+    READY = "READY"  # ended: every batch size has its schedule
+    FAILED = "FAILED"  # ended: ``message`` says what failed; the model may serve sequentially
+    CANCELLED = "CANCELLED"  # ended: by request; a model that served keeps its plans
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the job never changes again."""
+        return self in _ENDED
+
+
+_ENDED = frozenset({JobState.READY, JobState.FAILED, JobState.CANCELLED})
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerChoice:
+    """Which planner, and how it may prune."""
+
+    name: str = "ios"
+    max_group_ops: int = 3  # r: operators of one group
+    max_groups: int = 8  # s: groups of one stage
+
+    def __post_init__(self) -> None:
+        if self.max_group_ops < 1 or self.max_groups < 1:
+            raise InvalidRequest("max_group_ops and max_groups are at least 1")
+
+    @property
+    def text(self) -> str:
+        """Canonical text, part of a schedule's key, e.g. ``ios(r=3,s=8)``."""
+        if self.name == "sequential":
+            return self.name
+        return f"{self.name}(r={self.max_group_ops},s={self.max_groups})"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrationOptions:
+    """What to schedule a model for. Equal options for equal bytes are the same registration."""
+
+    batch_sizes: tuple[int, ...] = (1,)  # ascending; ignored for models without a batch
+    planner: PlannerChoice = field(default_factory=PlannerChoice)
+    # Input -> whole shape, batch as 1, for inputs with open extents.
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        sizes = tuple(sorted(set(self.batch_sizes))) or (1,)
+        if sizes[0] < 1 or sizes[-1] > MAX_BATCH_SIZE:
+            raise InvalidRequest(f"batch sizes lie between 1 and {MAX_BATCH_SIZE}")
+        if len(sizes) > MAX_BATCH_SIZES:
+            raise InvalidRequest(f"at most {MAX_BATCH_SIZES} batch sizes, not {len(sizes)}")
+        for name, shape in self.input_shapes.items():
+            if len(shape) > MAX_DIMS or any(not 0 <= dim < 2**31 for dim in shape):
+                raise InvalidRequest(f"input_shapes[{name!r}] is not a shape: {list(shape)[:20]}")
+        object.__setattr__(self, "batch_sizes", sizes)
+        shapes = {name: tuple(shape) for name, shape in self.input_shapes.items()}
+        object.__setattr__(self, "input_shapes", shapes)
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, the inverse of ``options_from_json``."""
+        planner = {name: getattr(self.planner, name) for name in PlannerChoice.__slots__}
+        return {
+            "batch_sizes": list(self.batch_sizes),
+            "planner": planner,
+            "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
+        }
+
+
+def options_from_json(document: Mapping[str, Any]) -> RegistrationOptions:
+    """Read what ``RegistrationOptions.to_json`` wrote."""
+    return RegistrationOptions(
+        tuple(document["batch_sizes"]),
+        PlannerChoice(**document["planner"]),
+        {name: tuple(shape) for name, shape in document["input_shapes"].items()},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVersion:
+    """One version of a model: these bytes, scheduled for these options."""
+
+    name: str
+    version: int  # from 1, never used again for this name
+    sha256: str  # of the uploaded file; names its artefact
+    size_bytes: int
+    options: RegistrationOptions
+    state: ModelState = ModelState.LOADING
+    message: str = ""  # why it FAILED
+    created_unix: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The work that takes one model version from upload to schedules."""
+
+    id: str
+    model: str
+    version: int
+    state: JobState = JobState.QUEUED
+    progress: float = 0.0  # over the whole job; never goes back
+    detail: str = ""  # what is being done now, for people
+    eta_seconds: float = -1.0  # until the job ends; negative while unknown
+    done: int = 0  # of ``total``, in the present phase
+    total: int = 0
+    message: str = ""
+    created_unix: float = 0.0
+    updated_unix: float = 0.0
+
+    def __post_init__(self) -> None:
+        assert 0.0 <= self.progress <= 1.0, self.progress
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedUpload:
+    """A file that came in whole, checked and on disk, still under its temporary name."""
+
+    path: str
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What a registration led to."""
+
+    model: ModelVersion
+    job: Job
+    is_new_job: bool  # False: the same registration was made before, ``job`` is that one's
