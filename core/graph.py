@@ -77,7 +77,9 @@ class OpGraph:
     outputs: Mapping[str, str]  # name the caller sees -> value name
     constants: Mapping[str, TensorSpec]  # the weights, by value name
     operators: tuple[Operator, ...]
-    specs: Mapping[str, TensorSpec] = field(default_factory=dict)  # operator outputs; all, if static
+    specs: Mapping[str, TensorSpec] = field(
+        default_factory=dict
+    )  # operator outputs; all, if static
 
     def __len__(self) -> int:
         return len(self.operators)

@@ -50,9 +50,7 @@ class StreamPlan:
     def segments(self) -> tuple[tuple[Launch, ...], ...]:
         """The launches between barriers: the stages, in order."""
         cuts = [0, *self.barriers, len(self.launches)]
-        return tuple(
-            self.launches[start:end] for start, end in zip(cuts, cuts[1:], strict=False)
-        )
+        return tuple(self.launches[start:end] for start, end in zip(cuts, cuts[1:], strict=False))
 
 
 def sequential_plan(units: int) -> StreamPlan:
@@ -100,9 +98,7 @@ def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None
 def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
     """JSON form, the inverse of ``plan_from_json``."""
     return {
-        "launches": [
-            [launch.unit, launch.stream, list(launch.waits)] for launch in plan.launches
-        ],
+        "launches": [[launch.unit, launch.stream, list(launch.waits)] for launch in plan.launches],
         "streams": plan.streams,
         "barriers": list(plan.barriers),
     }

@@ -59,9 +59,7 @@ def lay_out(program: Program, plan: StreamPlan, threads: int) -> tuple[Segment, 
     return tuple(segments)
 
 
-def lay_out_stage(
-    program: Program, groups: Sequence[Sequence[int]], threads: int
-) -> Segment:
+def lay_out_stage(program: Program, groups: Sequence[Sequence[int]], threads: int) -> Segment:
     """One stage as it runs inside a plan, group i on stream i; nothing is released."""
     launches = [Launch(unit, stream) for stream, group in enumerate(groups) for unit in group]
     return _segment(program, launches, threads, [()] * len(launches))

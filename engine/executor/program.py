@@ -113,4 +113,3 @@ def last_readers(program: Program, positions: Sequence[int]) -> dict[int, int]:
             last[slot] = max(last.get(slot, -1), position)
     produced = {slot for unit in program.units for slot in unit.outputs}
     return {slot: at for slot, at in last.items() if slot in produced and slot not in keep}
-

@@ -33,7 +33,9 @@ class Activations:
         self._env = program.environment(inputs)
         spent = 0
         for launch in sequential_plan(len(program.units)).launches:
-            executor.run_segment(lay_out_stage(program, [[launch.unit]], executor.threads), self._env)
+            executor.run_segment(
+                lay_out_stage(program, [[launch.unit]], executor.threads), self._env
+            )
             spent += self._output_bytes(launch.unit)
             if spent > budget_bytes:
                 self._forget_readers_done(launch.unit)

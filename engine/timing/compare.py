@@ -65,9 +65,7 @@ def compare_plans(
             executor.run(program, plans[which], inputs)
             samples[which].append((perf_counter_ns() - start) / 1e3)
             yield
-    return Comparison(
-        reduce_samples(samples[0]), reduce_samples(samples[1]), max_abs, max_rel
-    )
+    return Comparison(reduce_samples(samples[0]), reduce_samples(samples[1]), max_abs, max_rel)
 
 
 def errors(got: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> tuple[float, float]:

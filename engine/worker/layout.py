@@ -38,9 +38,7 @@ def aligned(size_bytes: int) -> int:
     return max(ALIGNMENT, -(-size_bytes // ALIGNMENT) * ALIGNMENT)
 
 
-def slot_layout(
-    inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]
-) -> SlotLayout:
+def slot_layout(inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]) -> SlotLayout:
     """Lay out static specs in order, inputs first."""
     position = 0
     tables: tuple[dict[str, Field], dict[str, Field]] = ({}, {})

@@ -229,7 +229,7 @@ class WorkerLink(asyncio.Protocol):
 
 def _thread_environment() -> dict[str, str]:
     """OpenMP threads that wait spin only briefly: lanes of the next stage need their cores."""
-    return {"GOMP_SPINCOUNT": "10000", "OMP_WAIT_POLICY": "", "PYTHONUNBUFFERED": "1"}
+    return {"GOMP_SPINCOUNT": "10000", "PYTHONUNBUFFERED": "1"}
 
 
 async def _end_process(process: asyncio.subprocess.Process) -> None:

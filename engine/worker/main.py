@@ -151,9 +151,7 @@ class Worker:
         count = field.spec.elements
         if count == 0:
             return torch.empty(shape, dtype=dtype)
-        flat = torch.frombuffer(
-            self._arena, dtype=dtype, count=count, offset=offset + field.offset
-        )
+        flat = torch.frombuffer(self._arena, dtype=dtype, count=count, offset=offset + field.offset)
         return flat.reshape(shape)
 
     def load(self, message: Message) -> dict[str, Any]:
@@ -207,10 +205,6 @@ class Worker:
         """Drop the measurement that call ``target`` asked for; that call is never answered."""
         kept = [item for item in self._background if item.call != message["target"]]
         self._background = deque(kept)
-        return {}
-
-    def finish_profiling(self, _: Message) -> dict[str, Any]:
-        """Free what was kept to measure stages."""
         self._forget_activations()
         return {}
 
@@ -282,7 +276,6 @@ _FOREGROUND = {
         "describe",
         "device",
         "cancel",
-        "finish_profiling",
     )
 }
 _BACKGROUND = {name: getattr(Worker, name) for name in ("measure", "compare")}

@@ -1,0 +1,203 @@
+"""One device as the server sees it: what is loaded and prepared there, and calls to its worker.
+
+Device ──owns──> WorkerLink, Arena, what a restarted worker must be told again
+   ▲ batcher: run          ▲ jobs: load, static_graph, measure_stage, compare
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from core.graph import OpGraph, graph_from_json
+from core.plan import StreamPlan, plan_to_json
+from core.schedule import Stage
+from core.tensor import TensorSpec, spec_from_json
+from engine.importer.report import read_graph, read_report
+from engine.worker.arena import Arena
+from engine.worker.layout import SlotLayout, slot_layout
+from engine.worker.link import LinkState, WorkerLink, WorkerOptions
+from server.jobs.ports import PlanComparison, StageTiming
+
+SEQUENTIAL = "sequential"
+"""Plan id of the plan that needs no schedule."""
+
+Specs = Mapping[str, TensorSpec]
+StaticValues = Mapping[str, Mapping[str, Any]]  # input -> {"dtype", "shape", "data"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Executable:
+    """A model bound to input shapes and a plan, ready on the device."""
+
+    number: int
+    digest: str
+    inputs: Specs
+    static: StaticValues
+    plan: StreamPlan | None  # None: sequential
+    plan_id: str
+    layout: SlotLayout = field(repr=False)
+
+
+@dataclass(slots=True)
+class _Model:
+    """A loaded model, as far as the front end must know it."""
+
+    artefact: Path
+    inputs: Specs  # symbolic
+    static: StaticValues  # what its static inputs held when it was imported
+    profiled: dict[int, dict[str, Any]] = field(default_factory=dict)  # batch size -> call fields
+
+
+class Device:
+    """A device worker and everything it was told."""
+
+    def __init__(self, name: str, options: WorkerOptions) -> None:
+        self.name = name
+        self.arena = Arena(options.arena_bytes)
+        self.link = WorkerLink(options, self.arena)
+        self.link.on_start = self._replay
+        self._models: dict[str, _Model] = {}
+        self._executables: dict[int, Executable] = {}
+        self._next_number = 0
+
+    @property
+    def device_key(self) -> str:
+        """What a measurement on this device depends on; known once the worker was up."""
+        return str(self.link.facts["device_key"])
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Versions of what runs there."""
+        return dict(self.link.facts["software"])
+
+    @property
+    def is_up(self) -> bool:
+        """Whether calls are taken now."""
+        return self.link.state is LinkState.UP
+
+    async def start(self) -> None:
+        """Start the worker; it is restarted from now on."""
+        await self.link.start()
+
+    async def close(self) -> None:
+        """End the worker."""
+        await self.link.close()
+        self.arena.close()
+
+    async def _replay(self, link: WorkerLink) -> None:
+        """Tell a fresh worker what the last one knew; nothing is measured again."""
+        for digest, model in list(self._models.items()):
+            await link.startup_call("load", digest=digest, path=str(model.artefact))
+        for ready in list(self._executables.values()):
+            await link.startup_call("prepare", **_prepare_fields(ready))
+
+    async def load(self, digest: str, artefact: Path) -> None:
+        """Load an artefact's template and weights; does nothing if they are loaded."""
+        if digest in self._models:
+            return
+        graph = await asyncio.to_thread(read_graph, artefact)
+        report = await asyncio.to_thread(read_report, artefact)
+        await self.link.call("load", digest=digest, path=str(artefact))
+        self._models[digest] = _Model(artefact, graph.inputs, report.static_values)
+
+    async def unload(self, digest: str) -> None:
+        """Forget a model and all its executables."""
+        self._models.pop(digest, None)
+        for number in [n for n, ready in self._executables.items() if ready.digest == digest]:
+            del self._executables[number]
+        if self.is_up:
+            await self.link.call("unload", digest=digest)
+
+    async def prepare(
+        self,
+        digest: str,
+        inputs: Specs,
+        static: StaticValues,
+        plan: StreamPlan | None = None,
+        plan_id: str = SEQUENTIAL,
+    ) -> Executable:
+        """Make an executable for static input shapes.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+            WorkerRestarting: the worker is not up.
+        """
+        self._next_number += 1
+        asked = Executable(self._next_number, digest, inputs, static, plan, plan_id, _EMPTY)
+        answer = await self.link.call("prepare", **_prepare_fields(asked))
+        outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
+        ready = replace(asked, layout=slot_layout(inputs, outputs))
+        self._executables[ready.number] = ready
+        return ready
+
+    async def release(self, ready: Executable) -> None:
+        """Forget an executable that no batch uses any more."""
+        if self._executables.pop(ready.number, None) is not None and self.is_up:
+            await self.link.call("release", number=ready.number)
+
+    async def run(self, ready: Executable, offset: int) -> int:
+        """Run one batch whose inputs lie in the slot at ``offset``; returns microseconds."""
+        answer = await self.link.call("infer", number=ready.number, offset=offset)
+        return int(answer["compute_us"])
+
+    # -- for jobs -----------------------------------------------------------------------------
+
+    async def static_graph(
+        self, digest: str, batch_size: int, shapes: Mapping[str, tuple[int, ...]]
+    ) -> OpGraph:
+        """The schedule units of a model at one batch size; ``shapes`` include the batch.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+        """
+        model = self._models[digest]
+        fields = {
+            "digest": digest,
+            "inputs": {
+                name: TensorSpec(spec.dtype, shapes[name]).to_json()
+                for name, spec in model.inputs.items()
+            },
+            "static": model.static,
+        }
+        model.profiled[batch_size] = fields
+        answer = await self.link.call("describe", **fields)
+        return graph_from_json(answer["graph"])
+
+    async def measure_stage(self, digest: str, batch_size: int, stage: Stage) -> StageTiming:
+        """Latency of one stage of the graph that ``static_graph`` gave, inference going first."""
+        answer = await self.link.call(
+            "measure",
+            groups=[list(group) for group in stage.groups],
+            **self._models[digest].profiled[batch_size],
+        )
+        return StageTiming(answer["latency_us"], answer["spread"], answer["repeats"])
+
+    async def compare(self, digest: str, batch_size: int, plan: StreamPlan) -> PlanComparison:
+        """A plan beside the sequential plan, interleaved in one run, and its output's error."""
+        answer = await self.link.call(
+            "compare", plan=plan_to_json(plan), **self._models[digest].profiled[batch_size]
+        )
+        return PlanComparison(
+            measured_us=answer["measured_us"],
+            sequential_us=answer["sequential_us"],
+            spread=answer["spread"],
+            max_abs_error=answer["max_abs_error"],
+            max_rel_error=answer["max_rel_error"],
+        )
+
+
+_EMPTY = slot_layout({}, {})
+
+
+def _prepare_fields(ready: Executable) -> dict[str, Any]:
+    return {
+        "number": ready.number,
+        "digest": ready.digest,
+        "inputs": {name: spec.to_json() for name, spec in ready.inputs.items()},
+        "static": ready.static,
+        "plan": None if ready.plan is None else plan_to_json(ready.plan),
+    }

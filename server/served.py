@@ -1,0 +1,171 @@
+"""One version of a model that answers requests, and the executables it answers them with.
+
+    ServedModel
+      └── executables: (shape class, batch size) ──> Executable (sequential, or a schedule's plan)
+
+A *shape class* is everything about a request's inputs that an executable is specialised to,
+except the number of rows: extents, and the content of static inputs. Only requests of one class
+share a batch. The class that was profiled has its executables ready; those of other classes are
+made on demand, sequential, and the least recently used ones are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.graph import OpGraph
+from core.plan import StreamPlan
+from core.tensor import TensorSpec
+from engine.importer.report import Report
+from server.device import SEQUENTIAL, Device, Executable, StaticValues
+
+MAX_ON_DEMAND = 32
+"""Executables kept for shape classes that were not profiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeClass:
+    """What requests must have in common to share a batch."""
+
+    inputs: tuple[tuple[str, TensorSpec], ...]  # batched models: one row
+    static: tuple[tuple[str, bytes], ...] = ()  # raw content of static inputs
+
+
+class ServedModel:
+    """A model version loaded on one device. Belongs to the event loop."""
+
+    def __init__(
+        self, name: str, version: int, graph: OpGraph, report: Report, device: Device
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.digest = report.sha256
+        self.inputs: Mapping[str, TensorSpec] = graph.inputs
+        self.outputs = tuple(graph.outputs)
+        self.batched = report.batch is not None
+        self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}
+        self.static_inputs = report.static_inputs
+        self.device = device
+        self.batch_sizes: tuple[int, ...] = (1,)
+        self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
+        self._on_demand: OrderedDict[tuple[ShapeClass, int], asyncio.Task[Executable]]
+        self._on_demand = OrderedDict()
+        self._in_use: dict[Executable, int] = {}  # by batches being formed or running
+        self._retired: set[Executable] = set()  # replaced, but still in use
+        self._releasing: asyncio.Task[None] | None = None
+
+    @property
+    def largest_batch(self) -> int:
+        """Rows of the largest batch."""
+        return self.batch_sizes[-1]
+
+    def batch_size_for(self, rows: int) -> int:
+        """The smallest batch size that holds ``rows``, or the largest there is."""
+        return next((size for size in self.batch_sizes if size >= rows), self.largest_batch)
+
+    def offer_batch_sizes(self, sizes: Sequence[int]) -> None:
+        """Batch sizes to form from now on."""
+        self.batch_sizes = tuple(sorted(set(sizes))) if self.batched else (1,)
+
+    async def use_plan(
+        self,
+        shape_class: ShapeClass,
+        batch_size: int,
+        plan: StreamPlan | None = None,
+        plan_id: str = SEQUENTIAL,
+    ) -> None:
+        """Prepare a plan and swap it in: batches formed from now on use it."""
+        ready = await self.device.prepare(
+            self.digest,
+            self.bound(shape_class, batch_size),
+            _decode_static(shape_class),
+            plan,
+            plan_id,
+        )
+        old = self._profiled.get((shape_class, batch_size))
+        self._profiled[shape_class, batch_size] = ready
+        if old is not None:
+            await self._retire(old)
+
+    async def executable(self, shape_class: ShapeClass, batch_size: int) -> Executable:
+        """What runs a batch; made now if this shape class is new.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+        """
+        key = (shape_class, batch_size)
+        if ready := self._profiled.get(key):
+            return ready
+        task = self._on_demand.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.create_task(
+                self.device.prepare(
+                    self.digest, self.bound(shape_class, batch_size), _decode_static(shape_class)
+                )
+            )
+            self._on_demand[key] = task
+            await self._drop_least_used()
+        self._on_demand.move_to_end(key)
+        return await asyncio.shield(task)
+
+    def bound(self, shape_class: ShapeClass, batch_size: int) -> dict[str, TensorSpec]:
+        """Static input specs of one class at one batch size."""
+        if not self.batched:
+            return dict(shape_class.inputs)
+        return {
+            name: TensorSpec(spec.dtype, (batch_size, *spec.shape[1:]))
+            for name, spec in shape_class.inputs
+        }
+
+    async def _drop_least_used(self) -> None:
+        while len(self._on_demand) > MAX_ON_DEMAND:
+            _, task = self._on_demand.popitem(last=False)
+            if task.done() and not task.cancelled() and task.exception() is None:
+                await self._retire(task.result())
+
+    async def _retire(self, ready: Executable) -> None:
+        """Release an executable now, or when the last batch that uses it has ended."""
+        if ready in self._in_use:
+            self._retired.add(ready)
+        else:
+            await self.device.release(ready)
+
+    @contextmanager
+    def using(self, ready: Executable) -> Iterator[None]:
+        """Keep an executable from being released while a batch uses it."""
+        self._in_use[ready] = self._in_use.get(ready, 0) + 1
+        try:
+            yield
+        finally:
+            self._in_use[ready] -= 1
+            if not self._in_use[ready]:
+                del self._in_use[ready]
+                if ready in self._retired:
+                    self._retired.discard(ready)
+                    self._releasing = asyncio.create_task(self.device.release(ready))
+
+
+def _decode_static(shape_class: ShapeClass) -> StaticValues:
+    """The content of static inputs, as the worker takes it."""
+    specs = dict(shape_class.inputs)
+    return {
+        name: {
+            "dtype": specs[name].dtype,
+            "shape": list(specs[name].shape),
+            "data": np.frombuffer(content, _INTEGER_TYPES[specs[name].dtype]).tolist(),
+        }
+        for name, content in shape_class.static
+    }
+
+
+_INTEGER_TYPES = {
+    "BOOL": "?", "UINT8": "u1", "INT8": "i1", "UINT16": "<u2", "INT16": "<i2",
+    "UINT32": "<u4", "INT32": "<i4", "UINT64": "<u8", "INT64": "<i8",
+    "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip

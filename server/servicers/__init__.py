@@ -1,0 +1,1 @@
+"""gRPC servicers: convert, call, convert. Nothing is decided here."""
