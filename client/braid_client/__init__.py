@@ -1,0 +1,89 @@
+"""Client of the Braid inference server: numpy in, numpy out, sync and async.
+
+    Client, AsyncClient     the same surface twice (client.py, aio.py)
+    records                 Job, Model, InferResult, ...: frozen dataclasses
+    errors                  one tree, BraidError at its root
+    tensors                 numpy <-> wire, BF16 included
+    retries, upload, rpcs   what both clients share; no I/O
+    wire                    generated code
+
+Needs grpcio, protobuf and numpy, nothing of the server.
+"""
+
+from braid_client.aio import AsyncClient
+from braid_client.client import Client
+from braid_client.errors import (
+    AlreadyExists,
+    BraidError,
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    InvalidArgument,
+    JobFailed,
+    JobNotFound,
+    ModelNotFound,
+    NotFound,
+    PermissionDenied,
+    QueueFull,
+    ResourceExhausted,
+    ScheduleNotFound,
+    ServerError,
+    Unauthenticated,
+    Unavailable,
+    Unimplemented,
+)
+from braid_client.records import (
+    InferRequest,
+    InferResult,
+    Job,
+    JobState,
+    Model,
+    ModelState,
+    PlannerOptions,
+    ScheduleSummary,
+    StreamAnswer,
+    TensorSpec,
+    Timing,
+)
+from braid_client.retries import RetryPolicy
+from braid_client.rpcs import Timeouts
+from braid_client.tensors import BFloat16Bits
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlreadyExists",
+    "AsyncClient",
+    "BFloat16Bits",
+    "BraidError",
+    "Cancelled",
+    "Client",
+    "DeadlineExceeded",
+    "FailedPrecondition",
+    "InferRequest",
+    "InferResult",
+    "InvalidArgument",
+    "Job",
+    "JobFailed",
+    "JobNotFound",
+    "JobState",
+    "Model",
+    "ModelNotFound",
+    "ModelState",
+    "NotFound",
+    "PermissionDenied",
+    "PlannerOptions",
+    "QueueFull",
+    "ResourceExhausted",
+    "RetryPolicy",
+    "ScheduleNotFound",
+    "ScheduleSummary",
+    "ServerError",
+    "StreamAnswer",
+    "TensorSpec",
+    "Timeouts",
+    "Timing",
+    "Unauthenticated",
+    "Unavailable",
+    "Unimplemented",
+]

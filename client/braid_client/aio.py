@@ -1,0 +1,317 @@
+"""The asynchronous client: the surface of ``braid_client.Client``, for asyncio.
+
+    async with AsyncClient("127.0.0.1:8001") as braid:
+        job = await braid.register("net", "net.onnx", batch_sizes=[1, 4])
+        async for state in braid.watch_job(job.id):
+            print(state.detail)
+        result = await braid.infer("net", {"x": np.zeros((1, 3, 224, 224), np.float32)})
+
+Cancelling a task that waits for a call cancels the call on the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import Any, Self, TypeVar
+
+import grpc
+import grpc.aio
+
+from braid_client import rpcs
+from braid_client.errors import WATCH_CUT, BraidError, JobFailed, Unavailable, error_of_call
+from braid_client.records import (
+    InferRequest,
+    InferResult,
+    Job,
+    JobState,
+    Model,
+    PlannerOptions,
+    StreamAnswer,
+    accepted_job,
+    answer_from_wire,
+    job_from_wire,
+    model_from_wire,
+    register_header,
+    result_from_wire,
+    stream_request,
+    version_text,
+)
+from braid_client.retries import Attempts, RetryPolicy
+from braid_client.rpcs import Request, Response, Rpc, Timeouts
+from braid_client.tensors import Array
+from braid_client.upload import ModelSource, OnUpload, open_model, upload_parts
+from braid_client.wire import admin_pb2
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A connection to one Braid server, for one event loop. Create it inside the loop.
+
+    Arguments, deadlines and errors are those of ``braid_client.Client``.
+    """
+
+    def __init__(
+        self,
+        address: str = rpcs.DEFAULT_ADDRESS,
+        *,
+        timeouts: Timeouts | None = None,
+        retry: RetryPolicy | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.address = address
+        self.timeouts = timeouts or Timeouts()
+        self.retry = retry or RetryPolicy()
+        self._metadata = tuple(metadata)
+        options = rpcs.CHANNEL_OPTIONS
+        if credentials is None:
+            self._channel = grpc.aio.insecure_channel(address, options=options)
+        else:
+            self._channel = grpc.aio.secure_channel(address, credentials, options=options)
+        self._calls = rpcs.open_calls(self._channel)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End all calls under way and close the connection. May be called twice."""
+        await self._channel.close()
+
+    async def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        *,
+        version: str | int | None = None,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> InferResult:
+        """Run a model once; see ``Client.infer``."""
+        request = InferRequest(model, inputs, outputs, version, request_id).to_wire()
+        return result_from_wire(await self._call(rpcs.INFER, request, timeout_s))
+
+    async def infer_stream(
+        self,
+        requests: Iterable[InferRequest] | AsyncIterable[InferRequest],
+        *,
+        timeout_s: float | None = None,
+    ) -> AsyncIterator[StreamAnswer]:
+        """Send many requests on one stream and yield the answers; see ``Client.infer_stream``.
+
+        ``requests`` is read in this event loop; give an async iterable if it has to wait.
+        """
+        rpc = rpcs.INFER_STREAM
+        feed = _Feed(stream_request(request) async for request in _each(requests))
+        timeout = self.timeouts.stream_s if timeout_s is None else timeout_s
+        call = self._calls[rpc.path](feed, timeout=timeout, metadata=self._metadata)
+        try:
+            async for message in call:
+                yield answer_from_wire(message)
+        except (grpc.RpcError, asyncio.CancelledError) as failure:
+            raise feed.reason(failure, rpc) from failure
+        finally:
+            call.cancel()
+
+    async def register(
+        self,
+        name: str,
+        model: ModelSource,
+        *,
+        batch_sizes: Sequence[int] = (1,),
+        planner: PlannerOptions | str = "",
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        wait: bool = False,
+        on_progress: Callable[[Job], object] | None = None,
+        on_upload: OnUpload | None = None,
+        timeout_s: float | None = None,
+    ) -> Job:
+        """Upload an ONNX model, to be imported, scheduled and served; see ``Client.register``."""
+        header = register_header(name, batch_sizes, planner, input_shapes)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        job = accepted_job(await self._upload(header, model, on_upload, timeout_s))
+        if not wait:
+            return job
+        left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
+        async for state in self.watch_job(job.id, timeout_s=left):
+            job = state
+            if on_progress is not None:
+                on_progress(job)
+        if job.state is not JobState.READY:
+            raise JobFailed(job)
+        return job
+
+    async def watch_job(self, job_id: str, *, timeout_s: float | None = None) -> AsyncIterator[Job]:
+        """Yield the job's state now, then each change, until it ends; see ``Client.watch_job``."""
+        rpc = rpcs.WATCH_JOB
+        attempts = self._attempts(rpc, self.timeouts.stream_s if timeout_s is None else timeout_s)
+        request = admin_pb2.WatchJobRequest(job_id=job_id)
+        while True:
+            timeout = attempts.remaining_s()
+            call = self._calls[rpc.path](request, timeout=timeout, metadata=self._metadata)
+            error: BraidError = Unavailable(WATCH_CUT)
+            try:
+                async for message in call:
+                    attempts.succeeded()
+                    job = job_from_wire(message)
+                    yield job
+                    if job.ended:
+                        return
+            except grpc.RpcError as failure:
+                error = error_of_call(failure, rpc.not_found)
+            finally:
+                call.cancel()
+            delay = attempts.delay_after(error)
+            if delay is None:
+                raise error
+            await asyncio.sleep(delay)
+
+    async def cancel_job(self, job_id: str, *, timeout_s: float | None = None) -> Job:
+        """End a job; see ``Client.cancel_job``."""
+        request = admin_pb2.CancelJobRequest(job_id=job_id)
+        return job_from_wire(await self._call(rpcs.CANCEL_JOB, request, timeout_s))
+
+    async def jobs(
+        self, model: str = "", *, limit: int = 100, timeout_s: float | None = None
+    ) -> list[Job]:
+        """Jobs of one model, or of all, newest first."""
+        request = admin_pb2.ListJobsRequest(model=model, limit=limit)
+        answer = await self._call(rpcs.LIST_JOBS, request, timeout_s)
+        return [job_from_wire(job) for job in answer.jobs]
+
+    async def models(self, *, timeout_s: float | None = None) -> list[Model]:
+        """All registered models."""
+        answer = await self._call(rpcs.LIST_MODELS, admin_pb2.ListModelsRequest(), timeout_s)
+        return [model_from_wire(model) for model in answer.models]
+
+    async def model(
+        self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
+    ) -> Model:
+        """One model; the newest version unless one is named."""
+        request = admin_pb2.GetModelRequest(model=name, version=version_text(version))
+        return model_from_wire(await self._call(rpcs.GET_MODEL, request, timeout_s))
+
+    async def delete(
+        self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Remove a model, all versions unless one is named. Accepted requests are finished."""
+        request = admin_pb2.DeleteModelRequest(model=name, version=version_text(version))
+        await self._call(rpcs.DELETE_MODEL, request, timeout_s)
+
+    async def schedule(
+        self,
+        name: str,
+        batch: int = 1,
+        device: str = "",
+        *,
+        version: str | int | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A schedule and the operator graph it refers to, as JSON; see ``Client.schedule``."""
+        request = admin_pb2.GetScheduleRequest(
+            model=name, version=version_text(version), device=device, batch_size=batch
+        )
+        answer = await self._call(rpcs.GET_SCHEDULE, request, timeout_s)
+        return json.loads(answer.schedule_json), json.loads(answer.graph_json)
+
+    async def _upload(
+        self,
+        header: admin_pb2.RegisterModelHeader,
+        model: ModelSource,
+        on_upload: OnUpload | None,
+        timeout_s: float | None,
+    ) -> admin_pb2.RegisterModelResponse:
+        rpc = rpcs.REGISTER_MODEL
+        timeout = self.timeouts.upload_s if timeout_s is None else timeout_s
+        with open_model(model) as (stream, size_bytes):
+            parts = upload_parts(header, stream, size_bytes, on_upload)
+            feed = _Feed(_in_threads(parts))
+            call = self._calls[rpc.path](feed, timeout=timeout, metadata=self._metadata)
+            try:
+                answer: admin_pb2.RegisterModelResponse = await call
+            except (grpc.RpcError, asyncio.CancelledError) as failure:
+                raise feed.reason(failure, rpc) from failure
+            finally:
+                call.cancel()
+        return answer
+
+    async def _call(
+        self, rpc: Rpc[Request, Response], request: Request, timeout_s: float | None
+    ) -> Response:
+        """Call until there is an answer, or a failure that must not or need not be tried again."""
+        call = self._calls[rpc.path]
+        attempts = self._attempts(rpc, self.timeouts.call_s if timeout_s is None else timeout_s)
+        while True:
+            try:
+                answer: Response = await call(
+                    request, timeout=attempts.remaining_s(), metadata=self._metadata
+                )
+                return answer
+            except grpc.RpcError as failure:
+                error = error_of_call(failure, rpc.not_found)
+                delay = attempts.delay_after(error)
+                if delay is None:
+                    raise error from failure
+            await asyncio.sleep(delay)
+
+    def _attempts(self, rpc: Rpc[Any, Any], timeout_s: float) -> Attempts:
+        return Attempts(self.retry, rpc.retry, timeout_s)
+
+
+class _Feed(AsyncIterable[T]):
+    """What gRPC reads a call's requests from; keeps the exception of its source.
+
+    gRPC cancels a call whose requests fail, and forgets why.
+    """
+
+    def __init__(self, source: AsyncIterator[T]) -> None:
+        self._source = source
+        self._failure: Exception | None = None
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        try:
+            async for item in self._source:
+                yield item
+        except Exception as failure:
+            self._failure = failure
+            raise
+
+    def reason(
+        self, failure: grpc.RpcError | asyncio.CancelledError, rpc: Rpc[Any, Any]
+    ) -> BaseException:
+        """What to raise for a call that failed: the failure of the source, if it was that."""
+        if self._failure is not None:
+            return self._failure
+        if isinstance(failure, asyncio.CancelledError):
+            return failure
+        return error_of_call(failure, rpc.not_found)
+
+
+async def _each(requests: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+    if isinstance(requests, AsyncIterable):
+        async for request in requests:
+            yield request
+    else:
+        for request in requests:
+            yield request
+
+
+async def _in_threads(source: Iterator[T]) -> AsyncIterator[T]:
+    """Read from an iterator that waits for the disk, without holding up the event loop."""
+    while (item := await asyncio.to_thread(next, source, None)) is not None:
+        yield item

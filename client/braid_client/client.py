@@ -1,0 +1,333 @@
+"""The synchronous client.
+
+    with Client("127.0.0.1:8001") as braid:
+        braid.register("net", "net.onnx", batch_sizes=[1, 4], wait=True)
+        result = braid.infer("net", {"x": np.zeros((1, 3, 224, 224), np.float32)})
+
+``braid_client.aio`` has the same surface for asyncio. What the two share is free of I/O: the
+calls (``rpcs``), retries (``retries``), records (``records``), uploads (``upload``).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import grpc
+
+from braid_client import rpcs
+from braid_client.errors import WATCH_CUT, BraidError, JobFailed, Unavailable, error_of_call
+from braid_client.records import (
+    InferRequest,
+    InferResult,
+    Job,
+    JobState,
+    Model,
+    PlannerOptions,
+    StreamAnswer,
+    accepted_job,
+    answer_from_wire,
+    job_from_wire,
+    model_from_wire,
+    register_header,
+    result_from_wire,
+    stream_request,
+    version_text,
+)
+from braid_client.retries import Attempts, RetryPolicy
+from braid_client.rpcs import Request, Response, Rpc, Timeouts
+from braid_client.tensors import Array
+from braid_client.upload import Feed, ModelSource, OnUpload, open_model, upload_parts
+from braid_client.wire import admin_pb2
+
+
+class Client:
+    """A connection to one Braid server. Safe to share between threads.
+
+    Every call has a deadline: its own ``timeout_s``, else the one of ``timeouts``. Failures are
+    raised as one of ``braid_client.errors``.
+
+    Args:
+        address: ``host:port`` of the server's gRPC port.
+        timeouts: deadlines of calls that are given none.
+        retry: how often and when inference and reads are tried again.
+        credentials: None for a plain-text connection.
+        metadata: sent with every call.
+    """
+
+    def __init__(
+        self,
+        address: str = rpcs.DEFAULT_ADDRESS,
+        *,
+        timeouts: Timeouts | None = None,
+        retry: RetryPolicy | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.address = address
+        self.timeouts = timeouts or Timeouts()
+        self.retry = retry or RetryPolicy()
+        self._metadata = tuple(metadata)
+        if credentials is None:
+            self._channel = grpc.insecure_channel(address, options=rpcs.CHANNEL_OPTIONS)
+        else:
+            self._channel = grpc.secure_channel(address, credentials, options=rpcs.CHANNEL_OPTIONS)
+        self._calls = rpcs.open_calls(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all calls under way and close the connection. May be called twice."""
+        self._channel.close()
+
+    def infer(
+        self,
+        model: str,
+        inputs: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        *,
+        version: str | int | None = None,
+        request_id: str | None = None,
+        timeout_s: float | None = None,
+    ) -> InferResult:
+        """Run a model once.
+
+        Args:
+            model: name of a registered model.
+            inputs: every input of the model; along the batch axis any number of rows.
+            outputs: names of the outputs wanted; None means all.
+            version: None means the newest that serves.
+            request_id: returned unchanged; appears in the server's logs.
+            timeout_s: bounds the call, with all its retries.
+
+        Raises:
+            InvalidArgument: an input is missing, unknown, or of the wrong dtype or shape.
+            ModelNotFound: no such model or version.
+            QueueFull: the server is too busy, and still was after the retries.
+            Unavailable: the server is not reachable or the model is not loaded yet.
+            DeadlineExceeded: no answer in time.
+        """
+        request = InferRequest(model, inputs, outputs, version, request_id).to_wire()
+        return result_from_wire(self._call(rpcs.INFER, request, timeout_s))
+
+    def infer_stream(
+        self, requests: Iterable[InferRequest], *, timeout_s: float | None = None
+    ) -> Iterator[StreamAnswer]:
+        """Send many requests on one stream and yield the answers as they are ready.
+
+        Answers carry the id of their request and may overtake each other. A request that fails
+        is answered with an error, and the stream goes on. ``requests`` is read in another
+        thread; what it raises, this iterator raises. Nothing is retried.
+        """
+        rpc = rpcs.INFER_STREAM
+        feed = Feed(map(stream_request, requests))
+        timeout = self.timeouts.stream_s if timeout_s is None else timeout_s
+        call = self._calls[rpc.path](iter(feed), timeout=timeout, metadata=self._metadata)
+        feed.feeds(call.cancel)
+        try:
+            for message in call:
+                yield answer_from_wire(message)
+        except grpc.RpcError as failure:
+            if feed.failure is None:
+                raise error_of_call(failure, rpc.not_found) from failure
+        finally:
+            call.cancel()
+        if feed.failure is not None:
+            raise feed.failure
+
+    def register(
+        self,
+        name: str,
+        model: ModelSource,
+        *,
+        batch_sizes: Sequence[int] = (1,),
+        planner: PlannerOptions | str = "",
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        wait: bool = False,
+        on_progress: Callable[[Job], object] | None = None,
+        on_upload: OnUpload | None = None,
+        timeout_s: float | None = None,
+    ) -> Job:
+        """Upload an ONNX model, to be imported, scheduled and served. Never retried.
+
+        Args:
+            name: letters, digits, '.', '_', '-'; a name in use gets a new version.
+            model: path of the file, or its bytes. A file is streamed, never held in memory.
+            batch_sizes: to schedule, each by itself.
+            planner: options, or just the planner's name.
+            input_shapes: whole shapes, batch as 1, of inputs with other open extents.
+            wait: return only when the job has ended; ``timeout_s`` then bounds that too.
+            on_progress: called with each state of the job, if ``wait``.
+            on_upload: called, in another thread, with the bytes sent and the bytes in all.
+
+        Raises:
+            OSError: the file cannot be read.
+            InvalidArgument: a bad name, an empty file, ...
+            JobFailed: ``wait``, and the job ended otherwise than READY.
+        """
+        header = register_header(name, batch_sizes, planner, input_shapes)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        job = accepted_job(self._upload(header, model, on_upload, timeout_s))
+        if not wait:
+            return job
+        left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
+        for state in self.watch_job(job.id, timeout_s=left):
+            job = state
+            if on_progress is not None:
+                on_progress(job)
+        if job.state is not JobState.READY:
+            raise JobFailed(job)
+        return job
+
+    def watch_job(self, job_id: str, *, timeout_s: float | None = None) -> Iterator[Job]:
+        """Yield the job's state now, then each change, until it has ended.
+
+        Goes on through a restart of the server, which resumes its jobs.
+
+        Raises:
+            JobNotFound: no such job.
+        """
+        rpc = rpcs.WATCH_JOB
+        attempts = self._attempts(rpc, self.timeouts.stream_s if timeout_s is None else timeout_s)
+        request = admin_pb2.WatchJobRequest(job_id=job_id)
+        while True:
+            timeout = attempts.remaining_s()
+            call = self._calls[rpc.path](request, timeout=timeout, metadata=self._metadata)
+            error: BraidError = Unavailable(WATCH_CUT)
+            try:
+                for message in call:
+                    attempts.succeeded()
+                    job = job_from_wire(message)
+                    yield job
+                    if job.ended:
+                        return
+            except grpc.RpcError as failure:
+                error = error_of_call(failure, rpc.not_found)
+            finally:
+                call.cancel()
+            delay = attempts.delay_after(error)
+            if delay is None:
+                raise error
+            time.sleep(delay)
+
+    def cancel_job(self, job_id: str, *, timeout_s: float | None = None) -> Job:
+        """End a job. A model that serves already keeps its present plan.
+
+        Raises:
+            JobNotFound: no such job.
+            FailedPrecondition: the job has ended already.
+        """
+        request = admin_pb2.CancelJobRequest(job_id=job_id)
+        return job_from_wire(self._call(rpcs.CANCEL_JOB, request, timeout_s))
+
+    def jobs(
+        self, model: str = "", *, limit: int = 100, timeout_s: float | None = None
+    ) -> list[Job]:
+        """Jobs of one model, or of all, newest first."""
+        request = admin_pb2.ListJobsRequest(model=model, limit=limit)
+        answer = self._call(rpcs.LIST_JOBS, request, timeout_s)
+        return [job_from_wire(job) for job in answer.jobs]
+
+    def models(self, *, timeout_s: float | None = None) -> list[Model]:
+        """All registered models."""
+        answer = self._call(rpcs.LIST_MODELS, admin_pb2.ListModelsRequest(), timeout_s)
+        return [model_from_wire(model) for model in answer.models]
+
+    def model(
+        self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
+    ) -> Model:
+        """One model; the newest version unless one is named.
+
+        Raises:
+            ModelNotFound: no such model or version.
+        """
+        request = admin_pb2.GetModelRequest(model=name, version=version_text(version))
+        return model_from_wire(self._call(rpcs.GET_MODEL, request, timeout_s))
+
+    def delete(
+        self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
+    ) -> None:
+        """Remove a model, all versions unless one is named. Accepted requests are finished.
+
+        Raises:
+            ModelNotFound: no such model or version.
+        """
+        request = admin_pb2.DeleteModelRequest(model=name, version=version_text(version))
+        self._call(rpcs.DELETE_MODEL, request, timeout_s)
+
+    def schedule(
+        self,
+        name: str,
+        batch: int = 1,
+        device: str = "",
+        *,
+        version: str | int | None = None,
+        timeout_s: float | None = None,
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The schedule of a model, and the operator graph whose units it refers to, as JSON.
+
+        Args:
+            name: name of the model.
+            batch: one of the batch sizes it was registered with.
+            device: e.g. ``cpu``; empty means the first device.
+
+        Raises:
+            ScheduleNotFound: no such model, or no schedule (yet) for this device and batch.
+        """
+        request = admin_pb2.GetScheduleRequest(
+            model=name, version=version_text(version), device=device, batch_size=batch
+        )
+        answer = self._call(rpcs.GET_SCHEDULE, request, timeout_s)
+        return json.loads(answer.schedule_json), json.loads(answer.graph_json)
+
+    def _upload(
+        self,
+        header: admin_pb2.RegisterModelHeader,
+        model: ModelSource,
+        on_upload: OnUpload | None,
+        timeout_s: float | None,
+    ) -> admin_pb2.RegisterModelResponse:
+        rpc = rpcs.REGISTER_MODEL
+        timeout = self.timeouts.upload_s if timeout_s is None else timeout_s
+        with open_model(model) as (stream, size_bytes):
+            feed = Feed(upload_parts(header, stream, size_bytes, on_upload))
+            upload = self._calls[rpc.path].future
+            call = upload(iter(feed), timeout=timeout, metadata=self._metadata)
+            feed.feeds(call.cancel)
+            try:
+                answer: admin_pb2.RegisterModelResponse = call.result()
+            except (grpc.RpcError, grpc.FutureCancelledError) as failure:
+                if feed.failure is not None:
+                    raise feed.failure from None
+                raise error_of_call(call, rpc.not_found) from failure
+            finally:
+                call.cancel()
+        return answer
+
+    def _call(
+        self, rpc: Rpc[Request, Response], request: Request, timeout_s: float | None
+    ) -> Response:
+        """Call until there is an answer, or a failure that must not or need not be tried again."""
+        call = self._calls[rpc.path]
+        attempts = self._attempts(rpc, self.timeouts.call_s if timeout_s is None else timeout_s)
+        while True:
+            try:
+                answer: Response = call(
+                    request, timeout=attempts.remaining_s(), metadata=self._metadata
+                )
+                return answer
+            except grpc.RpcError as failure:
+                error = error_of_call(failure, rpc.not_found)
+                delay = attempts.delay_after(error)
+                if delay is None:
+                    raise error from failure
+            time.sleep(delay)
+
+    def _attempts(self, rpc: Rpc[Any, Any], timeout_s: float) -> Attempts:
+        return Attempts(self.retry, rpc.retry, timeout_s)

@@ -1,0 +1,225 @@
+"""All errors of the SDK, in one tree.
+
+    BraidError
+    ├── InvalidArgument         the request is wrong: a tensor, a name, an upload
+    ├── NotFound
+    │   ├── ModelNotFound       no such model or version
+    │   ├── JobNotFound
+    │   └── ScheduleNotFound    no schedule (yet) for this device and batch size
+    ├── ResourceExhausted       a bounded resource is used up, or a message is too large
+    │   └── QueueFull           waiting helps: ``retry_after_s`` says how long
+    ├── Unavailable             not reachable, loading, draining or restarting: true for a moment
+    ├── DeadlineExceeded
+    ├── Cancelled
+    ├── FailedPrecondition      legal, but not in the present state
+    ├── AlreadyExists
+    ├── Unauthenticated
+    ├── PermissionDenied
+    ├── Unimplemented           the server does not know this call: another version
+    ├── ServerError             the server failed in a way it should not
+    └── JobFailed               a registration that was waited for did not become READY
+
+Where the error came as the status of a call, ``code`` is its gRPC status code and ``request_id``
+names the request in the server's logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import grpc
+
+if TYPE_CHECKING:
+    from braid_client.records import Job
+
+REQUEST_ID = "braid-request-id"
+"""Trailing metadata: the server's name for the request."""
+
+RETRY_AFTER_MS = "braid-retry-after-ms"
+"""Trailing metadata: when to try again; an integer, as ASCII text."""
+
+
+WATCH_CUT = "the server ended the watch before the job ended"
+
+
+class BraidError(Exception):
+    """Base of everything the SDK raises on purpose."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: grpc.StatusCode | None = None,
+        request_id: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.request_id = request_id
+        self.retry_after_s = retry_after_s
+
+
+class InvalidArgument(BraidError, ValueError):
+    """The request is wrong; the message says what to change."""
+
+
+class NotFound(BraidError):
+    """What was asked for does not exist."""
+
+
+class ModelNotFound(NotFound):
+    """No such model, or no such version of it."""
+
+
+class JobNotFound(NotFound):
+    """No such job."""
+
+
+class ScheduleNotFound(NotFound):
+    """The model has no schedule (yet) for this device and batch size."""
+
+
+class ResourceExhausted(BraidError):
+    """A bounded resource of the server is used up, or a message is over its limit."""
+
+
+class QueueFull(ResourceExhausted):
+    """The server is too busy and said, in ``retry_after_s``, when to try again."""
+
+
+class Unavailable(BraidError):
+    """The server cannot be reached or cannot answer for a moment."""
+
+
+class DeadlineExceeded(BraidError):
+    """The call's deadline passed before the answer was there."""
+
+
+class Cancelled(BraidError):
+    """The call was cancelled."""
+
+
+class FailedPrecondition(BraidError):
+    """The request is legal, but the present state does not allow it."""
+
+
+class AlreadyExists(BraidError):
+    """What was to be made exists already."""
+
+
+class Unauthenticated(BraidError):
+    """The server wants credentials that were not given or not accepted."""
+
+
+class PermissionDenied(BraidError):
+    """The credentials do not allow this call."""
+
+
+class Unimplemented(BraidError):
+    """The server does not know this call; it runs another version of Braid."""
+
+
+class ServerError(BraidError):
+    """The server failed in a way it should not; its logs know more under ``request_id``."""
+
+
+class JobFailed(BraidError):
+    """A registration that was waited for ended FAILED or CANCELLED. ``job`` has the details."""
+
+    def __init__(self, job: Job) -> None:
+        reason = job.message or job.detail or "no reason given"
+        super().__init__(f"job {job.id} of model {job.model!r} {job.state.lower()}: {reason}")
+        self.job = job
+
+
+ERROR_CLASSES: Mapping[grpc.StatusCode, type[BraidError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidArgument,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidArgument,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ResourceExhausted,
+    grpc.StatusCode.UNAVAILABLE: Unavailable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: DeadlineExceeded,
+    grpc.StatusCode.CANCELLED: Cancelled,
+    grpc.StatusCode.ABORTED: FailedPrecondition,
+    grpc.StatusCode.FAILED_PRECONDITION: FailedPrecondition,
+    grpc.StatusCode.ALREADY_EXISTS: AlreadyExists,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: PermissionDenied,
+    grpc.StatusCode.UNIMPLEMENTED: Unimplemented,
+    grpc.StatusCode.INTERNAL: ServerError,
+    grpc.StatusCode.UNKNOWN: ServerError,
+    grpc.StatusCode.DATA_LOSS: ServerError,
+}
+
+_BY_NUMBER: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class FailedCall(Protocol):
+    """What the failed calls of ``grpc`` and of ``grpc.aio`` have in common."""
+
+    def code(self) -> grpc.StatusCode:
+        """The status."""
+
+    def details(self) -> str | None:
+        """The server's message."""
+
+    def trailing_metadata(self) -> Iterable[Any] | None:
+        """Pairs of key and value."""
+
+
+def error_of_call(call: FailedCall, not_found: type[NotFound] = NotFound) -> BraidError:
+    """Translate a failed call.
+
+    Args:
+        call: what ``grpc`` or ``grpc.aio`` raised.
+        not_found: class for NOT_FOUND; the caller knows what it asked for.
+    """
+    trailing = dict(call.trailing_metadata() or ())
+    return make_error(
+        call.code(),
+        call.details() or "",
+        not_found=not_found,
+        request_id=_text(trailing.get(REQUEST_ID)),
+        retry_after_s=_seconds(_text(trailing.get(RETRY_AFTER_MS))),
+    )
+
+
+def error_of_code(number: int, message: str, request_id: str) -> BraidError:
+    """Translate the error of one request on a stream; ``number`` is a ``google.rpc.Code``."""
+    code = _BY_NUMBER.get(number, grpc.StatusCode.UNKNOWN)
+    return make_error(code, message, not_found=ModelNotFound, request_id=request_id)
+
+
+def make_error(
+    code: grpc.StatusCode,
+    message: str,
+    *,
+    not_found: type[NotFound] = NotFound,
+    request_id: str | None = None,
+    retry_after_s: float | None = None,
+) -> BraidError:
+    """Return the error that stands for a status code."""
+    kind = ERROR_CLASSES.get(code, ServerError)
+    if kind is NotFound:
+        kind = not_found
+    if kind is ResourceExhausted and retry_after_s is not None:
+        kind = QueueFull
+    return kind(
+        message or code.name.lower().replace("_", " "),
+        code=code,
+        request_id=request_id,
+        retry_after_s=retry_after_s,
+    )
+
+
+def _text(value: str | bytes | None) -> str | None:
+    return value.decode("ascii", "replace") if isinstance(value, bytes) else value
+
+
+def _seconds(milliseconds: str | None) -> float | None:
+    """A hint that does not parse is no hint: an error must never hide behind another."""
+    if milliseconds is None or not milliseconds.isdecimal():
+        return None
+    return int(milliseconds) / 1000

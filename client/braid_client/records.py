@@ -1,0 +1,316 @@
+"""What the client sends and gets, as frozen dataclasses, and their way from and to the wire.
+
+register ──> Job        infer ──> InferResult        infer_stream ──> StreamAnswer
+models ──> Model ──┬── TensorSpec (inputs, outputs)
+                   └── ScheduleSummary (one a device and batch size)
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from braid_client.errors import BraidError, error_of_code
+from braid_client.tensors import Array, array_from_tensor, tensor_from_array
+from braid_client.wire import admin_pb2, inference_pb2
+
+S = TypeVar("S", bound=StrEnum)
+
+
+class JobState(StrEnum):
+    """Where a registration stands."""
+
+    UNKNOWN = "UNKNOWN"  # a state that this version of the client does not know
+    QUEUED = "QUEUED"  # stored; will run, even across a crash of the server
+    IMPORTING = "IMPORTING"  # the file is being read, in a process of its own
+    PROFILING = "PROFILING"  # stages are being measured; the model serves already
+    SCHEDULING = "SCHEDULING"  # the planner is searching
+    VERIFYING = "VERIFYING"  # the plan is compared with the sequential one
+    READY = "READY"  # ended: all batch sizes are scheduled
+    FAILED = "FAILED"  # ended: ``message`` says why
+    CANCELLED = "CANCELLED"  # ended by a caller
+
+
+ENDED = frozenset({JobState.READY, JobState.FAILED, JobState.CANCELLED})
+
+
+class ModelState(StrEnum):
+    """Whether a model answers."""
+
+    UNKNOWN = "UNKNOWN"  # a state that this version of the client does not know
+    LOADING = "LOADING"  # being imported
+    SERVING = "SERVING"
+    FAILED = "FAILED"  # could not be imported; ``message`` says why
+    DRAINING = "DRAINING"  # being deleted
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerOptions:
+    """How to schedule a model; what is left at its default is the server's choice."""
+
+    name: str = ""  # "ios" or "sequential"
+    max_group_ops: int = 0  # operators per group (the paper's r)
+    max_groups: int = 0  # groups per stage (the paper's s)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A registration's state at one moment."""
+
+    id: str
+    model: str
+    version: str
+    state: JobState
+    progress: float = 0.0  # 0 to 1 over the whole job
+    detail: str = ""  # what is being done now
+    eta_s: float | None = None  # seconds until the end; None while unknown
+    done: int = 0  # of the present phase, e.g. stages measured
+    total: int = 0
+    message: str = ""  # why it failed, or a remark on a job that is ready
+    created_unix: float = 0.0
+    updated_unix: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """True if the state will not change any more."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """Name, dtype and shape of a model's input or output; a symbol is free per request."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSummary:
+    """The plan of one device and batch size. Latencies in microseconds."""
+
+    plan_id: str
+    device: str
+    batch_size: int
+    planner: str
+    stages: int
+    groups: int  # over all stages
+    measured_us: float
+    sequential_us: float  # in the same run
+    speedup: float
+    promoted: bool  # False: the sequential plan serves, being faster or more exact
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One version of a model."""
+
+    name: str
+    version: str
+    state: ModelState
+    message: str
+    sha256: str
+    size_bytes: int
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    batched: bool  # requests may carry any number of rows
+    schedules: tuple[ScheduleSummary, ...]
+    warnings: tuple[str, ...]
+    created_unix: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Where a request's time went on the server. Microseconds."""
+
+    queue_us: int  # accepted until its first batch was sent to the device
+    compute_us: int  # on the device, copies included
+    total_us: int  # accepted until answered
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    """One request of ``infer_stream``."""
+
+    model: str
+    inputs: Mapping[str, Array]
+    outputs: Sequence[str] | None = None  # None: all
+    version: str | int | None = None  # None: the newest that serves
+    request_id: str | None = None  # None: one is made up
+
+    def to_wire(self) -> inference_pb2.InferRequest:
+        """The message.
+
+        Raises:
+            InvalidArgument: an input is not an array, or of a type that the wire has not.
+        """
+        return inference_pb2.InferRequest(
+            model=self.model,
+            version=version_text(self.version),
+            request_id=self.request_id or "",
+            inputs=[tensor_from_array(name, array) for name, array in self.inputs.items()],
+            outputs=self.outputs or (),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InferResult:
+    """What a model answered. The arrays are read-only; copy one to write to it."""
+
+    outputs: dict[str, Array]
+    timing: Timing
+    batch_size: int  # rows of the batch this request rode in, padding included
+    batch_rows: int  # rows of that batch that belonged to requests
+    plan_id: str  # the schedule that ran, or "sequential"
+    model: str
+    version: str
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAnswer:
+    """The end of one request of ``infer_stream``: a result or an error, never both."""
+
+    request_id: str
+    result: InferResult | None = None
+    error: BraidError | None = None
+
+    def __post_init__(self) -> None:
+        assert (self.result is None) != (self.error is None), "either a result or an error"
+
+    def unwrap(self) -> InferResult:
+        """Return the result, or raise the error."""
+        if self.result is None:
+            assert self.error is not None
+            raise self.error
+        return self.result
+
+
+def version_text(version: str | int | None) -> str:
+    """A version as the wire has it; None, the newest, is empty."""
+    return "" if version is None else str(version)
+
+
+def job_from_wire(message: admin_pb2.Job) -> Job:
+    """Read a job."""
+    return Job(
+        id=message.id,
+        model=message.model,
+        version=message.version,
+        state=_state(JobState, admin_pb2.Job.State, message.state),
+        progress=message.progress,
+        detail=message.detail,
+        eta_s=message.eta_seconds if message.eta_seconds >= 0 else None,
+        done=message.done,
+        total=message.total,
+        message=message.message,
+        created_unix=message.created_unix,
+        updated_unix=message.updated_unix,
+    )
+
+
+def accepted_job(message: admin_pb2.RegisterModelResponse) -> Job:
+    """The job as it stands when the server has accepted an upload."""
+    return Job(message.job_id, message.model, message.version, JobState.QUEUED)
+
+
+def model_from_wire(message: admin_pb2.Model) -> Model:
+    """Read a model."""
+    return Model(
+        name=message.name,
+        version=message.version,
+        state=_state(ModelState, admin_pb2.Model.State, message.state),
+        message=message.message,
+        sha256=message.sha256,
+        size_bytes=message.size_bytes,
+        inputs=tuple(_spec_from_wire(spec) for spec in message.inputs),
+        outputs=tuple(_spec_from_wire(spec) for spec in message.outputs),
+        batched=message.batched,
+        schedules=tuple(_summary_from_wire(summary) for summary in message.schedules),
+        warnings=tuple(message.warnings),
+        created_unix=message.created_unix,
+    )
+
+
+def result_from_wire(message: inference_pb2.InferResponse) -> InferResult:
+    """Read an answer.
+
+    Raises:
+        ServerError: an output contradicts itself.
+    """
+    timing = message.timing
+    return InferResult(
+        outputs={tensor.name: array_from_tensor(tensor) for tensor in message.outputs},
+        timing=Timing(timing.queue_us, timing.compute_us, timing.total_us),
+        batch_size=message.batch_size,
+        batch_rows=message.batch_rows,
+        plan_id=message.plan_id,
+        model=message.model,
+        version=message.version,
+        request_id=message.request_id,
+    )
+
+
+def answer_from_wire(message: inference_pb2.InferStreamResponse) -> StreamAnswer:
+    """Read one answer of a stream; a malformed one is that request's error, not the stream's."""
+    name = message.request_id
+    if message.WhichOneof("outcome") != "response":
+        return StreamAnswer(
+            name, error=error_of_code(message.error.code, message.error.message, name)
+        )
+    try:
+        return StreamAnswer(name, result_from_wire(message.response))
+    except BraidError as error:
+        return StreamAnswer(name, error=error)
+
+
+def stream_request(request: InferRequest) -> inference_pb2.InferRequest:
+    """The message of a request on a stream; it has an id, to tell its answer from others."""
+    return replace(request, request_id=request.request_id or uuid.uuid4().hex).to_wire()
+
+
+def register_header(
+    name: str,
+    batch_sizes: Sequence[int],
+    planner: PlannerOptions | str,
+    input_shapes: Mapping[str, Sequence[int]] | None,
+) -> admin_pb2.RegisterModelHeader:
+    """The first message of an upload."""
+    options = PlannerOptions(planner) if isinstance(planner, str) else planner
+    return admin_pb2.RegisterModelHeader(
+        name=name,
+        format=admin_pb2.RegisterModelHeader.FORMAT_ONNX,
+        batch_sizes=batch_sizes,
+        planner=admin_pb2.PlannerOptions(
+            name=options.name,
+            max_group_ops=options.max_group_ops,
+            max_groups=options.max_groups,
+        ),
+        input_shapes={
+            key: admin_pb2.Shape(dims=dims) for key, dims in (input_shapes or {}).items()
+        },
+    )
+
+
+def _state(states: type[S], wire_enum: Any, number: int) -> S:
+    """A state by its number; a newer server may send one that has no name here."""
+    name = wire_enum.Name(number) if number in wire_enum.values() else ""
+    return states(name) if name in states.__members__ else states("UNKNOWN")
+
+
+def _spec_from_wire(message: admin_pb2.TensorSpec) -> TensorSpec:
+    shape = tuple(
+        extent.symbol if extent.WhichOneof("extent") == "symbol" else extent.fixed
+        for extent in message.shape
+    )
+    return TensorSpec(message.name, message.dtype, shape)
+
+
+def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
+    return ScheduleSummary(**{name: getattr(message, name) for name in ScheduleSummary.__slots__})

@@ -1,0 +1,145 @@
+"""numpy arrays to tensors of the wire, and back.
+
+    array, any layout and byte order ──> little-endian bytes, row-major ──> read-only array
+
+Sending copies an array once; receiving copies nothing: the array reads the message's bytes and
+is therefore read-only (``array.copy()`` gives one to write to).
+
+BF16 has no numpy type. With the package ``ml_dtypes`` installed, BF16 tensors are arrays of
+``ml_dtypes.bfloat16``; without it they are ``BFloat16Bits``.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from braid_client.errors import InvalidArgument, ServerError
+from braid_client.wire import inference_pb2 as wire
+
+Array = NDArray[Any]
+
+# Open Inference Protocol v2 name -> numpy type as it lies on the wire.
+_WIRE_TYPES: Mapping[str, np.dtype[Any]] = {
+    "BOOL": np.dtype("?"),
+    "UINT8": np.dtype("u1"),
+    "INT8": np.dtype("i1"),
+    "UINT16": np.dtype("<u2"),
+    "INT16": np.dtype("<i2"),
+    "UINT32": np.dtype("<u4"),
+    "INT32": np.dtype("<i4"),
+    "UINT64": np.dtype("<u8"),
+    "INT64": np.dtype("<i8"),
+    "FP16": np.dtype("<f2"),
+    "FP32": np.dtype("<f4"),
+    "FP64": np.dtype("<f8"),
+}
+_NAMES: Mapping[tuple[str, int], str] = {
+    (dtype.kind, dtype.itemsize): name for name, dtype in _WIRE_TYPES.items()
+}
+DTYPES: tuple[str, ...] = (*_WIRE_TYPES, "BF16")
+"""All dtype names of the wire."""
+
+
+class BFloat16Bits(np.ndarray[Any, np.dtype[np.uint16]]):
+    """BF16 values as their bits: an array of uint16 that refuses arithmetic.
+
+    Slices, reshapes and copies stay BFloat16Bits. ``float32()`` gives the values.
+    """
+
+    @classmethod
+    def of(cls, values: Array) -> Self:
+        """Round real values to BF16, to nearest, ties to even; NaN stays NaN."""
+        exact = np.ascontiguousarray(values, dtype=np.float32)
+        bits = exact.view(np.uint32).astype(np.uint64)
+        rounded = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) >> np.uint64(16)
+        rounded[np.isnan(exact)] = 0x7FC0
+        return rounded.astype(np.uint16).reshape(np.shape(values)).view(cls)
+
+    def float32(self) -> NDArray[np.float32]:
+        """The values, exactly."""
+        bits = np.asarray(self).astype(np.uint32) << np.uint32(16)
+        return bits.view(np.float32)
+
+    def __array_ufunc__(self, *args: Any, **options: Any) -> Any:
+        """No arithmetic on bits: it would give plausible nonsense."""
+        return NotImplemented
+
+
+def _bfloat16() -> np.dtype[Any] | None:
+    """The numpy type of ``ml_dtypes``, if that package is installed."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+_BFLOAT16 = _bfloat16()
+
+
+def dtype_name(array: Array) -> str:
+    """The wire's name of an array's element type.
+
+    Raises:
+        InvalidArgument: the wire has no such type (strings, objects, complex numbers, ...).
+    """
+    if isinstance(array, BFloat16Bits) or array.dtype.name == "bfloat16":
+        return "BF16"
+    name = _NAMES.get((array.dtype.kind, array.dtype.itemsize))
+    if name is None:
+        raise InvalidArgument(
+            f"an array of {array.dtype} cannot be sent; convert it to one of {', '.join(DTYPES)}"
+        )
+    return name
+
+
+def tensor_from_array(name: str, array: Array) -> wire.Tensor:
+    """Return the tensor of an array of any layout and byte order.
+
+    Raises:
+        InvalidArgument: not an array, or of a type that the wire has not.
+    """
+    if not isinstance(array, np.ndarray | np.generic):
+        raise InvalidArgument(
+            f"input {name!r} is a {type(array).__name__}; give a numpy array, "
+            "so that its type is certain"
+        )
+    array = np.asanyarray(array)
+    dtype = dtype_name(array)
+    if dtype == "BF16":
+        bits = np.ascontiguousarray(array).view(np.uint16)
+        data = np.asarray(bits).astype("<u2", copy=False).tobytes()
+    else:
+        data = array.astype(_WIRE_TYPES[dtype], copy=False).tobytes()
+    return wire.Tensor(name=name, dtype=dtype, shape=array.shape, data=data)
+
+
+def array_from_tensor(tensor: wire.Tensor) -> Array:
+    """Return a read-only array over the tensor's bytes.
+
+    Raises:
+        ServerError: the tensor contradicts itself; nothing that a caller can mend.
+    """
+    shape = tuple(tensor.shape)
+    stored = np.dtype("<u2") if tensor.dtype == "BF16" else _WIRE_TYPES.get(tensor.dtype)
+    if stored is None:
+        raise ServerError(f"output {tensor.name!r} has the unknown dtype {tensor.dtype!r}")
+    data = tensor.data
+    if any(extent < 0 for extent in shape) or len(data) != math.prod(shape) * stored.itemsize:
+        raise ServerError(
+            f"output {tensor.name!r} is {tensor.dtype}{list(shape)} but has {len(data)} bytes"
+        )
+    array = np.frombuffer(data, stored).reshape(shape)
+    if sys.byteorder == "big":
+        array = array.astype(stored.newbyteorder("="))
+        array.flags.writeable = False
+    if tensor.dtype != "BF16":
+        return array
+    return array.view(BFloat16Bits) if _BFLOAT16 is None else array.view(_BFLOAT16)

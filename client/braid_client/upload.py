@@ -1,0 +1,94 @@
+"""The request stream of RegisterModel: a header, chunks from disk, a footer with their SHA-256.
+
+file ──1 MiB at a time──> hash ──> chunk ──> gRPC        never more than one chunk in memory
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Generic, TypeVar
+
+from braid_client.wire import admin_pb2 as wire
+
+CHUNK_BYTES = 1 << 20
+
+ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
+"""A path, or the model file's bytes."""
+
+T = TypeVar("T")
+
+OnUpload = Callable[[int, int], None]
+"""Called with the bytes sent and the bytes in all."""
+
+
+@contextmanager
+def open_model(model: ModelSource) -> Iterator[tuple[BinaryIO, int]]:
+    """A stream over a model file, and its size in bytes.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+    """
+    if isinstance(model, bytes | bytearray | memoryview):
+        yield io.BytesIO(model), memoryview(model).nbytes
+        return
+    with open(model, "rb") as stream:
+        yield stream, os.fstat(stream.fileno()).st_size
+
+
+def upload_parts(
+    header: wire.RegisterModelHeader,
+    stream: BinaryIO,
+    size_bytes: int,
+    on_upload: OnUpload | None = None,
+) -> Iterator[wire.RegisterModelRequest]:
+    """Yield the messages of an upload.
+
+    ``on_upload`` hears of a chunk when gRPC asks for the next one, that is, once it is on its way.
+    """
+    digest = hashlib.sha256()
+    sent = 0
+    yield wire.RegisterModelRequest(header=header)
+    while chunk := stream.read(CHUNK_BYTES):
+        digest.update(chunk)
+        yield wire.RegisterModelRequest(chunk=chunk)
+        sent += len(chunk)
+        if on_upload is not None:
+            on_upload(sent, size_bytes)
+    footer = wire.RegisterModelFooter(sha256=digest.hexdigest())
+    yield wire.RegisterModelRequest(footer=footer)
+
+
+class Feed(Generic[T]):
+    """An iterator for gRPC to read from that keeps the exception of its source.
+
+    gRPC would log it and report "Exception iterating requests!". Here the call is cancelled and
+    the client raises ``failure`` instead.
+    """
+
+    def __init__(self, source: Iterator[T]) -> None:
+        self._source = source
+        self.failure: Exception | None = None
+        self._cancel: Callable[[], object] = lambda: None
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            return next(self._source)
+        except StopIteration:
+            raise
+        except Exception as failure:
+            self.failure = failure
+            self._cancel()
+            raise StopIteration from None
+
+    def feeds(self, cancel: Callable[[], object]) -> None:
+        """Name what ends the call that reads from here; gRPC may have begun to read already."""
+        self._cancel = cancel
+        if self.failure is not None:
+            cancel()

@@ -1,0 +1,306 @@
+"""A Braid server with no device behind it: real gRPC, the real wire format, scripted failures.
+
+    server.fails("Infer", UNAVAILABLE, times=2)     the next two calls fail, then all is well
+    server.job_states = [...]                       what each watched job goes through
+    server.calls                                    names of the calls received, in order
+
+The model ``echo`` answers each input under its own name. Uploads are kept in ``uploads``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import grpc
+
+from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
+
+REQUEST_ID = "req-1"
+State = admin_pb2.Job.State
+
+
+@dataclass
+class Failure:
+    """What a call fails with."""
+
+    code: grpc.StatusCode
+    message: str = "as scripted"
+    retry_after_ms: str | None = None
+
+
+@dataclass
+class Upload:
+    """A received upload."""
+
+    header: admin_pb2.RegisterModelHeader
+    chunks: list[bytes] = field(default_factory=list)
+    sha256: str = ""
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.chunks)
+
+
+def echo_model() -> admin_pb2.Model:
+    """A batched model with one image input, scheduled at batch size 1."""
+    shape = [admin_pb2.Extent(symbol="batch"), *(admin_pb2.Extent(fixed=n) for n in (3, 4, 4))]
+    spec = admin_pb2.TensorSpec(name="x", dtype="FP32", shape=shape)
+    summary = admin_pb2.ScheduleSummary(
+        plan_id="plan-1",
+        device="cpu",
+        batch_size=1,
+        planner="ios",
+        stages=2,
+        groups=3,
+        measured_us=1000.0,
+        sequential_us=1500.0,
+        speedup=1.5,
+        promoted=True,
+    )
+    return admin_pb2.Model(
+        name="echo",
+        version="1",
+        state=admin_pb2.Model.SERVING,
+        sha256="ab" * 32,
+        size_bytes=2048,
+        inputs=[spec],
+        outputs=[spec],
+        batched=True,
+        schedules=[summary],
+        created_unix=1.0,
+    )
+
+
+SCHEDULE: dict[str, Any] = {
+    "format": 1,
+    "key": {
+        "model_digest": "ab" * 32,
+        "device_key": "cpu",
+        "batch_size": 1,
+        "precision": "fp32",
+        "planner": "ios(r=3,s=8)",
+        "shapes": "",
+        "format_version": 1,
+    },
+    "planner": "ios",
+    "stages": [
+        {"groups": [[0]], "strategy": "concurrent", "latency_us": 400.0},
+        {"groups": [[1], [2, 3]], "strategy": "concurrent", "latency_us": 600.0},
+    ],
+    "unit_names": ["stem", "left", "right", "right_relu"],
+    "provenance": {
+        "predicted_us": 1000.0,
+        "measured_us": 1000.0,
+        "sequential_us": 1500.0,
+        "spread": 0.01,
+        "stages_measured": 7,
+        "stages_reused": 2,
+        "search_seconds": 0.01,
+        "gap": 0.0,
+        "promoted": True,
+        "reason": "",
+    },
+}
+GRAPH: dict[str, Any] = {
+    "format": 1,
+    "name": "echo",
+    "operators": [
+        {"name": "stem", "kind": "aten.convolution", "inputs": ["x"], "outputs": ["a"]},
+        {"name": "left", "kind": "aten.convolution", "inputs": ["a"], "outputs": ["b"]},
+        {"name": "right", "kind": "aten.max_pool2d", "inputs": ["a"], "outputs": ["c"]},
+        {"name": "right_relu", "kind": "aten.relu", "inputs": ["c"], "outputs": ["d"]},
+    ],
+}
+
+
+class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.InferenceServiceServicer):
+    """See the head of the module."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.metadata: list[dict[str, Any]] = []
+        self.uploads: list[Upload] = []
+        self.models = {"echo": echo_model()}
+        self.jobs: dict[str, admin_pb2.Job] = {}
+        self.job_states: list[admin_pb2.Job] = [
+            admin_pb2.Job(state=State.IMPORTING, progress=0.1, eta_seconds=-1),
+            admin_pb2.Job(state=State.PROFILING, progress=0.5, eta_seconds=2, done=3, total=6),
+            admin_pb2.Job(state=State.READY, progress=1.0, eta_seconds=0),
+        ]
+        self.watch_cuts: list[int] = []  # how many states each of the next watches gives, at most
+        self.watch_failure = grpc.StatusCode.UNAVAILABLE
+        self.hold = threading.Event()  # set: held calls go on
+        self.held = threading.Event()  # set by a call that waits for ``hold``
+        self.hold_watch = False
+        self._failures: dict[str, list[Failure]] = {}
+        self._server = grpc.server(
+            ThreadPoolExecutor(8),
+            options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)],
+        )
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+        self._server.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        self.hold.set()
+        self._server.stop(grace=None).wait(5)
+
+    def fails(
+        self,
+        call: str,
+        code: grpc.StatusCode,
+        message: str = "as scripted",
+        *,
+        times: int = 1,
+        retry_after_ms: str | None = None,
+    ) -> None:
+        """Let the next ``times`` calls of this name fail."""
+        failure = Failure(code, message, retry_after_ms)
+        self._failures.setdefault(call, []).extend([failure] * times)
+
+    def RegisterModel(
+        self, request_iterator: Iterator[admin_pb2.RegisterModelRequest], context: Any
+    ) -> admin_pb2.RegisterModelResponse:
+        self._enter("RegisterModel", context)
+        upload = Upload(next(request_iterator).header)
+        for part in request_iterator:
+            if part.WhichOneof("part") == "chunk":
+                upload.chunks.append(part.chunk)
+            else:
+                upload.sha256 = part.footer.sha256
+        if upload.sha256 != hashlib.sha256(upload.data).hexdigest():
+            _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the checksum does not match")
+        self.uploads.append(upload)
+        job_id = f"job-{len(self.uploads)}"
+        self.jobs[job_id] = admin_pb2.Job(
+            id=job_id, model=upload.header.name, version="1", state=State.QUEUED, eta_seconds=-1
+        )
+        return admin_pb2.RegisterModelResponse(job_id=job_id, model=upload.header.name, version="1")
+
+    def WatchJob(self, request: admin_pb2.WatchJobRequest, context: Any) -> Iterator[admin_pb2.Job]:
+        self._enter("WatchJob", context)
+        job = self._job(request.job_id, context)
+        limit = self.watch_cuts.pop(0) if self.watch_cuts else None
+        for given, state in enumerate(self.job_states):
+            if given == limit:
+                _abort(context, self.watch_failure, "restarting")
+            job.MergeFrom(state)
+            yield job
+            if self.hold_watch:
+                self._wait()
+
+    def CancelJob(self, request: admin_pb2.CancelJobRequest, context: Any) -> admin_pb2.Job:
+        self._enter("CancelJob", context)
+        job = self._job(request.job_id, context)
+        job.state = State.CANCELLED
+        return job
+
+    def ListJobs(
+        self, request: admin_pb2.ListJobsRequest, context: Any
+    ) -> admin_pb2.ListJobsResponse:
+        self._enter("ListJobs", context)
+        jobs = [job for job in self.jobs.values() if request.model in ("", job.model)]
+        return admin_pb2.ListJobsResponse(jobs=jobs[: request.limit])
+
+    def ListModels(
+        self, request: admin_pb2.ListModelsRequest, context: Any
+    ) -> admin_pb2.ListModelsResponse:
+        self._enter("ListModels", context)
+        return admin_pb2.ListModelsResponse(models=self.models.values())
+
+    def GetModel(self, request: admin_pb2.GetModelRequest, context: Any) -> admin_pb2.Model:
+        self._enter("GetModel", context)
+        return self._model(request.model, context)
+
+    def DeleteModel(
+        self, request: admin_pb2.DeleteModelRequest, context: Any
+    ) -> admin_pb2.DeleteModelResponse:
+        self._enter("DeleteModel", context)
+        self._model(request.model, context)
+        del self.models[request.model]
+        return admin_pb2.DeleteModelResponse()
+
+    def GetSchedule(
+        self, request: admin_pb2.GetScheduleRequest, context: Any
+    ) -> admin_pb2.GetScheduleResponse:
+        self._enter("GetSchedule", context)
+        self._model(request.model, context)
+        if request.batch_size not in (0, 1):
+            _abort(context, grpc.StatusCode.NOT_FOUND, "no schedule at this batch size")
+        return admin_pb2.GetScheduleResponse(
+            plan_id="plan-1", schedule_json=json.dumps(SCHEDULE), graph_json=json.dumps(GRAPH)
+        )
+
+    def Infer(self, request: inference_pb2.InferRequest, context: Any) -> Any:
+        self._enter("Infer", context)
+        self._model(request.model, context)
+        return self._echo(request)
+
+    def InferStream(
+        self, request_iterator: Iterator[inference_pb2.InferRequest], context: Any
+    ) -> Iterator[inference_pb2.InferStreamResponse]:
+        self._enter("InferStream", context)
+        for request in request_iterator:
+            answer = inference_pb2.InferStreamResponse(request_id=request.request_id)
+            if request.model in self.models:
+                answer.response.CopyFrom(self._echo(request))
+            else:
+                answer.error.code = grpc.StatusCode.NOT_FOUND.value[0]
+                answer.error.message = f"no model named {request.model!r}"
+            yield answer
+
+    def _echo(self, request: inference_pb2.InferRequest) -> inference_pb2.InferResponse:
+        wanted = set(request.outputs) or {tensor.name for tensor in request.inputs}
+        return inference_pb2.InferResponse(
+            model=request.model,
+            version=request.version or "1",
+            request_id=request.request_id,
+            outputs=[tensor for tensor in request.inputs if tensor.name in wanted],
+            timing=inference_pb2.Timing(queue_us=10, compute_us=20, total_us=30),
+            batch_size=4,
+            batch_rows=3,
+            plan_id="plan-1",
+        )
+
+    def _enter(self, call: str, context: Any) -> None:
+        self.calls.append(call)
+        self.metadata.append(dict(context.invocation_metadata()))
+        if self._failures.get(call):
+            failure = self._failures[call].pop(0)
+            _abort(context, failure.code, failure.message, failure.retry_after_ms)
+
+    def _model(self, name: str, context: Any) -> admin_pb2.Model:
+        if name not in self.models:
+            _abort(context, grpc.StatusCode.NOT_FOUND, f"no model named {name!r}")
+        return self.models[name]
+
+    def _job(self, job_id: str, context: Any) -> admin_pb2.Job:
+        if job_id not in self.jobs:
+            _abort(context, grpc.StatusCode.NOT_FOUND, f"no job {job_id!r}")
+        return self.jobs[job_id]
+
+    def _wait(self) -> None:
+        self.held.set()
+        self.hold.wait(20)
+
+
+def _abort(
+    context: Any, code: grpc.StatusCode, message: str, retry_after_ms: str | None = None
+) -> NoReturn:
+    trailing = [("braid-request-id", REQUEST_ID)]
+    if retry_after_ms is not None:
+        trailing.append(("braid-retry-after-ms", retry_after_ms))
+    context.set_trailing_metadata(trailing)
+    context.abort(code, message)
+    raise AssertionError("abort raises")
