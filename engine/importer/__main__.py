@@ -43,8 +43,7 @@ def main() -> None:
             limits=limits,
             on_progress=on_progress,
             example_shapes={
-                name: tuple(shape)
-                for name, shape in arguments.request["example_shapes"].items()
+                name: tuple(shape) for name, shape in arguments.request["example_shapes"].items()
             },
         )
     except Exception as error:
@@ -77,8 +76,15 @@ def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError
 
 def _out_of_memory(error: BaseException | None) -> bool:
     """Torch, onnx and onnxruntime each have their own way of saying it."""
-    signs = ("bad_alloc", "bad allocation", "can't allocate memory", "not enough memory",
-             "Failed to allocate memory", "Cannot allocate memory", "can't start new thread")
+    signs = (
+        "bad_alloc",
+        "bad allocation",
+        "can't allocate memory",
+        "not enough memory",
+        "Failed to allocate memory",
+        "Cannot allocate memory",
+        "can't start new thread",
+    )
     while error is not None:
         if isinstance(error, MemoryError) or any(sign in str(error) for sign in signs):
             return True

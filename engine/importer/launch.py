@@ -75,8 +75,8 @@ async def import_model(
     ) as folder:
         work = Path(folder)
         request = {
-            "upload": str(upload.resolve()),
-            "artefact": str(work.resolve() / "artefact"),
+            "upload": os.path.abspath(upload),
+            "artefact": os.path.abspath(work / "artefact"),
             "limits": limits.to_json(),
             "example_shapes": {k: list(v) for k, v in (example_shapes or {}).items()},
         }
@@ -221,7 +221,9 @@ def _post_mortem(running: _Running, limits: ImportLimits) -> ModelImportError:
     """Explain a process that ended without a verdict."""
     code = running.process.returncode
     tail = running.tail.decode(errors="replace")
-    _log.warning("importer process %d ended with %s; it printed:\n%s", running.process.pid, code, tail)
+    _log.warning(
+        "importer process %d ended with %s; it printed:\n%s", running.process.pid, code, tail
+    )
     if code == -signal.SIGXCPU:
         return ImportLimitExceeded(
             limit_message("cpu_seconds", limits, "it used all its CPU seconds")
@@ -234,7 +236,9 @@ def _post_mortem(running: _Running, limits: ImportLimits) -> ModelImportError:
         return ImportLimitExceeded(
             limit_message("memory_bytes", limits, "it ran out of memory (bytes)")
         )
-    how = f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"code {code}"
+    how = (
+        f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"code {code}"
+    )
     return ModelImportError(
         f"the importer crashed on this model ({how}); the file is damaged or triggers a bug in a "
         "library, the server log has the details"

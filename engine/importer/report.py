@@ -1,9 +1,9 @@
 """The artefact folder as the front end reads it: report and graph, no torch.
 
-    <store>/artefacts/<sha256 of the upload>/
-        graph.json            the template; its operators are the schedule units
-        weights.safetensors   its constants, by value name
-        report.json           what is known of the model, and the checksums of the other two
+<store>/artefacts/<sha256 of the upload>/
+    graph.json            the template; its operators are the schedule units
+    weights.safetensors   its constants, by value name
+    report.json           what is known of the model, and the checksums of the other two
 """
 
 from __future__ import annotations
@@ -75,8 +75,7 @@ class Report:
             "size_bytes": self.size_bytes,
             "source": self.source,
             "opset": self.opset,
-            "batch": batch
-            and {"inputs": dict(batch.inputs), "outputs": dict(batch.outputs)},
+            "batch": batch and {"inputs": dict(batch.inputs), "outputs": dict(batch.outputs)},
             "static_inputs": list(self.static_inputs),
             "example_shapes": {name: list(shape) for name, shape in self.example_shapes.items()},
             "static_values": dict(self.static_values),

@@ -1,0 +1,129 @@
+"""What a rewrite works on: a list of operators, at the top of a graph or inside a branch.
+
+    OpGraph ──everywhere(rewrite)──> rewrite(Body) for each branch, innermost first, then the top
+
+Names are unique across a graph and its branches, and constants are shared by all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from core.graph import Branch, Operator, OpGraph
+from engine.ops.dtypes import spec_of
+
+Weights = Mapping[str, Tensor]
+Pass = Callable[[OpGraph, Weights], tuple[OpGraph, Weights]]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Operators in topological order, and the values that leave them.
+
+    A rewrite may name other values as results (an equal one, say), in the same positions.
+    """
+
+    operators: tuple[Operator, ...]
+    results: tuple[str, ...]
+    ranks: Mapping[str, int]  # of the graph's inputs
+    top: bool  # False inside a branch
+
+    def reads(self) -> Counter[str]:
+        """How often each value is read, by operators, their branches and as a result."""
+        return Counter(name for op in self.operators for name in op.reads()) + Counter(self.results)
+
+    def makers(self) -> dict[str, Operator]:
+        """Value -> the operator of this body that produces it."""
+        return {out: op for op in self.operators for out in op.outputs}
+
+    def renamed(self, names: Mapping[str, str]) -> Body:
+        """The body reading ``names[v]`` wherever it read ``v``."""
+        if not names:
+            return self
+        return dataclasses.replace(
+            self,
+            operators=tuple(rename_reads(op, names) for op in self.operators),
+            results=tuple(names.get(value, value) for value in self.results),
+        )
+
+
+Rewrite = Callable[[Body, dict[str, Tensor]], Body]
+"""Returns the new body; may enter new constants into the weights, never change or remove one."""
+
+
+def everywhere(rewrite: Rewrite, graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
+    """Apply ``rewrite`` to the graph and to every branch inside it."""
+    pool = dict(weights)
+    ranks = {name: len(spec.shape) for name, spec in graph.inputs.items()}
+
+    def visit(body: Body) -> Body:
+        inner = tuple(
+            dataclasses.replace(op, branches=tuple(map(visit_branch, op.branches)))
+            if op.branches
+            else op
+            for op in body.operators
+        )
+        return rewrite(dataclasses.replace(body, operators=inner), pool)
+
+    def visit_branch(branch: Branch) -> Branch:
+        body = visit(Body(branch.operators, branch.outputs, ranks, top=False))
+        return Branch(body.operators, body.results)
+
+    body = visit(Body(graph.operators, tuple(graph.outputs.values()), ranks, top=True))
+    outputs = dict(zip(graph.outputs, body.results, strict=True))
+    return rebuilt(graph, body.operators, outputs, pool), pool
+
+
+def rebuilt(
+    graph: OpGraph,
+    operators: tuple[Operator, ...],
+    outputs: Mapping[str, str],
+    weights: Weights,
+) -> OpGraph:
+    """``graph`` with other operators; specs of values that are gone are dropped."""
+    made = {out for op in operators for out in op.outputs}
+    return dataclasses.replace(
+        graph,
+        operators=operators,
+        outputs=outputs,
+        constants={name: spec_of(tensor) for name, tensor in weights.items()},
+        specs={name: spec for name, spec in graph.specs.items() if name in made},
+    )
+
+
+def rename_reads(op: Operator, names: Mapping[str, str]) -> Operator:
+    """``op`` reading ``names[v]`` wherever it read ``v``, branches included."""
+    if not any(name in names for name in op.reads()):
+        return op
+    return dataclasses.replace(
+        op,
+        inputs=tuple(names.get(value, value) for value in op.inputs),
+        host={attribute: names.get(value, value) for attribute, value in op.host.items()},
+        branches=tuple(
+            Branch(
+                tuple(rename_reads(inner, names) for inner in branch.operators),
+                tuple(names.get(value, value) for value in branch.outputs),
+            )
+            for branch in op.branches
+        ),
+    )
+
+
+def fresh(name: str, weights: Weights) -> str:
+    """A constant name that is not taken, derived from ``name``."""
+    while name in weights:
+        name += "'"
+    return name
+
+
+def scalar(weights: Weights, name: str) -> float | None:
+    """The content of a floating-point constant of one element, at most one axis; else None."""
+    tensor = weights.get(name)
+    if tensor is None or tensor.numel() != 1 or tensor.dim() > 1 or not tensor.is_floating_point():
+        return None
+    return float(tensor.item())

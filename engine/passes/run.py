@@ -1,0 +1,78 @@
+"""The order of the passes, and the verifier after each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor
+
+from core.errors import InvalidArtefact
+from core.graph import Operator, OpGraph
+from engine.ops.dtypes import spec_of
+from engine.ops.registry import EPILOGUE, epilogue_steps, op
+from engine.passes.activations import recognise_activations
+from engine.passes.affine import fold_affine, matmul_to_linear
+from engine.passes.body import Pass, Weights
+from engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
+from engine.passes.fold import fold_constants
+from engine.passes.fuse import fuse_epilogues
+
+PASSES: tuple[Pass, ...] = (
+    drop_no_ops,
+    fold_constants,
+    drop_no_ops,  # what folding made trivial
+    matmul_to_linear,
+    merge_duplicates,
+    fold_affine,
+    recognise_activations,
+    drop_dead,
+    fuse_epilogues,
+    drop_dead,
+)
+
+_CONTROL = frozenset({"braid.cond"})  # kinds that the registry does not run
+
+
+def run_passes(template: OpGraph, weights: Weights) -> tuple[OpGraph, dict[str, Tensor]]:
+    """Make a lowered template fit for scheduling: each operator of the result is one unit.
+
+    Raises:
+        InvalidArtefact: the template, or what a pass made of it, does not verify; names the pass.
+    """
+    verify_template(template, weights, "the lowering")
+    for rewrite in PASSES:
+        template, weights = rewrite(template, weights)
+        verify_template(template, weights, f"pass {rewrite.__name__}")
+    return template, dict(weights)
+
+
+def verify_template(template: OpGraph, weights: Weights, author: str) -> None:
+    """Check the graph, that the engine knows every kind, and that the weights are the constants.
+
+    Raises:
+        InvalidArtefact: saying what is wrong and which ``author`` it came from.
+    """
+    try:
+        template.verify()
+        _verify_kinds(template.operators)
+        _verify_weights(template, weights)
+    except InvalidArtefact as error:
+        raise InvalidArtefact(f"{author} broke the graph: {error}") from error
+
+
+def _verify_kinds(operators: Iterable[Operator]) -> None:
+    for operator in operators:
+        if operator.kind not in _CONTROL:
+            op(operator.kind)
+            epilogue_steps(operator.attributes.get(EPILOGUE, []))
+        for branch in operator.branches:
+            _verify_kinds(branch.operators)
+
+
+def _verify_weights(template: OpGraph, weights: Weights) -> None:
+    if set(weights) != set(template.constants):
+        odd = sorted(set(weights) ^ set(template.constants))
+        raise InvalidArtefact(f"constants and weights differ in {odd[:5]}")
+    for name, spec in template.constants.items():
+        if spec_of(weights[name]) != spec:
+            raise InvalidArtefact(f"constant {name!r} is {spec_of(weights[name])}, not {spec}")
