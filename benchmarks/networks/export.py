@@ -17,7 +17,9 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
 import torch
+from torch import Tensor
 
 from benchmarks.networks.registry import NETWORKS
 
@@ -39,6 +41,7 @@ def export_onnx(name: str, path: Path, *, seed: int = 0) -> Path:
         raise KeyError(f"no network named {name!r}; known: {', '.join(NETWORKS)}")
     network = NETWORKS[name]
     model = network.build(seed)
+    inputs = network.example_inputs(_TRACED_BATCH)
     names = (*network.input_names, *network.output_names)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -49,7 +52,7 @@ def export_onnx(name: str, path: Path, *, seed: int = 0) -> Path:
             warnings.simplefilter("ignore")
             torch.onnx.export(
                 model,
-                network.example_inputs(_TRACED_BATCH),
+                inputs,
                 temporary,
                 dynamo=False,
                 opset_version=OPSET,
@@ -58,11 +61,25 @@ def export_onnx(name: str, path: Path, *, seed: int = 0) -> Path:
                 output_names=list(network.output_names),
                 dynamic_axes={value: {0: "batch"} for value in names},
             )
+        _declare_output(Path(temporary), model(*inputs))
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
     return path
+
+
+def _declare_output(path: Path, output: Tensor) -> None:
+    """Give the only output its known extents, where the exporter's shape inference lost them."""
+    model = onnx.load(path)
+    (declared,) = model.graph.output
+    dims = declared.type.tensor_type.shape.dim
+    lost = [axis for axis, dim in enumerate(dims) if axis > 0 and dim.dim_param]
+    if not lost:
+        return
+    for axis in lost:
+        dims[axis].dim_value = output.shape[axis]
+    path.write_bytes(model.SerializeToString(deterministic=True))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

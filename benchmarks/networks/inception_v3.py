@@ -12,37 +12,9 @@ Every convolution is followed by batch norm and ReLU. Output: logits [batch, 100
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
 from torch import Tensor, nn
 
-
-class ConvNorm(nn.Module):
-    """Convolution without bias, batch norm, ReLU."""
-
-    def __init__(
-        self, inputs: int, outputs: int, kernel: int | tuple[int, int], **conv: Any
-    ) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(inputs, outputs, kernel, bias=False, **conv)
-        self.norm = nn.BatchNorm2d(outputs, eps=0.001)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, inputs, h, w] to [batch, outputs, h', w']."""
-        return torch.relu(self.norm(self.conv(x)))
-
-
-class Branches(nn.Module):
-    """Apply all branches to one input and concatenate along the channels."""
-
-    def __init__(self, *branches: nn.Module) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map [batch, channels, h, w] to [batch, sum of the branches' channels, h', w']."""
-        return torch.cat([branch(x) for branch in self.branches], dim=1)
+from benchmarks.networks.layers import Branches, Classifier, ConvNorm
 
 
 def _average() -> nn.AvgPool2d:
@@ -158,11 +130,9 @@ class InceptionV3(nn.Module):
             block_e(1280),
             block_e(2048),
         )
-        self.pool = nn.AdaptiveAvgPool2d(1)
-        self.classifier = nn.Linear(2048, classes)
+        self.classifier = Classifier(2048, classes)
 
     def forward(self, image: Tensor) -> Tensor:
         """Return logits [batch, classes]."""
-        features = self.pool(self.blocks(self.stem(image)))
-        logits: Tensor = self.classifier(features.flatten(1))
+        logits: Tensor = self.classifier(self.blocks(self.stem(image)))
         return logits

@@ -9,7 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from benchmarks.networks.bert import BertConfig, BertEncoder
+from benchmarks.networks.googlenet import GoogLeNet
 from benchmarks.networks.inception_v3 import InceptionV3
+from benchmarks.networks.nasnet import nasnet_large, nasnet_mobile
+from benchmarks.networks.randwire import RandWire
+from benchmarks.networks.resnet import ResNet50
 from benchmarks.networks.squeezenet import SQUEEZENET_1_0, Bypass, SqueezeNet
 from benchmarks.networks.weights import build_seeded
 
@@ -59,11 +64,36 @@ def _squeezenet_bypass() -> nn.Module:
     return SqueezeNet(SQUEEZENET_1_0, Bypass.COMPLEX)
 
 
+def _tokens(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Random token ids, the rows padded to different lengths, and the mask that says so."""
+    config = BertConfig()
+    shape = (batch, config.sequence)
+    ids = torch.randint(0, config.vocabulary, shape, generator=generator)
+    lengths = torch.randint(
+        config.sequence // 2, config.sequence + 1, (batch, 1), generator=generator
+    )
+    mask = (torch.arange(config.sequence) < lengths).to(torch.int64)
+    return ids * mask, mask
+
+
 NETWORKS: Mapping[str, Network] = {
     network.name: network
     for network in (
         _classifier("squeezenet", SqueezeNet, 224),
         _classifier("squeezenet_bypass", _squeezenet_bypass, 224),
+        _classifier("googlenet", GoogLeNet, 224),
         _classifier("inception_v3", InceptionV3, 299),
+        _classifier("randwire", functools.partial(RandWire, 154), 224),
+        _classifier("randwire_small", functools.partial(RandWire, 78, small=True), 224),
+        _classifier("nasnet_mobile", nasnet_mobile, 224),
+        _classifier("nasnet_large", nasnet_large, 331),
+        _classifier("resnet50", ResNet50, 224),
+        Network(
+            "bert_base",
+            functools.partial(build_seeded, BertEncoder),
+            _tokens,
+            ("input_ids", "attention_mask"),
+            ("last_hidden_state",),
+        ),
     )
 }

@@ -1,0 +1,80 @@
+"""Layers that more than one network is made of. Tensors are [batch, channels, height, width]."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.networks.weights import with_gain
+
+
+class ConvNorm(nn.Module):
+    """Convolution without bias, batch norm, ReLU."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int | tuple[int, int],
+        *,
+        gain: float = 1.0,
+        **conv: Any,
+    ) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, bias=False, **conv)
+        self.norm = with_gain(nn.BatchNorm2d(outputs, eps=0.001), gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``inputs`` channels to ``outputs``."""
+        return torch.relu(self.norm(self.conv(x)))
+
+
+class ReluSeparable(nn.Module):
+    """ReLU, depthwise convolution, 1x1 convolution, batch norm: the "Relu-SepConv" of IOS.
+
+    Padded so that stride 1 keeps the height and width.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, gain: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(
+            inputs, inputs, kernel, stride=stride, padding=kernel // 2, groups=inputs, bias=False
+        )
+        # Between the two convolutions there is no ReLU to make up for.
+        self.pointwise = with_gain(nn.Conv2d(inputs, outputs, 1, bias=False), 1.0)
+        self.norm = with_gain(nn.BatchNorm2d(outputs, eps=0.001), gain)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map ``inputs`` channels to ``outputs``, dividing height and width by the stride."""
+        normed: Tensor = self.norm(self.pointwise(self.depthwise(torch.relu(x))))
+        return normed
+
+
+class Branches(nn.Module):
+    """Apply all branches to one input and concatenate along the channels."""
+
+    def __init__(self, *branches: nn.Module) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the outputs of the branches, side by side."""
+        return torch.cat([branch(x) for branch in self.branches], dim=1)
+
+
+class Classifier(nn.Module):
+    """Global average pooling, then one linear layer."""
+
+    def __init__(self, channels: int, classes: int) -> None:
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(1)
+        self.linear = nn.Linear(channels, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits [batch, classes]."""
+        logits: Tensor = self.linear(self.pool(x).flatten(1))
+        return logits
