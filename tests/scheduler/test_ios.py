@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+
+from core.plan import verify_plan
+from scheduler.cost import OperatorLatencies
+from scheduler.options import PlannerOptions
+from scheduler.planners import plan, stages_to_measure
+from scheduler.units import UnitGraph
+from tests.scheduler.oracle import RandomCost, best_latency, every_schedule, random_graph
+
+ONE_BLOCK = PlannerOptions(max_block_ops=None)
+UNPRUNED = PlannerOptions(max_group_ops=None, max_groups=None, max_block_ops=None)
+
+#   0 ──> 1 ──> 3      1 and 2 are independent
+#    └──> 2 ──┘
+DIAMOND = UnitGraph.from_edges([[], [0], [0], [1, 2]])
+
+
+def test_independent_branches_overlap() -> None:
+    cost = OperatorLatencies([1.0, 5.0, 4.0, 1.0], group_overhead_us=0.1)
+
+    planned = plan(DIAMOND, cost, PlannerOptions(max_group_ops=1))
+
+    assert [stage.groups for stage in planned.stages] == [((0,),), ((1,), (2,)), ((3,),)]
+    assert planned.predicted_us == pytest.approx(7.1)
+
+
+def test_overlap_that_costs_more_than_it_saves_is_left_alone() -> None:
+    cost = OperatorLatencies([1.0, 5.0, 4.0, 1.0], group_overhead_us=4.5)
+
+    planned = plan(DIAMOND, cost, PlannerOptions())
+
+    assert all(len(stage.groups) == 1 for stage in planned.stages)
+    assert planned.predicted_us == pytest.approx(11.0)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_agrees_with_trying_every_schedule(seed: int) -> None:
+    graph, rng = random_graph(seed, max_ops=7)
+    cost = RandomCost(seed)
+    edges = [list(row) for row in graph.predecessors]
+    r, s = rng.choice([(3, 8), (2, 2), (1, 3), (7, 7)])
+
+    planned = plan(graph, cost, PlannerOptions(max_group_ops=r, max_groups=s, max_block_ops=None))
+
+    assert planned.predicted_us == pytest.approx(best_latency(edges, cost, r, s))
+    verify_plan(planned.plan, graph.predecessors)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_oracle_itself_agrees_with_listing_schedules_one_by_one(seed: int) -> None:
+    graph, _ = random_graph(seed, max_ops=5)
+    cost = RandomCost(seed)
+    edges = [list(row) for row in graph.predecessors]
+
+    sums = [sum(map(cost.of, stages)) for stages in every_schedule(edges, 3, 8)]
+
+    assert best_latency(edges, cost, 3, 8) == pytest.approx(min(sums))
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_asks_exactly_the_stages_it_announced(seed: int) -> None:
+    graph, _ = random_graph(seed, max_ops=9)
+    cost = RandomCost(seed)
+
+    announced = stages_to_measure(graph, ONE_BLOCK)
+    plan(graph, cost, ONE_BLOCK)
+
+    assert {stage.groups for stage in cost.asked} == {stage.groups for stage in announced}
+    assert len(cost.asked) == len(announced)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_splitting_into_blocks_still_verifies(seed: int) -> None:
+    graph, _ = random_graph(seed, max_ops=30)
+    cost = OperatorLatencies([1.0 + unit % 5 for unit in range(len(graph))], 0.5)
+
+    planned = plan(graph, cost, PlannerOptions(max_block_ops=6))
+
+    verify_plan(planned.plan, graph.predecessors)
+    assert planned.predicted_us <= sum(cost.latency_us)
+
+
+def test_a_graph_without_units_needs_no_stage() -> None:
+    planned = plan(UnitGraph.from_edges([]), OperatorLatencies([]), PlannerOptions())
+
+    assert planned.stages == ()
+    assert planned.plan.launches == ()
+
+
+def test_sequential_runs_each_unit_alone() -> None:
+    planned = plan(DIAMOND, OperatorLatencies([1.0, 5.0, 4.0, 1.0]), PlannerOptions("sequential"))
+
+    assert planned.predicted_us == pytest.approx(11.0)
+    assert planned.plan.streams == 1
+    assert planned.plan.barriers == ()
