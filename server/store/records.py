@@ -6,6 +6,7 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidRequest
@@ -156,7 +157,7 @@ class Job:
 class ReceivedUpload:
     """A file that came in whole, checked and on disk, still under its temporary name."""
 
-    path: str
+    path: Path
     sha256: str
     size_bytes: int
 

@@ -1,0 +1,124 @@
+"""The folder of a store: its layout, its lock, and what a crash left behind."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+
+from core.errors import StartupError
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+class StoreFolder:
+    """Paths of a store, held by one server at a time from ``open`` to ``close``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.uploads = root / "uploads"
+        self.artefacts = root / "artefacts"
+        self.database = root / "braid.db"
+        self._lock: int | None = None
+
+    def open(self) -> None:
+        """Create the folders and take the lock.
+
+        Raises:
+            StartupError: another server has it, or it cannot be written.
+        """
+        try:
+            for folder in (self.root, self.uploads, self.artefacts):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = _take_lock(self.root / "lock")
+        except OSError as error:
+            raise StartupError(
+                f"the store {self.root} cannot be written ({error.strerror}); choose another "
+                "folder with BRAID_STORE or --store"
+            ) from error
+
+    def close(self) -> None:
+        """Give the lock back. The kernel does so too when the process dies."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def upload(self, sha256: str) -> Path:
+        """Where a complete upload lies until it is imported."""
+        return self.uploads / _digest(sha256)
+
+    def artefact(self, sha256: str) -> Path:
+        """Where the artefact of an upload lies, once imported."""
+        return self.artefacts / _digest(sha256)
+
+    def has_artefact(self, sha256: str) -> bool:
+        """Whether the import is done: folders are renamed into place when complete."""
+        return (self.artefact(sha256) / "graph.json").is_file()
+
+    def adopt_upload(self, part: Path, sha256: str) -> None:
+        """Rename a complete upload into place, for good."""
+        part.rename(self.upload(sha256))
+        sync_folder(self.uploads)
+
+    def remove_artefact(self, sha256: str) -> None:
+        """Remove an artefact; half removed, it has no valid name any more."""
+        path = self.artefact(sha256)
+        if path.exists():
+            gone = self.artefacts / f".gone-{secrets.token_hex(8)}"
+            path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def sweep(self, uploads: Collection[str], artefacts: Collection[str]) -> list[str]:
+        """Remove everything a crash left, but the uploads and artefacts with these digests.
+
+        Returns the names of what was removed.
+        """
+        removed = []
+        for folder, needed in ((self.uploads, uploads), (self.artefacts, artefacts)):
+            for entry in sorted(folder.iterdir()):
+                if entry.name in needed:
+                    continue
+                if entry.is_dir() and not entry.is_symlink():
+                    shutil.rmtree(entry, ignore_errors=True)
+                else:
+                    entry.unlink(missing_ok=True)
+                removed.append(f"{folder.name}/{entry.name}")
+        return removed
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(sha256: str) -> str:
+    """A digest is a file name here: nothing else may ever become one."""
+    assert _DIGEST.fullmatch(sha256), sha256
+    return sha256
+
+
+def _take_lock(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        owner = os.read(descriptor, 20).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        raise StartupError(
+            f"the store {path.parent} is in use by another server (process {owner}); stop it or "
+            "choose another folder with BRAID_STORE or --store"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor

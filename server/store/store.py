@@ -1,0 +1,272 @@
+"""The store: one owner of all persistent state.
+
+    frontend ──opens──> Store ──call──> the store's thread ──> database, files
+                          └── receive ──> Upload ──register──> model version + job
+
+Methods without ``async`` block for some milliseconds and run on the store's thread: from the
+event loop say ``await store.call(store.find_model, name, version)``. One thread, so they run in
+the order they were asked for and never at the same time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ParamSpec, Self, TypeVar
+
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
+
+from core.errors import StartupError
+from core.schedule import Schedule
+from server.store import jobs, models, plans
+from server.store.files import StoreFolder
+from server.store.plans import Measurement
+from server.store.records import (
+    Job,
+    JobState,
+    ModelState,
+    ModelVersion,
+    ReceivedUpload,
+    Registration,
+    RegistrationOptions,
+    check_model_name,
+)
+from server.store.schema import open_database
+from server.store.uploads import Upload
+
+log = logging.getLogger("braid.store")
+
+KEPT_JOBS = 1000
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Store:
+    """Models, jobs, schedules, measurements, uploads and artefacts of one server."""
+
+    def __init__(self, folder: StoreFolder, engine: Engine) -> None:
+        self.folder = folder
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="braid-store")
+
+    @classmethod
+    def open(cls, root: Path) -> Self:
+        """Take the folder, open the database, remove what a crash left behind.
+
+        Raises:
+            StartupError: one line that says what is wrong with the store and what to do.
+        """
+        folder = StoreFolder(root)
+        folder.open()
+        try:
+            store = cls(folder, open_database(f"sqlite:///{folder.database}"))
+            store._recover()
+        except StartupError:
+            folder.close()
+            raise
+        except (DBAPIError, OSError) as error:
+            folder.close()
+            raise StartupError(f"the store {root} cannot be used: {error}") from error
+        return store
+
+    def close(self) -> None:
+        """Finish what was asked for, then let go of the folder."""
+        self._thread.shutdown(wait=True)
+        self._engine.dispose()
+        self.folder.close()
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a blocking method on the store's thread. It runs even if the caller is cancelled."""
+        future = self._thread.submit(function, *args, **kwargs)
+        return await asyncio.wrap_future(future)
+
+    def _recover(self) -> None:
+        """Finish deletions that a crash cut off, and remove files nobody needs."""
+        with self._engine.begin() as connection:
+            for model in models.present(connection):
+                if model.state is ModelState.DRAINING:
+                    models.mark_deleted(connection, model.name, model.version)
+            jobs.forget_oldest(connection, KEPT_JOBS)
+            needed = models.digests(connection)
+            waiting = {
+                digest
+                for digest in needed
+                if jobs.waiting_for(connection, digest) and not self.folder.has_artefact(digest)
+            }
+        removed = self.folder.sweep(uploads=waiting, artefacts=needed)
+        if removed:
+            log.info("removed leftovers", extra={"count": len(removed), "names": removed[:10]})
+
+    # Registrations.
+
+    def receive(self, limit_bytes: int) -> Upload:
+        """A file that is about to come in; use with ``async with``."""
+        return Upload(self.folder.uploads, limit_bytes)
+
+    def register(
+        self,
+        name: str,
+        received: ReceivedUpload,
+        options: RegistrationOptions,
+        device_keys: str = "",
+    ) -> Registration:
+        """Make a model version and its job, or find those that the same registration made.
+
+        When it returns, file and rows are on disk: the job will run, even across a crash.
+
+        Args:
+            name: checked here.
+            received: adopted unless an import or a job of these bytes makes it needless.
+            options: what to schedule for.
+            device_keys: of all devices, as one text; a job that was READY for others is not
+                taken for an answer.
+
+        Raises:
+            InvalidRequest: the name is not one.
+        """
+        check_model_name(name)
+        if not self.folder.has_artefact(received.sha256):
+            self.folder.adopt_upload(received.path, received.sha256)
+        with self._engine.begin() as connection:
+            present = models.present(connection, name)
+            versions = [one for one in present if one.state is not ModelState.DRAINING]
+            model = versions[-1] if versions else None
+            if model is None or (model.sha256, model.options) != (received.sha256, options):
+                model = models.add(connection, name, received.sha256, received.size_bytes, options)
+            last = jobs.last_of(connection, model)
+            if last is not None and _still_answers(model, *last, device_keys):
+                return Registration(model, last[0], is_new_job=False)
+            if model.state is ModelState.FAILED:
+                models.set_state(connection, name, model.version, ModelState.LOADING)
+                model = models.get(connection, name, model.version)
+            return Registration(model, jobs.add(connection, model, device_keys), is_new_job=True)
+
+    def discard_upload(self, sha256: str) -> None:
+        """Remove an upload once no job needs it: it is imported, or cannot be."""
+        with self._engine.begin() as connection:
+            still_needed = jobs.waiting_for(connection, sha256)
+        if not still_needed or self.folder.has_artefact(sha256):
+            self.folder.upload(sha256).unlink(missing_ok=True)
+
+    # Models.
+
+    def models(self, name: str | None = None) -> list[ModelVersion]:
+        """All model versions, by name and version; of one name if given."""
+        with self._engine.begin() as connection:
+            return models.present(connection, name)
+
+    def find_model(self, name: str, version: int) -> ModelVersion:
+        """One model version.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+        with self._engine.begin() as connection:
+            return models.get(connection, name, version)
+
+    def set_model_state(
+        self, name: str, version: int, state: ModelState, message: str = ""
+    ) -> None:
+        """Change where a model version stands; nothing happens to a deleted one."""
+        with self._engine.begin() as connection:
+            models.set_state(connection, name, version, state, message)
+
+    def delete_model(self, name: str, version: int) -> None:
+        """Delete a model version, and its artefact if no other model needs it.
+
+        Schedules and measurements stay, for when the same bytes or stages come back.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+        with self._engine.begin() as connection:
+            model = models.get(connection, name, version)
+            models.mark_deleted(connection, name, version)
+            needed = models.digests(connection)
+        if model.sha256 not in needed:
+            self.folder.remove_artefact(model.sha256)
+            self.folder.upload(model.sha256).unlink(missing_ok=True)
+
+    # Jobs.
+
+    def jobs(self, model: str | None = None, limit: int = 100) -> list[Job]:
+        """The newest jobs, newest first; of one model if given."""
+        with self._engine.begin() as connection:
+            return jobs.newest(connection, model, limit)
+
+    def find_job(self, job_id: str) -> Job:
+        """One job.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        with self._engine.begin() as connection:
+            return jobs.get(connection, job_id)
+
+    def unfinished_jobs(self) -> list[Job]:
+        """Jobs that have not ended, oldest first."""
+        with self._engine.begin() as connection:
+            return jobs.unfinished(connection)
+
+    def count_jobs(self) -> dict[str, int]:
+        """Number of jobs in each state."""
+        with self._engine.begin() as connection:
+            return jobs.count_by_state(connection)
+
+    def save_job(self, job: Job) -> None:
+        """Store a job's new state; one that has ended is never changed again."""
+        with self._engine.begin() as connection:
+            jobs.save(connection, job)
+
+    def end_job(self, job: Job, unserved: str = "") -> None:
+        """Store a job's last state; a model that it never made serve is FAILED from now on."""
+        assert job.state.has_ended
+        with self._engine.begin() as connection:
+            jobs.save(connection, job)
+            if unserved:
+                models.set_state(connection, job.model, job.version, ModelState.FAILED, unserved)
+
+    # Schedules and measurements.
+
+    def put_schedule(self, schedule: Schedule) -> None:
+        """Store a schedule under its key, in place of an older one."""
+        with self._engine.begin() as connection:
+            plans.put_schedule(connection, schedule)
+
+    def find_schedule(self, schedule_id: str) -> Schedule | None:
+        """The schedule with this id (``ScheduleKey.id``), if there is one."""
+        with self._engine.begin() as connection:
+            return plans.find_schedule(connection, schedule_id)
+
+    def schedules_of(self, model_digest: str, device_key: str | None = None) -> list[Schedule]:
+        """All schedules of a model, by batch size; of one device if given."""
+        with self._engine.begin() as connection:
+            return plans.schedules_of(connection, model_digest, device_key)
+
+    def forget_schedule(self, schedule_id: str) -> None:
+        """Remove a schedule that does not fit its model any more."""
+        with self._engine.begin() as connection:
+            plans.forget_schedule(connection, schedule_id)
+
+    def put_measurement(self, measurement: Measurement) -> None:
+        """Store one stage latency."""
+        with self._engine.begin() as connection:
+            plans.put_measurement(connection, measurement)
+
+    def find_latencies(self, device_key: str, signatures: Sequence[str]) -> dict[str, float]:
+        """Known stage latencies in microseconds, by signature."""
+        with self._engine.begin() as connection:
+            return plans.find_latencies(connection, device_key, signatures)
+
+
+def _still_answers(model: ModelVersion, job: Job, made_for: str, device_keys: str) -> bool:
+    """Whether an earlier job stands for a registration made again."""
+    if not job.state.has_ended:
+        return True
+    ready = job.state is JobState.READY and model.state is ModelState.SERVING
+    return ready and made_for == device_keys

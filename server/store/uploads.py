@@ -1,0 +1,128 @@
+"""Receiving a file: hashed and bounded as it comes, never whole in memory.
+
+    async with Upload(folder, limit_bytes) as upload:
+        async for chunk in chunks:
+            await upload.write(chunk)
+        received = await upload.finish(expected_sha256)
+        ... store.register(..., received, ...)      # adopts the file
+
+Leaving the block removes the file unless it was adopted. A killed server leaves a ``.part``,
+which the next start sweeps away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import re
+import secrets
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from core.errors import InvalidUpload, ResourceExhausted, UploadTooLarge
+from server.store.records import ReceivedUpload
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class Upload:
+    """One file on its way in. Used by one task; a write that was cancelled is waited for."""
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._path = folder / f"{secrets.token_hex(8)}.part"
+        self._limit_bytes = limit_bytes
+        self._size_bytes = 0
+        self._hash = hashlib.sha256()
+        self._lock = threading.Lock()  # writes run on threads and outlive a cancelled caller
+        self._descriptor: int | None = None
+
+    async def __aenter__(self) -> Self:
+        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.abort()
+
+    async def write(self, chunk: bytes) -> None:
+        """Append a chunk.
+
+        Raises:
+            UploadTooLarge: over the limit.
+            ResourceExhausted: the disk is full.
+        """
+        await asyncio.to_thread(self._write, chunk)
+
+    async def finish(self, expected_sha256: str) -> ReceivedUpload:
+        """Check the file and put it on disk for good.
+
+        Raises:
+            InvalidUpload: it is empty, or other bytes arrived than were sent.
+            ResourceExhausted: the disk is full.
+        """
+        return await asyncio.to_thread(self._finish, expected_sha256)
+
+    async def abort(self) -> None:
+        """Close and remove the file, unless it was adopted. May be called twice."""
+        await asyncio.shield(asyncio.to_thread(self._abort))
+
+    def _write(self, chunk: bytes) -> None:
+        with self._lock:
+            if self._descriptor is None:
+                return  # aborted while this write waited for a thread
+            if self._size_bytes + len(chunk) > self._limit_bytes:
+                raise UploadTooLarge(self._limit_bytes)
+            self._hash.update(chunk)
+            view = memoryview(chunk)
+            try:
+                while view:
+                    view = view[os.write(self._descriptor, view) :]
+            except OSError as error:
+                raise _full(error) from error
+            self._size_bytes += len(chunk)
+
+    def _finish(self, expected_sha256: str) -> ReceivedUpload:
+        with self._lock:
+            assert self._descriptor is not None, "the upload was aborted"
+            digest = self._hash.hexdigest()
+            if not self._size_bytes:
+                raise InvalidUpload("the upload is empty; send the model file in chunks")
+            if not re.fullmatch(r"[0-9a-fA-F]{64}", expected_sha256):
+                raise InvalidUpload(
+                    "the footer's sha256 is not 64 hexadecimal digits; send the SHA-256 of all "
+                    "chunks together"
+                )
+            if digest != expected_sha256.lower():
+                raise InvalidUpload(
+                    f"the upload arrived with SHA-256 {digest}, the footer says "
+                    f"{expected_sha256.lower()}; send the file again"
+                )
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise _full(error) from error
+            os.close(self._descriptor)
+            self._descriptor = None
+            return ReceivedUpload(self._path, digest, self._size_bytes)
+
+    def _abort(self) -> None:
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+            self._path.unlink(missing_ok=True)
+
+
+def _full(error: OSError) -> Exception:
+    """A full disk is something a caller may hear of; other faults are ours."""
+    if error.errno in _NO_SPACE:
+        return ResourceExhausted("the server's disk is full; free some space and send again")
+    return error
