@@ -74,12 +74,7 @@ async def import_model(
         prefix=WORK_PREFIX, dir=artefact.parent, ignore_cleanup_errors=True
     ) as folder:
         work = Path(folder)
-        request = {
-            "upload": os.path.abspath(upload),
-            "artefact": os.path.abspath(work / "artefact"),
-            "limits": limits.to_json(),
-            "example_shapes": {k: list(v) for k, v in (example_shapes or {}).items()},
-        }
+        request = _request(upload, work / "artefact", limits, example_shapes or {})
         async with _process(work, request) as running:
             last = await _conversation(running, limits, on_progress)
         match last:
@@ -95,6 +90,17 @@ def remove_leftovers(artefacts: Path) -> None:
     """Remove the working folders that a killed server left behind. Call it before any import."""
     for folder in artefacts.glob(f"{WORK_PREFIX}*"):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _request(
+    upload: Path, written: Path, limits: ImportLimits, shapes: Mapping[str, tuple[int, ...]]
+) -> Mapping[str, object]:
+    return {
+        "upload": str(upload.absolute()),
+        "artefact": str(written.absolute()),
+        "limits": limits.to_json(),
+        "example_shapes": {name: list(shape) for name, shape in shapes.items()},
+    }
 
 
 class _Running:

@@ -1,0 +1,107 @@
+"""Small graphs for tests of passes, and their numbers by the unfused interpreter in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from core.graph import Branch, Literal, Operator, OpGraph
+from core.tensor import Dim, TensorSpec
+from engine.ops.dtypes import spec_of
+from engine.passes.body import Weights
+from engine.specialise import interpret, specialise
+
+
+class Drawing:
+    """A graph under construction: every call adds an operator and returns the value it makes."""
+
+    def __init__(self, **inputs: Sequence[Dim]) -> None:
+        self.inputs = {name: TensorSpec("FP32", tuple(shape)) for name, shape in inputs.items()}
+        self.weights: dict[str, Tensor] = {}
+        self.operators: list[Operator] = []
+        self._random = torch.Generator().manual_seed(7)
+
+    def constant(self, *shape: int, name: str = "", value: float | None = None) -> str:
+        """Random content, or ``value`` everywhere."""
+        name = name or f"c{len(self.weights)}"
+        drawn = torch.rand(shape, generator=self._random) + 0.5
+        self.weights[name] = drawn if value is None else torch.full(shape, value)
+        return name
+
+    def op(self, kind: str, *inputs: str, **attributes: Literal) -> str:
+        name = f"{kind.split('.')[1]}{len(self.operators)}"
+        self.operators.append(Operator(name, kind, inputs, (f"{name}:0",), attributes))
+        return f"{name}:0"
+
+    def conv(self, x: str, channels: int, out: int, bias: bool = False, groups: int = 1) -> str:
+        weight = self.constant(out, channels // groups, 3, 3)
+        parameters = [weight, self.constant(out)] if bias else [weight]
+        return self.op("aten.convolution", x, *parameters, **CONV, groups=groups)
+
+    def norm(self, x: str, channels: int) -> str:
+        parameters = [self.constant(channels) for _ in range(4)]
+        return self.op("aten.batch_norm", x, *parameters, eps=1e-5)
+
+    def cond(self, condition: str, then: Branch, otherwise: Branch) -> str:
+        name = f"cond{len(self.operators)}"
+        self.operators.append(
+            Operator(
+                name,
+                "braid.cond",
+                (),
+                (f"{name}:0",),
+                host={"condition": condition},
+                branches=(then, otherwise),
+            )
+        )
+        return f"{name}:0"
+
+    def graph(self, *outputs: str) -> tuple[OpGraph, dict[str, Tensor]]:
+        graph = OpGraph(
+            name="drawn",
+            inputs=self.inputs,
+            outputs={f"y{i}": value for i, value in enumerate(outputs)},
+            constants={name: spec_of(tensor) for name, tensor in self.weights.items()},
+            operators=tuple(self.operators),
+        )
+        graph.verify()
+        return graph, self.weights
+
+
+CONV: Mapping[str, Literal] = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
+
+
+def kinds(graph: OpGraph) -> list[str]:
+    return [op.kind.split(".")[1] for op in graph.operators]
+
+
+def epilogue(op: Operator) -> list[str]:
+    """Kinds of the fused steps."""
+    steps = op.attributes.get("epilogue", [])
+    assert isinstance(steps, list)
+    return [str(step[0]).split(".")[1] for step in steps if isinstance(step, list)]
+
+
+def numbers(graph: OpGraph, weights: Weights, seed: int = 0) -> dict[str, Tensor]:
+    """Outputs for random inputs, symbols bound to 2, in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {
+        name: [2 if isinstance(dim, str) else dim for dim in spec.shape]
+        for name, spec in graph.inputs.items()
+    }
+    specs = {name: TensorSpec("FP32", tuple(shape)) for name, shape in shapes.items()}
+    static, constants = specialise(graph, weights, specs)
+    wide = {n: t.double() if t.is_floating_point() else t for n, t in constants.items()}
+    inputs = {name: torch.randn(shapes[name], generator=generator).double() for name in shapes}
+    return interpret(static, wide, inputs)
+
+
+def assert_same_numbers(
+    before: tuple[OpGraph, Weights], after: tuple[OpGraph, Weights], tolerance: float = 1e-6
+) -> None:
+    expected, got = numbers(*before), numbers(*after)
+    assert list(expected) == list(got)
+    for name in expected:
+        torch.testing.assert_close(got[name], expected[name], rtol=tolerance, atol=tolerance)
