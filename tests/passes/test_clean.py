@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import torch
+
 from core.graph import Branch, Operator
 from engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
 from tests.passes.drawing import Drawing, assert_same_numbers, kinds
@@ -89,7 +91,7 @@ def test_dead_operators_and_constants_go() -> None:
 
 def test_a_value_read_only_inside_a_branch_is_alive() -> None:
     net = Drawing(x=["batch", 4])
-    net.weights["yes"] = net.weights["no"] = net.constant(value=1.0) and (net.weights["c0"] > 0)
+    net.weights |= {"yes": torch.tensor(True), "no": torch.tensor(False)}
     shared = net.op("aten.relu", "x")
     arm = Branch((Operator("neg", "aten.neg", (shared,), ("n",)),), ("n",))
     drawn = net.graph(net.cond("yes", arm, Branch((), (shared,))))
