@@ -138,13 +138,15 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         self.hold = threading.Event()  # set: held calls go on
         self.held = threading.Event()  # set by a call that waits for ``hold``
         self.hold_watch = False
+        self.delay_s = 0.0  # before each answer
+        self.truncate = False  # answer tensors that lack their last byte
         self._failures: dict[str, list[Failure]] = {}
         self._server = grpc.server(
             ThreadPoolExecutor(8),
             options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)],
         )
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
 
@@ -262,6 +264,9 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
 
     def _echo(self, request: inference_pb2.InferRequest) -> inference_pb2.InferResponse:
         wanted = set(request.outputs) or {tensor.name for tensor in request.inputs}
+        if self.truncate:
+            for tensor in request.inputs:
+                tensor.data = tensor.data[:-1]
         return inference_pb2.InferResponse(
             model=request.model,
             version=request.version or "1",
@@ -276,6 +281,7 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
     def _enter(self, call: str, context: Any) -> None:
         self.calls.append(call)
         self.metadata.append(dict(context.invocation_metadata()))
+        self.hold.wait(self.delay_s)
         if self._failures.get(call):
             failure = self._failures[call].pop(0)
             _abort(context, failure.code, failure.message, failure.retry_after_ms)

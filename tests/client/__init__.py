@@ -1,0 +1,1 @@
+"""The SDK and the command line, against a fake server."""

@@ -1,0 +1,303 @@
+"""Both clients against the fake server; ``braid`` is the sync one, then the async one."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+import braid_client
+from braid_client import (
+    AsyncClient,
+    BraidError,
+    Client,
+    InferRequest,
+    InvalidArgument,
+    ModelNotFound,
+    NotFound,
+    QueueFull,
+    ResourceExhausted,
+    ScheduleNotFound,
+    ServerError,
+    TensorSpec,
+    Timeouts,
+    Timing,
+    Unavailable,
+    errors,
+)
+from tests.client.conftest import FAST
+from tests.client.fake_server import GRAPH, REQUEST_ID, SCHEDULE, FakeServer
+
+X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
+Code = grpc.StatusCode
+
+
+def test_infer_answers_arrays_and_what_happened(braid: Any) -> None:
+    result = braid.infer("echo", X, version=3, request_id="mine")
+
+    assert np.array_equal(result.outputs["x"], X["x"])
+    assert result.timing == Timing(queue_us=10, compute_us=20, total_us=30)
+    assert (result.batch_size, result.batch_rows, result.plan_id) == (4, 3, "plan-1")
+    assert (result.model, result.version, result.request_id) == ("echo", "3", "mine")
+
+
+def test_only_the_outputs_asked_for_are_wanted(braid: Any) -> None:
+    result = braid.infer("echo", {**X, "y": np.zeros(1)}, outputs=["y"])
+
+    assert list(result.outputs) == ["y"]
+
+
+def test_a_tensor_over_grpcs_default_limit_passes(braid: Any) -> None:
+    array = np.zeros((3, 1024, 1024), np.float32)
+
+    assert braid.infer("echo", {"x": array}).outputs["x"].nbytes == array.nbytes > 4 << 20
+
+
+def test_a_wrong_input_never_reaches_the_server(braid: Any, server: FakeServer) -> None:
+    with pytest.raises(InvalidArgument, match="cannot be sent"):
+        braid.infer("echo", {"x": np.array(["text"])})
+    assert server.calls == []
+
+
+@pytest.mark.parametrize("code", [code for code in Code if code is not Code.OK])
+def test_each_status_is_an_error_of_its_own_class(
+    braid: Any, server: FakeServer, code: grpc.StatusCode
+) -> None:
+    server.fails("ListModels", code, "what happened", times=9)
+
+    with pytest.raises(errors.ERROR_CLASSES[code]) as caught:
+        braid.models()
+
+    assert str(caught.value) == "what happened"
+    assert (caught.value.code, caught.value.request_id) == (code, REQUEST_ID)
+
+
+def test_the_table_of_errors_covers_every_status() -> None:
+    assert set(errors.ERROR_CLASSES) == set(Code) - {Code.OK}
+    assert set(braid_client.__all__) >= {kind.__name__ for kind in errors.ERROR_CLASSES.values()}
+
+
+def test_what_was_not_found_is_told_by_the_class(braid: Any) -> None:
+    with pytest.raises(ModelNotFound, match="no model named 'nobody'"):
+        braid.infer("nobody", X)
+    with pytest.raises(ModelNotFound):
+        braid.delete("nobody")
+    with pytest.raises(ScheduleNotFound):
+        braid.schedule("echo", batch=7)
+    with pytest.raises(NotFound):
+        braid.cancel_job("nothing")
+
+
+def test_inference_is_tried_again_while_the_worker_restarts(braid: Any, server: FakeServer) -> None:
+    server.fails("Infer", Code.UNAVAILABLE, times=3)
+
+    assert np.array_equal(braid.infer("echo", X).outputs["x"], X["x"])
+    assert server.calls == ["Infer"] * 4
+
+
+def test_inference_gives_up_after_the_last_attempt(braid: Any, server: FakeServer) -> None:
+    server.fails("Infer", Code.UNAVAILABLE, times=9)
+
+    with pytest.raises(Unavailable, match="as scripted"):
+        braid.infer("echo", X)
+    assert server.calls == ["Infer"] * FAST.max_attempts
+
+
+def test_a_full_queue_is_tried_again_when_the_server_said(braid: Any, server: FakeServer) -> None:
+    server.fails("Infer", Code.RESOURCE_EXHAUSTED, retry_after_ms="150")
+
+    started = time.monotonic()
+    braid.infer("echo", X)
+
+    assert 0.15 <= time.monotonic() - started < 5
+    assert server.calls == ["Infer"] * 2
+
+
+def test_without_a_hint_an_exhausted_resource_is_not_asked_again(
+    braid: Any, server: FakeServer
+) -> None:
+    server.fails("Infer", Code.RESOURCE_EXHAUSTED)
+
+    with pytest.raises(ResourceExhausted) as caught:
+        braid.infer("echo", X)
+
+    assert not isinstance(caught.value, QueueFull)
+    assert server.calls == ["Infer"]
+
+
+def test_a_hint_beyond_the_deadline_is_not_waited_for(braid: Any, server: FakeServer) -> None:
+    server.fails("Infer", Code.RESOURCE_EXHAUSTED, retry_after_ms="30000")
+
+    started = time.monotonic()
+    with pytest.raises(QueueFull) as caught:
+        braid.infer("echo", X, timeout_s=10)
+
+    assert time.monotonic() - started < 5
+    assert caught.value.retry_after_s == 30.0
+
+
+def test_a_hint_that_is_no_number_is_no_hint(braid: Any, server: FakeServer) -> None:
+    server.fails("Infer", Code.RESOURCE_EXHAUSTED, retry_after_ms="soon")
+
+    with pytest.raises(ResourceExhausted, match="as scripted"):
+        braid.infer("echo", X)
+
+
+def test_reads_are_tried_again_but_deletions_never(braid: Any, server: FakeServer) -> None:
+    server.fails("GetModel", Code.UNAVAILABLE)
+    server.fails("DeleteModel", Code.UNAVAILABLE)
+
+    assert braid.model("echo").name == "echo"
+    with pytest.raises(Unavailable):
+        braid.delete("echo")
+    assert server.calls == ["GetModel", "GetModel", "DeleteModel"]
+
+
+def test_the_deadline_bounds_all_attempts_together(braid: Any, server: FakeServer) -> None:
+    server.delay_s = 0.2
+    server.fails("Infer", Code.UNAVAILABLE, times=9)
+
+    started = time.monotonic()
+    with pytest.raises(BraidError) as caught:
+        braid.infer("echo", X, timeout_s=0.5)
+
+    assert isinstance(caught.value, Unavailable | braid_client.DeadlineExceeded)
+    assert time.monotonic() - started < 2
+    assert len(server.calls) <= 3
+
+
+def test_a_call_without_a_deadline_gets_the_clients(server: FakeServer) -> None:
+    server.delay_s = 1.0
+    with (
+        Client(server.address, timeouts=Timeouts(call_s=0.05)) as braid,
+        pytest.raises(braid_client.DeadlineExceeded),
+    ):
+        braid.models()
+
+
+def test_no_server_is_unavailable() -> None:
+    with Client("127.0.0.1:1", retry=FAST) as braid, pytest.raises(Unavailable) as caught:
+        braid.models()
+    assert caught.value.request_id is None
+
+
+def test_models_and_schedules_are_read(braid: Any) -> None:
+    (model,) = braid.models()
+
+    assert model == braid.model("echo")
+    assert model.inputs == (TensorSpec("x", "FP32", ("batch", 3, 4, 4)),)
+    assert str(model.inputs[0]) == "x: FP32[batch, 3, 4, 4]"
+    assert (model.state, model.batched, model.schedules[0].speedup) == ("SERVING", True, 1.5)
+    assert braid.schedule("echo", 1, "cpu") == (SCHEDULE, GRAPH)
+
+
+def test_a_state_from_a_newer_server_is_unknown_not_an_error(
+    braid: Any, server: FakeServer
+) -> None:
+    server.models["echo"].state = 77  # type: ignore[assignment]
+
+    assert braid.model("echo").state == "UNKNOWN"
+
+
+def test_deletion_removes(braid: Any) -> None:
+    braid.delete("echo")
+
+    assert braid.models() == []
+
+
+def test_metadata_goes_with_every_call(server: FakeServer) -> None:
+    with Client(server.address, metadata=[("authorization", "Bearer t")]) as braid:
+        braid.models()
+        braid.infer("echo", X)
+    assert [sent["authorization"] for sent in server.metadata] == ["Bearer t", "Bearer t"]
+
+
+def test_a_stream_answers_each_request_and_survives_a_bad_one(braid: Any) -> None:
+    requests = [
+        InferRequest("echo", X, request_id="a"),
+        InferRequest("nobody", X, request_id="b"),
+        InferRequest("echo", X),
+    ]
+
+    answers = {answer.request_id: answer for answer in braid.infer_stream(requests)}
+
+    assert len(answers) == 3
+    assert np.array_equal(answers["a"].unwrap().outputs["x"], X["x"])
+    with pytest.raises(ModelNotFound, match="no model named 'nobody'") as caught:
+        answers["b"].unwrap()
+    assert caught.value.request_id == "b"
+
+
+def test_what_the_requests_raise_the_stream_raises(braid: Any) -> None:
+    def requests() -> Iterator[InferRequest]:
+        yield InferRequest("echo", X)
+        raise KeyError("no more pictures")
+
+    with pytest.raises(KeyError, match="no more pictures"):
+        list(braid.infer_stream(requests()))
+
+
+def test_a_stream_that_breaks_is_an_error_and_not_retried(braid: Any, server: FakeServer) -> None:
+    server.fails("InferStream", Code.UNAVAILABLE)
+
+    with pytest.raises(Unavailable):
+        list(braid.infer_stream([InferRequest("echo", X)]))
+    assert server.calls == ["InferStream"]
+
+
+def test_a_malformed_answer_is_that_requests_error(braid: Any, server: FakeServer) -> None:
+    server.truncate = True
+
+    with pytest.raises(ServerError, match="output 'x'"):
+        braid.infer("echo", X)
+    (answer,) = braid.infer_stream([InferRequest("echo", X)])
+    assert isinstance(answer.error, ServerError)
+
+
+async def test_an_async_stream_reads_async_requests(server: FakeServer) -> None:
+    async def requests() -> Any:
+        for n in range(3):
+            await asyncio.sleep(0)
+            yield InferRequest("echo", X, request_id=str(n))
+
+    async with AsyncClient(server.address) as braid:
+        ids = [answer.request_id async for answer in braid.infer_stream(requests())]
+    assert ids == ["0", "1", "2"]
+
+
+async def test_cancelling_a_task_cancels_its_call(server: FakeServer) -> None:
+    server.delay_s = 5.0
+    async with AsyncClient(server.address) as braid:
+        task = asyncio.create_task(braid.infer("echo", X))
+        await asyncio.sleep(0.2)
+        task.cancel()
+        started = time.monotonic()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert time.monotonic() - started < 2
+
+
+async def test_many_calls_are_in_flight_at_once(server: FakeServer) -> None:
+    async with AsyncClient(server.address) as braid:
+        inputs = [{"x": np.full(3, n)} for n in range(50)]
+        results = await asyncio.gather(*(braid.infer("echo", x) for x in inputs))
+    assert [int(result.outputs["x"][0]) for result in results] == list(range(50))
+
+
+def test_both_clients_have_the_same_surface() -> None:
+    def surface(client: type) -> dict[str, list[tuple[str, Any, Any]]]:
+        return {
+            name: [
+                (p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()
+            ]
+            for name, method in vars(client).items()
+            if inspect.isfunction(method) and (not name.startswith("_") or name == "__init__")
+        }
+
+    assert surface(Client) == surface(AsyncClient)
