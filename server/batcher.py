@@ -320,7 +320,7 @@ def _write_rows(
         start = offset + place.offset
         end = start + place.spec.size_bytes
         for piece in pieces:
-            data = piece.request.inputs[name]
+            data: bytes | memoryview = piece.request.inputs[name]
             if piece.rows != piece.request.rows:
                 row = len(data) // piece.request.rows
                 first = piece.first_row * row

@@ -21,12 +21,12 @@ from engine.worker.arena import Arena
 from engine.worker.layout import SlotLayout, slot_layout
 from engine.worker.link import LinkState, WorkerLink, WorkerOptions
 from server.jobs.ports import PlanComparison, StageTiming
+from server.static_values import StaticBytes, StaticValues, static_bytes, static_message
 
 SEQUENTIAL = "sequential"
 """Plan id of the plan that needs no schedule."""
 
 Specs = Mapping[str, TensorSpec]
-StaticValues = Mapping[str, Mapping[str, Any]]  # input -> {"dtype", "shape", "data"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,8 +47,7 @@ class _Model:
     """A loaded model, as far as the front end must know it."""
 
     artefact: Path
-    inputs: Specs  # symbolic
-    static: StaticValues  # what its static inputs held when it was imported
+    static: StaticBytes  # what its static inputs held when it was imported
     profiled: dict[int, dict[str, Any]] = field(default_factory=dict)  # batch size -> call fields
 
 
@@ -102,7 +101,7 @@ class Device:
         graph = await asyncio.to_thread(read_graph, artefact)
         report = await asyncio.to_thread(read_report, artefact)
         await self.link.call("load", digest=digest, path=str(artefact))
-        self._models[digest] = _Model(artefact, graph.inputs, report.static_values)
+        self._models[digest] = _Model(artefact, static_bytes(report.static_values, graph.inputs))
 
     async def unload(self, digest: str) -> None:
         """Forget a model and all its executables."""
@@ -146,10 +145,8 @@ class Device:
 
     # -- for jobs -----------------------------------------------------------------------------
 
-    async def static_graph(
-        self, digest: str, batch_size: int, shapes: Mapping[str, tuple[int, ...]]
-    ) -> OpGraph:
-        """The schedule units of a model at one batch size; ``shapes`` include the batch.
+    async def static_graph(self, digest: str, batch_size: int, inputs: Specs) -> OpGraph:
+        """The schedule units of a model for static ``inputs``, the batch included.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
@@ -157,11 +154,8 @@ class Device:
         model = self._models[digest]
         fields = {
             "digest": digest,
-            "inputs": {
-                name: TensorSpec(spec.dtype, shapes[name]).to_json()
-                for name, spec in model.inputs.items()
-            },
-            "static": model.static,
+            "inputs": {name: spec.to_json() for name, spec in inputs.items()},
+            "static": static_message(model.static, inputs),
         }
         model.profiled[batch_size] = fields
         answer = await self.link.call("describe", **fields)

@@ -45,9 +45,7 @@ def check_request(model: ServedModel, request: wire.InferRequest) -> CheckedRequ
     }
     return CheckedRequest(
         shape_class=ShapeClass(
-            tuple(
-                (name, _one_row(spec) if model.batched else spec) for name, spec in specs.items()
-            ),
+            tuple((name, model.one_row(spec)) for name, spec in specs.items()),
             tuple((name, tensors[name].data) for name in model.static_inputs),
         ),
         rows=symbols[BATCH] if model.batched else 1,
@@ -103,10 +101,6 @@ def _check_tensor(tensor: wire.Tensor, spec: TensorSpec, symbols: dict[str, int]
             f"{spec.dtype}{list(shape)} takes {size}"
         )
     return TensorSpec(spec.dtype, shape)
-
-
-def _one_row(spec: TensorSpec) -> TensorSpec:
-    return TensorSpec(spec.dtype, (1, *spec.shape[1:]))
 
 
 def _wanted(names: Sequence[str], outputs: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,13 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
-
 from core.graph import OpGraph
 from core.plan import StreamPlan
 from core.tensor import TensorSpec
 from engine.importer.report import Report
-from server.device import SEQUENTIAL, Device, Executable, StaticValues
+from server.device import SEQUENTIAL, Device, Executable
+from server.static_values import StaticBytes, static_bytes, static_message
 
 MAX_ON_DEMAND = 32
 """Executables kept for shape classes that were not profiled."""
@@ -34,7 +33,7 @@ class ShapeClass:
     """What requests must have in common to share a batch."""
 
     inputs: tuple[tuple[str, TensorSpec], ...]  # batched models: one row
-    static: tuple[tuple[str, bytes], ...] = ()  # raw content of static inputs
+    static: StaticBytes = ()
 
 
 class ServedModel:
@@ -51,6 +50,7 @@ class ServedModel:
         self.batched = report.batch is not None
         self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}
         self.static_inputs = report.static_inputs
+        self._example_static = static_bytes(report.static_values, graph.inputs)
         self.device = device
         self.batch_sizes: tuple[int, ...] = (1,)
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
@@ -73,6 +73,16 @@ class ServedModel:
         """Batch sizes to form from now on."""
         self.batch_sizes = tuple(sorted(set(sizes))) if self.batched else (1,)
 
+    def profiled_class(self, inputs: Mapping[str, TensorSpec]) -> ShapeClass:
+        """The class of the inputs that jobs measure with, at any batch size."""
+        return ShapeClass(
+            tuple((n, self.one_row(s)) for n, s in inputs.items()), self._example_static
+        )
+
+    def one_row(self, spec: TensorSpec) -> TensorSpec:
+        """A request's input spec without its number of rows."""
+        return TensorSpec(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
+
     async def use_plan(
         self,
         shape_class: ShapeClass,
@@ -84,7 +94,7 @@ class ServedModel:
         ready = await self.device.prepare(
             self.digest,
             self.bound(shape_class, batch_size),
-            _decode_static(shape_class),
+            static_message(shape_class.static, dict(shape_class.inputs)),
             plan,
             plan_id,
         )
@@ -106,7 +116,9 @@ class ServedModel:
         if task is None or (task.done() and (task.cancelled() or task.exception())):
             task = asyncio.create_task(
                 self.device.prepare(
-                    self.digest, self.bound(shape_class, batch_size), _decode_static(shape_class)
+                    self.digest,
+                    self.bound(shape_class, batch_size),
+                    static_message(shape_class.static, dict(shape_class.inputs)),
                 )
             )
             self._on_demand[key] = task
@@ -149,23 +161,3 @@ class ServedModel:
                 if ready in self._retired:
                     self._retired.discard(ready)
                     self._releasing = asyncio.create_task(self.device.release(ready))
-
-
-def _decode_static(shape_class: ShapeClass) -> StaticValues:
-    """The content of static inputs, as the worker takes it."""
-    specs = dict(shape_class.inputs)
-    return {
-        name: {
-            "dtype": specs[name].dtype,
-            "shape": list(specs[name].shape),
-            "data": np.frombuffer(content, _INTEGER_TYPES[specs[name].dtype]).tolist(),
-        }
-        for name, content in shape_class.static
-    }
-
-
-_INTEGER_TYPES = {
-    "BOOL": "?", "UINT8": "u1", "INT8": "i1", "UINT16": "<u2", "INT16": "<i2",
-    "UINT32": "<u4", "INT32": "<i4", "UINT64": "<u8", "INT64": "<i8",
-    "FP32": "<f4", "FP64": "<f8",
-}  # fmt: skip

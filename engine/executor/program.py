@@ -95,7 +95,9 @@ def _registry_kernel(unit: Operator) -> Kernel:
         result = run(*inputs)
         first, *others = (result,) if isinstance(result, Tensor) else result
         for step in steps:
-            first = step(first)
+            result = step(first)
+            assert isinstance(result, Tensor), "an epilogue is unary"
+            first = result
         return (first, *others)
 
     return kernel

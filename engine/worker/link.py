@@ -125,7 +125,8 @@ class WorkerLink(asyncio.Protocol):
 
     def _drop(self, number: int, done: asyncio.Future[Any]) -> None:
         """Tell the worker that nobody waits for a measurement any more."""
-        if done.cancelled() and self._calls.pop(number, None) and self.state is LinkState.UP:
+        waiting = self._calls.pop(number, None)
+        if done.cancelled() and waiting is not None and self.state is LinkState.UP:
             self._send("cancel", {"target": number}).add_done_callback(
                 lambda future: future.cancelled() or future.exception()
             )

@@ -1,0 +1,171 @@
+"""The models that clients know by name, and which of them answer.
+
+    registered (store) ──serve──> ServedModel, sequential ──swap──> scheduled ──remove──> gone
+
+Owns every ServedModel. What may be asked for by name is what the store has registered; a version
+answers from the moment it is imported, and the newest one that answers is the default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from core.errors import (
+    BraidError,
+    ModelLoading,
+    ModelNotFound,
+    PreconditionFailed,
+    VersionNotFound,
+)
+from core.schedule import Schedule
+from engine.importer.report import read_graph, read_report
+from server.batcher import Batcher
+from server.device import Device, Specs
+from server.metrics import Metrics, ModelMetrics
+from server.profiled import profiled_inputs
+from server.served import ServedModel
+from server.store.files import StoreFolder
+from server.store.records import ModelState, ModelVersion
+
+OnServing = Callable[[str, bool], None]
+"""Told a model's name and whether any of its versions answers now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request named: a model that answers, or the reason why none does."""
+
+    metrics: ModelMetrics
+    served: ServedModel | None
+    refusal: BraidError | None = None
+
+    def require(self) -> ServedModel:
+        """The model, or the error."""
+        if self.served is None:
+            assert self.refusal is not None
+            raise self.refusal
+        return self.served
+
+
+@dataclass(slots=True)
+class _Name:
+    """All versions of one name."""
+
+    versions: dict[int, ModelVersion] = field(default_factory=dict)
+    served: dict[int, ServedModel] = field(default_factory=dict)
+
+
+class Catalogue:
+    """Names, versions and what serves them. Belongs to the event loop."""
+
+    def __init__(
+        self, device: Device, batcher: Batcher, folder: StoreFolder, metrics: Metrics
+    ) -> None:
+        self._device = device
+        self._batcher = batcher
+        self._folder = folder
+        self._metrics = metrics
+        self._names: dict[str, _Name] = {}
+        self.on_serving: OnServing = lambda name, serving: None
+
+    def batcher(self, served: ServedModel) -> Batcher:
+        """The queue of the device that a model is on."""
+        assert served.device is self._device
+        return self._batcher
+
+    def for_request(self, name: str, version: str) -> Target:
+        """What a request for ``name`` (and ``version``, "" for the newest) gets."""
+        known = self._names.get(name)
+        if known is None:
+            return Target(self._metrics.unknown, None, ModelNotFound(name))
+        if not version:
+            number = max(known.served, default=max(known.versions))
+        elif version.isascii() and version.isdigit() and int(version) in known.versions:
+            number = int(version)
+        else:
+            missing = VersionNotFound(name, version, tuple(sorted(known.versions)))
+            return Target(self._metrics.unknown, None, missing)
+        metrics = self._metrics.find_model(name, number)
+        served = known.served.get(number)
+        refusal = None if served else _refusal(known.versions[number])
+        return Target(metrics, served, refusal)
+
+    def served_version(self, name: str, version: int) -> ServedModel | None:
+        """The serving side of one version, if it answers."""
+        known = self._names.get(name)
+        return known.served.get(version) if known else None
+
+    def register(self, model: ModelVersion) -> None:
+        """Know a version, or its new state."""
+        self._names.setdefault(model.name, _Name()).versions[model.version] = model
+        self._metrics.add_model(model.name, model.version)
+
+    async def serve(self, model: ModelVersion) -> None:
+        """Let a loaded model answer, sequentially; does nothing if it does already.
+
+        Raises:
+            InvalidRequest: it cannot run at the shapes it was registered for.
+        """
+        self.register(model)
+        known = self._names[model.name]
+        if model.version in known.served:
+            return
+        artefact = self._folder.artefact(model.sha256)
+        graph = await asyncio.to_thread(read_graph, artefact)
+        report = await asyncio.to_thread(read_report, artefact)
+        served = ServedModel(model.name, model.version, graph, report, self._device)
+        served.offer_batch_sizes(model.options.batch_sizes)
+        inputs = profiled_inputs(graph.inputs, report, model.options.input_shapes, 1)
+        for batch_size in served.batch_sizes:
+            await served.use_plan(served.profiled_class(inputs), batch_size)
+        known.served[model.version] = served
+        self.on_serving(model.name, True)
+
+    async def swap(
+        self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
+    ) -> None:
+        """Let batches formed from now on run ``schedule.plan``.
+
+        Raises:
+            InvalidArtefact: the plan does not fit the model; the old plan stays.
+            PreconditionFailed: the model does not answer (any more).
+        """
+        assert device == self._device.name
+        served = self.served_version(model.name, model.version)
+        if served is None:
+            raise PreconditionFailed(f"{model.name} version {model.version} does not serve")
+        await served.use_plan(
+            served.profiled_class(inputs), schedule.key.batch_size, schedule.plan, schedule.id
+        )
+
+    async def remove(self, name: str, version: int) -> None:
+        """Stop taking requests, finish the accepted ones, then forget the version."""
+        known = self._names[name]
+        known.versions.pop(version, None)
+        served = known.served.pop(version, None)
+        if not known.versions:
+            del self._names[name]
+        if not known.served:
+            self.on_serving(name, False)
+        if served is not None:
+            await self._batcher.drain(served)
+            self._batcher.forget(served)
+            if not self._digest_is_served(served.digest):
+                await self._device.unload(served.digest)
+        self._metrics.remove_model(name, version)
+
+    def _digest_is_served(self, digest: str) -> bool:
+        return any(
+            served.digest == digest
+            for known in self._names.values()
+            for served in known.served.values()
+        )
+
+
+def _refusal(model: ModelVersion) -> BraidError:
+    label = f"model {model.name!r} version {model.version}"
+    if model.state is ModelState.FAILED:
+        return PreconditionFailed(f"{label} could not be imported: {model.message}")
+    return ModelLoading(f"{label} is being imported; watch its job, or try again in a moment")

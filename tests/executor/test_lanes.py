@@ -1,0 +1,149 @@
+"""Executors against the plain interpreter: any legal plan gives the same numbers."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from core.graph import OpGraph, Operator
+from core.plan import Launch, StreamPlan, sequential_plan, verify_plan
+from core.tensor import TensorSpec
+from engine.executor.cpu import CpuExecutor
+from engine.executor.lanes import lay_out
+from engine.executor.program import Program, bind
+from engine.specialise import interpret
+
+SPEC = TensorSpec("FP32", (1, 8, 6, 6))
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[CpuExecutor]:
+    made = CpuExecutor(threads=3)
+    with torch.inference_mode():
+        yield made
+    made.close()
+
+
+def random_graph(seed: int, units: int) -> tuple[OpGraph, dict[str, torch.Tensor]]:
+    """Convolutions with ReLU and additions; every unit reads one or two earlier values."""
+    rng = random.Random(seed)
+    generator = torch.Generator().manual_seed(seed)
+    values, operators, constants = ["x"], [], {}
+    for index in range(units):
+        name = f"v{index}"
+        if rng.random() < 0.5:
+            weight = f"w{index}"
+            constants[weight] = torch.randn(8, 8, 3, 3, generator=generator) * 0.1
+            attributes = {
+                "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
+                "output_padding": [0, 0], "groups": 1, "epilogue": [["aten.relu"]],
+            }  # fmt: skip
+            reads: tuple[str, ...] = (rng.choice(values), weight, "")
+            operators.append(Operator(name, "aten.convolution", reads, (name,), attributes))
+        else:
+            reads = (rng.choice(values), rng.choice(values))
+            operators.append(Operator(name, "aten.add", reads, (name,)))
+        values.append(name)
+    graph = OpGraph(
+        name="random",
+        inputs={"x": SPEC},
+        outputs={"last": values[-1], "middle": values[units // 2]},
+        constants={n: TensorSpec("FP32", tuple(w.shape)) for n, w in constants.items()},
+        operators=tuple(operators),
+        specs=dict.fromkeys(values[1:], SPEC),
+    )
+    graph.verify()
+    return graph, constants
+
+
+def random_plan(graph: OpGraph, seed: int, barriers: bool) -> StreamPlan:
+    """Random streams; each unit waits for its predecessors on other streams."""
+    rng = random.Random(seed)
+    stream = [rng.randrange(4) for _ in graph.operators]
+    cuts = [i for i in range(1, len(graph)) if barriers and rng.random() < 0.3]
+    launches = []
+    for unit, needed in enumerate(graph.predecessors()):
+        start = max((cut for cut in cuts if cut <= unit), default=0)
+        waits = tuple(n for n in needed if stream[n] != stream[unit] and n >= start)
+        launches.append(Launch(unit, stream[unit], waits))
+    plan = StreamPlan(tuple(launches), streams=4, barriers=tuple(cuts))
+    verify_plan(plan, graph.predecessors())
+    return plan
+
+
+@pytest.mark.parametrize("barriers", [True, False])
+@pytest.mark.parametrize("seed", range(10))
+def test_any_plan_gives_the_interpreter_s_numbers(
+    executor: CpuExecutor, seed: int, barriers: bool
+) -> None:
+    graph, constants = random_graph(seed, units=20)
+    inputs = {"x": torch.randn(1, 8, 6, 6, generator=torch.Generator().manual_seed(seed))}
+    program = bind(graph, constants, {})
+    segments = lay_out(program, random_plan(graph, seed, barriers), executor.threads)
+
+    got = executor.run(program, segments, inputs)
+
+    for name, expected in interpret(graph, constants, inputs).items():
+        torch.testing.assert_close(got[name], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_intermediates_are_released_after_their_last_reader(executor: CpuExecutor) -> None:
+    graph, constants = random_graph(3, units=12)
+    program = bind(graph, constants, {})
+    env = program.environment({"x": torch.randn(1, 8, 6, 6)})
+
+    for segment in lay_out(program, sequential_plan(12), executor.threads):
+        executor.run_segment(segment, env)
+
+    kept = {name for name, slot in program.slots.items() if env[slot] is not None}
+    assert kept == {"x", *constants, *graph.outputs.values()}
+
+
+def test_a_failing_lane_raises_its_own_error_and_leaves_the_executor_usable(
+    executor: CpuExecutor,
+) -> None:
+    graph = OpGraph(
+        name="two lanes",
+        inputs={"x": SPEC, "index": TensorSpec("INT64", (1,))},
+        outputs={"a": "a", "b": "b"},
+        constants={},
+        operators=(
+            Operator("a", "aten.relu", ("x",), ("a",)),
+            Operator("b", "braid.gather", ("x", "index"), ("b",), {"axis": 1}),
+        ),
+        specs={"a": SPEC, "b": TensorSpec("FP32", (1, 1, 6, 6))},
+    )
+    program = bind(graph, {}, {})
+    plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
+    segments = lay_out(program, plan, executor.threads)
+    x = torch.randn(1, 8, 6, 6)
+
+    with pytest.raises((IndexError, RuntimeError), match="out of"):
+        executor.run(program, segments, {"x": x, "index": torch.tensor([99])})
+    got = executor.run(program, segments, {"x": x, "index": torch.tensor([2])})
+
+    torch.testing.assert_close(got["b"], x[:, 2:3])
+
+
+def test_threads_go_where_the_work_is() -> None:
+    program = _one_heavy_one_light()
+
+    (segment,) = lay_out(program, StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2), threads=4)
+
+    assert segment.threads == (3, 1)
+
+
+def _one_heavy_one_light() -> Program:
+    big, small = TensorSpec("FP32", (1, 64, 56, 56)), TensorSpec("FP32", (1, 8, 6, 6))
+    graph = OpGraph(
+        "two", {"x": big, "y": small}, {"a": "a", "b": "b"}, {},
+        (
+            Operator("a", "aten.relu", ("x",), ("a",)),
+            Operator("b", "aten.relu", ("y",), ("b",)),
+        ),
+        {"a": big, "b": small},
+    )  # fmt: skip
+    return bind(graph, {}, {})

@@ -1,0 +1,89 @@
+"""The arena and the frames: what both processes rely on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import DeviceOutOfMemory
+from core.tensor import TensorSpec
+from engine.worker.arena import Arena
+from engine.worker.frames import FrameDecoder, encode
+from engine.worker.layout import ALIGNMENT, slot_layout
+
+SIZE = 64 * 1024
+
+
+@pytest.fixture
+def arena() -> Iterator[Arena]:
+    made = Arena(SIZE)
+    yield made
+    made.close()
+
+
+@given(steps=st.lists(st.tuples(st.booleans(), st.integers(1, 9000)), max_size=60))
+def test_regions_never_overlap_and_all_space_comes_back(steps: list[tuple[bool, int]]) -> None:
+    arena = Arena(SIZE)
+    held: dict[int, int] = {}
+    for take, size in steps:
+        if take:
+            offset = arena.allocate(size)
+            if offset is not None:
+                assert offset % ALIGNMENT == 0
+                assert offset + size <= SIZE
+                assert all(offset + size <= o or o + s <= offset for o, s in held.items())
+                held[offset] = size
+        elif held:
+            offset = list(held)[size % len(held)]
+            del held[offset]
+            arena.release(offset)
+    for offset in held:
+        arena.release(offset)
+    assert arena.used_bytes == 0
+    assert arena.allocate(SIZE) == 0
+    arena.release(0)
+    arena.close()
+
+
+def test_a_full_arena_says_wait_and_an_impossible_size_says_why(arena: Arena) -> None:
+    assert arena.allocate(SIZE) == 0
+    assert arena.allocate(1) is None
+    with pytest.raises(DeviceOutOfMemory, match="BRAID_SHARED_MEMORY_BYTES"):
+        arena.allocate(SIZE + 1)
+
+
+def test_layout_is_aligned_and_in_order() -> None:
+    layout = slot_layout(
+        {"a": TensorSpec("INT8", (3,)), "b": TensorSpec("FP32", (2, 5))},
+        {"y": TensorSpec("FP64", ())},
+    )
+
+    assert [layout.inputs["a"].offset, layout.inputs["b"].offset] == [0, 64]
+    assert layout.outputs["y"].offset == 128
+    assert layout.size_bytes == 192
+
+
+@given(
+    messages=st.lists(st.dictionaries(st.text(max_size=5), st.integers()), max_size=6),
+    cut=st.integers(1, 40),
+)
+def test_frames_survive_any_chunking(messages: list[dict[str, int]], cut: int) -> None:
+    stream = b"".join(encode(message) for message in messages)
+    decoder = FrameDecoder()
+
+    found = [
+        message
+        for start in range(0, len(stream), cut)
+        for message in decoder.feed(stream[start : start + cut])
+    ]
+
+    assert found == json.loads(json.dumps(messages))
+
+
+def test_a_frame_over_the_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="over"):
+        list(FrameDecoder().feed(b"\xff\xff\xff\xff{}"))
