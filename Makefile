@@ -38,9 +38,9 @@ bench: $(READY)
 
 # On a machine with an NVIDIA GPU, with whatever python has torch there: make gpu PYTHON=python3
 gpu:
-	@$(PYTHON) -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null \
-	    && $(PYTHON) -m pytest -m gpu \
-	    || echo "no NVIDIA GPU (or no torch that sees one) here: nothing was run"
+	@if $(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
+	then $(PYTHON) -m pytest -m gpu; \
+	else echo "no NVIDIA GPU (or no torch that sees one) here: nothing was run"; fi
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
