@@ -89,7 +89,8 @@ class Provenance:
     search_seconds: float = 0.0
     gap: float | None = None  # proven relative distance to the optimum; 0.0 = exact
     max_abs_error: float | None = None  # outputs against the sequential fp32 reference
-    tolerance: float | None = None
+    max_rel_error: float | None = None  # the same, relative to the largest element
+    tolerance: float | None = None  # what ``max_rel_error`` may be
     promoted: bool = True  # False: the sequential plan serves, and ``reason`` says why
     reason: str = ""
     software: Mapping[str, str] = field(default_factory=dict)

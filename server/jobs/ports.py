@@ -12,7 +12,7 @@ Any call may raise core.errors. ``Unavailable`` means: again in a moment (a work
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +20,8 @@ from core.graph import OpGraph
 from core.plan import StreamPlan
 from core.schedule import Schedule, Stage
 from core.tensor import TensorSpec
-from server.store.records import ModelVersion, PlannerChoice
+from scheduler.options import PlannerOptions
+from server.store.records import ModelVersion
 
 Specs = Mapping[str, TensorSpec]
 """Static input specs by input name, the batch included."""
@@ -67,7 +68,6 @@ class PlannedModel:
     predicted_us: float | None = None
     search_seconds: float = 0.0
     gap: float | None = None  # proven relative distance to the optimum
-    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 MeasureStages = Callable[[Sequence[StageQuery]], Awaitable[Sequence[float]]]
@@ -97,6 +97,10 @@ class Device(Protocol):
     def device_key(self) -> str:
         """What a measurement on this device depends on."""
 
+    @property
+    def software(self) -> Mapping[str, str]:
+        """Versions of what runs there, by name."""
+
     async def load(self, digest: str, artefact: Path) -> None:
         """Load an artefact; does nothing if it is loaded."""
 
@@ -114,13 +118,20 @@ class Planner(Protocol):
     """Finds a plan, asking for the stage latencies it needs, several at a time."""
 
     async def __call__(
-        self, graph: OpGraph, choice: PlannerChoice, measure: MeasureStages
+        self, graph: OpGraph, options: PlannerOptions, measure: MeasureStages
     ) -> PlannedModel:
-        """Plan one static graph. Asks for each signature at most once."""
+        """Plan one static graph. Asks for each signature at most once.
+
+        Raises:
+            BraidError: the graph is too big for the search, or the planner failed.
+        """
 
 
 class Catalogue(Protocol):
     """What answers requests."""
+
+    def register(self, model: ModelVersion) -> None:
+        """Know a version, or its new state."""
 
     async def serve(self, model: ModelVersion) -> None:
         """Let a loaded model answer with its sequential plan; does nothing if it does already."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidRequest
+from scheduler.options import PlannerOptions
 
 MAX_BATCH_SIZE = 4096
 MAX_BATCH_SIZES = 32
@@ -58,31 +59,11 @@ _ENDED = frozenset({JobState.READY, JobState.FAILED, JobState.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)
-class PlannerChoice:
-    """Which planner, and how it may prune."""
-
-    name: str = "ios"
-    max_group_ops: int = 3  # r: operators of one group
-    max_groups: int = 8  # s: groups of one stage
-
-    def __post_init__(self) -> None:
-        if self.max_group_ops < 1 or self.max_groups < 1:
-            raise InvalidRequest("max_group_ops and max_groups are at least 1")
-
-    @property
-    def text(self) -> str:
-        """Canonical text, part of a schedule's key, e.g. ``ios(r=3,s=8)``."""
-        if self.name == "sequential":
-            return self.name
-        return f"{self.name}(r={self.max_group_ops},s={self.max_groups})"
-
-
-@dataclass(frozen=True, slots=True)
 class RegistrationOptions:
     """What to schedule a model for. Equal options for equal bytes are the same registration."""
 
     batch_sizes: tuple[int, ...] = (1,)  # ascending; ignored for models without a batch
-    planner: PlannerChoice = field(default_factory=PlannerChoice)
+    planner: PlannerOptions = field(default_factory=PlannerOptions)
     # Input -> whole shape, batch as 1, for inputs with open extents.
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -101,10 +82,9 @@ class RegistrationOptions:
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, the inverse of ``options_from_json``."""
-        planner = {name: getattr(self.planner, name) for name in PlannerChoice.__slots__}
         return {
             "batch_sizes": list(self.batch_sizes),
-            "planner": planner,
+            "planner": self.planner.text,
             "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
         }
 
@@ -113,7 +93,7 @@ def options_from_json(document: Mapping[str, Any]) -> RegistrationOptions:
     """Read what ``RegistrationOptions.to_json`` wrote."""
     return RegistrationOptions(
         tuple(document["batch_sizes"]),
-        PlannerChoice(**document["planner"]),
+        PlannerOptions.parse(document["planner"]),
         {name: tuple(shape) for name, shape in document["input_shapes"].items()},
     )
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, Self, TypeVar
 
@@ -82,8 +83,11 @@ class Store:
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a blocking method on the store's thread. It runs even if the caller is cancelled."""
-        future = self._thread.submit(function, *args, **kwargs)
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(self.submit(function, *args, **kwargs))
+
+    def submit(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Ask for a blocking method to be run on the store's thread, without waiting for it."""
+        return self._thread.submit(function, *args, **kwargs)
 
     def _recover(self) -> None:
         """Finish deletions that a crash cut off, and remove files nobody needs."""
@@ -223,13 +227,21 @@ class Store:
         with self._engine.begin() as connection:
             jobs.save(connection, job)
 
-    def end_job(self, job: Job, unserved: str = "") -> None:
-        """Store a job's last state; a model that it never made serve is FAILED from now on."""
+    def end_job(self, job: Job) -> ModelVersion | None:
+        """Store a job's last state; a model that it never made serve is FAILED from then on.
+
+        Returns the model as it is now, or None if it was deleted.
+        """
         assert job.state.has_ended
         with self._engine.begin() as connection:
             jobs.save(connection, job)
-            if unserved:
-                models.set_state(connection, job.model, job.version, ModelState.FAILED, unserved)
+            present = {model.version: model for model in models.present(connection, job.model)}
+            model = present.get(job.version)
+            if model is None or model.state is not ModelState.LOADING:
+                return model
+            failed = replace(model, state=ModelState.FAILED, message=job.message)
+            models.set_state(connection, job.model, job.version, failed.state, failed.message)
+            return failed
 
     # Schedules and measurements.
 

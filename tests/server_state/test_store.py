@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -25,11 +26,11 @@ from core.errors import (
 )
 from core.plan import sequential_plan
 from core.schedule import Schedule, ScheduleKey, Stage
+from scheduler.options import PlannerOptions
 from server.store.plans import Measurement
 from server.store.records import (
     JobState,
     ModelState,
-    PlannerChoice,
     ReceivedUpload,
     Registration,
     RegistrationOptions,
@@ -70,11 +71,10 @@ def register(
         received.path.unlink(missing_ok=True)
 
 
-def end(store: Store, made: Registration, state: JobState, unserved: str = "") -> None:
+def end(store: Store, made: Registration, state: JobState) -> None:
     if state is JobState.READY:
         store.set_model_state(made.model.name, made.model.version, ModelState.SERVING)
-    ended = type(made.job)(made.job.id, made.job.model, made.job.version, state)
-    store.end_job(ended, unserved)
+    store.end_job(replace(made.job, state=state, message="why"))
 
 
 def import_done(store: Store, sha256: str) -> Path:
@@ -269,8 +269,9 @@ def test_registering_again_after_a_failure_tries_the_same_version_again(
     store: Store, state: JobState
 ) -> None:
     first = register(store)
-    end(store, first, state, unserved="the import failed")
-    assert store.find_model("lenet", 1).state is ModelState.FAILED
+    end(store, first, state)
+    failed = store.find_model("lenet", 1)
+    assert (failed.state, failed.message) == (ModelState.FAILED, "why")
 
     again = register(store)
 
@@ -283,7 +284,7 @@ def test_registering_again_after_a_failure_tries_the_same_version_again(
     "options",
     [
         RegistrationOptions(batch_sizes=(1, 4)),
-        RegistrationOptions(planner=PlannerChoice(max_groups=2)),
+        RegistrationOptions(planner=PlannerOptions(max_groups=2)),
         RegistrationOptions(input_shapes={"x": (1, 3, 48, 320)}),
     ],
 )
@@ -451,10 +452,10 @@ def test_an_upload_goes_when_no_job_needs_it(store: Store) -> None:
     first, second = register(store, "a"), register(store, "b")
     path = store.folder.upload(first.model.sha256)
 
-    end(store, first, JobState.FAILED, unserved="no")
+    end(store, first, JobState.FAILED)
     store.discard_upload(first.model.sha256)
     assert path.exists()
-    end(store, second, JobState.FAILED, unserved="no")
+    end(store, second, JobState.FAILED)
     store.discard_upload(first.model.sha256)
 
     assert not path.exists()
