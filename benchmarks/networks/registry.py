@@ -23,15 +23,19 @@ from benchmarks.networks.weights import build_seeded
 class Network:
     """A network that can be built and fed without knowing which one it is.
 
-    ``build(seed)`` returns it in eval mode with seeded weights. ``draw(batch, generator)`` returns
-    its inputs, dimension 0 of each being the batch; rows differ from one another.
+    ``construct()`` returns it with torch's own initial weights, ``build(seed)`` ready to run.
+    ``draw(batch, generator)`` returns its inputs: dimension 0 of each is the batch, rows differ.
     """
 
     name: str
-    build: Callable[[int], nn.Module]
+    construct: Callable[[], nn.Module]
     draw: Callable[[int, torch.Generator], tuple[Tensor, ...]]
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
+
+    def build(self, seed: int = 0) -> nn.Module:
+        """The network in eval mode with seeded weights."""
+        return build_seeded(self.construct, seed)
 
     def example_inputs(self, batch: int, *, seed: int = 0) -> tuple[Tensor, ...]:
         """Inputs in the order of ``input_names``; the same for the same batch and seed."""
@@ -56,8 +60,7 @@ def _images(side: int) -> Callable[[int, torch.Generator], tuple[Tensor, ...]]:
 
 
 def _classifier(name: str, construct: Callable[[], nn.Module], side: int) -> Network:
-    build = functools.partial(build_seeded, construct)
-    return Network(name, build, _images(side), ("image",), ("logits",))
+    return Network(name, construct, _images(side), ("image",), ("logits",))
 
 
 def _squeezenet_bypass() -> nn.Module:
@@ -90,7 +93,7 @@ NETWORKS: Mapping[str, Network] = {
         _classifier("resnet50", ResNet50, 224),
         Network(
             "bert_base",
-            functools.partial(build_seeded, BertEncoder),
+            BertEncoder,
             _tokens,
             ("input_ids", "attention_mask"),
             ("last_hidden_state",),
