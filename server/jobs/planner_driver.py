@@ -1,0 +1,169 @@
+"""The server's side of a planner process: start it, answer its questions, end it.
+
+    registration ──> PlannerProcess ──spawn, JSON lines──> server.jobs.planner_process
+                          └──asks──> MeasureStages
+
+Guarantees: however the call ends (plan, failure, crash, time limit, cancellation), the process
+is gone. Its crash fails this one call only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import core
+from core.errors import BraidError
+from core.graph import OpGraph, graph_to_json
+from core.plan import plan_from_json
+from core.schedule import Stage
+from scheduler.options import PlannerOptions
+from server.jobs.ports import MeasureStages, PlannedModel, StageQuery
+
+log = logging.getLogger("braid.jobs.planner")
+
+MODULE = "server.jobs.planner_process"
+MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
+STDERR_TAIL_BYTES = 8 << 10
+
+
+class PlanningFailed(BraidError):
+    """The planner ended without a plan; the message gives the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerProcess:
+    """A ``ports.Planner`` that runs each search in a process of its own."""
+
+    memory_bytes: int
+    search_seconds: float  # from one question to the next, or to the plan
+    module: str = MODULE
+
+    async def __call__(
+        self, graph: OpGraph, options: PlannerOptions, measure: MeasureStages
+    ) -> PlannedModel:
+        """Plan one static graph.
+
+        Raises:
+            PlanningFailed: too big for the search, out of memory or time, or a crash.
+        """
+        async with self._process() as child:
+            await child.send({"graph": graph_to_json(graph), "options": options.text})
+            while True:
+                message = await self._receive(child)
+                if "measure" in message:
+                    latencies = await measure([_query(item) for item in message["measure"]])
+                    await child.send({"latencies_us": list(latencies)})
+                elif "planned" in message:
+                    return _planned(message["planned"])
+                else:
+                    raise PlanningFailed(message["message"])
+
+    async def _receive(self, child: _Child) -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(self.search_seconds):
+                line = await child.receive()
+        except TimeoutError:
+            raise PlanningFailed(
+                f"the planner searched for more than {self.search_seconds:g} s; lower its limits "
+                "r and s, or raise BRAID_PLANNER_SEARCH_SECONDS on the server"
+            ) from None
+        if not line:
+            raise PlanningFailed(await child.post_mortem())
+        message: dict[str, Any] = json.loads(line)
+        return message
+
+    @asynccontextmanager
+    async def _process(self) -> AsyncIterator[_Child]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-P", "-m", self.module, f"--memory-bytes={self.memory_bytes}"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            env=_environment(),
+            limit=MAX_LINE_BYTES,
+        )
+        child = _Child(process)
+        try:
+            yield child
+        finally:
+            await asyncio.shield(child.end())
+
+
+class _Child:
+    """A planner process, and the end of what it printed."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._process = process
+        self._stdin, self._stdout = process.stdin, process.stdout
+        self._tail = bytearray()
+        self._drain = asyncio.create_task(self._keep_tail())
+
+    async def send(self, document: dict[str, Any]) -> None:
+        """Send one message; that the child is dead shows when it does not answer."""
+        with suppress(ConnectionError):
+            self._stdin.write(json.dumps(document).encode() + b"\n")
+            await self._stdin.drain()
+
+    async def receive(self) -> bytes:
+        """One line, or nothing if the child has ended."""
+        line = await self._stdout.readline()
+        return line if line.endswith(b"\n") else b""
+
+    async def post_mortem(self) -> str:
+        """Say how it ended, and log what it printed."""
+        await self._drain
+        code = await self._process.wait()
+        printed = self._tail.decode(errors="replace")
+        log.error("planner process crashed", extra={"exit_code": code, "stderr_tail": printed})
+        return f"the planner process crashed (exit code {code}); the server's log has the details"
+
+    async def end(self) -> None:
+        """Kill it, if it lives, and wait for its end."""
+        with suppress(ProcessLookupError):
+            self._process.kill()
+        self._stdin.close()
+        await self._drain
+        await self._process.wait()
+
+    async def _keep_tail(self) -> None:
+        assert self._process.stderr is not None
+        while chunk := await self._process.stderr.read(4096):
+            self._tail += chunk
+            del self._tail[:-STDERR_TAIL_BYTES]
+
+
+def _environment() -> dict[str, str]:
+    """The child finds Braid where this process found it, and nothing in the working folder."""
+    root = str(Path(core.__file__).resolve().parents[1])
+    return {**os.environ, "PYTHONPATH": root, "PYTHONIOENCODING": "utf-8"}
+
+
+def _query(item: Any) -> StageQuery:
+    signature, groups, strategy = item
+    return StageQuery(signature, Stage(tuple(map(tuple, groups)), strategy))
+
+
+def _planned(document: dict[str, Any]) -> PlannedModel:
+    return PlannedModel(
+        planner=document["planner"],
+        plan=plan_from_json(document["plan"]),
+        stages=tuple(
+            Stage(tuple(map(tuple, groups)), strategy, latency_us)
+            for groups, strategy, latency_us in document["stages"]
+        ),
+        predicted_us=document["predicted_us"],
+        search_seconds=document["search_seconds"],
+        gap=document["gap"],
+    )

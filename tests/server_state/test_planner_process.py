@@ -1,0 +1,155 @@
+"""The planner as a real child process, with a fake device."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+import psutil
+import pytest
+
+from core.graph import Operator, OpGraph
+from core.plan import verify_plan
+from core.schedule import Stage
+from core.tensor import TensorSpec
+from scheduler.cost import OperatorLatencies
+from scheduler.options import PlannerOptions
+from scheduler.planners import plan
+from server.jobs.planner_driver import PlannerProcess, PlanningFailed
+from server.jobs.ports import StageQuery
+
+SPEC = TensorSpec("FP32", (1, 8))
+
+
+def graph(edges: Mapping[str, Sequence[str]], name: str = "g") -> OpGraph:
+    """One relu-like unit a name, reading from the named ones ("x" is the input)."""
+    operators = tuple(
+        Operator(unit, "aten.cat", tuple(reads), (unit,), {"dim": number})
+        for number, (unit, reads) in enumerate(edges.items())
+    )
+    last = list(edges)[-1]
+    return OpGraph(name, {"x": SPEC}, {"y": last}, {}, operators, dict.fromkeys(edges, SPEC))
+
+
+#   a ──> b ──> d
+#    └──> c ──┘
+DIAMOND = graph({"a": "x", "b": "a", "c": "a", "d": "bc"})
+COST = OperatorLatencies((1.0, 5.0, 4.0, 1.0), group_overhead_us=0.1)
+
+
+class FakeDevice:
+    """Answers from a table and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[list[StageQuery]] = []
+
+    async def measure(self, queries: Sequence[StageQuery]) -> list[float]:
+        self.asked.append(list(queries))
+        return [COST.stage_latency_us(query.stage) for query in queries]
+
+
+def planner(module: str = "server.jobs.planner_process", seconds: float = 30.0) -> PlannerProcess:
+    return PlannerProcess(memory_bytes=4 << 30, search_seconds=seconds, module=module)
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+async def test_a_plan_from_the_process_is_the_plan_made_here() -> None:
+    device = FakeDevice()
+
+    found = await planner()(DIAMOND, PlannerOptions(), device.measure)
+
+    here = plan(DIAMOND, COST, PlannerOptions())
+    assert [stage.groups for stage in found.stages] == [((0,),), ((1,), (2,)), ((3,),)]
+    assert (found.plan, found.predicted_us) == (here.plan, here.predicted_us)
+    assert (found.planner, found.gap) == ("ios", 0.0)
+    verify_plan(found.plan, DIAMOND.predecessors())
+    assert not children()
+
+
+async def test_each_signature_is_asked_once_and_all_together() -> None:
+    device = FakeDevice()
+
+    await planner()(DIAMOND, PlannerOptions(), device.measure)
+
+    (queries,) = device.asked
+    assert len({query.signature for query in queries}) == len(queries)
+    assert Stage(((1,), (2,))) in [query.stage for query in queries]
+
+
+async def test_cancelling_ends_the_process() -> None:
+    asked = asyncio.Event()
+
+    async def never(_: Sequence[StageQuery]) -> list[float]:
+        asked.set()
+        await asyncio.sleep(3600)
+        return []
+
+    task = asyncio.create_task(planner()(DIAMOND, PlannerOptions(), never))
+    await asked.wait()
+    assert len(children()) == 1
+
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+    assert task.cancelled()
+    assert not children()
+
+
+async def test_a_crash_of_the_process_is_a_failed_plan() -> None:
+    async def kill(_: Sequence[StageQuery]) -> list[float]:
+        for child in children():
+            child.kill()
+        return [1.0]
+
+    with pytest.raises(PlanningFailed, match="exit code -9"):
+        await planner()(DIAMOND, PlannerOptions(), kill)
+
+
+async def test_a_bug_in_the_process_is_logged_here(caplog: pytest.LogCaptureFixture) -> None:
+    async def too_few(_: Sequence[StageQuery]) -> list[float]:
+        return []
+
+    with pytest.raises(PlanningFailed, match="crashed .exit code 1.*server's log"):
+        await planner()(DIAMOND, PlannerOptions(), too_few)
+
+    assert "ValueError" in str(vars(caplog.records[-1])["stderr_tail"])
+
+
+async def test_a_graph_that_planners_cannot_read_is_a_failed_plan() -> None:
+    unspecialised = OpGraph("g", {"x": SPEC}, {"y": "a"}, {}, DIAMOND.operators[:1])
+
+    with pytest.raises(PlanningFailed, match="specialise the graph"):
+        await planner()(unspecialised, PlannerOptions(), FakeDevice().measure)
+
+
+async def test_a_search_without_end_is_ended() -> None:
+    with pytest.raises(PlanningFailed, match=r"searched for more than 0.01 s"):
+        await planner(seconds=0.01)(DIAMOND, PlannerOptions(), FakeDevice().measure)
+
+    assert not children()
+
+
+async def test_out_of_memory_says_so() -> None:
+    leaves = [f"u{n}" for n in range(22)]
+    wide = graph({**dict.fromkeys(leaves, "x"), "last": leaves})
+    options = PlannerOptions(max_group_ops=None, max_groups=None, max_block_ops=None)
+
+    with pytest.raises(PlanningFailed, match="memory|too big|search takes at most"):
+        await PlannerProcess(64 << 20, 30.0)(wide, options, FakeDevice().measure)
+
+
+async def test_a_server_that_is_gone_ends_the_process() -> None:
+    reading, writing = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "server.jobs.planner_process", "--memory-bytes=4000000000"),
+        stdin=reading,
+    )
+    os.close(reading)
+    os.close(writing)
+
+    assert await asyncio.wait_for(process.wait(), 10) == 3
