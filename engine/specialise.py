@@ -21,6 +21,7 @@ from core.errors import InvalidRequest
 from core.graph import Branch, Literal, Operator, OpGraph
 from core.tensor import TensorSpec
 from engine.ops.dtypes import spec_of, torch_dtype
+from engine.ops.evaluation import attempt, meta_like
 from engine.ops.registry import call, op
 
 COND = "braid.cond"
@@ -28,7 +29,6 @@ IDENTITY = "braid.identity"
 
 HOST_ELEMENTS = 2**24  # most elements of a tensor evaluated on the host
 FOLDED_ELEMENTS = 2**16  # most elements of shape arithmetic kept as a new constant
-TENSOR_BYTES = 2**36  # a tensor larger than this is a broken or hostile model
 
 
 def static_inputs(template: OpGraph) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def specialise(
     """
     _check_inputs(template, inputs)
     walk = _Walk(template, weights, inputs, static_values or {})
-    with torch.inference_mode():
+    with torch.no_grad():
         walk.run(template.operators, {})
     return walk.result()
 
@@ -127,7 +127,7 @@ class _Walk:
         self._weights = weights
         self._inputs = inputs
         self._meta = {name: _meta(spec) for name, spec in inputs.items()}
-        self._meta |= {name: _meta_like(tensor) for name, tensor in weights.items()}
+        self._meta |= {name: meta_like(tensor) for name, tensor in weights.items()}
         self._known = dict(static_values)  # content of values, where it was evaluated
         self._kept: list[Operator] = []
         self._made_by: dict[str, int] = {}  # value -> index in _kept
@@ -176,10 +176,10 @@ class _Walk:
         """Evaluate shape arithmetic; keep anything else, with the specs of its outputs."""
         operands = [self._meta[name] if name else None for name in operator.inputs]
         if op(operator.kind).shape_only:
-            self._learn(operator, _attempt(operator, operands))
+            self._learn(operator, attempt(operator, operands))
             return
         try:
-            outputs = _attempt(operator, operands)
+            outputs = attempt(operator, operands)
         except InvalidRequest:
             if not self._is_shape_arithmetic(operator):  # a shape that depends on content?
                 raise
@@ -205,7 +205,7 @@ class _Walk:
     def _learn(self, operator: Operator, outputs: Sequence[Tensor]) -> None:
         for name, output in zip(operator.outputs, outputs, strict=False):
             self._known[name] = output
-            self._meta[name] = _meta_like(output)
+            self._meta[name] = meta_like(output)
 
     def _evaluated(self, operator: Operator) -> tuple[Tensor, ...]:
         """Run one operator on the CPU; all its operands are known or weights."""
@@ -213,7 +213,7 @@ class _Walk:
             None if not name else self._known[name] if name in self._known else self._weight(name)
             for name in operator.inputs
         ]
-        return _attempt(operator, operands, "cpu")
+        return attempt(operator, operands, "cpu")
 
     def _weight(self, name: str) -> Tensor:
         return self._weights[name].cpu()
@@ -276,41 +276,6 @@ class _Walk:
 
 def _meta(spec: TensorSpec) -> Tensor:
     return torch.empty(spec.shape, dtype=torch_dtype(spec.dtype), device="meta")  # type: ignore[arg-type]
-
-
-def _meta_like(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-
-
-def _attempt(
-    operator: Operator, operands: Sequence[Tensor | None], device: str = "meta"
-) -> tuple[Tensor, ...]:
-    """Run an operator; ``device`` is where the results go if there are no operands.
-
-    Raises:
-        InvalidRequest: it cannot run on these operands, or would make an absurdly large tensor.
-    """
-    tensors = [tensor for tensor in operands if tensor is not None]
-    try:
-        if tensors:
-            outputs = call(operator, operands)
-        else:
-            with torch.device(device):
-                outputs = call(operator, operands)
-    except Exception as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0][:300]
-        shapes = ", ".join(str(spec_of(tensor)) for tensor in tensors) or "no operands"
-        raise InvalidRequest(
-            f"operator {operator.name!r} ({operator.kind}) cannot run on {shapes}: {reason}"
-        ) from error
-    for output in outputs:
-        size_bytes = output.numel() * output.element_size()
-        if size_bytes > TENSOR_BYTES:
-            raise InvalidRequest(
-                f"operator {operator.name!r} ({operator.kind}) would make a tensor of "
-                f"{size_bytes} bytes, more than {TENSOR_BYTES}"
-            )
-    return outputs
 
 
 def interpret(

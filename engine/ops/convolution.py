@@ -64,14 +64,14 @@ def conv_transpose_to(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
-    output_shape: Ints,
+    output_shape: Ints | None,
     stride: Ints,
     dilation: Ints,
     output_padding: Ints,
     groups: int,
     upper: bool,
 ) -> Tensor:
-    """Transposed convolution whose output is cropped, or grown, to ``output_shape``."""
+    """Transposed convolution cropped, or grown, to ``output_shape``, or to input times stride."""
     spatial = len(stride)
     full = convolution(
         x,
@@ -84,6 +84,8 @@ def conv_transpose_to(
         output_padding=output_padding,
         groups=groups,
     )
+    if output_shape is None:
+        output_shape = [e * s for e, s in zip(x.shape[2:], stride, strict=True)]
     flat: list[int] = []
     for extent, wanted in reversed(list(zip(full.shape[2:], output_shape, strict=True))):
         surplus = extent - wanted

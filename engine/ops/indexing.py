@@ -125,8 +125,8 @@ def nonzero(x: Tensor) -> Tensor:
 
 
 @operator("braid.compress")
-def compress(x: Tensor, condition: Tensor, axis: int | None = None) -> Tensor:
-    """Slices along ``axis`` where ``condition`` holds. The shape depends on the data."""
+def compress(x: Tensor, condition: list[bool], axis: int | None = None) -> Tensor:
+    """Slices along ``axis`` (of the flattened x without one) where ``condition`` holds."""
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
-    places = torch.nonzero(condition).reshape(-1)
-    return x.index_select(axis, places[places < x.shape[axis]])
+    places = [i for i, keep in enumerate(condition[: x.shape[axis]]) if keep]
+    return x.index_select(axis, torch.tensor(places, dtype=torch.int64, device=x.device))

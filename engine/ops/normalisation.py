@@ -56,9 +56,11 @@ def instance_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor
 
 
 @operator("braid.group_norm")
-def group_norm(x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float) -> Tensor:
+def group_norm(
+    x: Tensor, weight: Tensor, bias: Tensor, groups: int, eps: float, by_group: bool = False
+) -> Tensor:
     """Normalise groups of channels; weight and bias are by channel, or by group."""
-    if weight.shape[0] == groups != x.shape[1]:
+    if by_group:
         repeat = x.shape[1] // groups
         weight, bias = weight.repeat_interleave(repeat), bias.repeat_interleave(repeat)
     return F.group_norm(x, groups, weight, bias, eps)

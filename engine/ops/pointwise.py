@@ -71,6 +71,12 @@ def hardsigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
     return torch.clamp(x * alpha + beta, 0, 1)
 
 
+@operator("braid.softplus", pointwise=True)
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)), without torch's straight line for large x."""
+    return torch.logaddexp(x, torch.zeros_like(x))
+
+
 @operator("braid.selu", pointwise=True)
 def selu(x: Tensor, alpha: float, gamma: float) -> Tensor:
     """Gamma * (x if x > 0 else alpha * (exp(x) - 1))."""

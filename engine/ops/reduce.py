@@ -173,6 +173,16 @@ def log_softmax(x: Tensor, dim: int) -> Tensor:
     return torch.log_softmax(x, dim)
 
 
+@operator("braid.from_axis")
+def from_axis(x: Tensor, axis: int, function: str) -> Tensor:
+    """softmax, log_softmax or hardmax over all axes from ``axis`` on together."""
+    axis = axis % x.dim() if x.dim() else 0
+    run = {"softmax": softmax, "log_softmax": log_softmax, "hardmax": hardmax}[function]
+    if axis == x.dim() - 1:
+        return run(x, -1)
+    return run(x.flatten(axis), -1).reshape(x.shape)
+
+
 @operator("braid.hardmax")
 def hardmax(x: Tensor, dim: int) -> Tensor:
     """1 at the first largest element along ``dim``, else 0."""

@@ -133,7 +133,7 @@ def _interpolated(x: Tensor, how: _Sampling, moving: dict[int, tuple[int, float]
 def _repeats(how: _Sampling) -> bool:
     """True if nearest sampling by a whole scale repeats each element."""
     if how.coordinates == "asymmetric":
-        return how.rounding == "floor"
+        return how.rounding in ("floor", "simple")
     half = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
     return how.coordinates in half and how.rounding.startswith("round_prefer")
 
@@ -178,7 +178,7 @@ def _resize_axis(
     at = _coordinates(count, extent, scale, start, end, how, x.device)
     outside = (at < 0) | (at > extent - 1)
     if how.mode == "nearest":
-        return x.index_select(axis, _rounded(at, how.rounding).clamp(0, extent - 1)), outside
+        return x.index_select(axis, _rounded(at, how.rounding, scale).clamp(0, extent - 1)), outside
     stretch = min(scale, 1.0) if how.antialias else 1.0
     reach = 1 if how.mode == "linear" else 2
     taps = math.ceil(reach / stretch)
@@ -198,8 +198,10 @@ def _resize_axis(
     return torch.movedim(torch.matmul(x.movedim(axis, -1), matrix.T), -1, axis), outside
 
 
-def _rounded(at: Tensor, rounding: str) -> Tensor:
+def _rounded(at: Tensor, rounding: str, scale: float) -> Tensor:
     match rounding:
+        case "simple":  # Resize of opset 10
+            return (torch.ceil(at) if scale < 1 else torch.floor(at)).long()
         case "floor":
             return torch.floor(at).long()
         case "ceil":

@@ -193,11 +193,19 @@ def constant_of_shape(shape: Ints, value: float | int | bool, dtype: str) -> Ten
     return torch.full(list(shape), value, dtype=torch_dtype(dtype))
 
 
+@operator("braid.full_like")
+def full_like(x: Tensor, value: float, dtype: str | None = None) -> Tensor:
+    """A tensor of x's shape filled with one value."""
+    return torch.full_like(x, value, dtype=torch_dtype(dtype) if dtype else x.dtype)
+
+
 @operator("braid.range")
-def range_(start: float, limit: float, delta: float, dtype: str) -> Tensor:
+def range_(start: float, limit: float, delta: float, dtype: str | None = None) -> Tensor:
     """start, start + delta, ... below ``limit``, on torch's default device."""
+    whole = isinstance(start, int)
+    dtype = dtype or ("INT64" if whole else "FP32")
     count = max(0, math.ceil((limit - start) / delta))
-    steps = torch.arange(count, dtype=torch.int64 if isinstance(start, int) else torch.float64)
+    steps = torch.arange(count, dtype=torch.int64 if whole else torch.float64)
     return (start + steps * delta).to(torch_dtype(dtype))
 
 

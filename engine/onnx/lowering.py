@@ -1,0 +1,310 @@
+"""From an ONNX model to a template graph, node by node through the lowering table.
+
+    ModelProto ──prepare──> ──lower──> OpGraph (template) + constants
+                              └── engine.onnx.table: one function an operator
+
+The model is untrusted. Nodes are put in order, names are checked, nesting is bounded; everything
+that the table does not cover is collected over the whole model and named at once.
+Asked by the importer, inside its sandbox.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+
+import onnx
+from onnx import AttributeProto, defs
+from torch import Tensor
+
+from core.errors import InvalidArtefact, ModelImportError, UnsupportedOperators
+from core.graph import Branch, OpGraph
+from core.tensor import TensorSpec
+from engine.onnx.builder import Builder
+from engine.onnx.families import TABLE
+from engine.onnx.node import Node, UnsupportedUse
+from engine.onnx.tensors import input_spec, to_tensor
+from engine.ops.dtypes import spec_of
+
+OLDEST_OPSET = 7
+MAX_NESTING = 16
+DEFAULT_DOMAINS = ("", "ai.onnx")
+
+
+def lower(model: onnx.ModelProto) -> tuple[OpGraph, dict[str, Tensor]]:
+    """Return the template graph of a model, and its constants by value name.
+
+    Raises:
+        UnsupportedOperators: naming every use of an operator, attribute, operand or type that the
+            table does not cover.
+        ModelImportError: the graph is malformed: cyclic, too deeply nested, a name defined twice
+            or never, an initialiser that does not fill its shape.
+    """
+    return _Lowering(model).run()
+
+
+class _Lowering:
+    """One run over one model."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._graph = model.graph
+        self._opset = opset_of(model)
+        check_nesting(model.graph)
+        self._builder = Builder(_count_reads(model.graph))
+        self._reasons: list[str] = []
+
+    def run(self) -> tuple[OpGraph, dict[str, Tensor]]:
+        builder = self._builder
+        inputs = self._inputs()
+        outputs = self._body(self._graph, "")
+        if self._reasons:
+            raise UnsupportedOperators(tuple(self._reasons))
+        read = {name for op in builder.operators for name in op.reads()} | set(outputs.values())
+        constants = {name: t for name, t in builder.constants.items() if name in read}
+        graph = OpGraph(
+            name=self._graph.name or "model",
+            inputs=inputs,
+            outputs=outputs,
+            constants={name: spec_of(tensor) for name, tensor in constants.items()},
+            operators=tuple(builder.operators),
+        )
+        try:
+            graph.verify()
+        except InvalidArtefact as error:
+            raise ModelImportError(f"the model does not lower to a valid graph: {error}") from error
+        return graph, constants
+
+    def _inputs(self) -> dict[str, TensorSpec]:
+        """The inputs a caller must give: those without an initialiser of the same name."""
+        given = {proto.name for proto in self._graph.initializer}
+        specs = {}
+        for info in self._graph.input:
+            if info.name in given:
+                continue
+            if self._builder.defined_here(info.name):
+                raise ModelImportError(f"two inputs are named {info.name!r}")
+            self._builder.define(info.name)
+            try:
+                specs[info.name] = input_spec(info)
+            except UnsupportedUse as error:
+                self._reasons.append(f"input {info.name!r}: {error}")
+        return specs
+
+    def _body(self, graph: onnx.GraphProto, path: str) -> dict[str, str]:
+        """Lower one graph in the builder's innermost scope; its outputs by ONNX name."""
+        if graph.sparse_initializer:
+            self._reasons.append(f"{path or 'the graph'} has sparse initialisers")
+        for proto in graph.initializer:
+            self._initialiser(proto, path)
+        for node, label in in_order(graph, path, self._builder):
+            self._node(node, label)
+        outputs = {}
+        for info in graph.output:
+            value = self._builder.resolve(info.name)
+            if value is None:
+                raise ModelImportError(f"output {info.name!r} is never produced")
+            if info.name in outputs:
+                raise ModelImportError(f"two outputs are named {info.name!r}")
+            outputs[info.name] = value
+        if not outputs:
+            raise ModelImportError(f"{path or 'the graph'} has no outputs")
+        return outputs
+
+    def _initialiser(self, proto: onnx.TensorProto, path: str) -> None:
+        if not proto.name:
+            raise ModelImportError("an initialiser has no name")
+        if self._builder.defined_here(proto.name):
+            raise ModelImportError(f"the name {proto.name!r} is defined twice")
+        try:
+            self._builder.define_constant(proto.name, to_tensor(proto))
+        except UnsupportedUse as error:
+            self._reasons.append(f"initialiser {path + proto.name!r}: {error}")
+            self._builder.define(proto.name)
+
+    def _node(self, proto: onnx.NodeProto, label: str) -> None:
+        """Lower one node; what is not covered becomes a reason, and lowering goes on."""
+        try:
+            self._lower_node(proto, label)
+        except UnsupportedUse as error:
+            self._reasons.append(f"{proto.op_type} ({label}): {error}")
+        for output in filter(None, proto.output):
+            if not self._builder.defined_here(output):  # unsupported: let later nodes go on
+                self._builder.define(output)
+
+    def _lower_node(self, proto: onnx.NodeProto, label: str) -> None:
+        if proto.domain not in DEFAULT_DOMAINS:
+            raise UnsupportedUse(f"custom domain {proto.domain!r}")
+        version = since_version(proto.op_type, self._opset)
+        inputs = [(self._builder.resolve(name) or "") if name else "" for name in proto.input]
+        node = Node(proto, label, inputs, version)
+        self._builder.begin(label)
+        if proto.op_type == "If":
+            self._conditional(node)
+        else:
+            entry = TABLE.get(proto.op_type)
+            if entry is None:
+                raise UnsupportedUse("not in the table")
+            if not entry.first <= version <= entry.last:
+                raise UnsupportedUse(
+                    f"its form of opset {version} is not covered ({entry.first} to {entry.last})"
+                )
+            entry.lower(node, self._builder)
+        missed = node.unread()
+        missed += [
+            f"output {i}"
+            for i, name in enumerate(proto.output)
+            if name and not self._builder.defined_here(name)
+        ]
+        if missed:
+            raise UnsupportedUse(f"{', '.join(missed)} not covered")
+
+    def _conditional(self, node: Node) -> None:
+        """If: only the branch taken if the condition is a constant, both otherwise."""
+        condition = node.operand(0)
+        known = self._builder.constant(condition)
+        if known is not None and known.numel() != 1:
+            raise UnsupportedUse("the condition is not a single value")
+        arms = {"then": node.graph("then_branch"), "else": node.graph("else_branch")}
+        if known is not None:
+            taken = "then" if known.item() else "else"
+            branch = self._branch(node, taken, arms[taken])
+            self._builder.operators.extend(branch.operators)
+            for name, value in zip(node.outputs, branch.outputs, strict=True):
+                if name:
+                    self._builder.alias(name, value)
+        else:
+            branches = tuple(self._branch(node, label, arm) for label, arm in arms.items())
+            self._builder.emit_cond(condition, branches, node.outputs)
+
+    def _branch(self, node: Node, label: str, arm: onnx.GraphProto) -> Branch:
+        if len(arm.output) != len(node.outputs):
+            raise ModelImportError(f"the branches of {node.name!r} return different counts")
+        with self._builder.subgraph() as operators:
+            outputs = self._body(arm, f"{node.name}/{label}/")
+        return Branch(tuple(operators), tuple(outputs.values()))
+
+
+def opset_of(model: onnx.ModelProto) -> int:
+    """Version of the default operator set.
+
+    Raises:
+        ModelImportError: none, or one that is too old or too new.
+    """
+    versions = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
+    if not versions:
+        raise ModelImportError("the model does not say which ONNX operator set it uses")
+    newest = defs.onnx_opset_version()
+    if not OLDEST_OPSET <= versions[0] <= newest:
+        raise ModelImportError(
+            f"the model uses ONNX operator set {versions[0]}; "
+            f"sets {OLDEST_OPSET} to {newest} are supported: export it again with one of these"
+        )
+    return int(versions[0])
+
+
+def since_version(op_type: str, opset: int) -> int:
+    """The opset that introduced the form of an operator that ``opset`` uses."""
+    try:
+        return int(defs.get_schema(op_type, opset, "").since_version)
+    except defs.SchemaError:
+        raise UnsupportedUse(f"opset {opset} has no such operator") from None
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs among a node's attributes."""
+    for attribute in node.attribute:
+        if attribute.type == AttributeProto.GRAPH:
+            yield attribute.g
+        elif attribute.type == AttributeProto.GRAPHS:
+            yield from attribute.graphs
+
+
+def check_nesting(graph: onnx.GraphProto) -> None:
+    """Refuse subgraphs in subgraphs beyond any real model, without recursion.
+
+    Raises:
+        ModelImportError: deeper than ``MAX_NESTING``.
+    """
+    pending = [(graph, 0)]
+    while pending:
+        current, depth = pending.pop()
+        if depth > MAX_NESTING:
+            raise ModelImportError(f"subgraphs are nested more than {MAX_NESTING} deep")
+        for node in current.node:
+            pending.extend((inner, depth + 1) for inner in subgraphs(node))
+
+
+def _count_reads(graph: onnx.GraphProto) -> Counter[str]:
+    """How often each name is read anywhere, outputs included."""
+    reads: Counter[str] = Counter(info.name for info in graph.output)
+    for node in graph.node:
+        reads.update(node.input)
+        for inner in subgraphs(node):
+            reads.update(_count_reads(inner))
+    return reads
+
+
+def _reads(node: onnx.NodeProto) -> set[str]:
+    """Names a node reads from its graph, through its subgraphs too."""
+    names = set(filter(None, node.input))
+    for graph in subgraphs(node):
+        inner = {proto.name for proto in graph.initializer} | {info.name for info in graph.input}
+        inner.update(output for child in graph.node for output in child.output)
+        for child in graph.node:
+            names |= _reads(child) - inner
+        names |= {info.name for info in graph.output} - inner
+    return names
+
+
+def in_order(
+    graph: onnx.GraphProto, path: str, builder: Builder
+) -> Iterator[tuple[onnx.NodeProto, str]]:
+    """Nodes so that each reads only what came before, with their labels.
+
+    Files list nodes in such an order already, mostly; then it is kept.
+
+    Raises:
+        ModelImportError: a value that nothing produces, one produced twice, or a cycle.
+    """
+    labels = [f"{path}{node.name or f'{node.op_type}_{i}'}" for i, node in enumerate(graph.node)]
+    made_by: dict[str, int] = {}
+    for i, node in enumerate(graph.node):
+        for output in filter(None, node.output):
+            if output in made_by or builder.defined_here(output):
+                raise ModelImportError(
+                    f"value {output!r} is produced twice (the second time by {labels[i]!r})"
+                )
+            made_by[output] = i
+    waits: list[int] = []
+    readers: dict[int, list[int]] = {}
+    for i, node in enumerate(graph.node):
+        needed = set()
+        for name in _reads(node):
+            if name in made_by:
+                needed.add(made_by[name])
+            elif builder.resolve(name) is None:
+                raise ModelImportError(f"{labels[i]!r} reads {name!r}, which nothing produces")
+        waits.append(len(needed))
+        for source in needed:
+            readers.setdefault(source, []).append(i)
+    yield from ((graph.node[i], labels[i]) for i in _topological(waits, readers, labels))
+
+
+def _topological(
+    waits: list[int], readers: dict[int, list[int]], labels: Sequence[str]
+) -> list[int]:
+    """Kahn's algorithm, the earliest listed node first."""
+    ready = [i for i, count in enumerate(waits) if count == 0]
+    order = []
+    while ready:
+        node = heappop(ready)
+        order.append(node)
+        for reader in readers.get(node, ()):
+            waits[reader] -= 1
+            if waits[reader] == 0:
+                heappush(ready, reader)
+    if len(order) < len(waits):
+        stuck = [labels[i] for i, count in enumerate(waits) if count]
+        raise ModelImportError(f"the graph has a cycle through {', '.join(stuck[:5])}")
+    return order

@@ -1,0 +1,163 @@
+"""One ONNX node as a lowering function sees it: every attribute and operand read is remembered.
+
+What is left unread when the function returns is refused: an attribute or operand that the table
+does not know is never ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+from onnx import AttributeProto
+
+from core.errors import ModelImportError
+
+
+class UnsupportedUse(Exception):
+    """A use of an operator that the table does not cover; the message is the reason."""
+
+
+class Node:
+    """An ONNX node with resolved operand names.
+
+    ``inputs`` and ``outputs`` hold value names of the graph being built, ``""`` where absent.
+    ``version`` is the opset in which this form of the operator came up (its since-version).
+    """
+
+    def __init__(
+        self, proto: onnx.NodeProto, name: str, inputs: Sequence[str], version: int
+    ) -> None:
+        self.op_type = proto.op_type
+        self.name = name
+        self.version = version
+        self.outputs = tuple(proto.output)  # ONNX names: the builder resolves them
+        self._inputs = tuple(inputs)
+        self._attributes = {attribute.name: attribute for attribute in proto.attribute}
+        self._read: set[str] = set()
+        self._used: set[int] = set()
+        if len(self._attributes) != len(proto.attribute):
+            raise ModelImportError(f"node {name!r} ({self.op_type}) has an attribute twice")
+
+    @property
+    def operands(self) -> int:
+        """How many operands the node has, absent ones in the middle included."""
+        return len(self._inputs)
+
+    def maybe(self, index: int) -> str:
+        """Operand ``index``, or ``""`` if absent."""
+        self._used.add(index)
+        return self._inputs[index] if index < len(self._inputs) else ""
+
+    def operand(self, index: int) -> str:
+        """Operand ``index``, which must be there."""
+        value = self.maybe(index)
+        if not value:
+            raise UnsupportedUse(f"operand {index} is missing")
+        return value
+
+    def all_operands(self) -> list[str]:
+        """All operands of a variadic node."""
+        if not self._inputs:
+            raise UnsupportedUse("it has no operands")
+        return [self.operand(index) for index in range(len(self._inputs))]
+
+    def wants(self, index: int) -> bool:
+        """True if output ``index`` is named."""
+        return index < len(self.outputs) and bool(self.outputs[index])
+
+    def has(self, attribute: str) -> bool:
+        """True if the attribute is given."""
+        return attribute in self._attributes
+
+    def _get(self, attribute: str, kind: int) -> AttributeProto | None:
+        self._read.add(attribute)
+        proto = self._attributes.get(attribute)
+        if proto is None:
+            return None
+        if proto.ref_attr_name:
+            raise UnsupportedUse(f"attribute {attribute} refers to a function's attribute")
+        if proto.type != kind:
+            raise UnsupportedUse(f"attribute {attribute} has type {proto.type}, not {kind}")
+        return proto
+
+    def integer(self, attribute: str, default: int | None = None) -> int:
+        """An integer attribute."""
+        proto = self._get(attribute, AttributeProto.INT)
+        value = default if proto is None else int(proto.i)
+        if value is None:
+            raise UnsupportedUse(f"attribute {attribute} is missing")
+        return value
+
+    def flag(self, attribute: str, default: bool = False) -> bool:
+        """An integer attribute that means yes or no."""
+        return bool(self.integer(attribute, int(default)))
+
+    def real(self, attribute: str, default: float | None = None) -> float:
+        """A float attribute."""
+        proto = self._get(attribute, AttributeProto.FLOAT)
+        value = default if proto is None else float(proto.f)
+        if value is None:
+            raise UnsupportedUse(f"attribute {attribute} is missing")
+        return value
+
+    def text(self, attribute: str, default: str | None = None) -> str:
+        """A string attribute."""
+        proto = self._get(attribute, AttributeProto.STRING)
+        value = default if proto is None else proto.s.decode("utf-8", "replace")
+        if value is None:
+            raise UnsupportedUse(f"attribute {attribute} is missing")
+        return value
+
+    def choice(self, attribute: str, default: str, allowed: Sequence[str]) -> str:
+        """A string attribute with known values."""
+        value = self.text(attribute, default)
+        if value not in allowed:
+            raise UnsupportedUse(f"{attribute}={value!r} (known: {', '.join(allowed)})")
+        return value
+
+    def integers(self, attribute: str) -> list[int] | None:
+        """A list of integers, None if absent."""
+        proto = self._get(attribute, AttributeProto.INTS)
+        return None if proto is None else [int(value) for value in proto.ints]
+
+    def reals(self, attribute: str) -> list[float] | None:
+        """A list of floats, None if absent."""
+        proto = self._get(attribute, AttributeProto.FLOATS)
+        return None if proto is None else [float(value) for value in proto.floats]
+
+    def texts(self, attribute: str) -> list[str] | None:
+        """A list of strings, None if absent."""
+        proto = self._get(attribute, AttributeProto.STRINGS)
+        return None if proto is None else [s.decode("utf-8", "replace") for s in proto.strings]
+
+    def tensor(self, attribute: str) -> onnx.TensorProto | None:
+        """A tensor attribute, None if absent."""
+        proto = self._get(attribute, AttributeProto.TENSOR)
+        return None if proto is None else proto.t
+
+    def graph(self, attribute: str) -> onnx.GraphProto:
+        """A graph attribute."""
+        proto = self._get(attribute, AttributeProto.GRAPH)
+        if proto is None:
+            raise UnsupportedUse(f"attribute {attribute} is missing")
+        return proto.g
+
+    def without_effect(self, *attributes: str) -> None:
+        """Declare attributes that change nothing at inference."""
+        self._read.update(attributes)
+
+    def require(self, attribute: str, value: int) -> None:
+        """Refuse an integer attribute that is given with another value."""
+        if self.integer(attribute, value) != value:
+            raise UnsupportedUse(f"{attribute}={self.integer(attribute)}")
+
+    def unread(self) -> list[str]:
+        """Attributes and operands that the lowering function did not look at."""
+        left = [f"attribute {name}" for name in self._attributes if name not in self._read]
+        left += [
+            f"operand {index}"
+            for index, value in enumerate(self._inputs)
+            if value and index not in self._used
+        ]
+        return left

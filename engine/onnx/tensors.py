@@ -1,0 +1,109 @@
+"""TensorProto and ValueInfoProto into torch tensors and tensor specs, refusing what lies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import torch
+from onnx import TensorProto, numpy_helper
+
+from core.errors import ModelImportError
+from core.tensor import DTYPE_BYTES, Dim, TensorSpec
+from engine.onnx.node import UnsupportedUse
+from engine.ops.dtypes import torch_dtype
+
+DTYPES: Mapping[int, str] = {
+    TensorProto.BOOL: "BOOL",
+    TensorProto.UINT8: "UINT8",
+    TensorProto.INT8: "INT8",
+    TensorProto.UINT16: "UINT16",
+    TensorProto.INT16: "INT16",
+    TensorProto.UINT32: "UINT32",
+    TensorProto.INT32: "INT32",
+    TensorProto.UINT64: "UINT64",
+    TensorProto.INT64: "INT64",
+    TensorProto.FLOAT16: "FP16",
+    TensorProto.BFLOAT16: "BF16",
+    TensorProto.FLOAT: "FP32",
+    TensorProto.DOUBLE: "FP64",
+}
+
+
+def dtype_name(data_type: int) -> str:
+    """OIP name of an ONNX element type.
+
+    Raises:
+        UnsupportedUse: Braid has no such type.
+    """
+    try:
+        return DTYPES[data_type]
+    except KeyError:
+        names = TensorProto.DataType
+        known = data_type in names.values()
+        label = names.Name(data_type) if known else str(data_type)
+        raise UnsupportedUse(f"element type {label}") from None
+
+
+def to_tensor(proto: TensorProto) -> torch.Tensor:
+    """The content of an initialiser or a tensor attribute.
+
+    Raises:
+        UnsupportedUse: an element type that Braid has not.
+        ModelImportError: external data, or data that does not fill the shape.
+    """
+    label = f"tensor {proto.name!r}"
+    if proto.data_location == TensorProto.EXTERNAL or proto.external_data:
+        raise ModelImportError(
+            f"{label} keeps its data in another file; save the model as one file "
+            "(onnx.save_model(..., save_as_external_data=False))"
+        )
+    if proto.HasField("segment"):
+        raise ModelImportError(f"{label} is stored in segments")
+    dtype = dtype_name(proto.data_type)
+    shape = tuple(proto.dims)
+    if any(extent < 0 for extent in shape):
+        raise ModelImportError(f"{label} has a negative extent: {list(shape)}")
+    elements = math.prod(shape)
+    if proto.HasField("raw_data") and len(proto.raw_data) != elements * DTYPE_BYTES[dtype]:
+        raise ModelImportError(
+            f"{label} of shape {list(shape)} needs {elements * DTYPE_BYTES[dtype]} bytes, "
+            f"the file has {len(proto.raw_data)}"
+        )
+    if elements == 0:
+        return torch.empty(shape, dtype=torch_dtype(dtype))
+    try:
+        array = numpy_helper.to_array(proto)
+        if dtype == "BF16":
+            bits = np.ascontiguousarray(array).view(np.int16).copy()
+            return torch.from_numpy(bits).view(torch.bfloat16).reshape(shape)
+        return torch.from_numpy(np.array(array, order="C")).reshape(shape)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise ModelImportError(f"{label} does not hold {elements} elements: {error}") from error
+
+
+def input_spec(info: onnx.ValueInfoProto) -> TensorSpec:
+    """Spec of a model input; each extent left open gets a symbol.
+
+    A name the model gives is kept; ``?`` and extents without a name get a name of their own.
+
+    Raises:
+        UnsupportedUse: not a tensor, or an element type that Braid has not.
+        ModelImportError: no shape.
+    """
+    if not info.type.HasField("tensor_type"):
+        raise UnsupportedUse(f"input {info.name!r} is not a tensor")
+    tensor = info.type.tensor_type
+    if not tensor.HasField("shape"):
+        raise ModelImportError(f"input {info.name!r} does not declare a shape; export it with one")
+    dims: list[Dim] = []
+    for axis, dim in enumerate(tensor.shape.dim):
+        if dim.HasField("dim_value") and dim.dim_value > 0:
+            dims.append(int(dim.dim_value))
+        elif dim.dim_param and dim.dim_param != "?":
+            dims.append(dim.dim_param)
+        else:
+            dims.append(f"{info.name}.{axis}")
+    return TensorSpec(dtype_name(tensor.elem_type), tuple(dims))
