@@ -1,0 +1,312 @@
+"""Which registration job runs when, what is known of it, and how it ends.
+
+    RPC ──register──> store (rows on disk) ──> JobRunner: one task a job ──> registration.py
+    RPC ──watch/cancel──────────────────────────┘   └── each change ──> store, watchers, metrics
+
+    QUEUED ─> IMPORTING ─> PROFILING <─> SCHEDULING <─> VERIFYING ─> READY | FAILED | CANCELLED
+       ▲___________________________│ restart of the server
+
+Imports run one at a time, and so does measuring on a device, first come, first served; so a new
+model serves within its import time even while another is being profiled.
+
+Guarantees: a job that was answered for runs, also across crashes; a job ends exactly once; its
+end is on disk before anyone sees it; its progress never goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from core.errors import BraidError, Draining, NotFound, PreconditionFailed
+from server.jobs.progress import UNKNOWN
+from server.jobs.registration import Outcome, Workshop, register_model
+from server.store.records import (
+    Job,
+    JobState,
+    ModelVersion,
+    ReceivedUpload,
+    Registration,
+    RegistrationOptions,
+)
+
+log = logging.getLogger("braid.jobs")
+
+SAVE_SECONDS = 1.0  # progress inside one state is stored this often at most
+
+
+class _Live:
+    """A job that has not ended, or is just ending. Owned by the runner."""
+
+    def __init__(self, job: Job, model: ModelVersion) -> None:
+        self.job = job
+        self.model = model
+        self.changed = asyncio.Event()  # set, and replaced, at each change
+        self.task: asyncio.Task[None] | None = None
+        self.canceller: asyncio.Task[None] | None = None
+        self.is_ending = False  # the last state is decided, and being stored
+        self.saved_at = 0.0
+
+    def publish(self, job: Job) -> None:
+        """Show a new state; watchers that are slow see the latest only."""
+        self.job = job
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+class JobRunner:
+    """Runs all registration jobs of a server. Belongs to one event loop."""
+
+    def __init__(self, shop: Workshop) -> None:
+        self._shop = shop
+        self._store = shop.store
+        self._live: dict[str, _Live] = {}
+        self._counts: dict[str, int] = {}
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Queue the jobs again that a stop or a crash cut off, oldest first.
+
+        The devices are up by now.
+        """
+        self._counts = await self._store.call(self._store.count_jobs)
+        self._shop.observer.jobs_counted(self._counts)
+        for job in await self._store.call(self._store.unfinished_jobs):
+            try:
+                model = await self._store.call(self._store.find_model, job.model, job.version)
+            except NotFound:
+                gone = replace(job, state=JobState.CANCELLED, message="the model was deleted")
+                await self._store.call(self._store.end_job, gone)
+                self._count(job.state, gone.state)
+            else:
+                queued = replace(job, state=JobState.QUEUED, detail="", eta_seconds=UNKNOWN)
+                self._count(job.state, queued.state)
+                self._start(_Live(queued, model))
+
+    async def stop(self) -> None:
+        """Stop working. Jobs that have not ended go on at the next start."""
+        self._is_stopping = True
+        stopped = list(self._live.values())
+        for live in stopped:
+            if live.task is not None and not live.is_ending:
+                live.task.cancel()
+        ending = [task for live in stopped for task in (live.task, live.canceller) if task]
+        await asyncio.gather(*ending, return_exceptions=True)
+        for live in stopped:
+            live.changed.set()
+
+    @property
+    def device_keys(self) -> str:
+        """What jobs schedule for, as one text."""
+        return " | ".join(sorted(device.device_key for device in self._shop.devices))
+
+    async def register(
+        self, name: str, received: ReceivedUpload, options: RegistrationOptions
+    ) -> Registration:
+        """Make a model version and run its job, or find the job of the same registration.
+
+        Once begun it completes, even if the caller goes away.
+
+        Raises:
+            InvalidRequest: the name is not one.
+            Draining: the server is shutting down.
+        """
+        if self._is_stopping:
+            raise Draining("the server is shutting down; register again after its restart")
+        return await asyncio.shield(self._register(name, received, options))
+
+    async def _register(
+        self, name: str, received: ReceivedUpload, options: RegistrationOptions
+    ) -> Registration:
+        made = await self._store.call(
+            self._store.register, name, received, options, self.device_keys
+        )
+        self._shop.catalogue.register(made.model)
+        if made.is_new_job and not self._is_stopping:
+            self._count(None, made.job.state)
+            self._start(_Live(made.job, made.model))
+        return made
+
+    # Looking.
+
+    async def find(self, job_id: str) -> Job:
+        """A job as it is now.
+
+        Raises:
+            JobNotFound: there is none.
+        """
+        live = self._live.get(job_id)
+        return live.job if live else await self._store.call(self._store.find_job, job_id)
+
+    async def list(self, model: str | None = None, limit: int = 100) -> list[Job]:
+        """The newest jobs, newest first; of one model if given."""
+        stored = await self._store.call(self._store.jobs, model, limit)
+        return [live.job if (live := self._live.get(job.id)) else job for job in stored]
+
+    async def watch(self, job_id: str) -> AsyncIterator[Job]:
+        """The job now, then each change until it ends. A slow reader misses changes, not the end.
+
+        Raises:
+            JobNotFound: there is none.
+            Draining: the server stops; the job goes on at its next start.
+        """
+        live = self._live.get(job_id)
+        if live is None:
+            yield await self._store.call(self._store.find_job, job_id)
+            return
+        seen = None
+        while True:
+            changed, job = live.changed, live.job
+            if job is not seen:
+                seen = job
+                yield job
+            elif job.state.has_ended:
+                return
+            elif self._is_stopping:
+                raise Draining("the server is shutting down; the job goes on after its restart")
+            else:
+                await changed.wait()
+
+    # Cancelling.
+
+    async def cancel(self, job_id: str) -> Job:
+        """End a job now; when this returns, nothing works for it any more.
+
+        A model that serves goes on with the plans it has. Cancelling twice is no error.
+
+        Raises:
+            JobNotFound: there is none.
+            PreconditionFailed: it has ended otherwise.
+        """
+        live = self._live.get(job_id)
+        if live is not None:
+            if live.canceller is None:
+                live.canceller = asyncio.create_task(self._cancel(live))
+            await asyncio.shield(live.canceller)
+        job = live.job if live else await self._store.call(self._store.find_job, job_id)
+        if job.state is not JobState.CANCELLED:
+            raise PreconditionFailed(f"job {job.id} has ended already: {job.state.value}")
+        return job
+
+    async def cancel_model(self, name: str, version: int) -> None:
+        """End the jobs of a model version that is about to be deleted."""
+        for live in list(self._live.values()):
+            if (live.job.model, live.job.version) == (name, version):
+                try:
+                    await self.cancel(live.job.id)
+                except PreconditionFailed:
+                    continue  # it ended by itself just now
+
+    async def _cancel(self, live: _Live) -> None:
+        assert live.task is not None
+        if not live.is_ending:
+            live.task.cancel()
+        await asyncio.wait([live.task])
+        if not live.is_ending:
+            await self._end(live, JobState.CANCELLED, "cancelled by request")
+
+    # Running.
+
+    def _start(self, live: _Live) -> None:
+        self._live[live.job.id] = live
+        live.task = asyncio.create_task(self._run(live), name=f"job-{live.job.id}")
+
+    async def _run(self, live: _Live) -> None:
+        """Run a job to its end. Cancelled, it leaves the end to whoever cancelled it."""
+
+        def tell(state: JobState, progress: float, detail: str, **counts: Any) -> None:
+            self._report(live, state, progress, detail, **counts)
+
+        where = {"job": live.job.id, "model": live.job.model, "version": live.job.version}
+        log.info("job begins", extra=where)
+        try:
+            outcome = await register_model(live.model, self._shop, tell)
+        except BraidError as error:
+            log.warning("job failed", extra={**where, "reason": str(error)})
+            await self._end(live, JobState.FAILED, str(error))
+        except Exception:
+            log.exception("job failed", extra=where)
+            await self._end(live, JobState.FAILED, "internal error; the server's log has more")
+        else:
+            log.info("job done", extra={**where, "failures": len(outcome.failures)})
+            await self._end(live, *_verdict(outcome))
+
+    def _report(
+        self,
+        live: _Live,
+        state: JobState,
+        progress: float,
+        detail: str,
+        *,
+        done: int = 0,
+        total: int = 0,
+        eta_seconds: float = UNKNOWN,
+    ) -> None:
+        """Take a report from a running job."""
+        if live.is_ending:
+            return
+        before = live.job
+        now = time.time()
+        job = replace(
+            before,
+            state=state,
+            progress=max(before.progress, min(1.0, progress)),
+            detail=detail,
+            done=done,
+            total=total,
+            eta_seconds=eta_seconds,
+            updated_unix=now,
+        )
+        self._count(before.state, state)
+        live.publish(job)
+        if state is not before.state or now - live.saved_at >= SAVE_SECONDS:
+            live.saved_at = now
+            self._store.submit(self._store.save_job, job).add_done_callback(_log_failure)
+
+    async def _end(self, live: _Live, state: JobState, message: str) -> None:
+        """Store a job's last state, then show it."""
+        live.is_ending = True
+        before = live.job
+        job = replace(
+            before,
+            state=state,
+            progress=1.0 if state is JobState.READY else before.progress,
+            detail="",
+            eta_seconds=0.0 if state is JobState.READY else UNKNOWN,
+            message=message,
+            updated_unix=time.time(),
+        )
+        try:
+            model = await self._store.call(self._store.end_job, job)
+            await self._store.call(self._store.discard_upload, live.model.sha256)
+            if model is not None:
+                self._shop.catalogue.register(model)
+        finally:
+            self._count(before.state, state)
+            live.publish(job)
+            del self._live[job.id]
+
+    def _count(self, before: JobState | None, after: JobState) -> None:
+        if before is after:
+            return
+        if before is not None:
+            self._counts[before.value] -= 1
+        self._counts[after.value] += 1
+        self._shop.observer.jobs_counted(self._counts)
+
+
+def _verdict(outcome: Outcome) -> tuple[JobState, str]:
+    if outcome.failures:
+        why = "; ".join((*outcome.failures, *outcome.remarks))
+        return JobState.FAILED, f"the model serves sequentially where no schedule was made: {why}"
+    return JobState.READY, "; ".join(outcome.remarks)
+
+
+def _log_failure(saved: Future[None]) -> None:
+    if not saved.cancelled() and (error := saved.exception()) is not None:
+        log.error("a job's progress could not be stored", exc_info=error)
