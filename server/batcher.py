@@ -17,14 +17,13 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic, perf_counter_ns
 from typing import Protocol
 
 import numpy as np
 
 from core.errors import (
-    BraidError,
     DeadlineExceeded,
     DeviceOutOfMemory,
     QueueFull,
@@ -83,20 +82,36 @@ class _Piece:
     result: asyncio.Future[Outcome]
 
 
-@dataclass(slots=True)
 class _Queue:
-    """What waits for one model."""
+    """What waits for one model, and how much that is."""
 
-    observer: BatchObserver
-    pieces: deque[_Piece] = field(default_factory=deque)
+    def __init__(self, observer: BatchObserver) -> None:
+        self.observer = observer
+        self.pieces: deque[_Piece] = deque()
+        self.rows = 0
+        self.requests = 0  # none of whose rows has been sent yet
 
-    @property
-    def rows(self) -> int:
-        return sum(piece.rows for piece in self.pieces)
+    def append(self, piece: _Piece) -> None:
+        self.pieces.append(piece)
+        self._count(piece, 1)
 
-    def changed(self) -> None:
-        requests = {id(piece.request) for piece in self.pieces}
-        self.observer.queue_is(len(requests), self.rows)
+    def popleft(self) -> _Piece:
+        piece = self.pieces.popleft()
+        self._count(piece, -1)
+        return piece
+
+    def remove(self, piece: _Piece) -> None:
+        if piece in self.pieces:
+            self.pieces.remove(piece)
+            self._count(piece, -1)
+
+    def tell(self) -> None:
+        """Report what waits now."""
+        self.observer.queue_is(self.requests, self.rows)
+
+    def _count(self, piece: _Piece, sign: int) -> None:
+        self.rows += sign * piece.rows
+        self.requests += sign * (piece.first_row == 0)
 
 
 class Batcher:
@@ -139,10 +154,11 @@ class Batcher:
             _Piece(request, first, rows, deadline, now, loop.create_future())
             for first, rows in split_rows(request.rows, model.largest_batch)
         ]
-        queue.pieces.extend(pieces)
+        for piece in pieces:
+            queue.append(piece)
         self._pump()
         if queue.pieces:
-            queue.changed()
+            queue.tell()
         try:
             if len(pieces) == 1:
                 return await pieces[0].result
@@ -151,14 +167,13 @@ class Batcher:
             self._abandon(model, pieces)
 
     def _check_room(self, queue: _Queue, rows: int) -> None:
-        waiting = queue.rows
         if queue.pieces and (
-            len(queue.pieces) >= self._max_requests or waiting + rows > self._max_rows
+            queue.requests >= self._max_requests or queue.rows + rows > self._max_rows
         ):
             raise QueueFull(
-                f"{len(queue.pieces)} requests with {waiting} rows wait for this model already; "
+                f"{queue.requests} requests with {queue.rows} rows wait for this model already; "
                 "send fewer at once or try again",
-                retry_after_s=self._batch_seconds * max(1, len(queue.pieces)),
+                retry_after_s=self._batch_seconds * len(queue.pieces),
             )
 
     def _abandon(self, model: ServedModel, pieces: Sequence[_Piece]) -> None:
@@ -170,8 +185,9 @@ class Batcher:
                 piece.result.exception()  # seen
         queue = self._queues.get(model)
         if queue is not None and any(piece.result.cancelled() for piece in pieces):
-            queue.pieces = deque(p for p in queue.pieces if not p.result.done())
-            queue.changed()
+            for piece in pieces:
+                queue.remove(piece)
+            queue.tell()
 
     async def drain(self, model: ServedModel | None = None) -> None:
         """Wait until nothing is queued or running (for ``model``)."""
@@ -209,11 +225,8 @@ class Batcher:
         rows, now = 0, monotonic()
         while queue.pieces:
             piece = queue.pieces[0]
-            if piece.result.done():
-                queue.pieces.popleft()
-                continue
             if piece.deadline is not None and piece.deadline <= now:
-                queue.pieces.popleft()
+                queue.popleft()
                 piece.result.set_exception(
                     DeadlineExceeded("the deadline passed while the request was queued")
                 )
@@ -224,9 +237,9 @@ class Batcher:
                 or rows + piece.rows > model.largest_batch
             ):
                 break
-            taken.append(queue.pieces.popleft())
+            taken.append(queue.popleft())
             rows += piece.rows
-        queue.changed()
+        queue.tell()
         return taken
 
     # -- running batches ----------------------------------------------------------------------
@@ -243,8 +256,6 @@ class Batcher:
             for piece in pieces:
                 if not piece.result.done():
                     piece.result.set_exception(error)
-            if not isinstance(error, BraidError):
-                raise
 
     async def _execute(self, model: ServedModel, pieces: Sequence[_Piece]) -> None:
         rows = sum(piece.rows for piece in pieces)

@@ -60,9 +60,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
         async def answer(request: wire.InferRequest) -> None:
             try:
                 response = await self._infer(request, context.time_remaining())
-                ended = wire.InferStreamResponse(
-                    request_id=request.request_id, response=response
-                )
+                ended = wire.InferStreamResponse(request_id=request.request_id, response=response)
             except Exception as error:
                 code, message = wire_error(error)
                 ended = wire.InferStreamResponse(

@@ -1,0 +1,101 @@
+"""Records of the store and the catalogue as messages of ``braid.v1``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from core.schedule import Schedule
+from core.tensor import TensorSpec
+from protos.braid.v1 import admin_pb2 as wire
+from server.served import ServedModel
+from server.store.records import Job, ModelVersion, PlannerChoice, RegistrationOptions
+
+_DEFAULT_PLANNER = PlannerChoice()
+
+
+def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
+    """What a registration asks for; zero and empty mean the defaults.
+
+    Raises:
+        InvalidRequest: a batch size, limit or shape is out of range.
+    """
+    planner = header.planner
+    return RegistrationOptions(
+        batch_sizes=tuple(header.batch_sizes) or (1,),
+        planner=PlannerChoice(
+            planner.name or _DEFAULT_PLANNER.name,
+            planner.max_group_ops or _DEFAULT_PLANNER.max_group_ops,
+            planner.max_groups or _DEFAULT_PLANNER.max_groups,
+        ),
+        input_shapes={name: tuple(shape.dims) for name, shape in header.input_shapes.items()},
+    )
+
+
+def job_to_wire(job: Job) -> wire.Job:
+    """A job, as it stands."""
+    return wire.Job(
+        id=job.id,
+        model=job.model,
+        version=str(job.version),
+        state=wire.Job.State.Value(job.state.value),
+        progress=job.progress,
+        detail=job.detail,
+        eta_seconds=job.eta_seconds,
+        done=job.done,
+        total=job.total,
+        message=job.message,
+        created_unix=job.created_unix,
+        updated_unix=job.updated_unix,
+    )
+
+
+def model_to_wire(
+    model: ModelVersion, served: ServedModel | None, schedules: Iterable[Schedule]
+) -> wire.Model:
+    """A model version; what it takes and gives is known once it serves."""
+    message = wire.Model(
+        name=model.name,
+        version=str(model.version),
+        state=wire.Model.State.Value(model.state.value),
+        message=model.message,
+        sha256=model.sha256,
+        size_bytes=model.size_bytes,
+        created_unix=model.created_unix,
+        schedules=[_summary(schedule, served) for schedule in schedules],
+    )
+    if served is not None:
+        message.inputs.extend(_specs_to_wire(served.inputs))
+        message.outputs.extend(_specs_to_wire(served.output_specs))
+        message.batched = served.batched
+        message.warnings.extend(served.warnings)
+    return message
+
+
+def _specs_to_wire(specs: Mapping[str, TensorSpec]) -> list[wire.TensorSpec]:
+    return [
+        wire.TensorSpec(
+            name=name,
+            dtype=spec.dtype,
+            shape=[
+                wire.Extent(symbol=dim) if isinstance(dim, str) else wire.Extent(fixed=dim)
+                for dim in spec.shape
+            ],
+        )
+        for name, spec in specs.items()
+    ]
+
+
+def _summary(schedule: Schedule, served: ServedModel | None) -> wire.ScheduleSummary:
+    seen = schedule.provenance
+    return wire.ScheduleSummary(
+        plan_id=schedule.id,
+        device=served.device.name if served else schedule.key.device_key.split(":")[0],
+        batch_size=schedule.key.batch_size,
+        planner=schedule.planner,
+        stages=len(schedule.stages),
+        groups=sum(len(stage.groups) for stage in schedule.stages),
+        measured_us=seen.measured_us or 0.0,
+        sequential_us=seen.sequential_us or 0.0,
+        speedup=seen.speedup or 0.0,
+        promoted=seen.promoted,
+    )
