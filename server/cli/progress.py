@@ -1,0 +1,86 @@
+"""Shows how an upload and its job get on: a live bar on a terminal, plain lines elsewhere.
+
+with JobProgress() as progress:
+    client.register(..., on_upload=progress.upload)
+    for job in client.watch_job(...):
+        progress.show(job)
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from braid_client import Job, JobState
+from server.cli.text import console, seconds_text, size_text
+
+PHASES = {
+    JobState.QUEUED: "queued",
+    JobState.IMPORTING: "importing",
+    JobState.PROFILING: "measuring stages",
+    JobState.SCHEDULING: "searching",
+    JobState.VERIFYING: "verifying",
+    JobState.READY: "ready",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "cancelled",
+}
+
+
+class JobProgress:
+    """Progress of one registration, on stderr, so that stdout stays for results."""
+
+    def __init__(self) -> None:
+        self._console = console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.fields[phase]}", markup=False),
+            BarColumn(bar_width=30),
+            TextColumn("{task.percentage:>3.0f} %", markup=False),
+            TextColumn("{task.fields[counts]}", markup=False),
+            TextColumn("{task.fields[eta]}", markup=False),
+            TextColumn("{task.fields[detail]}", markup=False),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._phase = ""
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the bar as it is, so that other lines can follow. May be called twice."""
+        self._bar.stop()
+
+    def upload(self, sent_bytes: int, total_bytes: int) -> None:
+        """Bytes of the model are on their way; may be called from another thread."""
+        part = sent_bytes / total_bytes if total_bytes else 1.0
+        counts = f"{size_text(sent_bytes)} of {size_text(total_bytes)}"
+        self._update("uploading", part, counts=counts)
+
+    def show(self, job: Job) -> None:
+        """The job has changed."""
+        counts = f"{job.done} of {job.total}" if job.total else ""
+        eta = "" if job.ended or job.eta_s is None else f"{seconds_text(job.eta_s)} left"
+        phase = PHASES.get(job.state, job.state.lower())
+        self._update(phase, job.progress, counts=counts, eta=eta, detail=job.detail)
+
+    def _update(
+        self, phase: str, part: float, *, counts: str = "", eta: str = "", detail: str = ""
+    ) -> None:
+        if self._bar.disable:
+            if phase != self._phase:
+                line = " · ".join(text for text in (phase, counts, eta, detail) if text)
+                self._console.print(Text(line))
+            self._phase = phase
+            return
+        if self._task is None:
+            self._task = self._bar.add_task("", total=1.0, phase="", counts="", eta="", detail="")
+        self._bar.update(
+            self._task, completed=part, phase=f"{phase:16}", counts=counts, eta=eta, detail=detail
+        )

@@ -1,0 +1,74 @@
+"""How the command line writes tables, durations and sizes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PIPED_WIDTH = 1000
+"""Columns where nobody looks at a terminal: lines are for grep then, so they are never wrapped."""
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Where to write; made anew each time, as the streams may have been replaced."""
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else PIPED_WIDTH
+    return Console(file=stream, width=width, highlight=False, soft_wrap=True)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()
+) -> None:
+    """Print rows under headings; the columns named in ``right`` are aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))  # Text: no markup in others' names
+    console().print(table)
+
+
+def print_json(records: Sequence[Any]) -> None:
+    """Print dataclasses as a JSON list."""
+    print(json.dumps([asdict(record) for record in records], indent=2))
+
+
+def duration_text(microseconds: float) -> str:
+    """A duration with the unit that suits it: ``812 us``, ``2.31 ms``, ``1.20 s``."""
+    if microseconds < 1000:
+        return f"{microseconds:.0f} us"
+    if microseconds < 1e6:
+        return f"{microseconds / 1e3:.2f} ms"
+    return f"{microseconds / 1e6:.2f} s"
+
+
+def size_text(size_bytes: float) -> str:
+    """A size with the unit that suits it: ``512 B``, ``4.7 MiB``."""
+    size, unit = float(size_bytes), "B"
+    for bigger in ("KiB", "MiB", "GiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, bigger
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
+def time_text(unix: float) -> str:
+    """A moment, UTC, to the second."""
+    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def seconds_text(seconds: float | None) -> str:
+    """A wait for people: ``?``, ``8 s``, ``2 min 05 s``."""
+    if seconds is None:
+        return "?"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
