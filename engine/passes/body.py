@@ -96,6 +96,18 @@ def rebuilt(
     )
 
 
+def map_operators(graph: OpGraph, change: Callable[[Operator], Operator]) -> OpGraph:
+    """``graph`` with every operator changed by itself, those inside branches included."""
+
+    def visit(op: Operator) -> Operator:
+        branches = tuple(
+            Branch(tuple(map(visit, branch.operators)), branch.outputs) for branch in op.branches
+        )
+        return change(dataclasses.replace(op, branches=branches) if branches else op)
+
+    return dataclasses.replace(graph, operators=tuple(map(visit, graph.operators)))
+
+
 def rename_reads(op: Operator, names: Mapping[str, str]) -> Operator:
     """``op`` reading ``names[v]`` wherever it read ``v``, branches included."""
     if not any(name in names for name in op.reads()):

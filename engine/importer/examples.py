@@ -1,0 +1,240 @@
+"""Inputs to check a model with: extents where the model leaves them open, and content.
+
+    open extents ──candidates()──> shapes ──specialise──> fits? ──reference──> runs? ──> Example
+
+A model rarely says which extents it accepts: OCR wants heights of 48 or multiples of 32, an audio
+model one exact window. So likely ones are tried until both executors run the model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core.errors import InvalidRequest, ModelImportError
+from core.graph import OpGraph
+from core.tensor import DTYPE_BYTES, Dim, TensorSpec
+from engine.importer.reference import Reference, ReferenceFailed
+from engine.ops.dtypes import torch_dtype
+from engine.passes.body import Weights
+from engine.specialise import specialise, static_inputs
+
+_IMAGE = (224, 128, 64, 320, 96, 640, 48, 32, 299, 28)  # heights and widths
+_TEXT_LINE = (320, 160, 100, 640, 128, 64)  # widths where the height is fixed and small
+_TOKENS = (128, 64, 16, 512, 1, 2)
+_SIGNAL = (576, 512, 1024, 16000, 128, 64, 16, 256, 1)
+_FEATURES = (128, 64, 16, 512, 576, 100, 1, 2)
+_STATIC_NUMBERS = (16000, 8000, 1, 0)
+_INTEGERS_BELOW = (2, 1)  # masks and embedding indices alike; 1 means all zeros
+
+_MOST_TRIALS = 400
+_TRIAL_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Shapes and content ranges at which the model runs. Dimension 0 is 1 where it is open."""
+
+    specs: Mapping[str, TensorSpec]
+    static_values: Mapping[str, Tensor]
+    integers_below: int
+
+    def draw(self, rows: int | None, seed: int) -> dict[str, Tensor]:
+        """Random inputs; ``rows`` replaces dimension 0 of every input."""
+        generator = torch.Generator().manual_seed(seed)
+        drawn = {}
+        for name, spec in self.specs.items():
+            shape = [d for d in spec.shape if isinstance(d, int)]
+            if rows is not None:
+                shape[0] = rows
+            drawn[name] = self.static_values.get(name)
+            if drawn[name] is None:
+                drawn[name] = _random(spec.dtype, shape, self.integers_below, generator)
+        return {name: tensor for name, tensor in drawn.items() if tensor is not None}
+
+
+def _random(dtype: str, shape: list[int], below: int, generator: torch.Generator) -> Tensor:
+    kind = torch_dtype(dtype)
+    if kind.is_floating_point:
+        return torch.randn(shape, generator=generator).to(kind)
+    return torch.randint(0, max(below, 1), shape, generator=generator).to(kind)
+
+
+def find_example(
+    template: OpGraph,
+    weights: Weights,
+    reference: Reference,
+    memory_bytes: int,
+    given: Mapping[str, tuple[int, ...]],
+) -> Example:
+    """Shapes and content at which both the template and the reference run.
+
+    Args:
+        template: its symbols are the open extents.
+        weights: its constants.
+        reference: the uploaded model.
+        memory_bytes: most that the intermediate tensors may take together.
+        given: shapes the caller knows to work, by input.
+
+    Raises:
+        ModelImportError: nothing that was tried runs; gives the last reasons.
+    """
+    refusals: list[str] = []
+    started = time.monotonic()
+    trials = 0
+    for static in _static_candidates(template, given):
+        for specs in shape_candidates(template, given):
+            trials += 1
+            late = time.monotonic() - started > _TRIAL_SECONDS
+            if trials > 1 and (trials > _MOST_TRIALS or late):
+                break
+            found = _try(template, weights, reference, memory_bytes, specs, static)
+            if isinstance(found, Example):
+                return found
+            refusals.append(found)
+    shapes = ", ".join(f"{name}: {spec}" for name, spec in template.inputs.items())
+    advice = "" if given else "; give example shapes that it takes"
+    raise ModelImportError(
+        f"the model does not run at any of {trials} input shapes tried ({shapes}){advice}. "
+        f"First reason: {refusals[0]}. Last: {refusals[-1]}"
+    )
+
+
+def _try(
+    template: OpGraph,
+    weights: Weights,
+    reference: Reference,
+    memory_bytes: int,
+    specs: Mapping[str, TensorSpec],
+    static: Mapping[str, Tensor],
+) -> Example | str:
+    """The example, or why it does not work."""
+    try:
+        graph, _ = specialise(template, weights, specs, static)
+        check_memory(graph, memory_bytes)
+    except InvalidRequest as error:
+        return str(error)
+    refusal = ""
+    for below in _INTEGERS_BELOW:
+        example = Example(specs, static, below)
+        try:
+            reference.run(example.draw(None, seed=0))
+        except ReferenceFailed as error:
+            refusal = f"{reference.name}: {error}"
+        else:
+            return example
+    return refusal
+
+
+def check_memory(graph: OpGraph, memory_bytes: int) -> None:
+    """Refuse a static graph whose intermediate tensors take too much at any one time.
+
+    Raises:
+        InvalidRequest: naming the operator at which that happens.
+    """
+    last_reader = {name: i for i, op in enumerate(graph.operators) for name in op.reads()}
+    live = 0
+    for i, op in enumerate(graph.operators):
+        live += sum(graph.specs[name].size_bytes for name in op.outputs)
+        if live > memory_bytes:
+            made = ", ".join(str(graph.specs[name]) for name in op.outputs)
+            raise InvalidRequest(
+                f"operator {op.name!r} ({op.kind}) makes {made}; with what else is alive then, "
+                f"that is {live} bytes, and an import may use {memory_bytes} for intermediate "
+                "tensors; raise BRAID_IMPORT_MEMORY_BYTES if the model is sound"
+            )
+        gone = {name for name in (*op.reads(), *op.outputs) if last_reader.get(name, i) == i}
+        live -= sum(graph.specs[name].size_bytes for name in gone if name in graph.specs)
+
+
+def shape_candidates(
+    template: OpGraph, given: Mapping[str, tuple[int, ...]]
+) -> Iterator[dict[str, TensorSpec]]:
+    """Static specs of the inputs, the likeliest first.
+
+    Symbols take the same place of their lists first (square images), then every combination.
+
+    Raises:
+        ModelImportError: a given shape does not fit the model.
+    """
+    bound = _bind_given(template, given)
+    open_symbols: dict[str, Sequence[int]] = {}
+    for spec in template.inputs.values():
+        for axis, dim in enumerate(spec.shape):
+            if isinstance(dim, str) and dim not in bound:
+                open_symbols.setdefault(dim, _extents(spec, axis))
+    lists = list(open_symbols.values())
+    longest = max(map(len, lists), default=1)
+    diagonal = [tuple(some[min(i, len(some) - 1)] for some in lists) for i in range(longest)]
+    seen = set()
+    for extents in itertools.chain(diagonal, itertools.product(*lists)):
+        if extents in seen:
+            continue
+        seen.add(extents)
+        symbols = bound | dict(zip(open_symbols, extents, strict=True))
+        yield {name: spec.bind(symbols) for name, spec in template.inputs.items()}
+
+
+def _bind_given(template: OpGraph, given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Extents of the symbols that the caller's example shapes decide."""
+    bound: dict[str, int] = {}
+    for name, shape in given.items():
+        spec = template.inputs.get(name)
+        if spec is None:
+            raise ModelImportError(
+                f"example shape for {name!r}: the model's inputs are {sorted(template.inputs)}"
+            )
+        for declared, extent in zip(spec.shape, shape, strict=False):
+            if isinstance(declared, str):
+                bound.setdefault(declared, extent)
+        if len(shape) != len(spec.shape) or spec.bind(bound).shape != tuple(shape):
+            raise ModelImportError(f"example shape {list(shape)} does not fit {name!r}: {spec}")
+    return bound
+
+
+def _extents(spec: TensorSpec, axis: int) -> Sequence[int]:
+    """Likely extents of an open dimension, from what surrounds it."""
+    rank, shape = len(spec.shape), spec.shape
+    if axis == 0:
+        return (1,)
+    if rank == 4 and axis >= 2 and not _channels_last(shape):
+        beside: Dim = shape[5 - axis]
+        line = isinstance(beside, int) and axis == 3 and beside <= 64
+        return _TEXT_LINE if line else _IMAGE
+    if rank == 4 and axis in (1, 2) and _channels_last(shape):
+        return _IMAGE
+    if rank == 4 and axis == 1:
+        return (3, 1, 4)
+    if not torch_dtype(spec.dtype).is_floating_point:
+        return _TOKENS
+    return _SIGNAL if rank == 2 else _FEATURES
+
+
+def _channels_last(shape: tuple[Dim, ...]) -> bool:
+    return shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4)
+
+
+def _static_candidates(
+    template: OpGraph, given: Mapping[str, tuple[int, ...]]
+) -> Iterator[dict[str, Tensor]]:
+    """Content of the inputs that decide shapes or branches."""
+    names = static_inputs(template)
+    if not names:
+        yield {}
+        return
+    shapes = next(shape_candidates(template, given))
+    for number in _STATIC_NUMBERS:
+        yield {
+            name: torch.full(
+                [d for d in shapes[name].shape if isinstance(d, int)],
+                number,
+                dtype=torch_dtype(shapes[name].dtype),
+            )
+            for name in names
+            if DTYPE_BYTES[shapes[name].dtype] >= 4 or number <= 1
+        }

@@ -1,0 +1,155 @@
+"""One upload, from bytes to artefact; runs inside the confined process.
+
+read ─> lower ─> onnx.checker ─> passes ─> example ─> verify at batch 1
+                                              └─> guess the batch ─> verify at 1, 3, 5 ─> write
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from core.errors import InvalidRequest, ModelImportError, UnsupportedOperators
+from core.graph import OpGraph
+from engine.importer.artefact import write_artefact
+from engine.importer.batch import guess_batch, repair_reshapes, without_batch_symbol
+from engine.importer.examples import Example, find_example
+from engine.importer.limits import ImportLimits
+from engine.importer.parse import check_model, inline_functions, read_model
+from engine.importer.reference import THREADS, Reference, open_reference
+from engine.importer.report import BatchAxes, Report, Verified, file_digest
+from engine.importer.verify import (
+    CHECKED_BATCHES,
+    Checked,
+    Disagreement,
+    Subject,
+    verify_batches,
+    verify_single,
+)
+from engine.onnx import lower
+from engine.onnx.lowering import opset_of
+from engine.passes import run_passes
+from engine.specialise import static_inputs
+
+OnProgress = Callable[[float, str], None]
+_MEMORY_FOR_TENSORS = 0.5  # of the limit: the rest is for libraries, weights and the reference
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What the verification settled: how the model is served, and on which evidence."""
+
+    subject: Subject
+    batch: BatchAxes | None
+    checked: Checked
+    warnings: tuple[str, ...]
+
+
+def import_upload(
+    upload: Path,
+    artefact: Path,
+    limits: ImportLimits,
+    on_progress: OnProgress,
+    example_shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    """Import one ONNX file; ``artefact`` appears complete, or not at all if this raises.
+
+    Raises:
+        ModelImportError: the model cannot be imported; says why.
+        MemoryError, OSError: a limit of the process was met.
+    """
+    torch.set_num_threads(THREADS)
+    on_progress(0.05, "reading the model")
+    template, weights, opset = _read(upload)
+    on_progress(0.3, "simplifying the graph")
+    template, weights = run_passes(template, weights)
+    on_progress(0.4, "loading the model into ONNX Runtime")
+    reference = open_reference(upload)
+    on_progress(0.5, "looking for shapes that the model takes")
+    memory_bytes = int(limits.memory_bytes * _MEMORY_FOR_TENSORS)
+    plain = without_batch_symbol(template)
+    example = find_example(plain, weights, reference, memory_bytes, example_shapes)
+    on_progress(0.6, "checking against ONNX Runtime")
+    study = study_batch(Subject(plain, weights, example, memory_bytes), reference)
+    on_progress(0.9, "writing the artefact")
+    report = _report(study, reference, upload, opset)
+    write_artefact(artefact, study.subject.template, weights, report)
+
+
+def _read(upload: Path) -> tuple[OpGraph, dict[str, Tensor], int]:
+    """The lowered template, its constants, and the operator set of the file.
+
+    The lowering comes before onnx's checker, which stops at the first operator it does not know.
+    """
+    model = inline_functions(read_model(upload))
+    try:
+        template, weights = lower(model)
+    except UnsupportedOperators:
+        raise
+    except Exception:
+        check_model(model)  # says what is wrong, if the model is to blame
+        raise
+    check_model(model)
+    return template, weights, opset_of(model)
+
+
+def study_batch(subject: Subject, reference: Reference) -> Study:
+    """Verify the model at batch 1, then find out whether it takes any batch.
+
+    Args:
+        subject: the template as the file declares its shapes.
+        reference: the uploaded model.
+
+    Raises:
+        ModelImportError: it is wrong at batch 1.
+    """
+    checked = verify_single(subject, reference)
+    unbatched = Study(subject, None, checked, _cautions(checked))
+    guess = guess_batch(subject.template)
+    if guess is None or static_inputs(subject.template):
+        return unbatched
+    static, _ = subject.specialised(None)
+    known = {**static.inputs, **static.constants, **static.specs}
+    batched = replace(subject, template=repair_reshapes(guess, known))
+    try:
+        axes, rows = verify_batches(batched, reference)
+    except (InvalidRequest, Disagreement) as error:
+        warning = f"served unbatched, at its own shape: {error}"
+        return replace(unbatched, warnings=(*unbatched.warnings, warning))
+    both = Checked(max(checked.error, rows.error), rows.informative)
+    return Study(batched, axes, both, _cautions(both))
+
+
+def _cautions(checked: Checked) -> tuple[str, ...]:
+    if checked.informative:
+        return ()
+    return (
+        "the outputs do not depend on the inputs (saturated or constant weights?), so agreement "
+        "with the reference proves little",
+    )
+
+
+def _report(study: Study, reference: Reference, upload: Path, opset: int) -> Report:
+    example: Example = study.subject.example
+    template = study.subject.template
+    batches = (1, *CHECKED_BATCHES) if study.batch else (1,)
+    if not template.operators:
+        raise ModelImportError("the model computes nothing: its outputs are inputs or constants")
+    return Report(
+        sha256=file_digest(upload),
+        size_bytes=upload.stat().st_size,
+        source="onnx",
+        opset=opset,
+        batch=study.batch,
+        static_inputs=static_inputs(template),
+        example_shapes={
+            name: tuple(int(dim) for dim in spec.shape) for name, spec in example.specs.items()
+        },
+        static_values={name: value.tolist() for name, value in example.static_values.items()},
+        warnings=study.warnings,
+        verified=Verified(reference.name, batches, study.checked.error, study.subject.tolerance),
+    )

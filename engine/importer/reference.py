@@ -1,0 +1,124 @@
+"""The numbers an import is compared with: ONNX Runtime on the file as it was uploaded.
+
+Optimisations are off, so that the reference shares no rewriting with anything else, and so are
+memory arenas and spinning threads. Where ONNX Runtime cannot load a model (an operator set newer
+than it knows), onnx's own reference implementation takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from onnx.reference import ReferenceEvaluator
+from torch import Tensor
+
+from core.errors import ModelImportError
+
+THREADS = 2
+
+
+class ReferenceFailed(Exception):
+    """The reference cannot run the model on these inputs; the message is its reason."""
+
+
+class Reference(Protocol):
+    """An independent implementation of the uploaded model."""
+
+    name: str
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Outputs by name.
+
+        Raises:
+            ReferenceFailed: the model does not run on these inputs.
+        """
+        ...
+
+
+class _OnnxRuntime:
+    def __init__(self, upload: Path) -> None:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = THREADS
+        options.inter_op_num_threads = 1
+        options.enable_cpu_mem_arena = False
+        options.enable_mem_pattern = False
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        self._session = onnxruntime.InferenceSession(
+            str(upload), options, providers=["CPUExecutionProvider"]
+        )
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self.name = f"onnxruntime {onnxruntime.__version__}"
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        try:
+            feeds = {name: tensor.numpy() for name, tensor in inputs.items()}
+            results = self._session.run(None, feeds)
+        except Exception as error:  # its exceptions share no base but this
+            raise _failed(error) from error
+        return _as_tensors(self._outputs, results)
+
+
+class _OnnxReference:
+    def __init__(self, upload: Path) -> None:
+        self._evaluator = ReferenceEvaluator(onnx.load(upload, load_external_data=False))
+        self.name = f"onnx {onnx.__version__} reference"
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        try:
+            feeds = {name: tensor.numpy() for name, tensor in inputs.items()}
+            results = self._evaluator.run(None, feeds)
+        except Exception as error:  # whatever its Python kernels raise
+            raise _failed(error) from error
+        return _as_tensors(self._evaluator.output_names, list(results))
+
+
+def open_reference(upload: Path) -> Reference:
+    """Load the uploaded file into the first reference that takes it.
+
+    Raises:
+        ModelImportError: none does; gives ONNX Runtime's reason.
+        MemoryError: the model needs more memory than the import may use.
+    """
+    try:
+        return _OnnxRuntime(upload)
+    except Exception as error:
+        failed = _failed(error)
+        try:
+            return _OnnxReference(upload)
+        except Exception as second:
+            if isinstance(second, MemoryError):
+                raise
+            raise ModelImportError(
+                f"ONNX Runtime, the reference for every import, refuses the model: {failed}"
+            ) from error
+
+
+def _failed(error: Exception) -> ReferenceFailed:
+    """The first line of a reference's complaint; running out of memory is passed on."""
+    text = str(error)
+    if isinstance(error, MemoryError) or "bad allocation" in text or "bad_alloc" in text:
+        raise MemoryError(text) from error
+    first = text.strip().partition("\n")[0]
+    return ReferenceFailed((first or type(error).__name__)[:500])
+
+
+def _as_tensors(names: Sequence[str], results: Sequence[object]) -> dict[str, Tensor]:
+    found = {}
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, np.generic):
+            result = np.asarray(result)
+        if not isinstance(result, np.ndarray):
+            raise ReferenceFailed(f"output {name!r} is a {type(result).__name__}, not a tensor")
+        try:
+            found[name] = torch.from_numpy(np.array(result, order="C"))
+        except TypeError as error:
+            raise ReferenceFailed(f"output {name!r}: {error}") from error
+    return found

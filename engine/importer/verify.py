@@ -1,0 +1,227 @@
+"""Proof by numbers: the lowered model against the reference, and batches against single runs.
+
+    at batch 1   our outputs = the reference's outputs                   or the import fails
+    at 3 and 5   our rows    = our outputs for each row alone            or it serves unbatched
+                 our outputs = the reference's, where that takes a batch
+
+An error is the largest absolute difference over the largest absolute value of that output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from core.errors import BraidError, InvalidRequest, ModelImportError
+from core.graph import OpGraph
+from core.tensor import TensorSpec
+from engine.importer.examples import Example, check_memory
+from engine.importer.reference import Reference, ReferenceFailed
+from engine.importer.report import BatchAxes
+from engine.passes.body import Weights
+from engine.specialise import interpret, specialise
+
+TOLERANCE = 1e-4
+_HALF_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}  # where weights are that coarse
+_INTEGER_MISMATCHES = 0.01  # most elements of an integer output (argmax) that may differ
+_TINY = 1e-6  # outputs smaller than this are compared absolutely
+CHECKED_BATCHES = (3, 5)
+
+Outputs = Mapping[str, Tensor]
+
+
+class Disagreement(BraidError):
+    """Two runs that should agree do not; the message names the output and the error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The largest error seen in checks that passed, and whether outputs followed the input."""
+
+    error: float
+    informative: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A template under test, with the inputs to test it on."""
+
+    template: OpGraph
+    weights: Weights
+    example: Example
+    memory_bytes: int  # most that intermediate tensors may take
+
+    def specialised(self, rows: int | None) -> tuple[OpGraph, dict[str, Tensor]]:
+        """The static graph at the example's shapes, ``rows`` in place of dimension 0.
+
+        Raises:
+            InvalidRequest: it does not run at these shapes.
+        """
+        specs = {
+            name: spec if rows is None else TensorSpec(spec.dtype, (rows, *spec.shape[1:]))
+            for name, spec in self.example.specs.items()
+        }
+        graph, constants = specialise(
+            self.template, self.weights, specs, self.example.static_values
+        )
+        check_memory(graph, self.memory_bytes)
+        return graph, constants
+
+    @property
+    def tolerance(self) -> float:
+        """The largest relative error accepted of a model with these weights."""
+        coarse = [_HALF_TOLERANCE.get(t.dtype, TOLERANCE) for t in self.weights.values()]
+        return max(coarse, default=TOLERANCE)
+
+
+def run(
+    graph: OpGraph, constants: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Outputs of a static graph.
+
+    Raises:
+        InvalidRequest: an operator refuses the content of its operands.
+    """
+    try:
+        return interpret(graph, constants, inputs)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        first = str(error).partition("\n")[0]
+        raise InvalidRequest(f"running the model failed: {first}") from error
+
+
+def verify_single(subject: Subject, reference: Reference) -> Checked:
+    """Compare with the reference at the example's shapes, for two seeds.
+
+    Raises:
+        ModelImportError: naming the first output that differs and its error.
+    """
+    largest, results = 0.0, []
+    graph, constants = subject.specialised(None)
+    for seed in (0, 1):
+        inputs = subject.example.draw(None, seed)
+        try:
+            got = run(graph, constants, inputs)
+            largest = max(largest, compare(reference.run(inputs), got, subject.tolerance))
+        except ReferenceFailed as error:
+            raise ModelImportError(f"{reference.name} fails on this model: {error}") from error
+        except (InvalidRequest, Disagreement) as error:
+            raise ModelImportError(
+                f"the imported model does not agree with {reference.name}: {error}"
+            ) from error
+        results.append(got)
+    return Checked(largest, _differ(*results))
+
+
+def verify_batches(subject: Subject, reference: Reference) -> tuple[BatchAxes, Checked]:
+    """Prove that rows do not influence each other, and find the batch axis of each output.
+
+    Raises:
+        InvalidRequest, Disagreement: the model is no function of single rows; says where.
+    """
+    most = max(CHECKED_BATCHES)
+    rows = subject.example.draw(most, seed=2)
+    one = subject.specialised(1)
+    singles = [run(*one, _rows(rows, i, i + 1)) for i in range(most)]
+    together = {
+        batch: run(*subject.specialised(batch), _rows(rows, 0, batch)) for batch in CHECKED_BATCHES
+    }
+    axes = {
+        name: _batch_axis(name, [singles[0][name], *(out[name] for out in together.values())])
+        for name in subject.template.outputs
+    }
+    largest = 0.0
+    for batch, got in {1: singles[0], **together}.items():
+        stacked = _stacked(singles[:batch], axes)
+        largest = max(largest, compare(stacked, got, subject.tolerance))
+        try:
+            expected = reference.run(_rows(rows, 0, batch))
+        except ReferenceFailed as error:
+            if batch == 1:
+                raise Disagreement(f"{reference.name} fails: {error}") from error
+            continue  # the file has batch 1 written into it
+        largest = max(largest, compare(expected, got, subject.tolerance))
+    inputs = dict.fromkeys(subject.template.inputs, 0)
+    return BatchAxes(inputs, axes), Checked(largest, _differ(*singles))
+
+
+def _rows(inputs: Mapping[str, Tensor], start: int, end: int) -> dict[str, Tensor]:
+    return {name: tensor[start:end].contiguous() for name, tensor in inputs.items()}
+
+
+def _batch_axis(name: str, outputs: Sequence[Tensor]) -> int | None:
+    """The axis whose extent is the batch at batch 1, 3 and 5; None if the shape does not follow.
+
+    Raises:
+        Disagreement: the shape follows the batch in another way.
+    """
+    shapes = [tuple(output.shape) for output in outputs]
+    if len(set(shapes)) == 1:
+        return None
+    wanted = (1, *CHECKED_BATCHES)
+    for axis in range(len(shapes[0])):
+        if all(
+            shape == (*shapes[0][:axis], batch, *shapes[0][axis + 1 :])
+            for shape, batch in zip(shapes, wanted, strict=True)
+        ):
+            return axis
+    seen = ", ".join(f"{list(shape)} at {b}" for shape, b in zip(shapes, wanted, strict=True))
+    raise Disagreement(f"output {name!r} does not have one row for each row of the batch: {seen}")
+
+
+def _stacked(singles: Sequence[Outputs], axes: Mapping[str, int | None]) -> dict[str, Tensor]:
+    return {
+        name: singles[0][name] if axis is None else torch.cat([s[name] for s in singles], axis)
+        for name, axis in axes.items()
+    }
+
+
+def _differ(first: Outputs, *others: Outputs) -> bool:
+    return any(not torch.equal(first[name], other[name]) for other in others for name in first)
+
+
+def compare(expected: Outputs, got: Outputs, tolerance: float) -> float:
+    """The largest relative error over all outputs.
+
+    Raises:
+        Disagreement: naming the first output over the tolerance, of another shape or type.
+    """
+    largest = 0.0
+    for name, wanted in expected.items():
+        found = got[name]
+        if found.dtype != wanted.dtype or found.shape != wanted.shape:
+            raise Disagreement(
+                f"output {name!r} is {found.dtype} {list(found.shape)}, "
+                f"expected {wanted.dtype} {list(wanted.shape)}"
+            )
+        error = relative_error(wanted, found)
+        limit = tolerance if wanted.is_floating_point() else _INTEGER_MISMATCHES
+        if not error <= limit:
+            raise Disagreement(
+                f"output {name!r} has a relative error of {error:.3g}, over {limit:g}"
+            )
+        largest = max(largest, error)
+    return largest
+
+
+def relative_error(expected: Tensor, got: Tensor) -> float:
+    """Largest absolute difference over the largest absolute value; infinities must be equal.
+
+    Of integers and booleans: the share of elements that differ.
+    """
+    if expected.numel() == 0:
+        return 0.0
+    if not expected.is_floating_point():
+        return float((expected != got).double().mean())
+    wide, found = expected.double(), got.double()
+    finite = torch.isfinite(wide)
+    both_nan = torch.isnan(wide) & torch.isnan(found)
+    same = torch.where(finite, torch.isfinite(found), (wide == found) | both_nan)
+    if not bool(same.all()):
+        return float("inf")
+    wide, found = wide[finite], found[finite]
+    if wide.numel() == 0:
+        return 0.0
+    return float((wide - found).abs().max() / wide.abs().max().clamp_min(_TINY))
