@@ -56,7 +56,10 @@ class Settings(BaseSettings):
     max_queue_rows: int = Field(default=4096, ge=1)
 
     # Memory that tensors cross into a device worker through, per device.
-    shared_memory_bytes: ByteSize = Field(default=ByteSize(256 * MIB), ge=MIB)
+    shared_memory_bytes: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
+
+    # Activations kept on a device while its stages are measured; beyond it they are made up.
+    profiling_memory_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=MIB)
 
     # Seconds that accepted requests get to finish after SIGTERM.
     drain_seconds: float = Field(default=30.0, ge=0, le=3600, allow_inf_nan=False)

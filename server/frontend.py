@@ -1,0 +1,233 @@
+"""The front end: puts everything together, and takes it apart again without losing a request.
+
+    start:  store ─> device worker ─> gRPC and HTTP ports ─> models of the store serve ─> ready
+    stop:   health says NOT_SERVING ─> ports close, accepted requests end ─> jobs stop ─> worker
+
+This is the composition root: the only place that knows which class stands behind which Protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from functools import partial
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from core.errors import BraidError, StartupError, WorkerFault
+from engine.importer.launch import import_model
+from engine.importer.limits import ImportLimits
+from engine.worker.link import LinkState, WorkerOptions
+from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
+from server.batcher import Batcher
+from server.catalogue import Catalogue
+from server.device import Device
+from server.http import HttpServer, health_routes, metrics_route
+from server.jobs.planner_driver import PlannerProcess
+from server.jobs.registration import Workshop, serve_again
+from server.jobs.runner import JobRunner
+from server.logs import configure_logging
+from server.metrics import Metrics
+from server.servicers.admin import AdminServicer
+from server.servicers.health import Health
+from server.servicers.inference import InferenceServicer
+from server.settings import Settings
+from server.store.records import ModelState
+from server.store.store import Store
+
+log = logging.getLogger("braid.frontend")
+
+MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
+UPLOAD_CHUNK_BYTES = 4 << 20
+
+
+class FrontEnd:
+    """One server process and everything it owns."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.health = Health()
+        self.store = Store.open(settings.store)
+        self.device = Device(settings.devices[0], worker_options(settings))
+        self.device.link.on_state = self._worker_changed
+        self.batcher = Batcher(self.device, settings.max_queue_requests, settings.max_queue_rows)
+        self.catalogue = Catalogue(self.device, self.batcher, self.store.folder, self.metrics)
+        self.catalogue.on_serving = self.health.model
+        self.shop = Workshop(
+            store=self.store,
+            import_model=partial(import_model, limits=import_limits(settings)),
+            devices=[self.device],
+            planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
+            catalogue=self.catalogue,
+            observer=self.metrics,
+            tolerance=settings.tolerance,
+        )
+        self.runner = JobRunner(self.shop)
+        self.grpc_port = self.http_port = 0
+        self._server = self._grpc_server()
+        self._http = HttpServer(
+            {
+                "/metrics": metrics_route(self.metrics.registry),
+                **health_routes(lambda: self.health.is_ready),
+            }
+        )
+
+    def _grpc_server(self) -> grpc.aio.Server:
+        limit = self.settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(
+            InferenceServicer(self.catalogue), server
+        )
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(
+            AdminServicer(
+                self.store,
+                self.runner,
+                self.catalogue,
+                self.device,
+                self.settings.max_upload_bytes,
+            ),
+            server,
+        )
+        health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
+        reflection.enable_server_reflection(
+            [
+                inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name,
+                admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+                health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+                reflection.SERVICE_NAME,
+            ],
+            server,
+        )
+        return server
+
+    async def start(self) -> None:
+        """Start everything; returns when requests are taken.
+
+        Raises:
+            StartupError: a port is taken, or the device worker does not start.
+        """
+        try:
+            await self.device.start()
+        except WorkerFault as error:
+            raise StartupError(str(error)) from error
+        self.metrics.add_device(self.device.name)
+        await self._listen()
+        await self._restore()
+        await self.runner.start()
+        self.health.ready(True)
+
+    async def _listen(self) -> None:
+        host = self.settings.host
+        try:
+            self.grpc_port = self._server.add_insecure_port(f"{host}:{self.settings.grpc_port}")
+        except RuntimeError as error:
+            raise StartupError(
+                f"gRPC port {host}:{self.settings.grpc_port} cannot be used (taken?); "
+                "choose another with BRAID_GRPC_PORT or --grpc-port"
+            ) from error
+        try:
+            self.http_port = await self._http.start(host, self.settings.http_port)
+        except OSError as error:
+            raise StartupError(
+                f"HTTP port {host}:{self.settings.http_port} cannot be used ({error.strerror}); "
+                "choose another with BRAID_HTTP_PORT or --http-port"
+            ) from error
+        await self._server.start()
+
+    async def _restore(self) -> None:
+        """Serve the models that served before, with the schedules found in the cache."""
+        for model in await self.store.call(self.store.models):
+            self.catalogue.register(model)
+            if model.state is not ModelState.SERVING:
+                continue
+            try:
+                await serve_again(model, self.shop)
+            except BraidError as error:
+                log.error(
+                    "model does not serve again",
+                    extra={"model": model.name, "version": model.version, "reason": str(error)},
+                )
+
+    async def stop(self) -> None:
+        """Finish what was accepted, then stop everything. Jobs go on at the next start."""
+        self.health.ready(False)
+        await asyncio.sleep(0)  # let health watchers hear it before the ports close
+        await self._server.stop(self.settings.drain_seconds)
+        await self.batcher.drain()
+        await self.runner.stop()
+        await self._http.stop()
+        await self.device.close()
+        self.store.close()
+
+    def _worker_changed(self, state: LinkState) -> None:
+        """Health follows the worker: without it, nothing can be answered."""
+        if state is LinkState.DOWN:
+            self.metrics.worker_restarted(self.device.name)
+            self.health.ready(False)
+        elif state is LinkState.UP and self.grpc_port:
+            self.health.ready(True)
+
+
+def worker_options(settings: Settings) -> WorkerOptions:
+    """How the CPU worker is started."""
+    return WorkerOptions(
+        threads=settings.threads or len(os.sched_getaffinity(0)),
+        arena_bytes=settings.shared_memory_bytes,
+        activation_bytes=settings.profiling_memory_bytes,
+    )
+
+
+def import_limits(settings: Settings) -> ImportLimits:
+    """What one import may use."""
+    return ImportLimits(
+        memory_bytes=settings.import_memory_bytes,
+        cpu_seconds=settings.import_cpu_seconds,
+        wall_seconds=settings.import_wall_seconds,
+        file_bytes=settings.import_file_bytes,
+    )
+
+
+async def serve(settings: Settings) -> None:
+    """Run a server until SIGTERM or SIGINT.
+
+    Raises:
+        StartupError: one line that says what to change.
+    """
+    front = FrontEnd(settings)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    try:
+        await front.start()
+        log.info(
+            "ready",
+            extra={
+                "grpc": f"{settings.host}:{front.grpc_port}",
+                "http": f"{settings.host}:{front.http_port}",
+                "device": front.device.device_key,
+                "store": str(settings.store),
+            },
+        )
+        await stopping.wait()
+        log.info("stopping: accepted requests are finished first")
+    finally:
+        await front.stop()
+    log.info("stopped")
+
+
+def run(settings: Settings) -> None:
+    """Run a server in this process until it is told to stop."""
+    configure_logging(settings.log_level, settings.log_format)
+    asyncio.run(serve(settings))

@@ -1,0 +1,39 @@
+"""``grpc.health.v1``: ``""`` says ready, ``liveness`` says alive, each model answers by name."""
+
+from __future__ import annotations
+
+import asyncio
+
+from grpc_health.v1 import health, health_pb2
+
+READY = ""
+LIVENESS = "liveness"
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Health:
+    """Owns the health servicer and what it says. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.servicer = health.aio.HealthServicer()
+        self._running: set[asyncio.Task[None]] = set()
+        self.is_ready = False
+        self._set(LIVENESS, True)
+        self._set(READY, False)
+
+    def ready(self, is_ready: bool) -> None:
+        """The server as a whole takes requests, or does not."""
+        self.is_ready = is_ready
+        self._set(READY, is_ready)
+
+    def model(self, name: str, serving: bool) -> None:
+        """Some version of a model answers, or none does."""
+        self._set(name, serving)
+
+    def _set(self, service: str, serving: bool) -> None:
+        setting = self.servicer.set(service, _SERVING if serving else _NOT_SERVING)
+        task = asyncio.get_running_loop().create_task(setting)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
