@@ -26,10 +26,21 @@ def convolution(
     output_padding: Ints = (),
     groups: int = 1,
 ) -> Tensor:
-    """x [n, c, *spatial] by weight [out, c / groups, *kernel] ([c, out / groups, *] transposed)."""
-    extra = list(output_padding) or [0] * len(stride)
+    """x [n, c, *spatial] by weight [out, c / groups, *kernel] ([c, out / groups, *] transposed).
+
+    Empty stride, padding, dilation or output_padding mean the usual ones, whatever the rank.
+    """
+    ones, zeros = [1] * (x.dim() - 2), [0] * (x.dim() - 2)
     return torch.convolution(
-        x, weight, bias, list(stride), list(padding), list(dilation), transposed, extra, groups
+        x,
+        weight,
+        bias,
+        list(stride) or ones,
+        list(padding) or zeros,
+        list(dilation) or ones,
+        transposed,
+        list(output_padding) or zeros,
+        groups,
     )
 
 
@@ -72,7 +83,8 @@ def conv_transpose_to(
     upper: bool,
 ) -> Tensor:
     """Transposed convolution cropped, or grown, to ``output_shape``, or to input times stride."""
-    spatial = len(stride)
+    spatial = x.dim() - 2
+    stride = list(stride) or [1] * spatial
     full = convolution(
         x,
         weight,

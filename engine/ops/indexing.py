@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from engine.ops.registry import operator
+from engine.ops.shape import Number, scalar
 
 
 def _counted_from_front(indices: Tensor, extent: int) -> Tensor:
@@ -96,31 +97,33 @@ def flat_size(extents: torch.Size) -> int:
 
 @operator("braid.topk")
 def topk(
-    x: Tensor, k: int, dim: int = -1, largest: bool = True, sort: bool = True
+    x: Tensor, k: int | list[int], dim: int = -1, largest: bool = True, sort: bool = True
 ) -> tuple[Tensor, Tensor]:
     """The k largest (or smallest) and their positions; equal values in order of position."""
-    k = k[0] if isinstance(k, list) else k
-    if not 0 <= k <= x.shape[dim]:
-        raise ValueError(f"k = {k} of {x.shape[dim]} elements")
+    count = int(scalar(k))
+    if not 0 <= count <= x.shape[dim]:
+        raise ValueError(f"the {count} largest of {x.shape[dim]} elements")
     values, places = torch.sort(x, dim=dim, descending=largest, stable=True)
-    return values.narrow(dim, 0, k), places.narrow(dim, 0, k)
+    return values.narrow(dim, 0, count), places.narrow(dim, 0, count)
 
 
 @operator("braid.one_hot")
-def one_hot(indices: Tensor, values: Tensor, depth: int, axis: int = -1) -> Tensor:
+def one_hot(indices: Tensor, values: Tensor, depth: Number, axis: int = -1) -> Tensor:
     """``values[1]`` at each index along a new axis of extent ``depth``, ``values[0]`` elsewhere."""
-    depth = depth[0] if isinstance(depth, list) else depth
+    extent = int(scalar(depth))
     rank = indices.dim() + 1
     axis = axis % rank
-    places = torch.arange(int(depth), device=indices.device)
+    places = torch.arange(extent, device=indices.device)
     places = places.reshape([-1 if i == axis else 1 for i in range(rank)])
-    hot = _counted_from_front(indices, int(depth)).unsqueeze(axis) == places
+    hot = _counted_from_front(indices, extent).unsqueeze(axis) == places
     return torch.where(hot, values[1], values[0])
 
 
 @operator("braid.nonzero")
 def nonzero(x: Tensor) -> Tensor:
     """[rank, count] positions of non-zero elements. The shape depends on the data."""
+    if x.is_meta:
+        raise ValueError("the shape of the result depends on the data")
     return torch.nonzero(x).transpose(0, 1)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from engine.ops.registry import operator
+from engine.ops.shape import scalar
 
 Dims = Sequence[int] | None
 Fold = Callable[[Tensor, list[int], bool], Tensor]
@@ -140,8 +141,11 @@ def argmin(x: Tensor, dim: int = 0, keepdim: bool = True, select_last: bool = Fa
 
 
 @operator("braid.cumsum")
-def cumsum(x: Tensor, dim: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
+def cumsum(
+    x: Tensor, dim: int | list[int], exclusive: bool = False, reverse: bool = False
+) -> Tensor:
     """Running sum; ``exclusive`` leaves out the element itself, ``reverse`` sums from the end."""
+    dim = int(scalar(dim))
     y = x.flip(dim) if reverse else x
     y = torch.cumsum(y, dim, dtype=x.dtype)
     if exclusive:
@@ -151,8 +155,11 @@ def cumsum(x: Tensor, dim: int, exclusive: bool = False, reverse: bool = False) 
 
 
 @operator("braid.cumprod")
-def cumprod(x: Tensor, dim: int, exclusive: bool = False, reverse: bool = False) -> Tensor:
+def cumprod(
+    x: Tensor, dim: int | list[int], exclusive: bool = False, reverse: bool = False
+) -> Tensor:
     """Running product; see ``cumsum``."""
+    dim = int(scalar(dim))
     y = x.flip(dim) if reverse else x
     y = torch.cumprod(y, dim, dtype=x.dtype)
     if exclusive:

@@ -188,7 +188,7 @@ def _resize_axis(
     distance = (neighbours - at.unsqueeze(1)).abs() * stretch
     weights = _linear(distance) if how.mode == "linear" else _cubic(distance, how.cubic)
     inside = (neighbours >= 0) & (neighbours <= extent - 1)
-    if how.exclude_outside or how.antialias:
+    if how.exclude_outside:
         weights = torch.where(inside, weights, torch.zeros_like(weights))
     if how.exclude_outside or how.antialias:
         weights = weights / weights.sum(1, keepdim=True)

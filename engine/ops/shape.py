@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,20 @@ from engine.ops.dtypes import torch_dtype
 from engine.ops.registry import operator
 
 Ints = Sequence[int]
+Number = float | list[float]  # a scalar operand; some models make it a list of one
+
+
+def scalar(literal: Any) -> Any:
+    """The one value of a scalar operand.
+
+    Raises:
+        ValueError: there are several, or none.
+    """
+    if not isinstance(literal, list):
+        return literal
+    if len(literal) != 1:
+        raise ValueError(f"{len(literal)} values where one is wanted")
+    return literal[0]
 
 
 @operator("braid.shape", shape_only=True)
@@ -147,7 +162,7 @@ def pad(
     x: Tensor,
     pads: Ints,
     mode: str = "constant",
-    value: float | bool | None = 0.0,
+    value: float | bool | list[float] | None = 0.0,
     axes: Ints | None = None,
 ) -> Tensor:
     """ONNX Pad: ``pads`` is all begins, then all ends, of ``axes``; negative pads crop.
@@ -156,14 +171,15 @@ def pad(
     """
     named = [normal_axis(a, x.dim()) for a in (range(x.dim()) if axes is None else axes)]
     begins, ends = pads[: len(named)], pads[len(named) :]
+    fill: float = scalar(value) or 0
     if mode == "constant":
         by_axis = dict(zip(named, zip(begins, ends, strict=True), strict=True))
         flat = [by_axis.get(axis, (0, 0)) for axis in reversed(range(x.dim()))]
         while flat and flat[-1] == (0, 0):
             flat.pop()
         if x.dtype == torch.bool:
-            return F.pad(x.byte(), [p for pair in flat for p in pair], value=bool(value)).bool()
-        return F.pad(x, [p for pair in flat for p in pair], value=value or 0)
+            return F.pad(x.byte(), [p for pair in flat for p in pair], value=fill).bool()
+        return F.pad(x, [p for pair in flat for p in pair], value=fill)
     for axis, begin, end in zip(named, begins, ends, strict=True):
         if begin or end:
             x = x.index_select(axis, _source_positions(x, axis, begin, end, mode))
@@ -200,13 +216,12 @@ def full_like(x: Tensor, value: float, dtype: str | None = None) -> Tensor:
 
 
 @operator("braid.range")
-def range_(start: float, limit: float, delta: float, dtype: str | None = None) -> Tensor:
-    """start, start + delta, ... below ``limit``, on torch's default device."""
-    whole = isinstance(start, int)
-    dtype = dtype or ("INT64" if whole else "FP32")
-    count = max(0, math.ceil((limit - start) / delta))
-    steps = torch.arange(count, dtype=torch.int64 if whole else torch.float64)
-    return (start + steps * delta).to(torch_dtype(dtype))
+def range_(like: Tensor, start: Number, limit: Number, delta: Number) -> Tensor:
+    """start, start + delta, ... below ``limit``, in the type of ``like``."""
+    first, end, step = scalar(start), scalar(limit), scalar(delta)
+    count = max(0, math.ceil((end - first) / step))
+    wide = torch.float64 if like.is_floating_point() else torch.int64
+    return (first + torch.arange(count, dtype=wide, device=like.device) * step).to(like.dtype)
 
 
 @operator("braid.eye_like")
@@ -219,9 +234,10 @@ def eye_like(x: Tensor, k: int = 0, dtype: str | None = None) -> Tensor:
 
 
 @operator("braid.trilu")
-def trilu(x: Tensor, upper: bool = True, k: int = 0) -> Tensor:
+def trilu(x: Tensor, upper: bool = True, k: int | list[int] = 0) -> Tensor:
     """Upper or lower triangle of the last two axes."""
-    return torch.triu(x, k) if upper else torch.tril(x, k)
+    diagonal = scalar(k)
+    return torch.triu(x, diagonal) if upper else torch.tril(x, diagonal)
 
 
 @operator("braid.depth_to_space")

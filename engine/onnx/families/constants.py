@@ -50,13 +50,12 @@ def constant_of_shape(node: Node, to: Builder) -> None:
     )
 
 
-@lowers("Range", 11, 11)
+@lowers("Range", 11, 27, "bounds may be computed")
 def range_(node: Node, to: Builder) -> None:
     """start, start + delta, ... below limit."""
+    node.without_effect("stash_type")  # steps are computed in FP64
     bounds = {name: node.operand(i) for i, name in enumerate(("start", "limit", "delta"))}
-    known = [tensor for value in bounds.values() if (tensor := to.constant(value)) is not None]
-    dtype = DTYPE_NAMES[known[0].dtype] if known else None
-    to.emit("braid.range", [], node.outputs, host=bounds, dtype=dtype)
+    to.emit("braid.range", [bounds["start"]], node.outputs, host=bounds)
 
 
 @lowers("EyeLike", 9, 22)

@@ -11,16 +11,14 @@ from engine.onnx.table import lowers
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
-def spatial_rank(node: Node, to: Builder, weight: str = "") -> int:
-    """Number of spatial axes, as far as the node or its weight tells."""
+def spatial_rank(node: Node, to: Builder, weight: str) -> int:
+    """Number of spatial axes as far as the node or its weight tells; 0 if they do not."""
     for attribute in ("kernel_shape", "strides", "dilations", "pads", "output_shape"):
         values = node.integers(attribute)
         if values:
             return len(values) // (2 if attribute == "pads" else 1)
     content = to.constant(weight)
-    if content is None:
-        raise UnsupportedUse("neither kernel_shape nor a constant weight")
-    return content.dim() - 2
+    return content.dim() - 2 if content is not None else 0
 
 
 def split_pads(pads: list[int]) -> list[tuple[int, int]]:

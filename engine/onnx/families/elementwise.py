@@ -129,14 +129,14 @@ def power(node: Node, to: Builder) -> None:
         to.emit("braid.pow", [node.operand(0), node.operand(1)], node.outputs)
 
 
-@lowers("Mod", 10, 13)
+@lowers("Mod", 10, 28)
 def mod(node: Node, to: Builder) -> None:
     """Remainder: of the divisor's sign, or with ``fmod`` of the dividend's."""
     kind = "aten.fmod" if node.flag("fmod") else "aten.remainder"
     to.emit(kind, [node.operand(0), node.operand(1)], node.outputs)
 
 
-@lowers("BitShift", 11, 11)
+@lowers("BitShift", 11, 28)
 def bit_shift(node: Node, to: Builder) -> None:
     """Shift left or right."""
     direction = node.choice("direction", "", ("LEFT", "RIGHT")).lower()
@@ -178,7 +178,7 @@ def elu(node: Node, to: Builder) -> None:
     to.emit("aten.elu", [node.operand(0)], node.outputs, alpha=node.real("alpha", 1.0))
 
 
-@lowers("Celu", 12, 12)
+@lowers("Celu", 12, 28)
 def celu(node: Node, to: Builder) -> None:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
     to.emit("aten.celu", [node.operand(0)], node.outputs, alpha=node.real("alpha", 1.0))
@@ -231,7 +231,7 @@ def swish(node: Node, to: Builder) -> None:
     to.emit("aten.mul", [x, to.emit("aten.sigmoid", [inner])], node.outputs)
 
 
-@lowers("Cast", 6, 25, "not to strings, 8-bit floats or 4-bit integers")
+@lowers("Cast", 6, 28, "not to strings, 8-bit floats or 4-bit integers")
 def cast(node: Node, to: Builder) -> None:
     """Convert the element type."""
     node.without_effect("saturate", "round_mode")  # of 8-bit floats only

@@ -56,7 +56,7 @@ def scatter_nd(node: Node, to: Builder) -> None:
     to.emit("braid.scatter_nd", operands, node.outputs, reduction=reduction)
 
 
-@lowers("OneHot", 9, 11)
+@lowers("OneHot", 9, 28)
 def one_hot(node: Node, to: Builder) -> None:
     """Indices as rows with one hot element."""
     operands, host = [node.operand(0), node.operand(2)], {"depth": node.operand(1)}
@@ -70,7 +70,7 @@ def non_zero(node: Node, to: Builder) -> None:
     to.emit("braid.nonzero", [node.operand(0)], node.outputs)
 
 
-@lowers("Compress", 9, 11, "only by a constant condition")
+@lowers("Compress", 9, 28, "only by a constant condition")
 def compress(node: Node, to: Builder) -> None:
     """Slices where a condition holds."""
     axis = node.integer("axis") if node.has("axis") else None

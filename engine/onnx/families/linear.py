@@ -57,7 +57,7 @@ def _transposed(matrix: str, to: Builder) -> str:
     return to.emit("aten.permute", [matrix], dims=[1, 0])
 
 
-@lowers("Einsum", 12, 12)
+@lowers("Einsum", 12, 28)
 def einsum(node: Node, to: Builder) -> None:
     """Einstein summation."""
     equation = node.text("equation").replace(" ", "")

@@ -12,8 +12,8 @@ from engine.onnx.table import lowers
 _REDUCTIONS = (
     ("ReduceL1", 18, 18, "braid.l1_norm"),
     ("ReduceL2", 18, 18, "braid.l2_norm"),
-    ("ReduceLogSum", 18, 18, "braid.log_sum"),
-    ("ReduceLogSumExp", 18, 18, "aten.logsumexp"),
+    ("ReduceLogSum", 28, 18, "braid.log_sum"),
+    ("ReduceLogSumExp", 28, 18, "aten.logsumexp"),
     ("ReduceMax", 20, 18, "aten.amax"),
     ("ReduceMean", 18, 18, "aten.mean"),
     ("ReduceMin", 20, 18, "aten.amin"),

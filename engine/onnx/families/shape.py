@@ -116,7 +116,7 @@ def pad(node: Node, to: Builder) -> None:
     to.emit("braid.pad", [node.operand(0)], node.outputs, host=host, **attributes)
 
 
-@lowers("DepthToSpace", 1, 13)
+@lowers("DepthToSpace", 1, 28)
 def depth_to_space(node: Node, to: Builder) -> None:
     """Channels into positions."""
     mode = node.choice("mode", "DCR", ("DCR", "CRD"))
@@ -124,7 +124,7 @@ def depth_to_space(node: Node, to: Builder) -> None:
     to.emit("braid.depth_to_space", [node.operand(0)], node.outputs, block=block, mode=mode)
 
 
-@lowers("SpaceToDepth", 1, 13)
+@lowers("SpaceToDepth", 1, 28)
 def space_to_depth(node: Node, to: Builder) -> None:
     """Positions into channels."""
     mode = node.choice("mode", "DCR", ("DCR", "CRD"))
@@ -140,7 +140,7 @@ def trilu(node: Node, to: Builder) -> None:
     to.emit("braid.trilu", [node.operand(0)], node.outputs, host=host, upper=upper)
 
 
-@lowers("ReverseSequence", 10, 10)
+@lowers("ReverseSequence", 10, 28)
 def reverse_sequence(node: Node, to: Builder) -> None:
     """Reverse the beginning of each sequence."""
     to.emit(
