@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from core.schedule import Schedule
 from core.tensor import TensorSpec
 from protos.braid.v1 import admin_pb2 as wire
+from scheduler.options import PlannerOptions
 from server.served import ServedModel
-from server.store.records import Job, ModelVersion, PlannerChoice, RegistrationOptions
+from server.store.records import Job, ModelVersion, RegistrationOptions
 
-_DEFAULT_PLANNER = PlannerChoice()
+_DEFAULT_PLANNER = PlannerOptions()
 
 
 def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
@@ -22,8 +23,8 @@ def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
     planner = header.planner
     return RegistrationOptions(
         batch_sizes=tuple(header.batch_sizes) or (1,),
-        planner=PlannerChoice(
-            planner.name or _DEFAULT_PLANNER.name,
+        planner=PlannerOptions(
+            planner.name or _DEFAULT_PLANNER.planner,
             planner.max_group_ops or _DEFAULT_PLANNER.max_group_ops,
             planner.max_groups or _DEFAULT_PLANNER.max_groups,
         ),
