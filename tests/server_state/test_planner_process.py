@@ -114,7 +114,7 @@ async def test_a_bug_in_the_process_is_logged_here(caplog: pytest.LogCaptureFixt
     async def too_few(_: Sequence[StageQuery]) -> list[float]:
         return []
 
-    with pytest.raises(PlanningFailed, match="crashed .exit code 1.*server's log"):
+    with pytest.raises(PlanningFailed, match=r"crashed .exit code 1.*server's log"):
         await planner()(DIAMOND, PlannerOptions(), too_few)
 
     assert "ValueError" in str(vars(caplog.records[-1])["stderr_tail"])
@@ -139,7 +139,7 @@ async def test_out_of_memory_says_so() -> None:
     wide = graph({**dict.fromkeys(leaves, "x"), "last": leaves})
     options = PlannerOptions(max_group_ops=None, max_groups=None, max_block_ops=None)
 
-    with pytest.raises(PlanningFailed, match="memory|too big|search takes at most"):
+    with pytest.raises(PlanningFailed, match=r"memory|too big|search takes at most"):
         await PlannerProcess(64 << 20, 30.0)(wide, options, FakeDevice().measure)
 
 

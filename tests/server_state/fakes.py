@@ -1,0 +1,286 @@
+"""Stand-ins for what jobs ask for: an importer, a device, a planner, a catalogue.
+
+The device's latencies come from a formula, so a plan is right or wrong by arithmetic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from core.errors import InvalidRequest
+from core.graph import Operator, OpGraph, graph_to_json
+from core.plan import StreamPlan
+from core.schedule import Schedule, Stage
+from core.tensor import TensorSpec
+from engine.importer.report import BatchAxes, Report, Verified
+from scheduler.options import PlannerOptions
+from scheduler.planners import plan, stages_to_measure
+from scheduler.signature import stage_signature
+from server.jobs.ports import (
+    MeasureStages,
+    OnProgress,
+    PlanComparison,
+    PlannedModel,
+    Specs,
+    StageQuery,
+    StageTiming,
+)
+from server.jobs.registration import Workshop
+from server.jobs.runner import JobRunner
+from server.store.records import ModelVersion, Registration, RegistrationOptions
+from server.store.store import Store
+
+#   a ──> b ──> d      b and c are independent
+#    └──> c ──┘
+EDGES = {"a": "x", "b": "a", "c": "a", "d": "bc"}
+
+
+def template(batch: int | str = "batch", extent: int | str = 8) -> OpGraph:
+    """The diamond; one kind a unit, so that each has a signature of its own."""
+    spec = TensorSpec("FP32", (batch, extent))
+    operators = tuple(
+        Operator(unit, f"fake.{unit}", tuple(reads), (unit,)) for unit, reads in EDGES.items()
+    )
+    return OpGraph("diamond", {"x": spec}, {"y": "d"}, {}, operators, dict.fromkeys(EDGES, spec))
+
+
+def write_artefact(folder: Path, sha256: str, graph: OpGraph, *, batched: bool = True) -> None:
+    """What the importer leaves behind, as far as the front end reads it."""
+    text = json.dumps(graph_to_json(graph)).encode()
+    report = Report(
+        sha256=sha256,
+        size_bytes=1,
+        source="onnx",
+        opset=17,
+        batch=BatchAxes({"x": 0}, {"y": 0}) if batched else None,
+        static_inputs=(),
+        example_shapes={"x": (1, 8)},
+        static_values={},
+        warnings=(),
+        verified=Verified("fake", (1,), 0.0, 1e-4),
+        files={"graph.json": hashlib.sha256(text).hexdigest()},
+    )
+    folder.mkdir()
+    (folder / "report.json").write_text(json.dumps(report.to_json()))
+    (folder / "graph.json").write_bytes(text)
+
+
+async def a_moment() -> None:
+    """Long enough for a watcher to see the present state."""
+    await asyncio.sleep(0.001)
+
+
+class FakeImporter:
+    """Imports anything, once its gate is open."""
+
+    def __init__(self) -> None:
+        self.imports = 0
+        self.graph = template()
+        self.batched = True
+        self.error: Exception | None = None
+        self.gate: asyncio.Event | None = None
+
+    async def __call__(
+        self,
+        upload: Path,
+        artefact: Path,
+        *,
+        on_progress: OnProgress,
+        example_shapes: Mapping[str, tuple[int, ...]] | None,
+    ) -> None:
+        self.imports += 1
+        assert await asyncio.to_thread(upload.is_file)
+        on_progress(0.5, "lowering")
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.error is not None:
+            raise self.error
+        write_artefact(artefact, upload.name, self.graph, batched=self.batched)
+
+
+class FakeDevice:
+    """Latency of a group: its units, of a stage: its longest group; times the batch size."""
+
+    name = "cpu"
+    software: Mapping[str, str] = {"torch": "fake"}
+
+    def __init__(self) -> None:
+        self.device_key = "fake-cpu"
+        self.loads: list[str] = []
+        self.measured: Counter[tuple[int, Stage]] = Counter()
+        self.compared = 0
+        self.before_measuring: Callable[[Stage], object] = lambda _: None
+        self.before_comparing: Callable[[], Awaitable[None]] = a_moment
+        self.gate: asyncio.Event | None = None
+        self.comparison = PlanComparison(90.0, 100.0, 0.01, 1e-6, 1e-6)
+        self.measuring = 0
+        self.pause_s = 0.0
+        self.fails_at = 0  # this batch size
+
+    async def load(self, digest: str, artefact: Path) -> None:
+        assert (artefact / "graph.json").is_file()
+        self.loads.append(digest)
+
+    async def static_graph(self, digest: str, batch_size: int, inputs: Specs) -> OpGraph:
+        spec = inputs["x"]
+        assert spec.is_static
+        if batch_size == self.fails_at:
+            raise InvalidRequest("cannot run four")
+        return replace(template(), inputs=inputs, specs=dict.fromkeys(EDGES, spec))
+
+    async def measure_stage(self, digest: str, batch_size: int, stage: Stage) -> StageTiming:
+        assert not self.measuring, "two measurements at once falsify each other"
+        self.measuring += 1
+        try:
+            self.before_measuring(stage)
+            if self.gate is not None:
+                await self.gate.wait()
+            await asyncio.sleep(self.pause_s)
+            self.measured[batch_size, stage] += 1
+            return StageTiming(10.0 * batch_size * max(map(len, stage.groups)), 0.01, 5)
+        finally:
+            self.measuring -= 1
+
+    async def compare(self, digest: str, batch_size: int, plan: StreamPlan) -> PlanComparison:
+        await self.before_comparing()
+        self.compared += 1
+        return self.comparison
+
+
+class InProcessPlanner:
+    """The real planner without its process."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.error: Exception | None = None
+        self.before_planning: Callable[[], Awaitable[None]] = a_moment
+
+    async def __call__(
+        self, graph: OpGraph, options: PlannerOptions, measure: MeasureStages
+    ) -> PlannedModel:
+        self.calls += 1
+        stages = {stage_signature(graph, each): each for each in stages_to_measure(graph, options)}
+        latencies = await measure([StageQuery(name, each) for name, each in stages.items()])
+        await self.before_planning()
+        if self.error is not None:
+            raise self.error
+        known = dict(zip(stages, latencies, strict=True))
+
+        class Cost:
+            def stage_latency_us(self, stage: Stage) -> float:
+                return known[stage_signature(graph, stage)]
+
+        found = plan(graph, Cost(), options)
+        return PlannedModel("ios", found.plan, found.stages, found.predicted_us, 0.1, 0.0)
+
+
+class FakeCatalogue:
+    """Remembers what serves."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, int], ModelVersion] = {}
+        self.serving: set[tuple[str, int]] = set()
+        self.plans: dict[tuple[str, int, int], Schedule] = {}
+        self.swap_error: Exception | None = None
+
+    def register(self, model: ModelVersion) -> None:
+        self.known[model.name, model.version] = model
+
+    async def serve(self, model: ModelVersion) -> None:
+        self.serving.add((model.name, model.version))
+
+    async def swap(
+        self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
+    ) -> None:
+        if self.swap_error is not None:
+            error, self.swap_error = self.swap_error, None
+            raise error
+        self.plans[model.name, model.version, schedule.key.batch_size] = schedule
+
+
+class Observer:
+    """Remembers what was counted."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, int] = {}
+        self.measured = 0
+        self.reused = 0
+        self.looked_up: Counter[bool] = Counter()
+        self.chosen: list[tuple[int, bool]] = []
+
+    def jobs_counted(self, by_state: Mapping[str, int]) -> None:
+        self.jobs = {state: count for state, count in by_state.items() if count}
+
+    def stage_measured(self, device: str, seconds: float) -> None:
+        self.measured += 1
+
+    def stages_reused(self, device: str, count: int) -> None:
+        self.reused += count
+
+    def schedule_looked_up(self, hit: bool) -> None:
+        self.looked_up[hit] += 1
+
+    def schedule_chosen(
+        self,
+        model: str,
+        version: int,
+        device: str,
+        batch_size: int,
+        *,
+        measured_us: float | None,
+        sequential_us: float | None,
+        promoted: bool,
+    ) -> None:
+        self.chosen.append((batch_size, promoted))
+
+
+class Server:
+    """A store and a job runner over fakes; ``restarted`` is the same store after a stop."""
+
+    def __init__(self, root: Path) -> None:
+        self.store = Store.open(root)
+        self.importer = FakeImporter()
+        self.device = FakeDevice()
+        self.planner = InProcessPlanner()
+        self.catalogue = FakeCatalogue()
+        self.observer = Observer()
+        self.shop = Workshop(
+            store=self.store,
+            import_model=self.importer,
+            devices=(self.device,),
+            planner=self.planner,
+            catalogue=self.catalogue,
+            observer=self.observer,
+            tolerance=1e-4,
+        )
+        self.runner = JobRunner(self.shop)
+
+    async def register(
+        self,
+        name: str = "lenet",
+        content: bytes = b"a model",
+        sizes: Sequence[int] = (1,),
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        planner: PlannerOptions | None = None,
+    ) -> Registration:
+        options = RegistrationOptions(tuple(sizes), planner or PlannerOptions(), shapes or {})
+        async with self.store.receive(1000) as upload:
+            await upload.write(content)
+            received = await upload.finish(hashlib.sha256(content).hexdigest())
+            return await self.runner.register(name, received, options)
+
+    async def restarted(self) -> Server:
+        await self.stop()
+        again = Server(self.store.folder.root)
+        await again.runner.start()
+        return again
+
+    async def stop(self) -> None:
+        await self.runner.stop()
+        self.store.close()
