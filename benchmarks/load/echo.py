@@ -35,7 +35,7 @@ class Echo(inference_pb2_grpc.InferenceServiceServicer):
 async def serve() -> None:
     """Serve on a free port of the loopback interface until SIGTERM or SIGINT."""
     server = grpc.aio.server()
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(Echo(), server)  # type: ignore[no-untyped-call]
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(Echo(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(port, flush=True)

@@ -95,7 +95,7 @@ async def connected(job: Job) -> AsyncIterator[list[Call]]:
 
 
 def _call(channel: grpc.aio.Channel, request: inference_pb2.InferRequest, timeout_s: float) -> Call:
-    stub = inference_pb2_grpc.InferenceServiceStub(channel)  # type: ignore[no-untyped-call]
+    stub = inference_pb2_grpc.InferenceServiceStub(channel)
     return lambda: stub.Infer(request, timeout=timeout_s)
 
 
