@@ -19,16 +19,16 @@ from collections.abc import (
     AsyncIterator,
     Callable,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 import grpc
 import grpc.aio
 
 from braid_client import rpcs
+from braid_client.aio_feed import Feed, each, in_threads
 from braid_client.errors import WATCH_CUT, BraidError, JobFailed, Unavailable, error_of_call
 from braid_client.records import (
     InferRequest,
@@ -52,8 +52,6 @@ from braid_client.rpcs import Request, Response, Rpc, Timeouts
 from braid_client.tensors import Array
 from braid_client.upload import ModelSource, OnUpload, open_model, upload_parts
 from braid_client.wire import admin_pb2
-
-T = TypeVar("T")
 
 
 class AsyncClient:
@@ -117,14 +115,15 @@ class AsyncClient:
         ``requests`` is read in this event loop; give an async iterable if it has to wait.
         """
         rpc = rpcs.INFER_STREAM
-        feed = _Feed(stream_request(request) async for request in _each(requests))
+        feed = Feed(stream_request(request) async for request in each(requests))
         timeout = self.timeouts.stream_s if timeout_s is None else timeout_s
         call = self._calls[rpc.path](feed, timeout=timeout, metadata=self._metadata)
+        feed.feeds(call)
         try:
             async for message in call:
                 yield answer_from_wire(message)
         except (grpc.RpcError, asyncio.CancelledError) as failure:
-            raise feed.reason(failure, rpc) from failure
+            raise await feed.reason(failure, rpc.not_found) from None
         finally:
             call.cancel()
 
@@ -240,12 +239,13 @@ class AsyncClient:
         timeout = self.timeouts.upload_s if timeout_s is None else timeout_s
         with open_model(model) as (stream, size_bytes):
             parts = upload_parts(header, stream, size_bytes, on_upload)
-            feed = _Feed(_in_threads(parts))
+            feed = Feed(in_threads(parts))
             call = self._calls[rpc.path](feed, timeout=timeout, metadata=self._metadata)
+            feed.feeds(call)
             try:
                 answer: admin_pb2.RegisterModelResponse = await call
             except (grpc.RpcError, asyncio.CancelledError) as failure:
-                raise feed.reason(failure, rpc) from failure
+                raise await feed.reason(failure, rpc.not_found) from None
             finally:
                 call.cancel()
         return answer
@@ -271,47 +271,3 @@ class AsyncClient:
 
     def _attempts(self, rpc: Rpc[Any, Any], timeout_s: float) -> Attempts:
         return Attempts(self.retry, rpc.retry, timeout_s)
-
-
-class _Feed(AsyncIterable[T]):
-    """What gRPC reads a call's requests from; keeps the exception of its source.
-
-    gRPC cancels a call whose requests fail, and forgets why.
-    """
-
-    def __init__(self, source: AsyncIterator[T]) -> None:
-        self._source = source
-        self._failure: Exception | None = None
-
-    async def __aiter__(self) -> AsyncIterator[T]:
-        try:
-            async for item in self._source:
-                yield item
-        except Exception as failure:
-            self._failure = failure
-            raise
-
-    def reason(
-        self, failure: grpc.RpcError | asyncio.CancelledError, rpc: Rpc[Any, Any]
-    ) -> BaseException:
-        """What to raise for a call that failed: the failure of the source, if it was that."""
-        if self._failure is not None:
-            return self._failure
-        if isinstance(failure, asyncio.CancelledError):
-            return failure
-        return error_of_call(failure, rpc.not_found)
-
-
-async def _each(requests: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
-    if isinstance(requests, AsyncIterable):
-        async for request in requests:
-            yield request
-    else:
-        for request in requests:
-            yield request
-
-
-async def _in_threads(source: Iterator[T]) -> AsyncIterator[T]:
-    """Read from an iterator that waits for the disk, without holding up the event loop."""
-    while (item := await asyncio.to_thread(next, source, None)) is not None:
-        yield item

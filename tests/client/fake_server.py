@@ -19,6 +19,10 @@ from typing import Any, NoReturn
 
 import grpc
 
+from core.graph import Literal, Operator, OpGraph, graph_to_json
+from core.plan import Launch, StreamPlan
+from core.schedule import Provenance, Schedule, ScheduleKey, Stage, schedule_to_json
+from core.tensor import TensorSpec
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 REQUEST_ID = "req-1"
@@ -77,46 +81,47 @@ def echo_model() -> admin_pb2.Model:
     )
 
 
-SCHEDULE: dict[str, Any] = {
-    "format": 1,
-    "key": {
-        "model_digest": "ab" * 32,
-        "device_key": "cpu",
-        "batch_size": 1,
-        "precision": "fp32",
-        "planner": "ios(r=3,s=8)",
-        "shapes": "",
-        "format_version": 1,
-    },
-    "planner": "ios",
-    "stages": [
-        {"groups": [[0]], "strategy": "concurrent", "latency_us": 400.0},
-        {"groups": [[1], [2, 3]], "strategy": "concurrent", "latency_us": 600.0},
-    ],
-    "unit_names": ["stem", "left", "right", "right_relu"],
-    "provenance": {
-        "predicted_us": 1000.0,
-        "measured_us": 1000.0,
-        "sequential_us": 1500.0,
-        "spread": 0.01,
-        "stages_measured": 7,
-        "stages_reused": 2,
-        "search_seconds": 0.01,
-        "gap": 0.0,
-        "promoted": True,
-        "reason": "",
-    },
-}
-GRAPH: dict[str, Any] = {
-    "format": 1,
-    "name": "echo",
-    "operators": [
-        {"name": "stem", "kind": "aten.convolution", "inputs": ["x"], "outputs": ["a"]},
-        {"name": "left", "kind": "aten.convolution", "inputs": ["a"], "outputs": ["b"]},
-        {"name": "right", "kind": "aten.max_pool2d", "inputs": ["a"], "outputs": ["c"]},
-        {"name": "right_relu", "kind": "aten.relu", "inputs": ["c"], "outputs": ["d"]},
-    ],
-}
+#   x ──> stem ──┬──> left
+#                └──> right ──> right_pool        two stages: {stem}, {left | right, right_pool}
+def _unit(name: str, kind: str, source: str, **attributes: Literal) -> Operator:
+    return Operator(name, kind, (source,), (f"{name}_out",), attributes)
+
+
+_GRAPH = OpGraph(
+    name="echo",
+    inputs={"x": TensorSpec("FP32", (1, 3, 4, 4))},
+    outputs={"y": "left_out", "z": "right_pool_out"},
+    constants={},
+    operators=(
+        _unit("stem", "aten.convolution", "x", epilogue=[["aten.relu"]]),
+        _unit("left", "aten.convolution", "stem_out"),
+        _unit("right", "aten.convolution", "stem_out"),
+        _unit("right_pool", "aten.max_pool2d", "right_out"),
+    ),
+)
+_KEY = ScheduleKey("ab" * 32, "cpu", 1, planner="ios(r=3,s=8)")
+_PLAN = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 0), Launch(3, 0)), 2, barriers=(1,))
+_STAGES = (Stage(((0,),), latency_us=400.0), Stage(((1,), (2, 3)), latency_us=600.0))
+_PROVENANCE = Provenance(
+    predicted_us=1000.0,
+    measured_us=1000.0,
+    sequential_us=1500.0,
+    stages_measured=7,
+    stages_reused=2,
+    search_seconds=0.01,
+    max_abs_error=1e-6,
+)
+
+
+def schedule_document(**changes: Any) -> dict[str, Any]:
+    """The schedule of the model ``echo``, with other fields where ``changes`` names them."""
+    fields: dict[str, Any] = {"stages": _STAGES, "provenance": _PROVENANCE, **changes}
+    names = tuple(op.name for op in _GRAPH.operators)
+    return schedule_to_json(Schedule(_KEY, "ios", _PLAN, unit_names=names, **fields))
+
+
+SCHEDULE = json.loads(json.dumps(schedule_document()))
+GRAPH = json.loads(json.dumps(graph_to_json(_GRAPH)))
 
 
 class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.InferenceServiceServicer):
@@ -135,6 +140,7 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         ]
         self.watch_cuts: list[int] = []  # how many states each of the next watches gives, at most
         self.watch_failure = grpc.StatusCode.UNAVAILABLE
+        self.schedule = SCHEDULE
         self.hold = threading.Event()  # set: held calls go on
         self.held = threading.Event()  # set by a call that waits for ``hold``
         self.hold_watch = False
@@ -145,8 +151,8 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
             ThreadPoolExecutor(8),
             options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)],
         )
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)  # type: ignore[no-untyped-call]
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(self, self._server)
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(self, self._server)
         self.port = self._server.add_insecure_port("127.0.0.1:0")
         self._server.start()
 
@@ -241,7 +247,9 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         if request.batch_size not in (0, 1):
             _abort(context, grpc.StatusCode.NOT_FOUND, "no schedule at this batch size")
         return admin_pb2.GetScheduleResponse(
-            plan_id="plan-1", schedule_json=json.dumps(SCHEDULE), graph_json=json.dumps(GRAPH)
+            plan_id="plan-1",
+            schedule_json=json.dumps(self.schedule),
+            graph_json=json.dumps(GRAPH),
         )
 
     def Infer(self, request: inference_pb2.InferRequest, context: Any) -> Any:

@@ -17,6 +17,7 @@ from braid_client import (
     AsyncClient,
     BraidError,
     Client,
+    FailedPrecondition,
     InferRequest,
     InvalidArgument,
     ModelNotFound,
@@ -249,6 +250,17 @@ def test_a_stream_that_breaks_is_an_error_and_not_retried(braid: Any, server: Fa
     with pytest.raises(Unavailable):
         list(braid.infer_stream([InferRequest("echo", X)]))
     assert server.calls == ["InferStream"]
+
+
+def test_a_stream_refused_midway_is_told_as_the_server_told_it(
+    braid: Any, server: FakeServer
+) -> None:
+    server.fails("InferStream", Code.FAILED_PRECONDITION, "not now", times=20)
+    request = InferRequest("echo", {"x": np.zeros(1 << 18, np.uint8)})
+
+    for _ in range(20):  # grpc.aio loses the status in nine of ten
+        with pytest.raises(FailedPrecondition, match="not now"):
+            list(braid.infer_stream([request] * 20))
 
 
 def test_a_malformed_answer_is_that_requests_error(braid: Any, server: FakeServer) -> None:

@@ -19,6 +19,7 @@ from braid_client import (
     JobFailed,
     JobNotFound,
     JobState,
+    PermissionDenied,
     PlannerOptions,
     Unavailable,
 )
@@ -26,7 +27,7 @@ from braid_client.upload import CHUNK_BYTES, upload_parts
 from braid_client.wire import admin_pb2
 from protos.braid.v1 import admin_pb2 as server_pb2
 from tests.client.conftest import FAST
-from tests.client.fake_server import FakeServer
+from tests.client.fake_server import REQUEST_ID, FakeServer
 
 State = server_pb2.Job.State
 MODEL = bytes(range(256)) * (10 * CHUNK_BYTES // 1024)  # two and a half chunks
@@ -142,6 +143,17 @@ def test_an_upload_is_never_repeated(
     with pytest.raises(error, match="as scripted"):
         braid.register("net", MODEL)
     assert server.calls == ["RegisterModel"]
+
+
+def test_an_upload_refused_midway_is_told_as_the_server_told_it(
+    braid: Any, server: FakeServer
+) -> None:
+    server.fails("RegisterModel", grpc.StatusCode.PERMISSION_DENIED, "not you", times=40)
+
+    for _ in range(40):  # grpc.aio loses the status in one of ten
+        with pytest.raises(PermissionDenied, match="not you") as caught:
+            braid.register("net", MODEL)
+        assert caught.value.request_id == REQUEST_ID
 
 
 def test_a_deadline_bounds_upload_and_wait_together(braid: Any, server: FakeServer) -> None:

@@ -1,0 +1,114 @@
+"""Calls of grpc.aio whose requests are streamed, and why they failed.
+
+    source of requests ──> Feed ──> grpc.aio ──> call ──fails──> Feed.reason: what to raise
+
+grpc.aio loses the reason in two ways, which are made good here. If the source raises, it cancels
+the call and forgets the exception. If the server ends the call while a request is being sent, it
+may overwrite the server's status by an INTERNAL of its own (grpc issue 36066).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator
+from typing import Any, TypeVar
+
+import grpc
+
+from braid_client.errors import NotFound, error_of_call
+
+T = TypeVar("T")
+
+OVERWRITTEN = "Internal error from Core"
+"""Details of the status that grpc.aio makes up."""
+
+PATIENCE_S = 1.0
+"""How long the server's status may take to arrive after a request could not be sent."""
+
+
+class Feed(AsyncIterable[T]):
+    """What grpc.aio reads the requests of one call from."""
+
+    def __init__(self, source: AsyncIterator[T]) -> None:
+        self._source = source
+        self._failure: Exception | None = None
+        self._status: asyncio.Future[_Status] = asyncio.get_running_loop().create_future()
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        try:
+            async for item in self._source:
+                yield item
+        except Exception as failure:
+            self._failure = failure
+            raise
+
+    def feeds(self, call: Any) -> None:
+        """Name the call that reads from here."""
+        call.add_done_callback(self._note_status)
+
+    def _note_status(self, call: Any) -> None:
+        """Called by grpc.aio each time it sets the call's status; only the server's own counts."""
+        status = _Status(*map(_at_once, (call.code(), call.details(), call.trailing_metadata())))
+        if status.details() != OVERWRITTEN and not self._status.done():
+            self._status.set_result(status)
+
+    async def reason(
+        self, failure: grpc.RpcError | asyncio.CancelledError, not_found: type[NotFound]
+    ) -> BaseException:
+        """What to raise for a call that failed."""
+        if self._failure is not None:
+            return self._failure
+        if isinstance(failure, asyncio.CancelledError):
+            return failure
+        if failure.details() != OVERWRITTEN:
+            return error_of_call(failure, not_found)
+        try:
+            status = await asyncio.wait_for(self._status, PATIENCE_S)
+        except TimeoutError:
+            return error_of_call(failure, not_found)
+        return error_of_call(status, not_found)
+
+
+class _Status:
+    """A call's status as it was at one moment, in the form of a failed call."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, trailing: Iterable[Any]) -> None:
+        self._code = code
+        self._details = details
+        self._trailing = trailing
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return self._details
+
+    def trailing_metadata(self) -> Iterable[Any]:
+        return self._trailing
+
+
+def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that has nothing to wait for: the call has ended."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        result: T = stop.value
+        return result
+    coroutine.close()
+    raise AssertionError("the status of a call that has ended is known")
+
+
+async def each(requests: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+    """Iterate over either kind."""
+    if isinstance(requests, AsyncIterable):
+        async for request in requests:
+            yield request
+    else:
+        for request in requests:
+            yield request
+
+
+async def in_threads(source: Iterator[T]) -> AsyncIterator[T]:
+    """Read from an iterator that waits for the disk, without holding up the event loop."""
+    while (item := await asyncio.to_thread(next, source, None)) is not None:
+        yield item

@@ -1,0 +1,340 @@
+"""The console script, run in this process against the fake server."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+import server.settings
+from core.schedule import Provenance
+from protos.braid.v1 import admin_pb2
+from server.cli.main import COMMANDS, main
+from tests.client.fake_server import SCHEDULE, FakeServer, schedule_document
+
+ROOT = Path(__file__).parents[2]
+State = admin_pb2.Job.State
+Braid = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"not looked at by the fake server")
+    return path
+
+
+@pytest.fixture
+def braid(
+    server: FakeServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Braid:
+    """Run ``braid ARGUMENTS`` and return its exit code, stdout and stderr."""
+    monkeypatch.setenv("BRAID_ADDRESS", server.address)
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stop:  # argparse
+            code = int(stop.code or 0)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+def spoken(text: str) -> str:
+    """Text with every run of white space as one blank: columns do not matter."""
+    return re.sub(r"\s+", " ", text)
+
+
+def test_models_are_a_table_or_json(braid: Braid) -> None:
+    code, out, err = braid("models")
+    assert (code, err) == (0, "")
+    assert "echo 1 serving 2.0 KiB x: FP32[batch, 3, 4, 4]" in spoken(out)
+    assert "cpu/1: 1.50x" in out
+
+    code, out, _ = braid("models", "--json")
+    (model,) = json.loads(out)
+    assert (model["name"], model["state"]) == ("echo", "SERVING")
+    assert model["schedules"][0]["measured_us"] == 1000.0
+
+
+def test_no_models_says_what_to_do(braid: Braid, server: FakeServer) -> None:
+    server.models.clear()
+
+    assert braid("models")[1] == "no models; register one: braid register NAME FILE --wait\n"
+    assert braid("models", "--json")[1] == "[]\n"
+
+
+def test_register_answers_with_the_job_and_how_to_follow_it(
+    braid: Braid, server: FakeServer, model_file: Path
+) -> None:
+    shape = "--input-shape=x=1,3,48,320"
+    code, out, _ = braid(
+        "register", "net", model_file, "--batch-sizes", "1,4", "--planner=sequential", shape
+    )
+
+    assert code == 0
+    assert "net version 1 is accepted as job job-1; follow it: braid jobs watch job-1\n" in out
+    header = server.uploads[0].header
+    assert (list(header.batch_sizes), header.planner.name) == ([1, 4], "sequential")
+    assert list(header.input_shapes["x"].dims) == [1, 3, 48, 320]
+    assert "WatchJob" not in server.calls
+
+
+def test_waiting_shows_each_phase_then_the_schedules(
+    braid: Braid, server: FakeServer, model_file: Path
+) -> None:
+    server.models["net"] = server.models["echo"]
+
+    code, out, err = braid("register", "net", model_file, "--wait")
+
+    assert code == 0
+    assert "importing\nmeasuring stages · 3 of 6 · 2 s left\nready" in err
+    assert "net version 1 is ready\n" in out
+    assert "1 cpu 1.50 ms 1.00 ms 1.50x 2 3 plan-1" in spoken(out)
+
+
+def test_a_job_that_fails_is_exit_code_1_and_one_line(
+    braid: Braid, server: FakeServer, model_file: Path
+) -> None:
+    server.job_states = [admin_pb2.Job(state=State.FAILED, message="two\nlines")]
+
+    code, out, err = braid("register", "net", model_file, "--wait")
+
+    assert (code, out) == (1, "")
+    assert err.splitlines()[-1] == "braid register: job job-1 of model 'net' failed: two lines"
+
+
+def test_jobs_are_listed_watched_and_cancelled(braid: Braid, model_file: Path) -> None:
+    assert braid("jobs")[1] == "no jobs\n"
+    braid("register", "net", model_file)
+
+    assert "job-1 net 1 queued 0% ?" in spoken(braid("jobs")[1])
+    assert json.loads(braid("jobs", "--json")[1])[0]["id"] == "job-1"
+    assert braid("jobs", "--model", "other")[1] == "no jobs\n"
+    assert braid("jobs", "cancel", "job-1")[:2] == (0, "job job-1 of net is cancelled\n")
+
+
+def test_the_address_may_stand_after_the_innermost_command(
+    braid: Braid, server: FakeServer, model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRAID_ADDRESS", "127.0.0.1:1")
+    address = ("--address", server.address)
+
+    _, out, _ = braid("register", "net", model_file, *address)
+    assert f"braid jobs watch job-1 --address {server.address}" in out
+    assert braid("jobs", "cancel", "job-1", *address)[0] == 0
+    assert braid("jobs", *address, "cancel", "job-1")[0] == 0
+    assert braid("jobs", "cancel", "job-1")[0] == 1
+
+
+def test_delete(braid: Braid) -> None:
+    assert braid("delete", "echo")[:2] == (0, "echo: all versions deleted\n")
+    assert braid("delete", "echo")[0] == 1
+
+
+def test_infer_reads_and_writes_files(braid: Braid, tmp_path: Path) -> None:
+    array = np.arange(48, dtype=np.float32).reshape(1, 3, 4, 4)
+    np.save(tmp_path / "x.npy", array)
+
+    code, out, _ = braid("infer", "echo", f"--input=x={tmp_path}/x.npy", "--output", tmp_path / "y")
+
+    assert code == 0
+    assert "x float32 1x3x4x4 0 23.5 47" in spoken(out)
+    assert "queue 10 us, compute 20 us, total 30 us; rode in a batch of 4 with 3 rows" in out
+    with np.load(tmp_path / "y") as outputs:
+        assert np.array_equal(outputs["x"], array)
+
+
+def test_random_inputs_take_the_models_shape_or_the_one_given(braid: Braid) -> None:
+    assert " 1x3x4x4 " in braid("infer", "echo", "--input", "x=random")[1]
+    assert " 5x3x4x4 " in braid("infer", "echo", "--input", "x=random:5,3,4,4")[1]
+    assert (
+        braid("infer", "echo", "--input=x=random")[1:]
+        == braid("infer", "echo", "--input=x=random")[1:]
+    )
+
+
+@pytest.mark.parametrize("dtype", ["BOOL", "UINT8", "INT64", "FP16", "BF16", "FP64"])
+def test_random_inputs_have_the_models_dtype(
+    braid: Braid, server: FakeServer, tmp_path: Path, dtype: str
+) -> None:
+    server.models["echo"].inputs[0].dtype = dtype
+
+    code, out, _ = braid("infer", "echo", "--input=x=random", "--output", tmp_path / "y.npz")
+
+    assert code == 0
+    assert {"FP16": "float16", "BF16": "bfloat16", "FP64": "float64"}.get(
+        dtype, dtype.lower()
+    ) in out
+    with np.load(tmp_path / "y.npz") as outputs:
+        assert outputs["x"].shape == (1, 3, 4, 4)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        (["y=random"], r"echo has no input 'y'; its inputs: x: FP32\[batch, 3, 4, 4\]"),
+        (["x=random", "x=random"], "--input x is given twice"),
+        (["x=absent.npy"], r"No such file or directory: .*absent\.npy"),
+        (["x=pyproject.toml"], r"pyproject\.toml is not a \.npy file"),
+        (["x=random:-1"], r"negative extent in shape \[-1\]"),
+    ],
+)
+def test_bad_inputs_are_one_line(
+    braid: Braid, monkeypatch: pytest.MonkeyPatch, inputs: list[str], message: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+
+    code, out, err = braid("infer", "echo", *(f"--input={given}" for given in inputs))
+
+    assert (code, out) == (1, "")
+    assert err.count("\n") == 1
+    assert re.search(message, err)
+
+
+def test_a_schedule_is_shown_stage_by_stage(braid: Braid) -> None:
+    code, out, _ = braid("schedule", "show", "echo", "--batch", "1", "--device", "cpu")
+
+    assert code == 0
+    text = spoken(out)
+    assert "by ios(r=3,s=8), batch 1" in text
+    assert "measured 1.00 ms, sequential 1.50 ms, speed-up 1.50x" in text
+    assert "4 units in 2 stages, 3 groups, predicted 1.00 ms, 7 stages measured, 2 reused" in text
+    assert "1 concurrent 400 us 1 stem (convolution+relu)" in text
+    assert "2 concurrent 600 us 1 left (convolution) 2 right (convolution) -> right_pool" in text
+
+
+def test_a_schedule_as_json_is_the_artefact_itself(braid: Braid) -> None:
+    assert json.loads(braid("schedule", "show", "echo", "--format", "json")[1]) == SCHEDULE
+
+
+def test_a_plan_without_stages_is_shown_by_streams(braid: Braid, server: FakeServer) -> None:
+    server.schedule = schedule_document(stages=())
+
+    assert "2 1 left (convolution) 3 0 right (convolution)" in spoken(
+        braid("schedule", "show", "echo")[1]
+    )
+
+
+def test_a_plan_that_was_refused_says_why(braid: Braid, server: FakeServer) -> None:
+    seen = Provenance(promoted=False, reason="slower than sequential")
+    server.schedule = schedule_document(provenance=seen)
+
+    out = braid("schedule", "show", "echo")[1]
+
+    assert "not promoted, the sequential plan serves: slower than sequential" in out
+
+
+def test_a_schedule_that_was_tampered_with_is_refused(braid: Braid, server: FakeServer) -> None:
+    server.schedule = {**SCHEDULE, "planner": "other"}
+
+    code, _, err = braid("schedule", "show", "echo")
+
+    assert code == 1
+    assert "checksum does not match" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["fly"],
+        ["register", "net"],
+        ["register", "net", "f", "--batch-sizes", "1,x"],
+        ["register", "net", "f", "--batch-sizes", "0"],
+        ["register", "net", "f", "--input-shape", "1,3"],
+        ["infer", "echo"],
+        ["infer", "echo", "--input", "x"],
+        ["infer", "echo", "--input", "x=random:a"],
+        ["schedule"],
+        ["schedule", "show", "echo", "--format", "svg"],
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2(
+    braid: Braid, server: FakeServer, arguments: list[str]
+) -> None:
+    code, out, err = braid(*arguments)
+
+    assert (code, out) == (2, "")
+    assert err.startswith("usage: braid")
+    assert server.calls == []
+
+
+def test_every_command_has_help(braid: Braid) -> None:
+    for command in COMMANDS:
+        assert braid(command, "--help")[0] == 0
+
+
+def test_errors_are_one_line_and_name_the_request_where_the_server_is_to_blame(
+    braid: Braid, server: FakeServer
+) -> None:
+    assert braid("infer", "nobody", "--input=x=random") == (
+        1,
+        "",
+        "braid infer: no model named 'nobody'\n",
+    )
+    server.fails("ListModels", grpc.StatusCode.INTERNAL, "internal error")
+    assert braid("models") == (1, "", "braid models: internal error (request req-1)\n")
+
+
+def test_no_server_is_one_line_that_says_what_to_do(braid: Braid) -> None:
+    code, _, err = braid("models", "--address", "127.0.0.1:1")
+
+    assert code == 1
+    assert err.startswith("braid models: no server answers at 127.0.0.1:1 (")
+    assert err.endswith("start one with `braid serve`\n")
+    assert err.count("\n") == 1
+
+
+def test_a_bad_setting_stops_serve_with_one_line_and_exit_code_2(
+    braid: Braid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRAID_DEVICES", "abacus")
+
+    code, out, err = braid("serve", "--grpc-port", "99999")
+
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "--grpc-port" in err
+    assert "BRAID_DEVICES" in err
+
+
+def test_flags_of_serve_are_settings() -> None:
+    from server.cli.serve import FLAGS
+
+    names = {flag.removeprefix("--").replace("-", "_") for flag in FLAGS}
+    assert names <= set(server.settings.Settings.model_fields)
+
+
+def test_ctrl_c_ends_the_waiting_and_not_the_job(server: FakeServer, model_file: Path) -> None:
+    server.hold_watch = True
+    command = ["-m", "server.cli.main", "register", "net", str(model_file), "--wait"]
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
+    process = subprocess.Popen(
+        [sys.executable, *command, "--address", server.address],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert server.held.wait(20)
+    time.sleep(0.2)  # until the state has reached the client
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+
+    assert (process.returncode, out) == (130, "")
+    hint = f"--address {server.address}"
+    assert f"job job-1 goes on; watch it: braid jobs watch job-1 {hint}" in err
+    assert f"cancel it: braid jobs cancel job-1 {hint}" in err
+    assert "CancelJob" not in server.calls
