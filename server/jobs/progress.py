@@ -9,8 +9,6 @@ batch size's time and so nearly all of its share.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +18,8 @@ IMPORT_ENDS = 0.10
 LOAD_ENDS = 0.15
 PROFILE_ENDS = 0.85  # of the share of one batch size
 SEARCH_ENDS = 0.90
+
+VERIFY_SECONDS = 3.0  # a comparison of two plans takes about this long
 
 UNKNOWN = -1.0
 
@@ -44,11 +44,15 @@ class Tell(Protocol):
 class MeasuringRate:
     """Seconds a measurement takes in this job, from those made so far."""
 
-    clock: Callable[[], float] = time.monotonic
     seconds: float = 0.0
     count: int = 0
 
-    def eta_seconds(self, measurements: int) -> float:
+    def add(self, seconds: float) -> None:
+        """Take one more measurement into account."""
+        self.seconds += seconds
+        self.count += 1
+
+    def seconds_for(self, measurements: int) -> float:
         """Time for this many more, or UNKNOWN before the first."""
         return measurements * self.seconds / self.count if self.count else UNKNOWN
 
@@ -72,8 +76,7 @@ class Share:
         self.tell(JobState.PROFILING, self.at(0.0), f"{self.label}: waiting for the device")
 
     def profiling(self, done: int, total: int) -> None:
-        """``done`` of ``total`` stages are measured; the other batch sizes need as many each."""
-        left = (total - done) + total * (self.of - self.index - 1)
+        """``done`` of ``total`` stages are known."""
         fraction = PROFILE_ENDS * done / total if total else PROFILE_ENDS
         self.tell(
             JobState.PROFILING,
@@ -81,17 +84,35 @@ class Share:
             f"{self.label}: measuring stages",
             done=done,
             total=total,
-            eta_seconds=self.rate.eta_seconds(left),
+            eta_seconds=self._eta_seconds(total - done, total),
         )
 
-    def scheduling(self) -> None:
-        """The planner searches."""
-        self.tell(JobState.SCHEDULING, self.at(PROFILE_ENDS), f"{self.label}: searching")
+    def scheduling(self, total: int) -> None:
+        """The planner searches; it asked for ``total`` stages."""
+        eta_seconds = self._eta_seconds(0, total)
+        self.tell(
+            JobState.SCHEDULING,
+            self.at(PROFILE_ENDS),
+            f"{self.label}: searching",
+            eta_seconds=eta_seconds,
+        )
 
-    def verifying(self) -> None:
+    def verifying(self, total: int) -> None:
         """The plan is compared with the sequential one."""
-        self.tell(JobState.VERIFYING, self.at(SEARCH_ENDS), f"{self.label}: verifying")
+        eta_seconds = self._eta_seconds(0, total)
+        self.tell(
+            JobState.VERIFYING,
+            self.at(SEARCH_ENDS),
+            f"{self.label}: verifying",
+            eta_seconds=eta_seconds,
+        )
 
-    def finished(self, how: str) -> None:
-        """This batch size is done."""
-        self.tell(JobState.VERIFYING, self.at(1.0), f"{self.label}: {how}")
+    def _eta_seconds(self, left: int, total: int) -> float:
+        """Time for what is left here; the later batch sizes take as much as this one."""
+        later = self.of - self.index - 1
+        measuring = self.rate.seconds_for(left + total * later)
+        return UNKNOWN if measuring < 0 else measuring + VERIFY_SECONDS * (later + 1)
+
+    def finished(self) -> None:
+        """This batch size is done, one way or the other."""
+        self.tell(JobState.VERIFYING, self.at(1.0), f"{self.label}: done")

@@ -118,7 +118,7 @@ async def register_model(model: ModelVersion, shop: Workshop, tell: Tell) -> Out
         else:
             if not schedule.provenance.promoted:
                 remarks.append(f"{share.label}: {schedule.provenance.reason}")
-        share.finished("done")
+        share.finished()
     return Outcome(tuple(failures), tuple(remarks))
 
 
@@ -228,7 +228,7 @@ async def _plan(
     timer = StageMeasurer(digest, batch_size, device, shop, share)
     planned = await shop.planner(graph, options, timer.measure)
     verify_plan(planned.plan, graph.predecessors())
-    share.verifying()
+    share.verifying(timer.measured + timer.reused)
     compared = await _patiently(lambda: device.compare(digest, batch_size, planned.plan))
     reason = refusal(planned, compared, shop.tolerance)
     return Schedule(
@@ -324,7 +324,7 @@ class StageMeasurer:
         for done, query in enumerate(missing):
             self._share.profiling(len(queries) - len(missing) + done, len(queries))
             known[query.signature] = await self._measure(query)
-        self._share.scheduling()
+        self._share.scheduling(self.measured + self.reused)
         return [known[name] for name in names]
 
     async def _measure(self, query: StageQuery) -> float:
@@ -342,8 +342,7 @@ class StageMeasurer:
         await self._store.call(self._store.put_measurement, measurement)
         seconds = monotonic() - began
         self.measured += 1
-        self._share.rate.seconds += seconds
-        self._share.rate.count += 1
+        self._share.rate.add(seconds)
         self._observer.stage_measured(self._device.name, seconds)
         return timing.latency_us
 

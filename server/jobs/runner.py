@@ -68,12 +68,15 @@ class JobRunner:
         self._live: dict[str, _Live] = {}
         self._counts: dict[str, int] = {}
         self._is_stopping = False
+        self._is_watchable = True
 
     async def start(self) -> None:
         """Queue the jobs again that a stop or a crash cut off, oldest first.
 
-        The devices are up by now.
+        A model that served its schedules on another device, or on this one before its software
+        or threads changed, gets a new job. The devices are up by now.
         """
+        await self._store.call(self._store.reschedule, self.device_keys)
         self._counts = await self._store.call(self._store.count_jobs)
         self._shop.observer.jobs_counted(self._counts)
         for job in await self._store.call(self._store.unfinished_jobs):
@@ -90,6 +93,7 @@ class JobRunner:
 
     async def stop(self) -> None:
         """Stop working. Jobs that have not ended go on at the next start."""
+        self.release_watchers()
         self._is_stopping = True
         stopped = list(self._live.values())
         for live in stopped:
@@ -97,7 +101,11 @@ class JobRunner:
                 live.task.cancel()
         ending = [task for live in stopped for task in (live.task, live.canceller) if task]
         await asyncio.gather(*ending, return_exceptions=True)
-        for live in stopped:
+
+    def release_watchers(self) -> None:
+        """End every watch with Draining, so that nobody who only looks holds up a shutdown."""
+        self._is_watchable = False
+        for live in self._live.values():
             live.changed.set()
 
     @property
@@ -167,7 +175,7 @@ class JobRunner:
                 yield job
             elif job.state.has_ended:
                 return
-            elif self._is_stopping:
+            elif not self._is_watchable:
                 raise Draining("the server is shutting down; the job goes on after its restart")
             else:
                 await changed.wait()

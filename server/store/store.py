@@ -217,6 +217,17 @@ class Store:
         with self._engine.begin() as connection:
             return jobs.unfinished(connection)
 
+    def reschedule(self, device_keys: str) -> None:
+        """Add a job for each serving model whose last job was READY for other devices."""
+        with self._engine.begin() as connection:
+            for model in models.present(connection):
+                last = jobs.last_of(connection, model)
+                if model.state is not ModelState.SERVING or last is None:
+                    continue
+                job, made_for = last
+                if job.state is JobState.READY and made_for != device_keys:
+                    jobs.add(connection, model, device_keys)
+
     def count_jobs(self) -> dict[str, int]:
         """Number of jobs in each state."""
         with self._engine.begin() as connection:

@@ -516,6 +516,34 @@ async def test_after_a_restart_a_model_serves_its_schedules_and_measures_nothing
     await again.stop()
 
 
+async def test_a_start_on_another_device_schedules_anew(server: Server) -> None:
+    job = await registered(server)
+    await server.stop()
+    again = Server(server.store.folder.root)
+    again.device.device_key = "more-threads"
+
+    await again.runner.start()
+
+    newest, old = await again.runner.list()
+    assert old == job
+    assert (await until_ended(again, newest.id))[-1].state is JobState.READY
+    assert again.device.measured.total() == server.device.measured.total()
+    await again.stop()
+
+
+async def test_watchers_do_not_hold_up_a_shutdown(server: Server) -> None:
+    server.device.gate = asyncio.Event()
+    made = await server.register()
+    watcher = asyncio.create_task(until_ended(server, made.job.id))
+    await reach(server, made.job.id, JobState.PROFILING)
+
+    server.runner.release_watchers()
+
+    with pytest.raises(Draining, match="goes on after its restart"):
+        await asyncio.wait_for(watcher, 5)
+    assert not (await server.runner.find(made.job.id)).state.has_ended
+
+
 async def test_a_registration_completes_even_if_the_caller_leaves(server: Server) -> None:
     caller = asyncio.create_task(server.register())
     while not server.store.jobs():  # noqa: ASYNC110  (the store has no event to wait for)
