@@ -1,0 +1,85 @@
+"""``braid demo`` leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def start_demo(folder: Path, **variables: str) -> subprocess.Popen[str]:
+    environment = {
+        **os.environ,
+        "TMPDIR": str(folder),
+        "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}",
+        **variables,
+    }
+    return subprocess.Popen(
+        [sys.executable, "-m", "server.cli.main", "demo", "--networks", "squeezenet"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def processes_of(folder: Path) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(folder) in part for part in process.info["cmdline"] or ()):
+            yield process
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    assert list(processes_of(folder)) == []
+    assert list(folder.glob("braid-demo-*")) == []
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
+def test_an_interrupt_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
+    demo = start_demo(tmp_path)
+    assert demo.stdout is not None
+    for line in demo.stdout:
+        if line.startswith("serving on"):
+            break
+    assert list(processes_of(tmp_path))
+
+    demo.send_signal(number)
+    _, err = demo.communicate(timeout=60)
+
+    assert demo.returncode == 130
+    assert "Traceback" not in err
+    assert_nothing_is_left(tmp_path)
+
+
+def test_a_server_that_does_not_start_is_exit_code_1_with_its_log(tmp_path: Path) -> None:
+    demo = start_demo(tmp_path, BRAID_DEVICES="abacus")
+
+    _, err = demo.communicate(timeout=60)
+
+    assert demo.returncode == 1
+    assert "BRAID_DEVICES='abacus' unknown device" in err
+    assert err.splitlines()[-1] == "braid demo: the server ended at once, exit code 2"
+    assert_nothing_is_left(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
+    demo = start_demo(tmp_path)
+
+    out, err = demo.communicate(timeout=240)
+
+    assert demo.returncode == 0, err
+    assert "differs from ONNX Runtime by at most" in out
+    assert "units in" in out
+    assert out.splitlines()[-1].startswith("done in")
+    assert_nothing_is_left(tmp_path)
