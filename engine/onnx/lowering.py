@@ -1,7 +1,7 @@
 """From an ONNX model to a template graph, node by node through the lowering table.
 
     ModelProto ──prepare──> ──lower──> OpGraph (template) + constants
-                              └── engine.onnx.table: one function an operator
+                              └── engine.onnx.families: one function an operator
 
 The model is untrusted. Nodes are put in order, names are checked, nesting is bounded; everything
 that the table does not cover is collected over the whole model and named at once.
@@ -24,10 +24,10 @@ from core.tensor import TensorSpec
 from engine.onnx.builder import Builder
 from engine.onnx.families import TABLE
 from engine.onnx.node import Node, UnsupportedUse
+from engine.onnx.registry import OLDEST_OPSET
 from engine.onnx.tensors import input_spec, to_tensor
 from engine.ops.dtypes import spec_of
 
-OLDEST_OPSET = 7
 MAX_NESTING = 16
 DEFAULT_DOMAINS = ("", "ai.onnx")
 

@@ -10,7 +10,8 @@ import onnx
 from onnx import inliner, version_converter
 
 from core.errors import ModelImportError
-from engine.onnx.lowering import DEFAULT_DOMAINS, OLDEST_OPSET, check_nesting, subgraphs
+from engine.onnx.lowering import DEFAULT_DOMAINS, check_nesting, subgraphs
+from engine.onnx.registry import OLDEST_OPSET
 
 MAX_NODES = 200_000  # after functions are inlined
 

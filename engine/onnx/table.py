@@ -1,51 +1,50 @@
-"""The lowering table: for each ONNX operator, the function that lowers it and what it covers.
-
-``python -m engine.onnx.table`` prints the table as Markdown (docs/onnx-operators.md).
-
-To add an operator, write a function in the file of its family and decorate it:
-
-    @lowers("Relu", 6, 14)
-    def relu(node: Node, to: Builder) -> None:
-        to.emit("aten.relu", [node.operand(0)], node.outputs)
-
-The numbers are the first and last since-version of the operator that the function understands; a
-model that uses an older or newer form is refused. So is an attribute, operand or output that the
-function does not touch.
-"""
+"""The lowering table as a document: ``python -m engine.onnx.table`` prints it as Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+import sys
 
-from engine.onnx.builder import Builder
-from engine.onnx.node import Node
+from onnx import defs
 
-Lower = Callable[[Node, Builder], None]
+from engine.onnx.families import TABLE
+from engine.onnx.registry import OLDEST_OPSET, Lowering
 
-
-@dataclass(frozen=True, slots=True)
-class Lowering:
-    """How one operator of the default domain is lowered."""
-
-    op_type: str
-    lower: Lower
-    first: int  # since-versions understood, inclusive
-    last: int
-    remarks: str = ""
+CONDITIONAL = "the condition must follow from shapes and from small inputs given in advance"
 
 
-_TABLE: dict[str, Lowering] = {}
-TABLE: Mapping[str, Lowering] = MappingProxyType(_TABLE)
+def opsets(entry: Lowering) -> tuple[int, int]:
+    """First and last operator set whose form of the operator is covered."""
+    newest = defs.onnx_opset_version()
+    later = [
+        schema.since_version
+        for schema in defs.get_all_schemas_with_history()
+        if schema.name == entry.op_type and not schema.domain and schema.since_version > entry.last
+    ]
+    return max(entry.first, OLDEST_OPSET), min(later, default=newest + 1) - 1
 
 
-def lowers(op_type: str, first: int, last: int, remarks: str = "") -> Callable[[Lower], Lower]:
-    """Enter the decorated function into the table."""
+def as_markdown() -> str:
+    """The table as docs/onnx-operators.md shows it."""
+    lines = [
+        "# ONNX operators",
+        "",
+        "Written by `python -m engine.onnx.table`; a test checks that it is current. "
+        f"{len(TABLE) + 1} operators of",
+        f"the default domain, operator sets {OLDEST_OPSET} to {defs.onnx_opset_version()}. "
+        "An attribute, operand, output or element type that is not",
+        "covered is refused by name, never ignored.",
+        "",
+        "| operator | operator sets | remarks |",
+        "| --- | --- | --- |",
+    ]
+    rows = {entry.op_type: (*opsets(entry), entry.remarks) for entry in TABLE.values()}
+    rows["If"] = (OLDEST_OPSET, defs.onnx_opset_version(), CONDITIONAL)
+    lines += [
+        f"| {name} | {first} to {last} | {remarks} |"
+        for name, (first, last, remarks) in sorted(rows.items())
+    ]
+    return "\n".join(lines) + "\n"
 
-    def enter(lower: Lower) -> Lower:
-        assert op_type not in _TABLE, f"{op_type} is lowered twice"
-        _TABLE[op_type] = Lowering(op_type, lower, first, last, remarks)
-        return lower
 
-    return enter
+if __name__ == "__main__":
+    sys.stdout.write(as_markdown())

@@ -221,7 +221,8 @@ def range_(like: Tensor, start: Number, limit: Number, delta: Number) -> Tensor:
     first, end, step = scalar(start), scalar(limit), scalar(delta)
     count = max(0, math.ceil((end - first) / step))
     wide = torch.float64 if like.is_floating_point() else torch.int64
-    return (first + torch.arange(count, dtype=wide, device=like.device) * step).to(like.dtype)
+    steps: Tensor = torch.arange(count, dtype=wide, device=like.device) * step + first
+    return steps.to(like.dtype)
 
 
 @operator("braid.eye_like")

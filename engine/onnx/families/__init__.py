@@ -14,7 +14,7 @@ from engine.onnx.families import (
     resize,
     shape,
 )
-from engine.onnx.table import TABLE
+from engine.onnx.registry import TABLE
 
 __all__ = [
     "TABLE",

@@ -6,7 +6,7 @@ import torch
 
 from engine.onnx.builder import Builder
 from engine.onnx.node import Node, UnsupportedUse
-from engine.onnx.table import lowers
+from engine.onnx.registry import lowers
 from engine.onnx.tensors import dtype_name, to_tensor
 from engine.ops.dtypes import DTYPE_NAMES
 

@@ -6,7 +6,7 @@ import math
 
 from engine.onnx.builder import Builder
 from engine.onnx.node import Node, UnsupportedUse
-from engine.onnx.table import lowers
+from engine.onnx.registry import lowers
 from engine.onnx.tensors import dtype_name
 
 # Operators without attributes that torch has under the kind: name, first and last form, kind.

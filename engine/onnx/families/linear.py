@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from engine.onnx.builder import Builder
 from engine.onnx.node import Node
-from engine.onnx.table import lowers
+from engine.onnx.registry import lowers
 
 
 @lowers("MatMul", 1, 13, "by a constant matrix it becomes linear")

@@ -7,7 +7,7 @@ from typing import Any
 from engine.onnx.builder import Builder
 from engine.onnx.families.convolution import AUTO_PADS
 from engine.onnx.node import Node, UnsupportedUse
-from engine.onnx.table import lowers
+from engine.onnx.registry import lowers
 
 
 def _window(node: Node) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.onnx.builder import Builder
 from engine.onnx.node import Node, UnsupportedUse
-from engine.onnx.table import lowers
+from engine.onnx.registry import lowers
 
 # Name, last form, the form from which the axes are an operand, kind.
 _REDUCTIONS = (

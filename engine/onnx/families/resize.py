@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.onnx.builder import Builder
 from engine.onnx.node import Node
-from engine.onnx.table import lowers
+from engine.onnx.registry import lowers
 
 _COORDINATES = (
     *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from engine.onnx.builder import Builder
 from engine.onnx.node import Node, UnsupportedUse
-from engine.onnx.table import lowers
+from engine.onnx.registry import lowers
 
 
 @lowers("Reshape", 5, 25, "the shape may be computed")
