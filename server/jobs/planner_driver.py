@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,18 +56,18 @@ class PlannerProcess:
             PlanningFailed: too big for the search, out of memory or time, or a crash.
         """
         async with self._process() as child:
-            await child.send({"graph": graph_to_json(graph), "options": options.text})
+            # Threads: the messages of a large graph take longer than the event loop may stand.
+            await child.send(await asyncio.to_thread(_request, graph, options))
             while True:
-                message = await self._receive(child)
-                if "measure" in message:
-                    latencies = await measure([_query(item) for item in message["measure"]])
-                    await child.send({"latencies_us": list(latencies)})
-                elif "planned" in message:
-                    return _planned(message["planned"])
-                else:
-                    raise PlanningFailed(message["message"])
+                match await asyncio.to_thread(_decode, await self._receive(child)):
+                    case PlannedModel() as planned:
+                        return planned
+                    case PlanningFailed() as error:
+                        raise error
+                    case queries:
+                        await child.send(_answer(await measure(queries)))
 
-    async def _receive(self, child: _Child) -> dict[str, Any]:
+    async def _receive(self, child: _Child) -> bytes:
         try:
             async with asyncio.timeout(self.search_seconds):
                 line = await child.receive()
@@ -78,8 +78,7 @@ class PlannerProcess:
             ) from None
         if not line:
             raise PlanningFailed(await child.post_mortem())
-        message: dict[str, Any] = json.loads(line)
-        return message
+        return line
 
     @asynccontextmanager
     async def _process(self) -> AsyncIterator[_Child]:
@@ -110,10 +109,10 @@ class _Child:
         self._tail = bytearray()
         self._drain = asyncio.create_task(self._keep_tail())
 
-    async def send(self, document: dict[str, Any]) -> None:
+    async def send(self, line: bytes) -> None:
         """Send one message; that the child is dead shows when it does not answer."""
         with suppress(ConnectionError):
-            self._stdin.write(json.dumps(document).encode() + b"\n")
+            self._stdin.write(line)
             await self._stdin.drain()
 
     async def receive(self) -> bytes:
@@ -150,9 +149,26 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": root, "PYTHONIOENCODING": "utf-8"}
 
 
-def _query(item: Any) -> StageQuery:
-    signature, groups, strategy = item
-    return StageQuery(signature, Stage(tuple(map(tuple, groups)), strategy))
+def _request(graph: OpGraph, options: PlannerOptions) -> bytes:
+    document = {"graph": graph_to_json(graph), "options": options.text}
+    return json.dumps(document).encode() + b"\n"
+
+
+def _answer(latencies_us: Sequence[float]) -> bytes:
+    return json.dumps({"latencies_us": list(latencies_us)}).encode() + b"\n"
+
+
+def _decode(line: bytes) -> list[StageQuery] | PlannedModel | PlanningFailed:
+    """One message of the child; it is our own program, so a malformed one is a bug."""
+    message: dict[str, Any] = json.loads(line)
+    if "measure" in message:
+        return [
+            StageQuery(signature, Stage(tuple(map(tuple, groups)), strategy))
+            for signature, groups, strategy in message["measure"]
+        ]
+    if "planned" in message:
+        return _planned(message["planned"])
+    return PlanningFailed(message["message"])
 
 
 def _planned(document: dict[str, Any]) -> PlannedModel:
