@@ -13,7 +13,7 @@ from torch import Tensor
 
 from core.graph import OpGraph, Operator
 from engine.executor.work import estimated_work_us
-from engine.kernels.cpu import Kernel, PackedWeights, bind_cpu
+from engine.kernels.cpu import Kernel, PackedWeights, Run, bind_cpu
 from engine.ops.registry import EPILOGUE, epilogue_steps, op
 
 Environment = list[Tensor | None]
@@ -23,7 +23,7 @@ Environment = list[Tensor | None]
 class BoundUnit:
     """One schedule unit, ready to run: ``outputs = kernel(*inputs)``."""
 
-    kernel: Kernel
+    kernel: Run
     inputs: tuple[int, ...]  # slots
     outputs: tuple[int, ...]  # slots
     work_us: float  # rough latency on one thread, to balance lanes
@@ -37,6 +37,7 @@ class Program:
     units: tuple[BoundUnit, ...]
     slots: Mapping[str, int]
     template: Environment = field(repr=False)  # constants filled in, everything else None
+    needs_finite: bool  # some kernel may turn a NaN or infinity into a number
 
     def environment(self, inputs: Mapping[str, Tensor]) -> Environment:
         """Slots for one run, with constants and inputs in place."""
@@ -44,6 +45,11 @@ class Program:
         for name, tensor in inputs.items():
             env[self.slots[name]] = tensor
         return env
+
+    def constants(self) -> dict[str, Tensor]:
+        """The tensor of each of the graph's constants."""
+        tensors = {name: self.template[self.slots[name]] for name in self.graph.constants}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def results(self, env: Environment) -> dict[str, Tensor]:
         """The graph's outputs after a run."""
@@ -70,19 +76,24 @@ def bind(graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights)
     template: Environment = [None] * (absent + 1)
     for name in graph.constants:
         template[slots[name]] = constants[name]
+    kernels = [
+        bind_cpu(unit, graph, constants, packed) or Kernel(_registry_kernel(unit))
+        for unit in graph.operators
+    ]
     units = tuple(
         BoundUnit(
-            kernel=bind_cpu(unit, graph, constants, packed) or _registry_kernel(unit),
+            kernel=kernel.run,
             inputs=tuple(slots[name] if name else absent for name in unit.inputs),
             outputs=tuple(slots[name] for name in unit.outputs),
             work_us=estimated_work_us(unit, graph),
         )
-        for unit in graph.operators
+        for unit, kernel in zip(graph.operators, kernels, strict=True)
     )
-    return Program(graph, units, slots, template)
+    needs_finite = any(kernel.needs_finite for kernel in kernels)
+    return Program(graph, units, slots, template, needs_finite)
 
 
-def _registry_kernel(unit: Operator) -> Kernel:
+def _registry_kernel(unit: Operator) -> Run:
     """The registry's kernel with attributes bound, followed by the unit's epilogue."""
     attributes = dict(unit.attributes)
     epilogue = epilogue_steps(attributes.pop(EPILOGUE, None))

@@ -1,6 +1,9 @@
 """Kernels for CPU: oneDNN convolutions with prepacked weights and a fused activation.
 
-    bind_cpu(unit) ──> a callable specialised to the unit's shapes, or None: use the registry
+    bind_cpu(unit) ──> a Kernel specialised to the unit's shapes, or None: use the registry
+
+oneDNN's fused activations turn NaN into numbers (its ReLU is max(x, 0)), so a kernel says
+whether it needs finite inputs; batches with others run on registry kernels.
 
 Weights are reordered once per model, parameters and input shape and shared by all plans that
 need the same one. Activations flow in channels_last, which oneDNN reads without a reorder.
@@ -9,6 +12,7 @@ need the same one. Activations flow in channels_last, which oneDNN reads without
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,7 +21,7 @@ from torch import Tensor
 from core.graph import OpGraph, Operator
 from engine.ops.registry import EPILOGUE, epilogue_steps
 
-Kernel = Callable[..., Tensor | tuple[Tensor, ...]]
+Run = Callable[..., Tensor | tuple[Tensor, ...]]
 PackedWeights = dict[tuple[Any, ...], Tensor]
 
 # registry kind of an epilogue -> (oneDNN attribute, algorithm); scalars come from the attributes
@@ -30,6 +34,14 @@ _FUSABLE: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "aten.clamp": ("hardtanh", ("min", "max")),
     "aten.leaky_relu": ("leaky_relu", ("negative_slope",)),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """What runs a unit: ``outputs = run(*inputs)``."""
+
+    run: Run
+    needs_finite: bool = False  # a NaN or infinity going in may come out as a number
 
 
 def bind_cpu(
@@ -80,7 +92,7 @@ def _bind_convolution(
         )
         return result
 
-    return convolution
+    return Kernel(convolution, needs_finite=name != "none")
 
 
 def fused_activation(unit: Operator) -> tuple[str, list[float]] | None:

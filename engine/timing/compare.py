@@ -47,9 +47,7 @@ def compare_plans(
     options: ComparisonOptions,
 ) -> Generator[None, None, Comparison]:
     """Compare ``plans`` = (candidate, sequential); yields between runs."""
-    constants = {name: program.template[program.slots[name]] for name in program.graph.constants}
-    known = {name: tensor for name, tensor in constants.items() if tensor is not None}
-    reference = interpret(program.graph, known, inputs)
+    reference = interpret(program.graph, program.constants(), inputs)
     yield
     got = executor.run(program, plans[0], inputs)
     max_abs, max_rel = errors(got, reference)

@@ -34,6 +34,7 @@ from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out
 from engine.executor.program import Program
 from engine.ops.dtypes import torch_dtype
+from engine.specialise import interpret
 from engine.timing.activations import Activations
 from engine.timing.compare import ComparisonOptions, compare_plans
 from engine.timing.stage_timer import StageTimer, TimerOptions
@@ -126,7 +127,11 @@ class Worker:
         number, offset = message["number"], message["offset"]
         ready = self._models.executable(number)
         inputs, outputs = self._slot_views(number, offset, ready)
-        found = self._executor.run(ready.program, ready.segments, inputs)
+        program = ready.program
+        if program.needs_finite and not all(map(_is_finite, inputs.values())):
+            found = interpret(program.graph, program.constants(), inputs)
+        else:
+            found = self._executor.run(program, ready.segments, inputs)
         for name, tensor in found.items():
             outputs[name].copy_(tensor)
         return {"compute_us": (perf_counter_ns() - start) // 1000}
@@ -279,6 +284,11 @@ _FOREGROUND = {
     )
 }
 _BACKGROUND = {name: getattr(Worker, name) for name in ("measure", "compare")}
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no element is NaN or infinite; may say False for sums that overflow."""
+    return not tensor.is_floating_point() or bool(tensor.sum().isfinite())
 
 
 def _as_braid_error(error: Exception) -> BraidError:

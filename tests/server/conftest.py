@@ -1,0 +1,42 @@
+"""One server for the tests that only ask, and a fresh one for those that break things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.server.service import ServerProcess, embedding, small_cnn
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Model files by name."""
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "cnn": small_cnn(folder / "cnn.onnx"),
+        "embedding": embedding(folder / "embedding.onnx"),
+    }
+
+
+@pytest.fixture(scope="session")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]
+) -> Iterator[ServerProcess]:
+    """A server with every model of ``models`` registered, batch sizes 1 and 4."""
+    server = ServerProcess(tmp_path_factory.mktemp("shared") / "store").start()
+    with server.client() as client:
+        for name, path in models.items():
+            client.register(name, path, batch_sizes=[1, 4], wait=True)
+    yield server
+    assert server.stop() == 0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """An empty server of one's own, not started."""
+    made = ServerProcess(tmp_path / "store")
+    yield made
+    if made._process is not None and made.process.poll() is None:
+        made.kill_everything()
