@@ -12,16 +12,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, Self, TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from core.errors import StartupError
+from core.errors import ResourceExhausted, StartupError
 from core.schedule import Schedule
 from server.store import jobs, models, plans
 from server.store.files import StoreFolder
@@ -70,7 +71,7 @@ class Store:
         except StartupError:
             folder.close()
             raise
-        except (DBAPIError, OSError) as error:
+        except (DBAPIError, OSError, ResourceExhausted) as error:
             folder.close()
             raise StartupError(f"the store {root} cannot be used: {error}") from error
         return store
@@ -89,9 +90,26 @@ class Store:
         """Ask for a blocking method to be run on the store's thread, without waiting for it."""
         return self._thread.submit(function, *args, **kwargs)
 
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        """All of it is on disk when this is left, or nothing is.
+
+        Raises:
+            ResourceExhausted: the disk is full.
+        """
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except DBAPIError as error:
+            if getattr(error.orig, "sqlite_errorname", "") == "SQLITE_FULL":
+                raise ResourceExhausted(
+                    "the server's disk is full; free some space and try again"
+                ) from error
+            raise
+
     def _recover(self) -> None:
         """Finish deletions that a crash cut off, and remove files nobody needs."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             for model in models.present(connection):
                 if model.state is ModelState.DRAINING:
                     models.mark_deleted(connection, model.name, model.version)
@@ -136,7 +154,7 @@ class Store:
         check_model_name(name)
         if not self.folder.has_artefact(received.sha256):
             self.folder.adopt_upload(received.path, received.sha256)
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             present = models.present(connection, name)
             versions = [one for one in present if one.state is not ModelState.DRAINING]
             model = versions[-1] if versions else None
@@ -152,7 +170,7 @@ class Store:
 
     def discard_upload(self, sha256: str) -> None:
         """Remove an upload once no job needs it: it is imported, or cannot be."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             still_needed = jobs.waiting_for(connection, sha256)
         if not still_needed or self.folder.has_artefact(sha256):
             self.folder.upload(sha256).unlink(missing_ok=True)
@@ -161,7 +179,7 @@ class Store:
 
     def models(self, name: str | None = None) -> list[ModelVersion]:
         """All model versions, by name and version; of one name if given."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             return models.present(connection, name)
 
     def find_model(self, name: str, version: int) -> ModelVersion:
@@ -170,14 +188,14 @@ class Store:
         Raises:
             ModelNotFound, VersionNotFound: there is none.
         """
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             return models.get(connection, name, version)
 
     def set_model_state(
         self, name: str, version: int, state: ModelState, message: str = ""
     ) -> None:
         """Change where a model version stands; nothing happens to a deleted one."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             models.set_state(connection, name, version, state, message)
 
     def delete_model(self, name: str, version: int) -> None:
@@ -188,7 +206,7 @@ class Store:
         Raises:
             ModelNotFound, VersionNotFound: there is none.
         """
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             model = models.get(connection, name, version)
             models.mark_deleted(connection, name, version)
             needed = models.digests(connection)
@@ -200,7 +218,7 @@ class Store:
 
     def jobs(self, model: str | None = None, limit: int = 100) -> list[Job]:
         """The newest jobs, newest first; of one model if given."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             return jobs.newest(connection, model, limit)
 
     def find_job(self, job_id: str) -> Job:
@@ -209,17 +227,17 @@ class Store:
         Raises:
             JobNotFound: there is none.
         """
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             return jobs.get(connection, job_id)
 
     def unfinished_jobs(self) -> list[Job]:
         """Jobs that have not ended, oldest first."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             return jobs.unfinished(connection)
 
     def reschedule(self, device_keys: str) -> None:
         """Add a job for each serving model whose last job was READY for other devices."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             for model in models.present(connection):
                 last = jobs.last_of(connection, model)
                 if model.state is not ModelState.SERVING or last is None:
@@ -230,12 +248,12 @@ class Store:
 
     def count_jobs(self) -> dict[str, int]:
         """Number of jobs in each state."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             return jobs.count_by_state(connection)
 
     def save_job(self, job: Job) -> None:
         """Store a job's new state; one that has ended is never changed again."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             jobs.save(connection, job)
 
     def end_job(self, job: Job) -> ModelVersion | None:
@@ -244,7 +262,7 @@ class Store:
         Returns the model as it is now, or None if it was deleted.
         """
         assert job.state.has_ended
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             jobs.save(connection, job)
             present = {model.version: model for model in models.present(connection, job.model)}
             model = present.get(job.version)
@@ -258,32 +276,32 @@ class Store:
 
     def put_schedule(self, schedule: Schedule) -> None:
         """Store a schedule under its key, in place of an older one."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             plans.put_schedule(connection, schedule)
 
     def find_schedule(self, schedule_id: str) -> Schedule | None:
         """The schedule with this id (``ScheduleKey.id``), if there is one."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             return plans.find_schedule(connection, schedule_id)
 
     def schedules_of(self, model_digest: str, device_key: str | None = None) -> list[Schedule]:
         """All schedules of a model, by batch size; of one device if given."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             return plans.schedules_of(connection, model_digest, device_key)
 
     def forget_schedule(self, schedule_id: str) -> None:
         """Remove a schedule that does not fit its model any more."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             plans.forget_schedule(connection, schedule_id)
 
     def put_measurement(self, measurement: Measurement) -> None:
         """Store one stage latency."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             plans.put_measurement(connection, measurement)
 
     def find_latencies(self, device_key: str, signatures: Sequence[str]) -> dict[str, float]:
         """Known stage latencies in microseconds, by signature."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             return plans.find_latencies(connection, device_key, signatures)
 
 

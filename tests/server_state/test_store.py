@@ -13,6 +13,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
+import sqlalchemy
+from sqlalchemy import event
 
 from core.errors import (
     InvalidRequest,
@@ -400,6 +402,25 @@ def test_latencies_are_kept_by_device_and_signature(store: Store) -> None:
     wanted = ["s1", *(f"none-{n}" for n in range(2000))]
     assert store.find_latencies("cpu-a", wanted) == {"s1": 12.0}
     store.close()
+
+
+def test_a_full_disk_loses_nothing_and_says_so(store: Store) -> None:
+    register(store)
+
+    @event.listens_for(store._engine, "begin")
+    def no_more_pages(connection: sqlalchemy.Connection) -> None:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")
+
+    def fill() -> None:
+        for number in range(10_000):
+            store.put_measurement(Measurement("cpu-a" * 50, f"s{number}", 1.0, 0.1, 5))
+
+    with pytest.raises(ResourceExhausted, match="disk is full; free some space"):
+        fill()
+
+    event.remove(store._engine, "begin", no_more_pages)
+    assert store.find_latencies("cpu-a" * 50, ["s0"]) == {"s0": 1.0}
+    assert len(store.unfinished_jobs()) == 1
 
 
 # Recovery and deletion.
