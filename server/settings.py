@@ -75,8 +75,7 @@ class Settings(BaseSettings):
     planner_search_seconds: float = Field(default=1800.0, gt=0, allow_inf_nan=False)
 
     # Timing: samples per measurement, of which the median counts.
-    timing_repeats: int = Field(default=5, ge=1, le=1000)
-    timing_warmup: int = Field(default=2, ge=0, le=1000)
+    timing_repeats: int = Field(default=7, ge=1, le=1000)
 
     # A plan serves only if its outputs agree this well with the sequential ones, relative to the
     # largest output.
