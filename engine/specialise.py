@@ -102,12 +102,12 @@ def _check_inputs(template: OpGraph, inputs: Mapping[str, TensorSpec]) -> None:
     symbols: dict[str, int] = {}
     for name, declared in template.inputs.items():
         given = inputs[name]
-        fits = given.is_static and given.dtype == declared.dtype
-        fits = fits and len(given.shape) == len(declared.shape)
+        fits = given.dtype == declared.dtype and len(given.shape) == len(declared.shape)
         for want, have in zip(declared.shape, given.shape, strict=False):
-            assert isinstance(have, int) or not fits
-            expected = symbols.setdefault(want, int(have)) if isinstance(want, str) else want
-            fits = fits and expected == have
+            fits = fits and isinstance(have, int)
+            if fits and isinstance(want, str) and isinstance(have, int):
+                want = symbols.setdefault(want, have)
+            fits = fits and want == have
         if not fits:
             bound = f" where {symbols}" if symbols else ""
             raise InvalidRequest(f"input {name!r} is {given}, the model takes {declared}{bound}")

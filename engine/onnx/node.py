@@ -40,6 +40,11 @@ class Node:
             raise ModelImportError(f"node {name!r} ({self.op_type}) has an attribute twice")
 
     @property
+    def output(self) -> tuple[str]:
+        """The only output of most operators, for ``Builder.emit``."""
+        return self.outputs[:1] or ("",)  # type: ignore[return-value]
+
+    @property
     def operands(self) -> int:
         """How many operands the node has, absent ones in the middle included."""
         return len(self._inputs)

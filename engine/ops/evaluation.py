@@ -42,6 +42,7 @@ def attempt(
         raise InvalidRequest(
             f"operator {operator.name!r} ({operator.kind}) cannot run on {shapes}: {reason}"
         ) from error
+    assert len(outputs) >= len(operator.outputs), f"{operator.kind} makes {len(outputs)} results"
     for output in outputs:
         size_bytes = output.numel() * output.element_size()
         if size_bytes > TENSOR_BYTES:

@@ -7,6 +7,7 @@ input, which pick neighbours and weights. Where torch's interpolation means the 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -96,8 +97,14 @@ def _extents(
     if not scales or len(scales) != len(named):
         raise ValueError(f"{len(scales or ())} scales for {len(named)} axes")
     return [
-        (math.floor(extent * scale), scale) for extent, scale in zip(extents, scales, strict=True)
+        (math.floor(_fp32(extent * scale)), scale)
+        for extent, scale in zip(extents, scales, strict=True)
     ]
+
+
+def _fp32(value: float) -> float:
+    """Rounded to FP32, in which scales are given: 10 * 0.7 is 7, not 6.9999999."""
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 def _regions(roi: Sequence[float] | None, count: int) -> tuple[Sequence[float], Sequence[float]]:
@@ -147,8 +154,11 @@ def _coordinates(
     how: _Sampling,
     device: torch.device,
 ) -> Tensor:
-    """Input coordinate of each output position, FP64."""
-    out = torch.arange(count, device=device, dtype=torch.float64)
+    """Input coordinate of each output position.
+
+    In FP32 like everyone else: ties of nearest neighbours fall where rounding puts them.
+    """
+    out = torch.arange(count, device=device, dtype=torch.float32)
     match how.coordinates:
         case "asymmetric":
             return out / scale

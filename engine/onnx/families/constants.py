@@ -43,7 +43,7 @@ def constant_of_shape(node: Node, to: Builder) -> None:
     to.emit(
         "braid.constant_of_shape",
         [],
-        node.outputs,
+        node.output,
         host={"shape": node.operand(0)},
         value=value.item(),
         dtype=DTYPE_NAMES[value.dtype],
@@ -55,14 +55,14 @@ def range_(node: Node, to: Builder) -> None:
     """start, start + delta, ... below limit."""
     node.without_effect("stash_type")  # steps are computed in FP64
     bounds = {name: node.operand(i) for i, name in enumerate(("start", "limit", "delta"))}
-    to.emit("braid.range", [bounds["start"]], node.outputs, host=bounds)
+    to.emit("braid.range", [bounds["start"]], node.output, host=bounds)
 
 
 @lowers("EyeLike", 9, 22)
 def eye_like(node: Node, to: Builder) -> None:
     """Ones on a diagonal."""
     dtype = dtype_name(node.integer("dtype")) if node.has("dtype") else None
-    to.emit("braid.eye_like", [node.operand(0)], node.outputs, k=node.integer("k", 0), dtype=dtype)
+    to.emit("braid.eye_like", [node.operand(0)], node.output, k=node.integer("k", 0), dtype=dtype)
 
 
 @lowers("Shape", 1, 25)
@@ -70,10 +70,10 @@ def shape(node: Node, to: Builder) -> None:
     """Extents, all or a range of them."""
     end = node.integer("end") if node.has("end") else None
     start = node.integer("start", 0)
-    to.emit("braid.shape", [node.operand(0)], node.outputs, start=start, end=end)
+    to.emit("braid.shape", [node.operand(0)], node.output, start=start, end=end)
 
 
 @lowers("Size", 1, 25)
 def size(node: Node, to: Builder) -> None:
     """Number of elements."""
-    to.emit("braid.size", [node.operand(0)], node.outputs)
+    to.emit("braid.size", [node.operand(0)], node.output)

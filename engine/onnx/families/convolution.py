@@ -76,7 +76,7 @@ def conv(node: Node, to: Builder) -> None:
     to.emit(
         "aten.convolution",
         [x, weight, bias],
-        node.outputs,
+        node.output,
         stride=stride,
         padding=[before for before, _ in pads],
         dilation=dilation,
@@ -109,7 +109,7 @@ def conv_transpose(node: Node, to: Builder) -> None:
         to.emit(
             "braid.conv_transpose_to",
             [x, weight, bias],
-            node.outputs,
+            node.output,
             output_shape=wanted[-rank:] if wanted else None,
             stride=stride,
             dilation=dilation,
@@ -133,7 +133,7 @@ def conv_transpose(node: Node, to: Builder) -> None:
         "groups": groups,
     }
     uneven = any(pair != (0, 0) for pair in crop)
-    outputs = [""] if uneven else node.outputs
+    outputs = ("",) if uneven else node.output
     y = to.emit("aten.convolution", [x, weight, bias], outputs, **attributes)
     if uneven:
         begins, ends = [before for before, _ in crop], [after for _, after in crop]
@@ -141,7 +141,7 @@ def conv_transpose(node: Node, to: Builder) -> None:
         to.emit(
             "braid.pad",
             [y],
-            node.outputs,
+            node.output,
             pads=begins + ends,
             mode="constant",
             value=0.0,

@@ -55,13 +55,13 @@ _BINARY = (
 def _enter_unary(op_type: str, first: int, last: int, kind: str) -> None:
     @lowers(op_type, first, last)
     def unary(node: Node, to: Builder) -> None:
-        to.emit(kind, [node.operand(0)], node.outputs)
+        to.emit(kind, [node.operand(0)], node.output)
 
 
 def _enter_binary(op_type: str, first: int, last: int, kind: str) -> None:
     @lowers(op_type, first, last)
     def binary(node: Node, to: Builder) -> None:
-        to.emit(kind, [node.operand(0), node.operand(1)], node.outputs)
+        to.emit(kind, [node.operand(0), node.operand(1)], node.output)
 
 
 def _enter_variadic(op_type: str, first: int, last: int, kind: str) -> None:
@@ -98,7 +98,7 @@ def fold(kind: str, node: Node, to: Builder, output: str) -> str:
 def mean(node: Node, to: Builder) -> None:
     """Average of all operands."""
     total = fold("aten.add", node, to, "")
-    to.emit("braid.affine", [total], node.outputs, scale=1 / node.operands, shift=0.0)
+    to.emit("braid.affine", [total], node.output, scale=1 / node.operands, shift=0.0)
 
 
 @lowers("Add", 7, 14, "a constant vector added to a matrix product becomes its bias")
@@ -107,13 +107,13 @@ def add(node: Node, to: Builder) -> None:
     a, b = node.operand(0), node.operand(1)
     output = node.outputs[0]
     if not (to.give_bias(a, b, output) or to.give_bias(b, a, output)):
-        to.emit("aten.add", [a, b], node.outputs)
+        to.emit("aten.add", [a, b], node.output)
 
 
 @lowers("Div", 7, 14)
 def div(node: Node, to: Builder) -> None:
     """Quotient; integers divide as in C."""
-    to.emit("aten.div", [node.operand(0), node.operand(1)], node.outputs, truncate=True)
+    to.emit("aten.div", [node.operand(0), node.operand(1)], node.output, truncate=True)
 
 
 @lowers("Pow", 7, 15)
@@ -124,23 +124,23 @@ def power(node: Node, to: Builder) -> None:
         value = exponent.item()
         whole = float(value).is_integer() and abs(value) < 2**31
         value = int(value) if whole else value
-        to.emit("braid.pow", [node.operand(0)], node.outputs, value=value)
+        to.emit("braid.pow", [node.operand(0)], node.output, value=value)
     else:
-        to.emit("braid.pow", [node.operand(0), node.operand(1)], node.outputs)
+        to.emit("braid.pow", [node.operand(0), node.operand(1)], node.output)
 
 
 @lowers("Mod", 10, 28)
 def mod(node: Node, to: Builder) -> None:
     """Remainder: of the divisor's sign, or with ``fmod`` of the dividend's."""
     kind = "aten.fmod" if node.flag("fmod") else "aten.remainder"
-    to.emit(kind, [node.operand(0), node.operand(1)], node.outputs)
+    to.emit(kind, [node.operand(0), node.operand(1)], node.output)
 
 
 @lowers("BitShift", 11, 28)
 def bit_shift(node: Node, to: Builder) -> None:
     """Shift left or right."""
     direction = node.choice("direction", "", ("LEFT", "RIGHT")).lower()
-    to.emit(f"aten.bitwise_{direction}_shift", [node.operand(0), node.operand(1)], node.outputs)
+    to.emit(f"aten.bitwise_{direction}_shift", [node.operand(0), node.operand(1)], node.output)
 
 
 @lowers("Clip", 6, 13, "bounds may be computed")
@@ -150,15 +150,15 @@ def clip(node: Node, to: Builder) -> None:
     if node.version < 11:
         low = node.real("min", -math.inf)
         high = node.real("max", math.inf)
-        to.emit("aten.clamp", [x], node.outputs, min=_bound(low), max=_bound(high))
+        to.emit("aten.clamp", [x], node.output, min=_bound(low), max=_bound(high))
         return
     low_value, high_value = node.maybe(1), node.maybe(2)
     if any(value and to.constant(value) is None for value in (low_value, high_value)):
-        to.emit("aten.clamp", [x, low_value, high_value], node.outputs)
+        to.emit("aten.clamp", [x, low_value, high_value], node.output)
         return
     bounds = {"min": to.literal(low_value), "max": to.literal(high_value)}
     bounds = {key: b[0] if isinstance(b, list) else b for key, b in bounds.items()}
-    to.emit("aten.clamp", [x], node.outputs, **bounds)
+    to.emit("aten.clamp", [x], node.output, **bounds)
 
 
 def _bound(value: float) -> float | None:
@@ -169,19 +169,19 @@ def _bound(value: float) -> float | None:
 def leaky_relu(node: Node, to: Builder) -> None:
     """x where x >= 0, else alpha * x."""
     slope = node.real("alpha", 0.01)
-    to.emit("aten.leaky_relu", [node.operand(0)], node.outputs, negative_slope=slope)
+    to.emit("aten.leaky_relu", [node.operand(0)], node.output, negative_slope=slope)
 
 
 @lowers("Elu", 6, 22)
 def elu(node: Node, to: Builder) -> None:
     """x where x >= 0, else alpha * (exp(x) - 1)."""
-    to.emit("aten.elu", [node.operand(0)], node.outputs, alpha=node.real("alpha", 1.0))
+    to.emit("aten.elu", [node.operand(0)], node.output, alpha=node.real("alpha", 1.0))
 
 
 @lowers("Celu", 12, 28)
 def celu(node: Node, to: Builder) -> None:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    to.emit("aten.celu", [node.operand(0)], node.outputs, alpha=node.real("alpha", 1.0))
+    to.emit("aten.celu", [node.operand(0)], node.output, alpha=node.real("alpha", 1.0))
 
 
 @lowers("Selu", 6, 22)
@@ -189,35 +189,35 @@ def selu(node: Node, to: Builder) -> None:
     """Scaled exponential linear unit."""
     alpha = node.real("alpha", 1.6732631921768188)
     gamma = node.real("gamma", 1.0507010221481323)
-    to.emit("braid.selu", [node.operand(0)], node.outputs, alpha=alpha, gamma=gamma)
+    to.emit("braid.selu", [node.operand(0)], node.output, alpha=alpha, gamma=gamma)
 
 
 @lowers("ThresholdedRelu", 10, 22)
 def thresholded_relu(node: Node, to: Builder) -> None:
     """x where x > alpha, else 0."""
     alpha = node.real("alpha", 1.0)
-    to.emit("braid.thresholded_relu", [node.operand(0)], node.outputs, alpha=alpha)
+    to.emit("braid.thresholded_relu", [node.operand(0)], node.output, alpha=alpha)
 
 
 @lowers("HardSigmoid", 6, 22)
 def hard_sigmoid(node: Node, to: Builder) -> None:
     """max(0, min(1, alpha * x + beta))."""
     alpha, beta = node.real("alpha", 0.2), node.real("beta", 0.5)
-    to.emit("braid.hardsigmoid", [node.operand(0)], node.outputs, alpha=alpha, beta=beta)
+    to.emit("braid.hardsigmoid", [node.operand(0)], node.output, alpha=alpha, beta=beta)
 
 
 @lowers("Shrink", 9, 9)
 def shrink(node: Node, to: Builder) -> None:
     """Towards zero by ``bias``, zero within ``lambd``."""
     lambd, bias = node.real("lambd", 0.5), node.real("bias", 0.0)
-    to.emit("braid.shrink", [node.operand(0)], node.outputs, lambd=lambd, bias=bias)
+    to.emit("braid.shrink", [node.operand(0)], node.output, lambd=lambd, bias=bias)
 
 
 @lowers("Gelu", 20, 20)
 def gelu(node: Node, to: Builder) -> None:
     """Gaussian error linear unit."""
     approximate = node.choice("approximate", "none", ("none", "tanh"))
-    to.emit("aten.gelu", [node.operand(0)], node.outputs, approximate=approximate)
+    to.emit("aten.gelu", [node.operand(0)], node.output, approximate=approximate)
 
 
 @lowers("Swish", 24, 24)
@@ -225,24 +225,24 @@ def swish(node: Node, to: Builder) -> None:
     """x * sigmoid(alpha * x)."""
     alpha, x = node.real("alpha", 1.0), node.operand(0)
     if alpha == 1.0:
-        to.emit("aten.silu", [x], node.outputs)
+        to.emit("aten.silu", [x], node.output)
         return
     inner = to.emit("braid.affine", [x], scale=alpha, shift=0.0)
-    to.emit("aten.mul", [x, to.emit("aten.sigmoid", [inner])], node.outputs)
+    to.emit("aten.mul", [x, to.emit("aten.sigmoid", [inner])], node.output)
 
 
 @lowers("Cast", 6, 28, "not to strings, 8-bit floats or 4-bit integers")
 def cast(node: Node, to: Builder) -> None:
     """Convert the element type."""
     node.without_effect("saturate", "round_mode")  # of 8-bit floats only
-    to.emit("braid.cast", [node.operand(0)], node.outputs, dtype=dtype_name(node.integer("to")))
+    to.emit("braid.cast", [node.operand(0)], node.output, dtype=dtype_name(node.integer("to")))
 
 
 @lowers("CastLike", 15, 25)
 def cast_like(node: Node, to: Builder) -> None:
     """Convert to the element type of another value."""
     node.without_effect("saturate", "round_mode")
-    to.emit("braid.cast_like", [node.operand(0), node.operand(1)], node.outputs)
+    to.emit("braid.cast_like", [node.operand(0), node.operand(1)], node.output)
 
 
 @lowers("Identity", 1, 25)
@@ -262,6 +262,7 @@ def dropout(node: Node, to: Builder) -> None:
         raise UnsupportedUse("training_mode")
     if node.wants(1):
         dtype = None if node.version < 10 else "BOOL"
-        to.emit("braid.full_like", [x], [node.outputs[1]], value=1, dtype=dtype)
+        ones = int(node.version >= 12)  # before, the mask had no meaning at inference
+        to.emit("braid.full_like", [x], [node.outputs[1]], value=ones, dtype=dtype)
     if node.wants(0):
         to.alias(node.outputs[0], x)

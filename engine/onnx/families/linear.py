@@ -14,9 +14,9 @@ def matmul(node: Node, to: Builder) -> None:
     weight = to.constant(b)
     if weight is not None and weight.dim() == 2 and weight.is_floating_point():
         transposed = to.add_constant(f"{b}/transposed", weight.t().contiguous())
-        to.emit("aten.linear", [a, transposed, ""], node.outputs)
+        to.emit("aten.linear", [a, transposed, ""], node.output)
     else:
-        to.emit("aten.matmul", [a, b], node.outputs)
+        to.emit("aten.matmul", [a, b], node.output)
 
 
 @lowers("Gemm", 7, 13)
@@ -39,15 +39,15 @@ def gemm(node: Node, to: Builder) -> None:
         vector = to.add_constant(f"{c}/bias", flat)
     done = bool(vector) or not c or beta == 0
     plain = done and alpha == 1.0
-    y = to.emit("aten.linear", [a, b, vector], node.outputs if plain else [""])
+    y = to.emit("aten.linear", [a, b, vector], node.output if plain else ("",))
     if plain:
         return
     if alpha != 1.0:
-        y = to.emit("braid.affine", [y], node.outputs if done else [""], scale=alpha, shift=0.0)
+        y = to.emit("braid.affine", [y], node.output if done else ("",), scale=alpha, shift=0.0)
     if not done:
         if beta != 1.0:
             c = to.emit("braid.affine", [c], scale=beta, shift=0.0)
-        to.emit("aten.add", [y, c], node.outputs)
+        to.emit("aten.add", [y, c], node.output)
 
 
 def _transposed(matrix: str, to: Builder) -> str:
@@ -61,10 +61,10 @@ def _transposed(matrix: str, to: Builder) -> str:
 def einsum(node: Node, to: Builder) -> None:
     """Einstein summation."""
     equation = node.text("equation").replace(" ", "")
-    to.emit("aten.einsum", node.all_operands(), node.outputs, equation=equation)
+    to.emit("aten.einsum", node.all_operands(), node.output, equation=equation)
 
 
 @lowers("Det", 11, 22)
 def det(node: Node, to: Builder) -> None:
     """Determinant."""
-    to.emit("aten.det", [node.operand(0)], node.outputs)
+    to.emit("aten.det", [node.operand(0)], node.output)

@@ -37,14 +37,14 @@ def rms_normalization(node: Node, to: Builder) -> None:
     axis, eps = node.integer("axis", -1), node.real("epsilon", 1e-5)
     node.without_effect("stash_type")
     operands = [node.operand(0), node.operand(1)]
-    to.emit("braid.rms_norm", operands, node.outputs, axis=axis, eps=eps)
+    to.emit("braid.rms_norm", operands, node.output, axis=axis, eps=eps)
 
 
 @lowers("InstanceNormalization", 6, 22)
 def instance_normalization(node: Node, to: Builder) -> None:
     """Normalise each channel of each image."""
     eps = node.real("epsilon", 1e-5)
-    to.emit("braid.instance_norm", [node.operand(i) for i in range(3)], node.outputs, eps=eps)
+    to.emit("braid.instance_norm", [node.operand(i) for i in range(3)], node.output, eps=eps)
 
 
 @lowers("GroupNormalization", 18, 21)
@@ -56,7 +56,7 @@ def group_normalization(node: Node, to: Builder) -> None:
     to.emit(
         "braid.group_norm",
         operands,
-        node.outputs,
+        node.output,
         groups=groups,
         eps=eps,
         by_group=node.version < 21,
@@ -69,7 +69,7 @@ def lrn(node: Node, to: Builder) -> None:
     to.emit(
         "braid.lrn",
         [node.operand(0)],
-        node.outputs,
+        node.output,
         size=node.integer("size"),
         alpha=node.real("alpha", 1e-4),
         beta=node.real("beta", 0.75),
@@ -81,14 +81,14 @@ def lrn(node: Node, to: Builder) -> None:
 def lp_normalization(node: Node, to: Builder) -> None:
     """Divide by the p-norm along an axis."""
     axis, p = node.integer("axis", -1), node.integer("p", 2)
-    to.emit("braid.lp_normalise", [node.operand(0)], node.outputs, dim=axis, p=p)
+    to.emit("braid.lp_normalise", [node.operand(0)], node.output, dim=axis, p=p)
 
 
 @lowers("MeanVarianceNormalization", 9, 13)
 def mean_variance_normalization(node: Node, to: Builder) -> None:
     """Zero mean and unit variance over some axes."""
     axes = node.integers("axes") or [0, 2, 3]
-    to.emit("braid.mean_variance_normalise", [node.operand(0)], node.outputs, axes=axes)
+    to.emit("braid.mean_variance_normalise", [node.operand(0)], node.output, axes=axes)
 
 
 @lowers("Softmax", 1, 13)
@@ -112,8 +112,8 @@ def hardmax(node: Node, to: Builder) -> None:
 def _softmax(node: Node, to: Builder, kind: str, function: str) -> None:
     axis = node.integer("axis", 1 if node.version < 13 else -1)
     if node.version >= 13 or axis == -1:
-        to.emit(kind, [node.operand(0)], node.outputs, dim=axis)
+        to.emit(kind, [node.operand(0)], node.output, dim=axis)
         return
     if function not in ("softmax", "log_softmax", "hardmax"):
         raise UnsupportedUse(function)
-    to.emit("braid.from_axis", [node.operand(0)], node.outputs, axis=axis, function=function)
+    to.emit("braid.from_axis", [node.operand(0)], node.output, axis=axis, function=function)

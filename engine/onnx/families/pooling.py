@@ -55,7 +55,7 @@ def average_pool(node: Node, to: Builder) -> None:
     to.emit(
         "braid.avg_pool",
         [node.operand(0)],
-        node.outputs,
+        node.output,
         count_padding=count_padding,
         **_window(node),
     )
@@ -65,23 +65,23 @@ def average_pool(node: Node, to: Builder) -> None:
 def lp_pool(node: Node, to: Builder) -> None:
     """p-norm of each window."""
     p = node.integer("p", 2)
-    to.emit("braid.lp_pool", [node.operand(0)], node.outputs, p=p, **_window(node))
+    to.emit("braid.lp_pool", [node.operand(0)], node.output, p=p, **_window(node))
 
 
 @lowers("GlobalAveragePool", 1, 22)
 def global_average_pool(node: Node, to: Builder) -> None:
     """Average over all spatial axes."""
-    to.emit("braid.global_avg_pool", [node.operand(0)], node.outputs)
+    to.emit("braid.global_avg_pool", [node.operand(0)], node.output)
 
 
 @lowers("GlobalMaxPool", 1, 22)
 def global_max_pool(node: Node, to: Builder) -> None:
     """Maximum over all spatial axes."""
-    to.emit("braid.global_max_pool", [node.operand(0)], node.outputs)
+    to.emit("braid.global_max_pool", [node.operand(0)], node.output)
 
 
 @lowers("GlobalLpPool", 2, 22)
 def global_lp_pool(node: Node, to: Builder) -> None:
     """p-norm over all spatial axes."""
     p = node.integer("p", 2)
-    to.emit("braid.global_lp_pool", [node.operand(0)], node.outputs, p=p)
+    to.emit("braid.global_lp_pool", [node.operand(0)], node.output, p=p)

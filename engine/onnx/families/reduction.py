@@ -29,14 +29,14 @@ def _enter_reduction(op_type: str, last: int, operand_from: int, kind: str) -> N
         keepdim = node.flag("keepdims", True)
         if node.version < operand_from:
             dims = node.integers("axes")
-            to.emit(kind, [node.operand(0)], node.outputs, dims=dims, keepdim=keepdim)
+            to.emit(kind, [node.operand(0)], node.output, dims=dims, keepdim=keepdim)
             return
         axes, noop = node.maybe(1), node.flag("noop_with_empty_axes")
         attributes: dict[str, Any] = {"dims": [] if noop else None} if not axes else {}
         to.emit(
             kind,
             [node.operand(0)],
-            node.outputs,
+            node.output,
             host={"dims": axes},
             keepdim=keepdim,
             noop=noop,
@@ -64,7 +64,7 @@ def _arg_extreme(node: Node, to: Builder, kind: str) -> None:
     to.emit(
         kind,
         [node.operand(0)],
-        node.outputs,
+        node.output,
         dim=node.integer("axis", 0),
         keepdim=node.flag("keepdims", True),
         select_last=node.flag("select_last_index"),
@@ -87,7 +87,7 @@ def _running(node: Node, to: Builder, kind: str) -> None:
     to.emit(
         kind,
         [node.operand(0)],
-        node.outputs,
+        node.output,
         host={"dim": node.operand(1)},
         exclusive=node.flag("exclusive"),
         reverse=node.flag("reverse"),

@@ -37,7 +37,7 @@ def _mode(node: Node, allowed: tuple[str, ...]) -> str:
 
 
 def _sample(node: Node, to: Builder, host: dict[str, str], attributes: dict[str, Any]) -> None:
-    to.emit("braid.resize", [node.operand(0)], node.outputs, host=host, **attributes)
+    to.emit("braid.resize", [node.operand(0)], node.output, host=host, **attributes)
 
 
 @lowers("Resize", 10, 19, "all modes; scales and sizes may be computed")

@@ -1,0 +1,31 @@
+"""The lowering table and its document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import defs
+
+from engine.onnx.families import TABLE
+from engine.onnx.table import as_markdown
+
+DOCUMENT = Path(__file__).parents[2] / "docs/onnx-operators.md"
+
+
+def test_document_is_current() -> None:
+    assert DOCUMENT.read_text() == as_markdown(), "run: python -m engine.onnx.table > docs/..."
+
+
+@pytest.mark.parametrize("op_type", TABLE)
+def test_bounds_are_forms_of_the_operator_and_the_newest_is_covered(op_type: str) -> None:
+    entry = TABLE[op_type]
+    forms = {
+        schema.since_version
+        for schema in defs.get_all_schemas_with_history()
+        if schema.name == op_type and not schema.domain
+    }
+    deprecated = {"Scatter": 11, "Upsample": 10}
+
+    assert {entry.first, entry.last} <= forms
+    assert entry.last == max(forms - {deprecated.get(op_type)})
