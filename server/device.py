@@ -19,7 +19,8 @@ from core.tensor import TensorSpec, spec_from_json
 from engine.importer.report import read_graph, read_report
 from engine.worker.arena import Arena
 from engine.worker.layout import SlotLayout, slot_layout
-from engine.worker.link import LinkState, WorkerLink, WorkerOptions
+from engine.worker.link import LinkState, WorkerLink
+from engine.worker.process import WorkerOptions
 from server.jobs.ports import PlanComparison, StageTiming
 from server.static_values import StaticBytes, StaticValues, static_bytes, static_message
 

@@ -21,7 +21,8 @@ from grpc_reflection.v1alpha import reflection
 from core.errors import BraidError, StartupError, WorkerFault
 from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
-from engine.worker.link import LinkState, WorkerOptions
+from engine.worker.link import LinkState
+from engine.worker.process import WorkerOptions
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 from server.batcher import Batcher
 from server.catalogue import Catalogue
@@ -185,6 +186,7 @@ def worker_options(settings: Settings) -> WorkerOptions:
         threads=settings.threads or len(os.sched_getaffinity(0)),
         arena_bytes=settings.shared_memory_bytes,
         activation_bytes=settings.profiling_memory_bytes,
+        keep_spare=settings.spare_worker,
     )
 
 

@@ -58,6 +58,10 @@ class Settings(BaseSettings):
     # Memory that tensors cross into a device worker through, per device.
     shared_memory_bytes: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
 
+    # A second, idle worker process that takes over at once when the first one dies; costs the
+    # memory of a process with torch loaded.
+    spare_worker: bool = True
+
     # Activations kept on a device while its stages are measured; beyond it they are made up.
     profiling_memory_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=MIB)
 

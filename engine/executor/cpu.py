@@ -4,7 +4,7 @@ torch operators release the GIL, so lanes overlap. With OpenMP the number of int
 a property of the calling thread: lane 0 is the caller, lanes 1.. are helper threads that sleep
 on a queue between segments.
 
-States of a helper: waiting (on its queue) ──segment──> running ──done──> waiting; ``close`` ends it.
+States of a helper: waiting (on a queue) ──segment──> running ──done──> waiting; or closed.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from functools import partial
 
 from torch import Tensor
 
-from core.graph import OpGraph, Operator
+from core.graph import Operator, OpGraph
 from engine.executor.work import estimated_work_us
 from engine.kernels.cpu import Kernel, PackedWeights, Run, bind_cpu
 from engine.ops.registry import EPILOGUE, epilogue_steps, op

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from core.graph import OpGraph, Operator
+from core.graph import Operator, OpGraph
 
 _FLOP_PER_US = 50_000.0  # one thread of a server CPU, fp32
 _BYTES_PER_US = 10_000.0

@@ -29,12 +29,14 @@ class ServerProcess:
         self._environment = {**os.environ, "BRAID_LOG_LEVEL": "DEBUG", **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> ServerProcess:
+    def start(self, grpc_port: str = "0") -> ServerProcess:
         """Start, and wait until it is ready."""
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "server.cli.main", "serve", "--store", str(self.store)]
-                + ["--grpc-port", "0", "--http-port", "0"],
+                [
+                    *(sys.executable, "-m", "server.cli.main", "serve"),
+                    *("--store", str(self.store), "--grpc-port", grpc_port, "--http-port", "0"),
+                ],
                 env=self._environment,
                 stdout=log,
                 stderr=log,

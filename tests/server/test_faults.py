@@ -1,0 +1,197 @@
+"""What may crash without what: workers, whole servers, and clients that are cut off."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import psutil
+import pytest
+
+from braid_client import Client, JobState
+from protos.braid.v1 import inference_pb2, inference_pb2_grpc
+from tests.server.service import ServerProcess, small_cnn
+
+ROW = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
+
+
+class Load:
+    """Clients that infer without pause until told to stop; counts how each call ended."""
+
+    def __init__(self, address: str, clients: int) -> None:
+        self.outcomes: Counter[str] = Counter()
+        self.ended_at: list[float] = []  # of calls that brought a result
+        self._stop = threading.Event()
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(clients)
+        self._running = [self._pool.submit(self._loop, address) for _ in range(clients)]
+
+    def _loop(self, address: str) -> None:
+        tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=ROW.shape, data=ROW.tobytes())
+        request = inference_pb2.InferRequest(model="cnn", inputs=[tensor])
+        with grpc.insecure_channel(address) as channel:
+            stub = inference_pb2_grpc.InferenceServiceStub(channel)
+            while not self._stop.is_set():
+                try:
+                    response = stub.Infer(request, timeout=20)
+                    outcome = "OK" if len(response.outputs[0].data) == 4096 else "WRONG"
+                except grpc.RpcError as error:
+                    outcome = error.code().name
+                    time.sleep(0.01)
+                with self._lock:
+                    self.outcomes[outcome] += 1
+                    if outcome == "OK":
+                        self.ended_at.append(time.monotonic())
+
+    def stop(self) -> Counter[str]:
+        """End all clients; raises if one of them failed otherwise than by a status."""
+        self._stop.set()
+        for running in self._running:
+            running.result(timeout=60)
+        self._pool.shutdown()
+        return self.outcomes
+
+
+def test_a_killed_worker_costs_moments_and_no_measurement(
+    server: ServerProcess, models: dict[str, Path]
+) -> None:
+    server.start()
+    with server.client() as client:
+        client.register("cnn", models["cnn"], batch_sizes=[1, 4], wait=True)
+        plan = client.infer("cnn", {"x": ROW}).plan_id
+    measured = server.metric("braid_stage_measurements_total")
+    load = Load(server.address, clients=8)
+    time.sleep(0.5)
+
+    killed_at = time.monotonic()
+    os.kill(server.worker_pid, signal.SIGKILL)
+    while not any(at > killed_at + 0.2 for at in list(load.ended_at)):
+        assert time.monotonic() < killed_at + 30
+        time.sleep(0.02)
+    back_after = min(at for at in load.ended_at if at > killed_at + 0.2) - killed_at
+    time.sleep(0.5)
+    outcomes = load.stop()
+
+    assert set(outcomes) == {"OK", "UNAVAILABLE"}
+    assert back_after < 5.0
+    assert server.process.poll() is None
+    assert server.metric("braid_worker_restarts_total") == 1
+    assert server.metric("braid_stage_measurements_total") == measured
+    with server.client() as client:
+        assert client.infer("cnn", {"x": ROW}).plan_id == plan
+
+
+def test_a_killed_server_finishes_the_registration_after_its_restart(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    model = small_cnn(tmp_path / "cnn.onnx", branches=4, size=48)
+    server.start()
+    with server.client() as client:
+        job = client.register("cnn", model, batch_sizes=[1, 8])
+        for state in client.watch_job(job.id):
+            if state.state is JobState.PROFILING and state.done >= 5:
+                break
+    children = psutil.Process(server.process.pid).children(recursive=True)
+    server.kill_everything()
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive, "the front end's children must end with it"
+
+    server.start()
+    with server.client() as client:
+        for state in client.watch_job(job.id):
+            last = state
+        assert last.state is JobState.READY
+        client.infer("cnn", {"x": np.zeros((1, 3, 48, 48), np.float32)})
+
+    assert server.metric("braid_stage_measurements_reused_total") >= 5
+    assert list((server.store / "uploads").iterdir()) == []
+
+
+def test_a_restarted_server_serves_the_same_plans_and_measures_nothing(
+    server: ServerProcess, models: dict[str, Path]
+) -> None:
+    server.start()
+    with server.client() as client:
+        client.register("cnn", models["cnn"], batch_sizes=[1, 4], wait=True)
+        before = client.infer("cnn", {"x": ROW})
+    assert server.stop() == 0
+
+    server.start()
+    with server.client() as client:
+        after = client.infer("cnn", {"x": ROW})
+
+    assert after.plan_id == before.plan_id
+    np.testing.assert_array_equal(after.outputs["y"], before.outputs["y"])
+    assert server.metric("braid_stage_measurements_total") == 0
+
+
+def test_sigterm_loses_no_accepted_request(server: ServerProcess, models: dict[str, Path]) -> None:
+    server.start()
+    with server.client() as client:
+        client.register("cnn", models["cnn"], batch_sizes=[1, 4], wait=True)
+    load = Load(server.address, clients=4)
+    time.sleep(0.5)
+
+    server.terminate()
+    assert server.process.wait(timeout=30) == 0
+    time.sleep(0.1)
+    outcomes = load.stop()
+
+    # A call that came after the port closed was never accepted: UNAVAILABLE, and nothing else.
+    assert outcomes["OK"] > 10
+    assert set(outcomes) <= {"OK", "UNAVAILABLE"}
+    assert "internal error" not in server.log
+
+
+def test_a_request_in_flight_at_sigterm_is_answered(server: ServerProcess, tmp_path: Path) -> None:
+    slow = small_cnn(tmp_path / "slow.onnx", branches=8, size=448)
+    x = np.zeros((4, 3, 448, 448), np.float32)
+    server.start()
+    with server.client() as client:
+        client.register("slow", slow, batch_sizes=[4], planner="sequential", wait=True)
+        with ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(_infer_once, server.address, "slow", x) for _ in range(4)]
+            while server.metric("braid_queue_depth_requests") < 1:
+                time.sleep(0.01)
+            server.terminate()
+            rows = [call.result(timeout=30) for call in calls]
+
+    assert rows == [4, 4, 4, 4]
+    assert server.process.wait(timeout=30) == 0
+
+
+def _infer_once(address: str, model: str, x: np.ndarray) -> int:  # type: ignore[type-arg]
+    with Client(address) as client:
+        return len(client.infer(model, {"x": x}).outputs["y"])
+
+
+def test_a_second_server_on_one_store_is_refused_with_one_line(server: ServerProcess) -> None:
+    server.start()
+    second = ServerProcess(server.store)
+    second.log_path = server.store.with_name("second.log")
+
+    with pytest.raises(AssertionError):
+        second.start()
+
+    assert second.process.wait(timeout=10) != 0
+    assert "in use by another server" in second.log
+    assert "Traceback" not in second.log
+
+
+def test_a_taken_port_is_refused_with_one_line(shared: ServerProcess, tmp_path: Path) -> None:
+    port = shared.address.rsplit(":", 1)[1]
+    second = ServerProcess(tmp_path / "other")
+
+    with pytest.raises(AssertionError):
+        second.start(grpc_port=port)
+
+    assert second.process.wait(timeout=10) != 0
+    assert "BRAID_GRPC_PORT" in second.log
+    assert "Traceback" not in second.log
