@@ -147,18 +147,19 @@ class Device:
     # -- for jobs -----------------------------------------------------------------------------
 
     async def static_graph(self, digest: str, batch_size: int, inputs: Specs) -> OpGraph:
-        """The schedule units of a model for static ``inputs``, the batch included.
+        """As ``describe``; ``measure_stage`` and ``compare`` mean this graph from now on."""
+        graph = await self.describe(digest, inputs)
+        model = self._models[digest]
+        model.profiled[batch_size] = _describe_fields(digest, model, inputs)
+        return graph
+
+    async def describe(self, digest: str, inputs: Specs) -> OpGraph:
+        """The schedule units of a loaded model for static ``inputs``, the batch included.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
-        model = self._models[digest]
-        fields = {
-            "digest": digest,
-            "inputs": {name: spec.to_json() for name, spec in inputs.items()},
-            "static": static_message(model.static, inputs),
-        }
-        model.profiled[batch_size] = fields
+        fields = _describe_fields(digest, self._models[digest], inputs)
         answer = await self.link.call("describe", **fields)
         return graph_from_json(answer["graph"])
 
@@ -186,6 +187,14 @@ class Device:
 
 
 _EMPTY = slot_layout({}, {})
+
+
+def _describe_fields(digest: str, model: _Model, inputs: Specs) -> dict[str, Any]:
+    return {
+        "digest": digest,
+        "inputs": {name: spec.to_json() for name, spec in inputs.items()},
+        "static": static_message(model.static, inputs),
+    }
 
 
 def _prepare_fields(ready: Executable) -> dict[str, Any]:

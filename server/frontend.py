@@ -163,6 +163,7 @@ class FrontEnd:
     async def stop(self) -> None:
         """Finish what was accepted, then stop everything. Jobs go on at the next start."""
         self.health.ready(False)
+        self.runner.release_watchers()  # else they would hold the ports open
         await asyncio.sleep(0)  # let health watchers hear it before the ports close
         await self._server.stop(self.settings.drain_seconds)
         await self.batcher.drain()
@@ -186,6 +187,7 @@ def worker_options(settings: Settings) -> WorkerOptions:
         threads=settings.threads or len(os.sched_getaffinity(0)),
         arena_bytes=settings.shared_memory_bytes,
         activation_bytes=settings.profiling_memory_bytes,
+        timing_repeats=settings.timing_repeats,
         keep_spare=settings.spare_worker,
     )
 

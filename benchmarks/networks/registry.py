@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from benchmarks.networks import deepfm
 from benchmarks.networks.bert import BertConfig, BertEncoder
 from benchmarks.networks.googlenet import GoogLeNet
 from benchmarks.networks.inception_v3 import InceptionV3
@@ -16,7 +17,10 @@ from benchmarks.networks.nasnet import nasnet_large, nasnet_mobile
 from benchmarks.networks.randwire import RandWire
 from benchmarks.networks.resnet import ResNet50
 from benchmarks.networks.squeezenet import SQUEEZENET_1_0, Bypass, SqueezeNet
+from benchmarks.networks.t5 import T5Config, T5Encoder
 from benchmarks.networks.weights import build_seeded
+
+Draw = Callable[[int, torch.Generator], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Network:
 
     name: str
     construct: Callable[[], nn.Module]
-    draw: Callable[[int, torch.Generator], tuple[Tensor, ...]]
+    draw: Draw
     input_names: tuple[str, ...]
     output_names: tuple[str, ...]
 
@@ -44,7 +48,7 @@ class Network:
         return inputs
 
 
-def _images(side: int) -> Callable[[int, torch.Generator], tuple[Tensor, ...]]:
+def _images(side: int) -> Draw:
     """Images [batch, 3, side, side] with zero mean and unit variance: coarse patches plus noise.
 
     White noise alone would not do: after the final pooling all its rows look the same.
@@ -67,16 +71,29 @@ def _squeezenet_bypass() -> nn.Module:
     return SqueezeNet(SQUEEZENET_1_0, Bypass.COMPLEX)
 
 
-def _tokens(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Random token ids, the rows padded to different lengths, and the mask that says so."""
-    config = BertConfig()
-    shape = (batch, config.sequence)
-    ids = torch.randint(0, config.vocabulary, shape, generator=generator)
-    lengths = torch.randint(
-        config.sequence // 2, config.sequence + 1, (batch, 1), generator=generator
-    )
-    mask = (torch.arange(config.sequence) < lengths).to(torch.int64)
-    return ids * mask, mask
+def _tokens(vocabulary: int, sequence: int) -> Draw:
+    """Token ids, the rows padded to different lengths, and the mask that says so."""
+
+    def draw(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        ids = torch.randint(0, vocabulary, (batch, sequence), generator=generator)
+        lengths = torch.randint(sequence // 2, sequence + 1, (batch, 1), generator=generator)
+        mask = (torch.arange(sequence) < lengths).to(torch.int64)
+        return ids * mask, mask
+
+    return draw
+
+
+def _encoder(
+    name: str, construct: Callable[[], nn.Module], config: BertConfig | T5Config
+) -> Network:
+    draw = _tokens(config.vocabulary, config.sequence)
+    return Network(name, construct, draw, ("input_ids", "attention_mask"), ("last_hidden_state",))
+
+
+def _clicks(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    """Categories and numbers of one shown advertisement per row."""
+    categories = torch.randint(0, 10_000, (batch, deepfm.CATEGORIES), generator=generator)
+    return categories, torch.randn(batch, deepfm.NUMBERS, generator=generator)
 
 
 NETWORKS: Mapping[str, Network] = {
@@ -91,12 +108,8 @@ NETWORKS: Mapping[str, Network] = {
         _classifier("nasnet_mobile", nasnet_mobile, 224),
         _classifier("nasnet_large", nasnet_large, 331),
         _classifier("resnet50", ResNet50, 224),
-        Network(
-            "bert_base",
-            BertEncoder,
-            _tokens,
-            ("input_ids", "attention_mask"),
-            ("last_hidden_state",),
-        ),
+        _encoder("bert_base", BertEncoder, BertConfig()),
+        _encoder("t5_encoder", T5Encoder, T5Config()),
+        Network("deepfm", deepfm.DeepFM, _clicks, ("categories", "numbers"), ("logit",)),
     )
 }

@@ -72,9 +72,11 @@ def seed_weights(model: nn.Module, seed: int) -> None:
                     uniform(module.bias, -0.1, 0.1)
             case nn.Linear():
                 _spread(uniform, module.weight, 1.0 if gain is None else gain)
-                uniform(module.bias, -0.1, 0.1)
+                if module.bias is not None:
+                    uniform(module.bias, -0.1, 0.1)
             case nn.Embedding():
-                uniform(module.weight, -math.sqrt(3.0), math.sqrt(3.0))
+                limit = math.sqrt(3.0) * (1.0 if gain is None else gain)
+                uniform(module.weight, -limit, limit)
             case nn.LayerNorm():
                 uniform(module.weight, 0.8, 1.2)
                 uniform(module.bias, -0.1, 0.1)

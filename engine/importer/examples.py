@@ -24,13 +24,17 @@ from engine.ops.dtypes import torch_dtype
 from engine.passes.body import Weights
 from engine.specialise import specialise, static_inputs
 
-_IMAGE = (224, 128, 64, 320, 96, 640, 48, 32, 299, 28)  # heights and widths
+_IMAGES = (  # height, width
+    *((224, 224), (48, 320), (128, 128), (64, 64), (320, 320), (96, 96), (640, 640)),
+    *((32, 320), (32, 100), (299, 299), (28, 28), (32, 32)),
+)
+_IMAGE = tuple(dict.fromkeys(width for _, width in _IMAGES))  # one of them open
 _TEXT_LINE = (320, 160, 100, 640, 128, 64)  # widths where the height is fixed and small
 _TOKENS = (128, 64, 16, 512, 1, 2)
 _SIGNAL = (576, 512, 1024, 16000, 128, 64, 16, 256, 1)
 _FEATURES = (128, 64, 16, 512, 576, 100, 1, 2)
 _STATIC_NUMBERS = (16000, 8000, 1, 0)
-_INTEGERS_BELOW = (2, 1)  # masks and embedding indices alike; 1 means all zeros
+_INTEGERS_BELOW = (256, 2)  # indices of an embedding; masks
 
 _MOST_TRIALS = 400
 _TRIAL_SECONDS = 120.0
@@ -38,31 +42,31 @@ _TRIAL_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Shapes and content ranges at which the model runs. Dimension 0 is 1 where it is open."""
+    """Shapes and kinds of content at which the model runs. Dimension 0 is 1 where it is open."""
 
     specs: Mapping[str, TensorSpec]
     static_values: Mapping[str, Tensor]
-    integers_below: int
+    integers_below: tuple[int, ...] = (1,)  # ranges that the model takes; seeds take turns
+    positive: bool = False  # floats: absolute values of normal ones (a logarithm wants them)
 
     def draw(self, rows: int | None, seed: int) -> dict[str, Tensor]:
         """Random inputs; ``rows`` replaces dimension 0 of every input."""
         generator = torch.Generator().manual_seed(seed)
-        drawn = {}
+        below = self.integers_below[seed % len(self.integers_below)]
+        drawn = dict(self.static_values)
         for name, spec in self.specs.items():
-            shape = [d for d in spec.shape if isinstance(d, int)]
-            if rows is not None:
-                shape[0] = rows
-            drawn[name] = self.static_values.get(name)
-            if drawn[name] is None:
-                drawn[name] = _random(spec.dtype, shape, self.integers_below, generator)
-        return {name: tensor for name, tensor in drawn.items() if tensor is not None}
+            if name not in drawn:
+                shape = spec.shape if rows is None else (rows, *spec.shape[1:])
+                drawn[name] = self._random(TensorSpec(spec.dtype, shape), below, generator)
+        return {name: drawn[name] for name in self.specs}
 
-
-def _random(dtype: str, shape: list[int], below: int, generator: torch.Generator) -> Tensor:
-    kind = torch_dtype(dtype)
-    if kind.is_floating_point:
-        return torch.randn(shape, generator=generator).to(kind)
-    return torch.randint(0, max(below, 1), shape, generator=generator).to(kind)
+    def _random(self, spec: TensorSpec, below: int, generator: torch.Generator) -> Tensor:
+        shape, kind = [int(dim) for dim in spec.shape], torch_dtype(spec.dtype)
+        if not kind.is_floating_point:
+            top = min(below, 2) if kind == torch.bool else min(below, torch.iinfo(kind).max + 1)
+            return torch.randint(0, top, shape, generator=generator).to(kind)
+        drawn = torch.randn(shape, generator=generator)
+        return (drawn.abs() if self.positive else drawn).to(kind)
 
 
 def find_example(
@@ -119,16 +123,38 @@ def _try(
         check_memory(graph, memory_bytes)
     except InvalidRequest as error:
         return str(error)
-    refusal = ""
-    for below in _INTEGERS_BELOW:
-        example = Example(specs, static, below)
-        try:
-            reference.run(example.draw(None, seed=0))
-        except ReferenceFailed as error:
-            refusal = f"{reference.name}: {error}"
-        else:
-            return example
-    return refusal
+    return _content(reference, specs, static)
+
+
+def _content(
+    reference: Reference, specs: Mapping[str, TensorSpec], static: Mapping[str, Tensor]
+) -> Example | str:
+    """Kinds of content that the reference takes; those that give finite outputs go first."""
+    integers = any(
+        not torch_dtype(spec.dtype).is_floating_point
+        for name, spec in specs.items()
+        if name not in static
+    )
+    ranges = _INTEGERS_BELOW if integers else (1,)
+    fallback: Example | str = ""
+    for positive in (False, True):
+        finite = []
+        for below in (*ranges, 1):
+            example = Example(specs, static, (below,), positive)
+            try:
+                outputs = reference.run(example.draw(None, seed=0))
+            except ReferenceFailed as error:
+                fallback = fallback or f"{reference.name}: {error}"
+                continue
+            if all(bool(torch.isfinite(output).all()) for output in outputs.values()):
+                finite.append(below)
+            elif not isinstance(fallback, Example):
+                fallback = example
+            if below == 2 and finite:
+                break  # zeros are for models that take nothing else
+        if finite:
+            return Example(specs, static, tuple(finite), positive)
+    return fallback
 
 
 def check_memory(graph: OpGraph, memory_bytes: int) -> None:
@@ -163,21 +189,35 @@ def shape_candidates(
         ModelImportError: a given shape does not fit the model.
     """
     bound = _bind_given(template, given)
-    open_symbols: dict[str, Sequence[int]] = {}
+    slots: dict[tuple[str, ...], Sequence[tuple[int, ...]]] = {}
     for spec in template.inputs.values():
-        for axis, dim in enumerate(spec.shape):
-            if isinstance(dim, str) and dim not in bound:
-                open_symbols.setdefault(dim, _extents(spec, axis))
-    lists = list(open_symbols.values())
+        for symbols, extents in _slots(spec, bound):
+            if not any(set(symbols) & set(taken) for taken in slots):
+                slots[symbols] = extents
+    lists: list[Sequence[tuple[int, ...]]] = list(slots.values())
     longest = max(map(len, lists), default=1)
     diagonal = [tuple(some[min(i, len(some) - 1)] for some in lists) for i in range(longest)]
     seen = set()
-    for extents in itertools.chain(diagonal, itertools.product(*lists)):
-        if extents in seen:
+    for choice in itertools.chain(diagonal, itertools.product(*lists)):
+        if choice in seen:
             continue
-        seen.add(extents)
-        symbols = bound | dict(zip(open_symbols, extents, strict=True))
-        yield {name: spec.bind(symbols) for name, spec in template.inputs.items()}
+        seen.add(choice)
+        chosen = dict(bound)
+        for taken, extents in zip(slots, choice, strict=True):
+            chosen.update(zip(taken, extents, strict=True))
+        yield {name: spec.bind(chosen) for name, spec in template.inputs.items()}
+
+
+def _slots(
+    spec: TensorSpec, bound: Mapping[str, int]
+) -> Iterator[tuple[tuple[str, ...], Sequence[tuple[int, ...]]]]:
+    """Open symbols of one input, those of an image's height and width together, with extents."""
+    images = [d for d in _image_axes(spec.shape) if isinstance(d, str) and d not in bound]
+    if len(set(images)) == 2:
+        yield tuple(images), _IMAGES
+    for axis, dim in enumerate(spec.shape):
+        if isinstance(dim, str) and dim not in bound:
+            yield (dim,), [(extent,) for extent in _extents(spec, axis)]
 
 
 def _bind_given(template: OpGraph, given: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -197,26 +237,27 @@ def _bind_given(template: OpGraph, given: Mapping[str, tuple[int, ...]]) -> dict
     return bound
 
 
+def _image_axes(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """Height and width of an image with channels first or last; empty if it is none."""
+    if len(shape) != 4:
+        return ()
+    return shape[1:3] if shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4) else shape[2:]
+
+
 def _extents(spec: TensorSpec, axis: int) -> Sequence[int]:
     """Likely extents of an open dimension, from what surrounds it."""
-    rank, shape = len(spec.shape), spec.shape
+    image = _image_axes(spec.shape)
     if axis == 0:
         return (1,)
-    if rank == 4 and axis >= 2 and not _channels_last(shape):
-        beside: Dim = shape[5 - axis]
-        line = isinstance(beside, int) and axis == 3 and beside <= 64
+    if spec.shape[axis] in image:
+        height = image[0]
+        line = isinstance(height, int) and height <= 64
         return _TEXT_LINE if line else _IMAGE
-    if rank == 4 and axis in (1, 2) and _channels_last(shape):
-        return _IMAGE
-    if rank == 4 and axis == 1:
+    if image:
         return (3, 1, 4)
     if not torch_dtype(spec.dtype).is_floating_point:
         return _TOKENS
-    return _SIGNAL if rank == 2 else _FEATURES
-
-
-def _channels_last(shape: tuple[Dim, ...]) -> bool:
-    return shape[-1] in (1, 3, 4) and shape[1] not in (1, 3, 4)
+    return _SIGNAL if len(spec.shape) == 2 else _FEATURES
 
 
 def _static_candidates(

@@ -24,6 +24,7 @@ from engine.importer.reference import THREADS, Reference, open_reference
 from engine.importer.report import BatchAxes, Report, Verified, file_digest
 from engine.importer.verify import (
     CHECKED_BATCHES,
+    TOLERANCE,
     Checked,
     Disagreement,
     Subject,
@@ -107,7 +108,7 @@ def study_batch(subject: Subject, reference: Reference) -> Study:
     Raises:
         ModelImportError: it is wrong at batch 1.
     """
-    checked = verify_single(subject, reference)
+    subject, checked = verify_single(subject, reference)
     unbatched = Study(subject, None, checked, _cautions(checked))
     guess = guess_batch(subject.template)
     if guess is None or static_inputs(subject.template):
@@ -116,21 +117,27 @@ def study_batch(subject: Subject, reference: Reference) -> Study:
     known = {**static.inputs, **static.constants, **static.specs}
     batched = replace(subject, template=repair_reshapes(guess, known))
     try:
-        axes, rows = verify_batches(batched, reference)
+        axes, rows = verify_batches(batched, reference, checked.tolerance)
     except (InvalidRequest, Disagreement) as error:
         warning = f"served unbatched, at its own shape: {error}"
         return replace(unbatched, warnings=(*unbatched.warnings, warning))
-    both = Checked(max(checked.error, rows.error), rows.informative)
+    both = replace(rows, error=max(checked.error, rows.error))
     return Study(batched, axes, both, _cautions(both))
 
 
 def _cautions(checked: Checked) -> tuple[str, ...]:
-    if checked.informative:
-        return ()
-    return (
-        "the outputs do not depend on the inputs (saturated or constant weights?), so agreement "
-        "with the reference proves little",
-    )
+    found = []
+    if not checked.informative:
+        found.append(
+            "the outputs do not depend on the inputs (saturated or constant weights?), so "
+            "agreement with the reference proves little"
+        )
+    if checked.tolerance > TOLERANCE:
+        found.append(
+            f"rounding moves the outputs of this model, so they were compared to within "
+            f"{checked.tolerance:.1g} of the largest"
+        )
+    return tuple(found)
 
 
 def _report(study: Study, reference: Reference, upload: Path, opset: int) -> Report:
@@ -151,5 +158,5 @@ def _report(study: Study, reference: Reference, upload: Path, opset: int) -> Rep
         },
         static_values={name: value.tolist() for name, value in example.static_values.items()},
         warnings=study.warnings,
-        verified=Verified(reference.name, batches, study.checked.error, study.subject.tolerance),
+        verified=Verified(reference.name, batches, study.checked.error, study.checked.tolerance),
     )

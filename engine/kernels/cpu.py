@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.graph import OpGraph, Operator
+from core.graph import Operator, OpGraph
 from engine.ops.registry import EPILOGUE, epilogue_steps
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]

@@ -60,7 +60,12 @@ class Worker:
     """Everything the process does, on its only thread."""
 
     def __init__(
-        self, channel: BlockingChannel, arena: mmap.mmap, threads: int, activation_bytes: int
+        self,
+        channel: BlockingChannel,
+        arena: mmap.mmap,
+        threads: int,
+        activation_bytes: int,
+        timing_repeats: int,
     ) -> None:
         self._channel = channel
         self._arena = arena
@@ -68,7 +73,7 @@ class Worker:
         self._activation_bytes = activation_bytes
         self._executor = CpuExecutor(threads)
         self._models = ModelTable(self._executor)
-        self._timer = StageTimer(self._executor, TimerOptions())
+        self._timer = StageTimer(self._executor, TimerOptions(timing_repeats))
         self._activations: Activations | None = None
         self._background: deque[_Background] = deque()
         self._views: dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
@@ -314,13 +319,17 @@ def main() -> None:
     parser.add_argument("--arena-bytes", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--activation-bytes", type=int, required=True)
+    parser.add_argument("--timing-repeats", type=int, required=True)
     options = parser.parse_args()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
     torch.set_num_threads(options.threads)
     channel = BlockingChannel(socket.socket(fileno=options.link_fd))
     arena = mmap.mmap(options.arena_fd, options.arena_bytes)
-    Worker(channel, arena, options.threads, options.activation_bytes).serve()
+    worker = Worker(
+        channel, arena, options.threads, options.activation_bytes, options.timing_repeats
+    )
+    worker.serve()
 
 
 if __name__ == "__main__":

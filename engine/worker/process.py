@@ -33,6 +33,7 @@ class WorkerOptions:
     threads: int
     arena_bytes: int
     activation_bytes: int
+    timing_repeats: int
     start_timeout_s: float = 60.0
     max_backoff_s: float = 5.0
     keep_spare: bool = True
@@ -164,6 +165,7 @@ def _command(options: WorkerOptions, arena: Arena, link_fd: int) -> list[str]:
         f"--arena-bytes={arena.size_bytes}",
         f"--threads={options.threads}",
         f"--activation-bytes={options.activation_bytes}",
+        f"--timing-repeats={options.timing_repeats}",
     ]
 
 

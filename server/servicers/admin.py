@@ -180,7 +180,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         report = await asyncio.to_thread(read_report, artefact)
         inputs = profiled_inputs(template.inputs, report, model.options.input_shapes, batch_size)
         await self._device.load(model.sha256, artefact)
-        return await self._device.static_graph(model.sha256, batch_size, inputs)
+        return await self._device.describe(model.sha256, inputs)
 
     async def _delete(self, doomed: list[ModelVersion]) -> None:
         for model in doomed:

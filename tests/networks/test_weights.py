@@ -24,6 +24,8 @@ def test_activations_neither_explode_nor_vanish(name: str) -> None:
         module.register_forward_hook(keep)
 
     for path, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module.in_features == 1:
+            continue  # DeepFM's fields: one number each, meant to be small
         if isinstance(module, nn.Conv2d | nn.Linear | nn.BatchNorm2d | nn.LayerNorm):
             record(path, module)
     model(*network.example_inputs(2))
@@ -36,8 +38,8 @@ def test_rows_differ_and_the_softmax_is_not_saturated(name: str) -> None:
     network = NETWORKS[name]
     output = network.build()(*network.example_inputs(4)).flatten(1)
 
-    probabilities = torch.softmax(output[:, :1000], dim=1)
-    assert probabilities.max() < 0.5
+    if output.shape[1] > 1:
+        assert torch.softmax(output[:, :1000], dim=1).max() < 0.5
     for row in range(1, 4):
         assert (output[row] - output[0]).abs().max() > 0.02 * output.abs().max()
 
