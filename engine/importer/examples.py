@@ -191,9 +191,9 @@ def shape_candidates(
     bound = _bind_given(template, given)
     slots: dict[tuple[str, ...], Sequence[tuple[int, ...]]] = {}
     for spec in template.inputs.values():
-        for symbols, extents in _slots(spec, bound):
+        for symbols, choices in _slots(spec, bound):
             if not any(set(symbols) & set(taken) for taken in slots):
-                slots[symbols] = extents
+                slots[symbols] = choices
     lists: list[Sequence[tuple[int, ...]]] = list(slots.values())
     longest = max(map(len, lists), default=1)
     diagonal = [tuple(some[min(i, len(some) - 1)] for some in lists) for i in range(longest)]

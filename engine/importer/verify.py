@@ -34,7 +34,7 @@ _HALF_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}  # where weights a
 _INTEGER_MISMATCHES = 0.01  # most elements of an integer output (argmax) that may differ
 _TINY = 1e-6  # outputs smaller than this are compared absolutely
 CHECKED_BATCHES = (3, 5)
-_ROUNDING_MARGIN = 16.0  # two roundings measured say little of the worst
+_ROUNDING_MARGIN = 16.0  # the two roundings measured are not the worst
 _MOST_TOLERANCE = 1e-2
 
 Outputs = Mapping[str, Tensor]
@@ -101,11 +101,14 @@ def run(
 
 
 def verify_single(subject: Subject, reference: Reference) -> tuple[Subject, Checked]:
-    """Compare with the reference at the example's shapes, for two seeds and each integer range.
+    """Compare with the reference at the example's shapes, for two seeds.
+
+    Masks drawn as large numbers, or a vocabulary of two, can make rounding decisive: then the
+    other ranges of integers that the model takes are tried as well.
 
     Returns:
-        The subject with the range of integers at which rounding matters least, and the check
-        there. (Masks drawn as large numbers, or a vocabulary of two, can make rounding decisive.)
+        The subject with the first range that passes within the usual tolerance (or the one at
+        which rounding matters least), and the check there.
 
     Raises:
         ModelImportError: naming the first output that differs and its error.
@@ -122,6 +125,8 @@ def verify_single(subject: Subject, reference: Reference) -> tuple[Subject, Chec
             raise ModelImportError(
                 f"the imported model does not agree with {reference.name}: {error}"
             ) from error
+        if found[-1][1].tolerance <= subject.tolerance:
+            break
     chosen, checked = min(found, key=lambda pair: pair[1].tolerance)
     if checked.tolerance > max(_MOST_TOLERANCE, subject.tolerance):
         raise ModelImportError(
@@ -188,7 +193,9 @@ def _rounding(
     )
     moved = [0.0]
     with contextlib.suppress(InvalidRequest):  # an operator without double precision
-        exact = run(*wide.specialised(rows), {n: _widened(t) for n, t in inputs.items()})
+        graph, constants = wide.specialised(rows)
+        doubles = {name: _widened(tensor) for name, tensor in inputs.items()}
+        exact = run(graph, constants, doubles)
         moved.append(_furthest(exact, got))
     with contextlib.suppress(ReferenceFailed):
         moved.append(_furthest(expected, reference.reordered(inputs)))
