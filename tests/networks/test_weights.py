@@ -41,7 +41,8 @@ def test_rows_differ_and_the_softmax_is_not_saturated(name: str) -> None:
     if output.shape[1] > 1:
         assert torch.softmax(output[:, :1000], dim=1).max() < 0.5
     for row in range(1, 4):
-        assert (output[row] - output[0]).abs().max() > 0.02 * output.abs().max()
+        # 50 times the error that comparisons allow: a mixed-up row cannot pass for a right one.
+        assert (output[row] - output[0]).abs().max() > 0.005 * output.abs().max()
 
 
 @pytest.mark.parametrize("name", ["googlenet", "resnet50", "nasnet_mobile", "randwire_small"])
