@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,9 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from numpy.typing import NDArray
 
 from braid_client import Client, JobFailed, JobState, PlannerOptions, ScheduleSummary
@@ -42,6 +40,7 @@ TOLERANCE = 1e-4  # relative to the largest output
 # Of Inception V3, 956 distinct stages are measured rather than 3875 as by default: a minute or so.
 PLANNER = PlannerOptions("ios", max_group_ops=3, max_groups=2)
 START_SECONDS, STOP_SECONDS = 60.0, 30.0
+READY = re.compile(r" ready .*grpc=(?P<grpc>\S+) http=(?P<http>\S+)")  # in the server's log
 
 
 class DemoFailed(BraidError):
@@ -132,21 +131,25 @@ def _child(arguments: Sequence[str], log: Path | None = None) -> Iterator[subpro
 
 @contextmanager
 def _serving(folder: Path) -> Iterator[str]:
-    """A server on free ports and a store in ``folder``; yields its address once it is ready."""
-    grpc_port, http_port = _free_ports(2)
-    address = f"127.0.0.1:{grpc_port}"
+    """A server on ports of its own choice and a store in ``folder``; yields its address.
+
+    The address comes from the log of our own process: on a port guessed to be free, another
+    server could answer, and the demo would work on somebody's models.
+    """
     log = folder / "server.log"
     flags = {
         "--store": str(folder / "store"),
         "--host": "127.0.0.1",
-        "--grpc-port": str(grpc_port),
-        "--http-port": str(http_port),
+        "--grpc-port": "0",
+        "--http-port": "0",
+        "--log-level": "INFO",
+        "--log-format": "text",
     }
     command = ["-m", "server.cli.main", "serve", *(part for flag in flags.items() for part in flag)]
     with _child(command, log) as process:
         try:
-            _await_ready(address, process)
-            print(f"serving on {address}, metrics on http://127.0.0.1:{http_port}/metrics")
+            address, http = _await_ready(log, process)
+            print(f"serving on {address}, metrics on http://{http}/metrics", flush=True)
             yield address
         except Exception:
             print(f"-- last lines of the server's log:\n{_tail(log)}", file=sys.stderr)
@@ -155,34 +158,19 @@ def _serving(folder: Path) -> Iterator[str]:
         raise DemoFailed(f"the server ended with exit code {process.returncode}")
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that nothing listens on now; held together, so that they differ."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for held in sockets:
-            held.bind(("127.0.0.1", 0))
-        return [held.getsockname()[1] for held in sockets]
-
-
-def _await_ready(address: str, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the server's health says SERVING.
+def _await_ready(log: Path, process: subprocess.Popen[bytes]) -> tuple[str, str]:
+    """Wait until the server says that it is ready; return its gRPC and its HTTP address.
 
     Raises:
         DemoFailed: it ended, or took longer than START_SECONDS.
     """
     deadline = time.monotonic() + START_SECONDS
-    with grpc.insecure_channel(address) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
-        while time.monotonic() < deadline:
-            if process.poll() is not None:
-                raise DemoFailed(f"the server ended at once, exit code {process.returncode}")
-            try:
-                answer = health.Check(health_pb2.HealthCheckRequest(), timeout=1.0)
-            except grpc.RpcError:
-                answer = None
-            if answer is not None and answer.status == health_pb2.HealthCheckResponse.SERVING:
-                return
-            time.sleep(0.1)
+    while time.monotonic() < deadline:
+        if ready := READY.search(log.read_text(errors="replace")):
+            return ready["grpc"], ready["http"]
+        if process.poll() is not None:
+            raise DemoFailed(f"the server ended at once, exit code {process.returncode}")
+        time.sleep(0.1)
     raise DemoFailed(f"the server was not ready after {START_SECONDS:.0f} s")
 
 

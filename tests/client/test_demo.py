@@ -1,4 +1,4 @@
-"""``braid demo`` leaves nothing behind, however it ends."""
+"""``braid demo`` leaves nothing behind, however it ends, and works on no server but its own."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.client.fake_server import FakeServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,12 +47,13 @@ def assert_nothing_is_left(folder: Path) -> None:
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
 )
-def test_an_interrupt_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
-    demo = start_demo(tmp_path)
+def test_an_interrupt_cleans_up_and_no_other_server_is_touched(
+    tmp_path: Path, server: FakeServer, number: signal.Signals
+) -> None:
+    demo = start_demo(tmp_path, BRAID_ADDRESS=server.address, BRAID_GRPC_PORT=str(server.port))
     assert demo.stdout is not None
-    for line in demo.stdout:
-        if line.startswith("serving on"):
-            break
+    serving = next(line for line in demo.stdout if line.startswith("serving on"))
+    assert server.address not in serving
     assert list(processes_of(tmp_path))
 
     demo.send_signal(number)
@@ -58,6 +61,7 @@ def test_an_interrupt_cleans_up(tmp_path: Path, number: signal.Signals) -> None:
 
     assert demo.returncode == 130
     assert "Traceback" not in err
+    assert server.calls == []
     assert_nothing_is_left(tmp_path)
 
 
