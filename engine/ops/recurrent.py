@@ -79,6 +79,15 @@ def recurrent(
         hidden_0 = hidden_0.transpose(0, 1) if hidden_0 is not None else None
         cell_0 = cell_0.transpose(0, 1) if cell_0 is not None else None
     batch = x.shape[1]
+    if x.is_meta:  # torch would unroll the sequence to find the shapes
+        shapes = [(x.shape[0], directions, batch, hidden)] + [(directions, batch, hidden)] * (
+            2 if layer == "lstm" else 1
+        )
+        swap = [(2, 0, 1, 3), (1, 0, 2), (1, 0, 2)]
+        empty = [x.new_empty(shape) for shape in shapes]
+        if batch_first:
+            empty = [t.permute(dims) for t, dims in zip(empty, swap, strict=False)]
+        return tuple(empty)
     zeros = torch.zeros((directions, batch, hidden), dtype=x.dtype, device=x.device)
     states = [zeros if state is None else state.contiguous() for state in (hidden_0, cell_0)]
     states = states if layer == "lstm" else states[:1]

@@ -151,7 +151,7 @@ def test_everything_unsupported_is_named_at_once() -> None:
         node("Greater", "s zero", "c"),
         node("If", "c", "b", then_branch=branch, else_branch=branch),
         node("LeakyRelu", "b", "d", slope=0.5),
-        node("LSTM", "d w w", "e", hidden_size=1, activations=["Affine"] * 3),
+        node("LSTM", "d w w", "e", hidden_size=1, activations=["Swoosh"] * 3),
         node("Relu", "e", "y"),
     ]
 
@@ -163,7 +163,7 @@ def test_everything_unsupported_is_named_at_once() -> None:
         "StringNormalizer (b/then/deep): not in the table",
         "StringNormalizer (b/else/deep): not in the table",
         "LeakyRelu (d): attribute slope not covered",
-        "LSTM (e): activations=['Affine', 'Affine', 'Affine']",
+        "LSTM (e): activations=['Swoosh']",
     )
 
 

@@ -559,7 +559,8 @@ def recurrent(gates: int, directions: int, bias: bool, lengths: bool, state: int
         const(real(directions, 2 * gates * 6)) if bias else None,
         np.array([5, 2, 3], np.int32) if lengths else None,
     ]
-    return operands + [real(directions, 3, 6) for _ in range(state)]
+    operands += [real(directions, 3, 6) for _ in range(min(state, 2))]
+    return [*operands, const(real(directions, 18))] if state == 3 else operands  # peepholes
 
 
 @pytest.mark.parametrize("lengths", [False, True])
@@ -572,6 +573,23 @@ def recurrent(gates: int, directions: int, bias: bool, lengths: bool, state: int
         ("GRU", 3, 1, {"linear_before_reset": 1}),
         ("GRU", 3, 0, {"linear_before_reset": 1}),
         ("RNN", 1, 1, {}),
+        ("GRU", 3, 1, {}),
+        ("GRU", 3, 0, {"clip": 0.5}),
+        ("LSTM", 4, 2, {"clip": 0.3}),
+        ("LSTM", 4, 2, {"input_forget": 1}),
+        ("LSTM", 4, 3, {}),
+        ("RNN", 1, 0, {"activations": ["Relu"]}),
+        ("RNN", 1, 0, {"activations": ["HardSigmoid"], "activation_alpha": [0.3]}),
+        (
+            "LSTM",
+            4,
+            2,
+            {
+                "activations": ["HardSigmoid", "Softsign", "Affine"],
+                "activation_alpha": [0.1, 0.7],
+                "activation_beta": [0.4, 0.2],
+            },
+        ),
     ],
 )
 def test_recurrent_layers(
@@ -580,5 +598,8 @@ def test_recurrent_layers(
     directions = 2 if direction == "bidirectional" else 1
     operands = recurrent(gates, directions, bias=state > 0, lengths=lengths, state=state)
     attributes = {"hidden_size": 6, "direction": direction, **extra}
+    for key in ("activations", "activation_alpha", "activation_beta"):
+        if key in attributes:
+            attributes[key] = attributes[key] * directions
 
     assert_agrees(*node_model(op_type, operands, 14, 3 if op_type == "LSTM" else 2, **attributes))

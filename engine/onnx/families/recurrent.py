@@ -1,69 +1,121 @@
-"""LSTM, GRU and RNN, each one operator with its weights in torch's order."""
+"""LSTM, GRU and RNN, each one operator.
+
+Where torch's fused layer means the same, its weights are brought into torch's order; elsewhere the
+layer runs step by step with ONNX's own formulas.
+"""
 
 from __future__ import annotations
+
+from typing import Any
 
 from engine.onnx.builder import Builder
 from engine.onnx.node import Node, UnsupportedUse
 from engine.onnx.registry import lowers
 
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
+_DEFAULTS = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"], "rnn": ["Tanh"]}
+_TORCH_GATES = {"lstm": [0, 2, 3, 1], "gru": [1, 0, 2], "rnn": [0]}  # from iofc, zrh, i
+_WITH_ALPHA = ("Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu")
+_WITH_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
+_PLAIN = ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")
 
 
-@lowers("LSTM", 1, 22, "default activations; no peepholes, no clipping")
+@lowers("LSTM", 1, 22, "fused where torch can; else step by step")
 def lstm(node: Node, to: Builder) -> None:
-    """ONNX gates i, o, f, c become torch's i, f, c, o."""
-    if node.maybe(7):
-        raise UnsupportedUse("peephole weights")
-    node.require("input_forget", 0)
-    _layer(node, to, "lstm", ["Sigmoid", "Tanh", "Tanh"], [0, 2, 3, 1], states=2)
+    """Long short-term memory."""
+    _layer(node, to, "lstm")
 
 
-@lowers("GRU", 1, 22, "default activations; linear_before_reset only; no clipping")
+@lowers("GRU", 1, 22, "fused with linear_before_reset; else step by step")
 def gru(node: Node, to: Builder) -> None:
-    """ONNX gates z, r, h become torch's r, z, n."""
-    if not node.flag("linear_before_reset"):
-        raise UnsupportedUse("linear_before_reset=0")
-    _layer(node, to, "gru", ["Sigmoid", "Tanh"], [1, 0, 2], states=1)
+    """Gated recurrent unit."""
+    _layer(node, to, "gru")
 
 
-@lowers("RNN", 1, 22, "Tanh or Relu; no clipping")
+@lowers("RNN", 1, 22, "fused with Tanh or Relu; else step by step")
 def rnn(node: Node, to: Builder) -> None:
-    """A plain recurrent layer."""
-    functions = node.texts("activations") or ["Tanh"]
-    layer = "rnn_relu" if functions[0] == "Relu" else "rnn_tanh"
-    _layer(node, to, layer, [functions[0]], [0], states=1)
+    """Plain recurrent layer."""
+    _layer(node, to, "rnn")
 
 
-def _layer(
-    node: Node, to: Builder, layer: str, defaults: list[str], order: list[int], states: int
-) -> None:
+def _layer(node: Node, to: Builder, layer: str) -> None:
     direction = node.choice("direction", "forward", _DIRECTIONS)
     directions = 2 if direction == "bidirectional" else 1
-    functions = node.texts("activations")
-    if functions is not None and functions != defaults * directions:
-        raise UnsupportedUse(f"activations={functions}")
-    if layer.startswith("rnn") and defaults[0] not in ("Tanh", "Relu"):
-        raise UnsupportedUse(f"activations={functions}")
-    node.without_effect("activation_alpha", "activation_beta")  # of no default activation
-    if node.has("clip"):
-        raise UnsupportedUse("clip")
-    x, w, r, b = (node.operand(0), node.operand(1), node.operand(2), node.maybe(3))
-    weights = []
+    functions = [
+        name[:1].upper() + name[1:]
+        for name in node.texts("activations") or _DEFAULTS[layer] * directions
+    ]
+    attributes: dict[str, Any] = {
+        "hidden": node.integer("hidden_size"),
+        "direction": direction,
+        "batch_first": node.flag("layout"),
+    }
+    extra: dict[str, Any] = {"clip": node.real("clip") if node.has("clip") else None}
+    cell, peepholes = "", ""
+    if layer == "lstm":
+        cell, peepholes = node.maybe(6), node.maybe(7)
+        extra["input_forget"] = node.flag("input_forget")
+    before = layer == "gru" and node.flag("linear_before_reset")
+    if layer == "gru":
+        extra["linear_before_reset"] = before
+    states = [node.maybe(4), node.maybe(5), cell]
+    outputs = (*node.outputs, "", "", "")[: 3 if layer == "lstm" else 2]
+    torch_layer = _torch_layer(layer, functions, directions)
+    if layer == "gru" and not before:
+        torch_layer = ""
+    if peepholes or extra["clip"] is not None or extra.get("input_forget"):
+        torch_layer = ""
+    alphas, betas = _parameters(node, functions)
+    if torch_layer:
+        weights = _torch_weights(node, to, layer, directions)
+        operands = [node.operand(0), *states, *weights]
+        to.emit("braid.recurrent", operands, outputs, layer=torch_layer, **attributes)
+        return
+    operands = [node.operand(0), node.operand(1), node.operand(2), node.maybe(3)]
+    to.emit(
+        "braid.recurrent_steps",
+        [*operands, *states, peepholes],
+        outputs,
+        layer=layer,
+        activations=functions,
+        alphas=alphas,
+        betas=betas,
+        **attributes,
+        **extra,
+    )
+
+
+def _torch_layer(layer: str, functions: list[str], directions: int) -> str:
+    """The torch layer with these activations, ``""`` if there is none."""
+    if layer == "rnn" and functions == ["Relu"] * directions:
+        return "rnn_relu"
+    if functions != _DEFAULTS[layer] * directions:
+        return ""
+    return "rnn_tanh" if layer == "rnn" else layer
+
+
+def _parameters(node: Node, functions: list[str]) -> tuple[list[float | None], list[float | None]]:
+    """Alpha and beta of each activation; the file lists only those that take one, in order."""
+    unknown = sorted(set(functions) - set(_PLAIN) - set(_WITH_ALPHA))
+    if unknown:
+        raise UnsupportedUse(f"activations={unknown}")
+    alphas = iter(node.reals("activation_alpha") or [])
+    betas = iter(node.reals("activation_beta") or [])
+    return (
+        [next(alphas, None) if name in _WITH_ALPHA else None for name in functions],
+        [next(betas, None) if name in _WITH_BETA else None for name in functions],
+    )
+
+
+def _torch_weights(node: Node, to: Builder, layer: str, directions: int) -> list[str]:
+    """For each direction w, r and the two biases, gates in torch's order."""
+    w, r, b = node.operand(1), node.operand(2), node.maybe(3)
+    order, weights = _TORCH_GATES[layer], []
     for d in range(directions):
-        weights += [to.emit("braid.gates", [source], direction=d, order=order) for source in (w, r)]
+        weights += [to.emit("braid.gates", [part], direction=d, order=order) for part in (w, r)]
         if b:
             weights += [
                 to.emit("braid.gates", [b], direction=d, order=order, part=part, parts=2)
                 for part in (0, 1)
             ]
-    initial = [node.maybe(5), node.maybe(6) if states == 2 else ""]
-    outputs = (*node.outputs, "", "", "")[: 1 + states]
-    to.emit(
-        "braid.recurrent",
-        [x, node.maybe(4), *initial, *weights],
-        outputs,
-        layer=layer,
-        hidden=node.integer("hidden_size"),
-        direction=direction,
-        batch_first=node.flag("layout"),
-    )
+    return weights
