@@ -177,6 +177,7 @@ def _environment(work: Path) -> dict[str, str]:
         "HOME": str(work),
         "TMPDIR": str(work),
         "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",  # no spinning beside inference
         "LANG": "C.UTF-8",
     }
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from core.errors import ModelImportError
 
-THREADS = 2
+THREADS = 1
 
 
 class ReferenceFailed(Exception):
