@@ -53,6 +53,7 @@ def light_model(name: str, seed: int = 0, *, softmax: bool = False) -> onnx.Mode
         rank = 2 if graph.node[-2].op_type == "Gemm" else 4
         del graph.output[:]
         graph.output.append(helper.make_tensor_value_info("logits", element, [None] * rank))
+    model.ir_version = 4  # before that, initialisers had to be inputs as well
     return model
 
 
