@@ -24,6 +24,7 @@ from engine.importer.limits import ImportLimits
 from engine.worker.link import LinkState
 from engine.worker.process import WorkerOptions
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
+from server.allocator import keep_freed_memory
 from server.batcher import Batcher
 from server.catalogue import Catalogue
 from server.device import Device
@@ -233,5 +234,6 @@ async def serve(settings: Settings) -> None:
 
 def run(settings: Settings) -> None:
     """Run a server in this process until it is told to stop."""
+    keep_freed_memory()
     configure_logging(settings.log_level, settings.log_format)
     asyncio.run(serve(settings))
