@@ -1,6 +1,7 @@
 """The importer process: ``python -m engine.importer --report-fd=N --parent=PID REQUEST``.
 
-Confines itself first and loads torch and onnx only then. Reports go to the pipe; what libraries
+Confines itself first and loads libraries only then, so that the limits hold for them too; torch,
+which takes longest, after the file has proved to be a model. Reports go to the pipe; what libraries
 print goes to standard output, which the server keeps the end of.
 """
 
@@ -34,11 +35,16 @@ def main() -> None:
         _send(reports, Progress(fraction, step))
 
     try:
-        on_progress(0.0, "starting")
-        from engine.importer.pipeline import import_upload
+        on_progress(0.0, "reading the model")
+        upload = Path(arguments.request["upload"])
+        from engine.importer.parse import read_model  # loads onnx
+
+        model = read_model(upload)
+        from engine.importer.pipeline import import_upload  # loads torch and onnxruntime
 
         import_upload(
-            upload=Path(arguments.request["upload"]),
+            model=model,
+            upload=upload,
             artefact=Path(arguments.request["artefact"]),
             limits=limits,
             on_progress=on_progress,
@@ -62,7 +68,7 @@ def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError
         return ImportLimitExceeded(
             limit_message("memory_bytes", limits, "it ran out of memory (bytes)")
         )
-    if isinstance(error, OSError) and error.errno == errno.EFBIG:
+    if _file_too_large(error):
         return ImportLimitExceeded(
             limit_message("file_bytes", limits, "a file grew too large (bytes)")
         )
@@ -90,6 +96,12 @@ def _out_of_memory(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def _file_too_large(error: Exception) -> bool:
+    """Python says EFBIG; safetensors passes on the text of the error."""
+    code = f"os error {errno.EFBIG}"
+    return code in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG)
 
 
 def _send(descriptor: int, message: Message) -> None:

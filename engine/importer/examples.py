@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core.errors import InvalidRequest, ModelImportError
+from core.errors import ImportLimitExceeded, InvalidRequest, ModelImportError
 from core.graph import OpGraph
 from core.tensor import DTYPE_BYTES, Dim, TensorSpec
 from engine.importer.reference import Reference, ReferenceFailed
@@ -38,6 +38,10 @@ _INTEGERS_BELOW = (256, 2)  # indices of an embedding; masks
 
 _MOST_TRIALS = 400
 _TRIAL_SECONDS = 120.0
+
+
+class TooMuchMemory(InvalidRequest):
+    """The model's intermediate tensors do not fit into an import's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +90,10 @@ def find_example(
         given: shapes the caller knows to work, by input.
 
     Raises:
-        ModelImportError: nothing that was tried runs; gives the last reasons.
+        ImportLimitExceeded: at the first shapes tried, the model takes too much memory.
+        ModelImportError: nothing that was tried runs; gives the first and the last reason.
     """
-    refusals: list[str] = []
+    refusals: list[str | TooMuchMemory] = []
     started = time.monotonic()
     trials = 0
     for static in _static_candidates(template, given):
@@ -101,6 +106,8 @@ def find_example(
             if isinstance(found, Example):
                 return found
             refusals.append(found)
+    if isinstance(refusals[0], TooMuchMemory):
+        raise ImportLimitExceeded(str(refusals[0]))
     shapes = ", ".join(f"{name}: {spec}" for name, spec in template.inputs.items())
     advice = "" if given else "; give example shapes that it takes"
     raise ModelImportError(
@@ -116,11 +123,13 @@ def _try(
     memory_bytes: int,
     specs: Mapping[str, TensorSpec],
     static: Mapping[str, Tensor],
-) -> Example | str:
+) -> Example | str | TooMuchMemory:
     """The example, or why it does not work."""
     try:
         graph, _ = specialise(template, weights, specs, static)
         check_memory(graph, memory_bytes)
+    except TooMuchMemory as error:
+        return error
     except InvalidRequest as error:
         return str(error)
     return _content(reference, specs, static)
@@ -161,7 +170,7 @@ def check_memory(graph: OpGraph, memory_bytes: int) -> None:
     """Refuse a static graph whose intermediate tensors take too much at any one time.
 
     Raises:
-        InvalidRequest: naming the operator at which that happens.
+        TooMuchMemory: naming the operator at which that happens.
     """
     last_reader = {name: i for i, op in enumerate(graph.operators) for name in op.reads()}
     live = 0
@@ -169,7 +178,7 @@ def check_memory(graph: OpGraph, memory_bytes: int) -> None:
         live += sum(graph.specs[name].size_bytes for name in op.outputs)
         if live > memory_bytes:
             made = ", ".join(str(graph.specs[name]) for name in op.outputs)
-            raise InvalidRequest(
+            raise TooMuchMemory(
                 f"operator {op.name!r} ({op.kind}) makes {made}; with what else is alive then, "
                 f"that is {live} bytes, and an import may use {memory_bytes} for intermediate "
                 "tensors; raise BRAID_IMPORT_MEMORY_BYTES if the model is sound"

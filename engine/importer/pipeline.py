@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from onnx import ModelProto
 from torch import Tensor
 
 from core.errors import InvalidRequest, ModelImportError, UnsupportedOperators
@@ -19,7 +20,7 @@ from engine.importer.artefact import write_artefact
 from engine.importer.batch import guess_batch, repair_reshapes, without_batch_symbol
 from engine.importer.examples import Example, find_example
 from engine.importer.limits import ImportLimits
-from engine.importer.parse import check_model, inline_functions, read_model
+from engine.importer.parse import check_model, inline_functions
 from engine.importer.reference import THREADS, Reference, open_reference
 from engine.importer.report import BatchAxes, Report, Verified, file_digest
 from engine.importer.verify import (
@@ -51,21 +52,30 @@ class Study:
 
 
 def import_upload(
+    model: ModelProto,
     upload: Path,
     artefact: Path,
     limits: ImportLimits,
     on_progress: OnProgress,
     example_shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """Import one ONNX file; ``artefact`` appears complete, or not at all if this raises.
+    """Import one ONNX file.
+
+    Args:
+        model: what ``parse.read_model`` read from the file.
+        upload: the file itself, for the checker and the reference.
+        artefact: the folder to write; incomplete if this raises.
+        limits: of this process.
+        on_progress: told a fraction and the present step.
+        example_shapes: shapes to verify at, by input, where the caller knows them.
 
     Raises:
         ModelImportError: the model cannot be imported; says why.
         MemoryError, OSError: a limit of the process was met.
     """
     torch.set_num_threads(THREADS)
-    on_progress(0.05, "reading the model")
-    template, weights, opset = _read(upload)
+    on_progress(0.1, "lowering the operators")
+    template, weights = _lowered(model, upload)
     on_progress(0.3, "simplifying the graph")
     template, weights = run_passes(template, weights)
     on_progress(0.4, "loading the model into ONNX Runtime")
@@ -77,25 +87,24 @@ def import_upload(
     on_progress(0.6, "checking against ONNX Runtime")
     study = study_batch(Subject(plain, weights, example, memory_bytes), reference)
     on_progress(0.9, "writing the artefact")
-    report = _report(study, reference, upload, opset)
+    report = _report(study, reference, upload, opset_of(model))
     write_artefact(artefact, study.subject.template, weights, report)
 
 
-def _read(upload: Path) -> tuple[OpGraph, dict[str, Tensor], int]:
-    """The lowered template, its constants, and the operator set of the file.
+def _lowered(model: ModelProto, upload: Path) -> tuple[OpGraph, dict[str, Tensor]]:
+    """The template and its constants.
 
     The lowering comes before onnx's checker, which stops at the first operator it does not know.
     """
-    model = inline_functions(read_model(upload))
     try:
-        template, weights = lower(model)
+        template, weights = lower(inline_functions(model))
     except UnsupportedOperators:
         raise
     except Exception:
-        check_model(model)  # says what is wrong, if the model is to blame
+        check_model(upload)  # says what is wrong, if the model is to blame
         raise
-    check_model(model)
-    return template, weights, opset_of(model)
+    check_model(upload)
+    return template, weights
 
 
 def study_batch(subject: Subject, reference: Reference) -> Study:
