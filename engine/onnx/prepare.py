@@ -1,19 +1,25 @@
 """What is done to a model before it is lowered: old operator sets raised, functions inlined.
 
+Functions are the model's own and those by which ONNX defines operators that the table lacks.
+
 The lowering table covers operator sets 7 to the newest by itself, so that conversion, which is
 unreliable, is left to models older than that.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import onnx
-from onnx import inliner, version_converter
+from onnx import defs, helper, inliner, shape_inference, version_converter
 
 from core.errors import ModelImportError
+from engine.onnx.families import TABLE
 from engine.onnx.lowering import DEFAULT_DOMAINS, check_nesting, subgraphs
 from engine.onnx.registry import OLDEST_OPSET
 
 MAX_NODES = 200_000  # after functions are inlined
+MAX_EXPANSIONS = 4  # a function of ONNX's own may be defined by others
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -28,7 +34,10 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         _check_expansion(model)
         model = inliner.inline_local_functions(model)
     versions = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
+    model = _expanded(model)
     if versions and versions[0] < OLDEST_OPSET:
+        if "PRelu" in _used(model.graph):  # the converter forgets how its slope broadcast
+            raise ModelImportError(f"PRelu of operator set {versions[0]}; export with a newer one")
         try:
             model = version_converter.convert_version(model, OLDEST_OPSET)
         except Exception as error:  # the converter raises whatever its C++ throws
@@ -38,6 +47,65 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
                 f"{OLDEST_OPSET} ({reason}); export it again with a newer one"
             ) from error
     return model
+
+
+def _expanded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Replace operators that the table lacks by the functions ONNX defines them as, if it does."""
+    for _ in range(MAX_EXPANSIONS):
+        missing = _used(model.graph) - set(TABLE)
+        ids = [("", op_type) for op_type in sorted(missing) if _is_function(op_type)]
+        if not ids:
+            break
+        spelt = _with_types(_with_defaults(model, {op_type for _, op_type in ids}))
+        try:
+            model = inliner.inline_selected_functions(spelt, ids, inline_schema_functions=True)
+        except Exception:  # lowering names what is left
+            break
+    return model
+
+
+def _with_defaults(model: onnx.ModelProto, op_types: set[str]) -> onnx.ModelProto:
+    """Spell out default attributes of some operators: the inliner forgets them."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    graphs = [copy.graph]
+    while graphs:
+        for node in graphs.pop().node:
+            graphs.extend(subgraphs(node))
+            if node.op_type not in op_types or node.domain not in DEFAULT_DOMAINS:
+                continue
+            given = {attribute.name for attribute in node.attribute}
+            for name, attribute in defs.get_schema(node.op_type).attributes.items():
+                if name not in given and attribute.default_value.name:
+                    node.attribute.append(attribute.default_value)
+    return copy
+
+
+def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Declare the types of values, initialisers too: some functions depend on them."""
+    declared = {info.name for info in (*model.graph.input, *model.graph.value_info)}
+    model.graph.value_info.extend(
+        helper.make_tensor_value_info(proto.name, proto.data_type, proto.dims)
+        for proto in model.graph.initializer
+        if proto.name not in declared
+    )
+    try:
+        return shape_inference.infer_shapes(model)
+    except Exception:  # too large, or wrong: then the inliner sees what the file declares
+        return model
+
+
+def _used(graph: onnx.GraphProto) -> set[str]:
+    """Operators of the default domain, subgraphs included."""
+    used = {node.op_type for node in graph.node if node.domain in DEFAULT_DOMAINS}
+    return used.union(*(_used(inner) for node in graph.node for inner in subgraphs(node)))
+
+
+def _is_function(op_type: str) -> bool:
+    if not defs.has(op_type):
+        return False
+    schema: Any = defs.get_schema(op_type)  # the stubs lack these two
+    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _check_expansion(model: onnx.ModelProto) -> None:

@@ -1,6 +1,7 @@
 """Operator kinds over torch, one file a family. Importing the package fills the registry."""
 
 from engine.ops import (
+    attention,
     convolution,
     indexing,
     linear,
@@ -8,14 +9,18 @@ from engine.ops import (
     normalisation,
     pointwise,
     pooling,
+    quantised,
     recurrent,
     recurrent_steps,
     reduce,
     resize,
+    sampling,
     shape,
+    signal,
 )
 
 __all__ = [
+    "attention",
     "convolution",
     "indexing",
     "linear",
@@ -23,9 +28,12 @@ __all__ = [
     "normalisation",
     "pointwise",
     "pooling",
+    "quantised",
     "recurrent",
     "recurrent_steps",
     "reduce",
     "resize",
+    "sampling",
     "shape",
+    "signal",
 ]

@@ -130,6 +130,15 @@ def cast(x: Tensor, dtype: str) -> Tensor:
     return x.to(torch_dtype(dtype))
 
 
+@operator("braid.bit_cast")
+def bit_cast(x: Tensor, dtype: str) -> Tensor:
+    """The same bits as another type of the same size."""
+    kind = torch_dtype(dtype)
+    if kind.itemsize != x.dtype.itemsize:
+        raise ValueError(f"{x.dtype} and {kind} differ in size")
+    return x.view(kind)
+
+
 @operator("braid.cast_like")
 def cast_like(x: Tensor, target: Tensor) -> Tensor:
     """Convert to the type of ``target``."""

@@ -68,10 +68,11 @@ def permute(x: Tensor, dims: Ints | None = None) -> Tensor:
 
 
 @operator("braid.squeeze")
-def squeeze(x: Tensor, axes: Ints | None = None) -> Tensor:
+def squeeze(x: Tensor, axes: Ints | int | None = None) -> Tensor:
     """Drop axes of extent 1: the named ones, or all."""
     if axes is None:
         return x.squeeze()
+    axes = [axes] if isinstance(axes, int) else axes
     drop = {normal_axis(axis, x.dim()) for axis in axes}
     for axis in drop:
         if x.shape[axis] != 1:
@@ -80,8 +81,9 @@ def squeeze(x: Tensor, axes: Ints | None = None) -> Tensor:
 
 
 @operator("braid.unsqueeze")
-def unsqueeze(x: Tensor, axes: Ints) -> Tensor:
+def unsqueeze(x: Tensor, axes: Ints | int) -> Tensor:
     """Insert axes of extent 1 at these positions of the result."""
+    axes = [axes] if isinstance(axes, int) else axes
     rank = x.dim() + len(axes)
     places = {normal_axis(axis, rank) for axis in axes}
     if len(places) != len(axes):

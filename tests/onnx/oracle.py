@@ -15,6 +15,7 @@ from onnx import defs, helper, numpy_helper
 
 from core.graph import OpGraph
 from engine.onnx import lower
+from engine.onnx.prepare import prepare
 from engine.ops.dtypes import spec_of
 from engine.specialise import interpret, specialise, static_inputs
 
@@ -79,7 +80,7 @@ def through_braid(
     model: onnx.ModelProto, inputs: Arrays
 ) -> tuple[dict[str, Array], OpGraph, OpGraph]:
     """Outputs, the template and the static graph they came from."""
-    template, weights = lower(model)
+    template, weights = lower(prepare(model))
     tensors = {name: torch.from_numpy(np.array(array)) for name, array in inputs.items()}
     static_values = {name: tensors[name] for name in static_inputs(template)}
     specs = {name: spec_of(tensor) for name, tensor in tensors.items()}

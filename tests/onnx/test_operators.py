@@ -603,3 +603,102 @@ def test_recurrent_layers(
             attributes[key] = attributes[key] * directions
 
     assert_agrees(*node_model(op_type, operands, 14, 3 if op_type == "LSTM" else 2, **attributes))
+
+
+def quantised(*shape: int, dtype: Any = np.uint8) -> Array:
+    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return rng.integers(low, high + 1, shape).astype(dtype)
+
+
+ZERO, SIGNED_ZERO = const(120, np.uint8), const(-3, np.int8)
+
+
+@pytest.mark.parametrize(
+    ARGUMENTS,
+    [
+        case("QuantizeLinear", 10, 3 * real(3, 4), const(0.05), ZERO),
+        case("QuantizeLinear", 13, 3 * real(2, 3, 4), const(positive(3)), const([1, 2, 3], np.int8),
+             axis=1),
+        case("QuantizeLinear", 19, 3 * real(3, 4), const(0.05)),
+        case("QuantizeLinear", 21, 3 * real(4, 6), const(positive(2, 6)), axis=0, block_size=2,
+             output_dtype=5),
+        case("DequantizeLinear", 10, quantised(3, 4), const(0.05), ZERO),
+        case("DequantizeLinear", 13, quantised(2, 3, 4, dtype=np.int8), const(positive(3)),
+             const([1, -2, 3], np.int8), axis=1),
+        case("DequantizeLinear", 13, whole(3, 4, dtype=np.int32), const(0.1)),
+        case("DequantizeLinear", 21, quantised(4, 6, dtype=np.int8), const(positive(2, 6)),
+             axis=0, block_size=2),
+        case("DynamicQuantizeLinear", 11, real(3, 4), outputs=3),
+        case("MatMulInteger", 10, quantised(3, 4), quantised(4, 5, dtype=np.int8), ZERO,
+             SIGNED_ZERO),
+        case("QLinearMatMul", 10, quantised(3, 400), const(0.02), ZERO, const(quantised(400, 5)),
+             const(0.03), ZERO, const(0.5), ZERO),
+        case("ConvInteger", 10, quantised(1, 3, 6, 7), const(quantised(4, 3, 3, 3)), ZERO,
+             pads=[1, 1, 1, 1]),
+        case("QLinearConv", 10, quantised(1, 3, 6, 7), const(0.02), ZERO,
+             const(quantised(4, 3, 3, 3, dtype=np.int8)), const(positive(4) / np.float32(50)),
+             const(np.zeros(4, np.int8)), const(0.3), ZERO, const(whole(4, dtype=np.int32)),
+             pads=[1, 1, 1, 1], strides=[2, 1]),
+    ],
+)  # fmt: skip
+def test_quantised_integers(
+    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
+) -> None:
+    check(op_type, opset, operands, outputs, attributes)
+
+
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_grid_samples(mode: str, padding: str, align_corners: int) -> None:
+    attributes = {"mode": mode, "padding_mode": padding, "align_corners": align_corners}
+    check("GridSample", 16, [real(2, 3, 5, 6), 1.3 * real(2, 4, 7, 2)], 1, attributes)
+
+
+@pytest.mark.parametrize(
+    ARGUMENTS,
+    [
+        case("DeformConv", 19, real(2, 4, 6, 7), const(real(6, 4, 3, 3)), real(2, 18, 4, 5)),
+        case("DeformConv", 19, real(1, 4, 6, 7), const(real(6, 2, 3, 3)), real(1, 36, 3, 4),
+             const(real(6)), positive(1, 18, 3, 4), strides=[2, 2], pads=[1, 1, 1, 1], group=2,
+             offset_group=2),
+        case("Col2Im", 18, real(1, 12, 12), shape(4, 5), shape(2, 2)),
+        case("Col2Im", 18, real(1, 12, 6), shape(4, 5), shape(2, 3), strides=[2, 2],
+             pads=[0, 1, 0, 1]),
+        case("MaxUnpool", 11, real(1, 1, 2, 2), const(ints(5, 7, 13, 15).reshape(1, 1, 2, 2)),
+             kernel_shape=[2, 2], strides=[2, 2]),
+        case("AffineGrid", 20, real(2, 2, 3), shape(2, 3, 4, 5)),
+        case("CenterCropPad", 18, real(5, 4), shape(3, 7)),
+        case("DFT", 17, real(2, 8, 1), axis=1),
+        case("DFT", 20, real(2, 8, 2), None, const(ints(1).reshape(()))),
+        case("DFT", 17, real(2, 8, 2), const(ints(6).reshape(())), axis=1, inverse=1),
+        case("DFT", 17, real(2, 9, 1), axis=1, onesided=1),
+        case("STFT", 17, real(2, 40, 1), const(ints(8).reshape(())), const(positive(16))),
+    ],
+)  # fmt: skip
+def test_sampling_and_transforms(
+    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
+) -> None:
+    model, inputs = node_model(op_type, operands, opset, outputs, **attributes)
+    assert_agrees(model, inputs)
+
+
+@pytest.mark.parametrize(
+    ARGUMENTS,
+    [
+        case("Attention", 23, real(2, 3, 4, 8), real(2, 3, 6, 8), real(2, 3, 6, 5)),
+        case("Attention", 23, real(2, 4, 24), real(2, 6, 24), real(2, 6, 24), q_num_heads=3,
+             kv_num_heads=3, scale=0.3),
+        case("Attention", 23, real(2, 4, 4, 8), real(2, 2, 6, 8), real(2, 2, 6, 8)),
+        case("Attention", 23, real(2, 3, 6, 8), real(2, 3, 6, 8), real(2, 3, 6, 8), is_causal=1),
+        case("Attention", 23, real(2, 3, 4, 8), real(2, 3, 6, 8), real(2, 3, 6, 8), real(4, 6)),
+        case("Attention", 23, real(2, 3, 4, 8), real(2, 3, 6, 8), real(2, 3, 6, 8),
+             real(2, 1, 4, 6) > -1, softcap=2.0),
+        case("Attention", 23, real(2, 3, 4, 8), real(2, 3, 6, 8), real(2, 3, 6, 8), None,
+             real(2, 3, 5, 8), real(2, 3, 5, 8), outputs=3),
+    ],
+)  # fmt: skip
+def test_attention(
+    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
+) -> None:
+    check(op_type, opset, operands, outputs, attributes)

@@ -1,6 +1,7 @@
 """The lowering functions, one file a family. Importing the package fills the table."""
 
 from engine.onnx.families import (
+    attention,
     constants,
     convolution,
     elementwise,
@@ -9,15 +10,18 @@ from engine.onnx.families import (
     logic,
     normalisation,
     pooling,
+    quantised,
     recurrent,
     reduction,
     resize,
+    sampling,
     shape,
 )
 from engine.onnx.registry import TABLE
 
 __all__ = [
     "TABLE",
+    "attention",
     "constants",
     "convolution",
     "elementwise",
@@ -26,8 +30,10 @@ __all__ = [
     "logic",
     "normalisation",
     "pooling",
+    "quantised",
     "recurrent",
     "reduction",
     "resize",
+    "sampling",
     "shape",
 ]
