@@ -8,7 +8,7 @@
     │   └── UploadTooLarge          an upload is over the size limit
     ├── ModelImportError            the uploaded model cannot be imported
     │   ├── UnsupportedOperators    operators outside the lowering table, all named at once
-    │   └── ImportLimitExceeded     the importer ran out of memory, CPU time, file size or wall clock
+    │   └── ImportLimitExceeded     the importer ran out of memory, CPU time or wall clock
     ├── NotFound
     │   ├── ModelNotFound
     │   ├── VersionNotFound

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from core.errors import InvalidArtefact
@@ -50,7 +51,7 @@ class StreamPlan:
     def segments(self) -> tuple[tuple[Launch, ...], ...]:
         """The launches between barriers: the stages, in order."""
         cuts = [0, *self.barriers, len(self.launches)]
-        return tuple(self.launches[start:end] for start, end in zip(cuts, cuts[1:], strict=False))
+        return tuple(self.launches[start:end] for start, end in pairwise(cuts))
 
 
 def sequential_plan(units: int) -> StreamPlan:

@@ -43,10 +43,8 @@ def generate() -> dict[str, str]:
             raise SystemExit(f"protoc failed with {code}")
         made = sorted(Path(folder, "braid", "v1").iterdir())
         # Relative imports, so that the code works in any package.
-        return {
-            path.name: re.sub(r"^from braid\.v1 import", "from . import", path.read_text(), flags=re.M)
-            for path in made
-        }
+        absolute = re.compile(r"^from braid\.v1 import", re.MULTILINE)
+        return {path.name: absolute.sub("from . import", path.read_text()) for path in made}
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from core.graph import OpGraph, Operator
+from core.graph import Literal, Operator, OpGraph
 from core.plan import Launch, StreamPlan, sequential_plan, verify_plan
 from core.tensor import TensorSpec
 from engine.executor.cpu import CpuExecutor
@@ -37,7 +37,7 @@ def random_graph(seed: int, units: int) -> tuple[OpGraph, dict[str, torch.Tensor
         if rng.random() < 0.5:
             weight = f"w{index}"
             constants[weight] = torch.randn(8, 8, 3, 3, generator=generator) * 0.1
-            attributes = {
+            attributes: dict[str, Literal] = {
                 "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
                 "output_padding": [0, 0], "groups": 1, "epilogue": [["aten.relu"]],
             }  # fmt: skip

@@ -137,7 +137,7 @@ def small_cnn(path: Path, *, branches: int = 3, size: int = 16) -> Path:
     names = [f"branch{branch}" for branch in range(branches)]
     nodes.append(helper.make_node("Concat", names, ["joined"], axis=1))
     conv("joined", "y", 8 * branches, 4)
-    shape = ["batch", 3, size, size]
+    shape: list[str | int] = ["batch", 3, size, size]
     graph = helper.make_graph(
         nodes,
         "small_cnn",

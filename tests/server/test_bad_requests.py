@@ -41,7 +41,8 @@ def infer(channel: grpc.Channel, *tensors: Tensor, **fields: Any) -> grpc.RpcErr
     with pytest.raises(grpc.RpcError) as refused:
         stub.Infer(request, timeout=20)
     error: grpc.RpcError = refused.value
-    assert dict(error.trailing_metadata()).get("braid-request-id"), "no request id"
+    metadata: Any = error.trailing_metadata()
+    assert any(key == "braid-request-id" for key, _ in metadata)
     return error
 
 
@@ -68,14 +69,14 @@ def test_a_wrong_tensor_is_named(
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
     for word in words:
-        assert word in error.details()
+        assert word in (error.details() or "")
 
 
 def test_an_unknown_output_is_named(channel: grpc.Channel) -> None:
     error = infer(channel, x_tensor(), outputs=["nope"])
 
     assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert "nope" in error.details()
+    assert "nope" in (error.details() or "")
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_an_unknown_model_or_version_is_not_found(
 
     assert error.code() is grpc.StatusCode.NOT_FOUND
     for word in words:
-        assert word in error.details()
+        assert word in (error.details() or "")
 
 
 def test_a_message_over_the_limit_is_refused_and_the_server_goes_on(
@@ -163,7 +164,7 @@ def test_a_malformed_upload_is_refused_and_leaves_nothing(
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     for word in words:
-        assert word in refused.value.details()
+        assert word in (refused.value.details() or "")
     assert list((shared.store / "uploads").iterdir()) == []
     assert len(stub.ListJobs(admin_pb2.ListJobsRequest(limit=1000)).jobs) == jobs
 

@@ -167,7 +167,7 @@ def test_a_request_in_flight_at_sigterm_is_answered(server: ServerProcess, tmp_p
     assert server.process.wait(timeout=30) == 0
 
 
-def _infer_once(address: str, model: str, x: np.ndarray) -> int:  # type: ignore[type-arg]
+def _infer_once(address: str, model: str, x: np.ndarray) -> int:
     with Client(address) as client:
         return len(client.infer(model, {"x": x}).outputs["y"])
 

@@ -71,6 +71,7 @@ def _names(session: onnxruntime.InferenceSession) -> list[str]:
 
 def _same(got: Mapping[str, Any], expected: Arrays) -> None:
     assert set(got) == set(expected)
-    for name, want in expected.items():
+    for name, array in expected.items():
+        want = np.asarray(array, np.float64)
         scale = np.abs(want).max()
         np.testing.assert_allclose(got[name], want, rtol=0, atol=TOLERANCE * scale, err_msg=name)

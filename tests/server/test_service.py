@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
@@ -58,9 +59,9 @@ def test_plain_grpc_found_through_reflection_gets_the_same_answer(
             request_serializer=request_class.SerializeToString,
             response_deserializer=response_class.FromString,
         )
-        request = request_class(model="cnn", request_id="abc")
+        request: Any = request_class(model="cnn", request_id="abc")
         request.inputs.add(name="x", dtype="FP32", shape=x.shape, data=x.tobytes())
-        response = call(request, timeout=30)
+        response: Any = call(request, timeout=30)
 
     y = np.frombuffer(response.outputs[0].data, np.float32).reshape(expected.shape)
     np.testing.assert_allclose(y, expected, atol=1e-4 * np.abs(expected).max())
