@@ -15,8 +15,9 @@ from onnx import defs, helper, inliner, shape_inference, version_converter
 
 from core.errors import ModelImportError
 from engine.onnx.families import TABLE
-from engine.onnx.lowering import DEFAULT_DOMAINS, check_nesting, subgraphs
+from engine.onnx.lowering import DEFAULT_DOMAINS
 from engine.onnx.registry import OLDEST_OPSET
+from engine.onnx.structure import check_nesting, subgraphs
 
 MAX_NODES = 200_000  # after functions are inlined
 MAX_EXPANSIONS = 4  # a function of ONNX's own may be defined by others

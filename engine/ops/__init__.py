@@ -3,6 +3,7 @@
 from engine.ops import (
     attention,
     convolution,
+    creation,
     indexing,
     linear,
     logic,
@@ -22,6 +23,7 @@ from engine.ops import (
 __all__ = [
     "attention",
     "convolution",
+    "creation",
     "indexing",
     "linear",
     "logic",
