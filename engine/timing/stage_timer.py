@@ -1,10 +1,11 @@
 """Measures one stage on the device, as it will run inside a plan.
 
-    warm up ─> [reference, stage x inner] x repeats ─> drop drifted samples ─> median
+    warm up ─> [reference, stage x inner] x 3 to 7 ─> drop drifted samples ─> median
 
-A stage too short for the clock is repeated inside one sample. If too many samples were taken
-while the reference ran at another speed, the series is repeated. The measurement is a generator
-that yields after each sample, so the worker can answer inference requests in between.
+A stage too short for the clock is repeated inside one sample. A series ends when its samples
+agree; if too many of them were taken while the reference ran at another speed, it is repeated.
+The measurement is a generator that yields after each sample, so the worker can answer inference
+requests in between.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from time import perf_counter_ns
 
 from engine.executor.cpu import CpuExecutor
@@ -25,7 +27,9 @@ from engine.timing.samples import Reference, Timing, reduce_samples, steady
 class TimerOptions:
     """How carefully a stage is measured."""
 
-    repeats: int = 7
+    repeats: int = 7  # samples of a series, of which the median counts
+    agreeing: int = 3  # a series ends early once this many samples agree ...
+    agreement: float = 0.03  # ... within this fraction of their median
     min_sample_us: float = 200.0  # shorter stages are repeated inside one sample
     max_series: int = 3  # how often a series may be repeated because the machine drifted
 
@@ -54,16 +58,23 @@ class StageTimer:
         first = self._sample(segment, env, 1)
         inner = max(1, min(64, math.ceil(self._options.min_sample_us / max(first, 1.0))))
         kept: list[float] = []
+        samples: list[float] = []
         for _ in range(self._options.max_series):
             samples, references = [], []
-            for _ in range(self._options.repeats):
+            while len(samples) < self._options.repeats and not self._agree(samples):
                 references.append(self._sample_reference())
                 samples.append(self._sample(segment, env, inner))
                 yield
             kept += steady(samples, references)
-            if len(kept) > self._options.repeats // 2:
+            if len(kept) > len(samples) // 2:
                 break
         return reduce_samples(kept or samples)
+
+    def _agree(self, samples: Sequence[float]) -> bool:
+        """Whether the samples so far leave little to learn from more of them."""
+        return len(samples) >= self._options.agreeing and max(samples) - min(
+            samples
+        ) <= self._options.agreement * median(samples)
 
     def _sample(self, segment: Segment, env: Environment, inner: int) -> float:
         start = perf_counter_ns()

@@ -1,0 +1,112 @@
+"""The stage timer on stages whose latency is known, because they sleep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from typing import TypeVar
+
+import pytest
+import torch
+
+from core.graph import Operator, OpGraph
+from core.tensor import TensorSpec
+from engine.executor.cpu import CpuExecutor
+from engine.executor.program import bind
+from engine.ops.registry import operator
+from engine.timing.activations import Activations
+from engine.timing.compare import errors
+from engine.timing.samples import reduce_samples, steady
+from engine.timing.stage_timer import StageTimer, TimerOptions
+
+T = TypeVar("T")
+
+SPEC = TensorSpec("FP32", (4,))
+
+
+@operator("test.sleep")
+def sleep(x: torch.Tensor, *, ms: float) -> torch.Tensor:
+    time.sleep(ms / 1e3)
+    return x + 1
+
+
+@pytest.fixture
+def executor() -> Iterator[CpuExecutor]:
+    made = CpuExecutor(threads=2)
+    with torch.inference_mode():
+        yield made
+    made.close()
+
+
+def finish(task: Generator[None, None, T]) -> tuple[T, int]:
+    """Run a measurement to its end; returns its result and how often it yielded."""
+    yields = 0
+    while True:
+        try:
+            next(task)
+        except StopIteration as stop:
+            return stop.value, yields
+        yields += 1
+
+
+#   x ──> a (15 ms) ──> c (5 ms)      a and b are independent
+#   └───> b (20 ms)
+def sleepers() -> OpGraph:
+    return OpGraph(
+        "sleepers", {"x": SPEC}, {"b": "b", "c": "c"}, {},
+        (
+            Operator("a", "test.sleep", ("x",), ("a",), {"ms": 15.0}),
+            Operator("b", "test.sleep", ("x",), ("b",), {"ms": 20.0}),
+            Operator("c", "test.sleep", ("a",), ("c",), {"ms": 5.0}),
+        ),
+        dict.fromkeys("abc", SPEC),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("groups", "expected_ms"), [([[0], [1]], 20), ([[0, 2], [1]], 20), ([[0, 2]], 20), ([[1]], 20)]
+)
+def test_groups_overlap_and_members_of_a_group_do_not(
+    executor: CpuExecutor, groups: list[list[int]], expected_ms: float
+) -> None:
+    program = bind(sleepers(), {}, {})
+    activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
+    timer = StageTimer(executor, TimerOptions())
+
+    timing, yields = finish(timer.measure(activations, groups))
+
+    assert expected_ms * 1e3 <= timing.latency_us < expected_ms * 1e3 + 12_000
+    assert yields >= 3, "inference must get a turn after each sample"
+
+
+def test_activations_beyond_the_budget_are_made_up_with_the_same_layout(
+    executor: CpuExecutor,
+) -> None:
+    program = bind(sleepers(), {}, {})
+
+    activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=0)
+    a = activations.environment((2,))[program.slots["a"]]
+
+    assert a is not None
+    assert a.shape == (4,)
+
+
+def test_the_median_is_unmoved_by_one_outlier() -> None:
+    timing = reduce_samples([10.0, 10.0, 10.0, 10.0, 500.0])
+
+    assert timing.latency_us == 10.0
+    assert timing.spread == 0.0
+
+
+def test_samples_taken_while_the_machine_drifted_are_put_aside() -> None:
+    assert steady([1.0, 2.0, 3.0], [100.0, 150.0, 101.0]) == [1.0, 3.0]
+
+
+def test_errors_count_nan_in_the_wrong_place_as_infinite() -> None:
+    reference = {"y": torch.tensor([1.0, float("nan"), -4.0])}
+
+    assert errors({"y": torch.tensor([1.0, float("nan"), -4.2])}, reference)[1] == pytest.approx(
+        0.05
+    )
+    assert errors({"y": torch.tensor([1.0, 2.0, -4.0])}, reference)[0] == float("inf")
+    assert errors({"y": torch.tensor([float("nan")] * 3)}, reference)[0] == float("inf")
