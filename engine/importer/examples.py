@@ -108,11 +108,17 @@ def find_example(
             refusals.append(found)
     if isinstance(refusals[0], TooMuchMemory):
         raise ImportLimitExceeded(str(refusals[0]))
+    raise ModelImportError(_nothing_runs(template, trials, refusals))
+
+
+def _nothing_runs(template: OpGraph, trials: int, refusals: Sequence[str | TooMuchMemory]) -> str:
+    first, last = refusals[0], refusals[-1]
+    if trials == 1:
+        return f"the model does not run: {first}"
     shapes = ", ".join(f"{name}: {spec}" for name, spec in template.inputs.items())
-    advice = "" if given else "; give example shapes that it takes"
-    raise ModelImportError(
-        f"the model does not run at any of {trials} input shapes tried ({shapes}){advice}. "
-        f"First reason: {refusals[0]}. Last: {refusals[-1]}"
+    return (
+        f"the model does not run at any of {trials} input shapes tried ({shapes}); give example "
+        f"shapes that it takes. The first reason: {first}. The last: {last}"
     )
 
 

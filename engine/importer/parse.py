@@ -1,8 +1,8 @@
 """The upload's bytes, checked before any library interprets them further.
 
-    bytes ──protobuf──> ModelProto ──budgets──> local functions inlined ──> ready to lower
+    bytes ──protobuf──> ModelProto ──budgets──> ready to lower
 
-Budgets come before ``onnx.checker`` and the inliner, which themselves can be made to spin: thirty
+Budgets come before onnx's checker and inliner, which themselves can be made to spin: thirty
 functions that each call the next one twice stand for a billion nodes in two kilobytes.
 """
 
@@ -16,7 +16,6 @@ from pathlib import Path
 import onnx
 from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
-from onnx.inliner import inline_local_functions
 
 from core.errors import ModelImportError
 
@@ -47,29 +46,13 @@ def read_model(upload: Path) -> ModelProto:
     return model
 
 
-def check_model(upload: Path) -> None:
-    """Run onnx's own checker on a file that ``read_model`` took.
-
-    Raises:
-        ModelImportError: with the checker's first complaint.
-    """
+def complaint(upload: Path) -> str:
+    """What onnx's own checker finds wrong with a file that ``read_model`` took; "" if nothing."""
     try:
         onnx.checker.check_model(upload.read_bytes())  # faster than writing the parsed model again
     except (onnx.checker.ValidationError, ValueError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise ModelImportError(f"the model is not valid ONNX: {first}") from error
-
-
-def inline_functions(model: ModelProto) -> ModelProto:
-    """The model with calls of its local functions replaced by their bodies."""
-    if not model.functions:
-        return model
-    try:
-        inlined: ModelProto = inline_local_functions(model)
-        return inlined
-    except (RuntimeError, ValueError, onnx.checker.ValidationError) as error:
-        first = str(error).strip().partition("\n")[0]
-        raise ModelImportError(f"the model's functions cannot be inlined: {first}") from error
+        return str(error).strip().partition("\n")[0]
+    return ""
 
 
 def _decoded(data: bytes) -> ModelProto:

@@ -14,13 +14,13 @@ import torch
 from onnx import ModelProto
 from torch import Tensor
 
-from core.errors import InvalidRequest, ModelImportError, UnsupportedOperators
+from core.errors import InvalidRequest, ModelImportError
 from core.graph import OpGraph
 from engine.importer.artefact import write_artefact
 from engine.importer.batch import guess_batch, repair_reshapes, without_batch_symbol
 from engine.importer.examples import Example, find_example
 from engine.importer.limits import ImportLimits
-from engine.importer.parse import check_model, inline_functions
+from engine.importer.parse import complaint
 from engine.importer.reference import THREADS, Reference, open_reference
 from engine.importer.report import BatchAxes, Report, Verified, file_digest
 from engine.importer.verify import (
@@ -34,6 +34,7 @@ from engine.importer.verify import (
 )
 from engine.onnx import lower
 from engine.onnx.lowering import opset_of
+from engine.onnx.prepare import prepare
 from engine.passes import run_passes
 from engine.specialise import static_inputs
 
@@ -75,7 +76,7 @@ def import_upload(
     """
     torch.set_num_threads(THREADS)
     on_progress(0.1, "lowering the operators")
-    template, weights = _lowered(model, upload)
+    template, weights, invalid = _lowered(model, upload)
     on_progress(0.3, "simplifying the graph")
     template, weights = run_passes(template, weights)
     on_progress(0.4, "loading the model into ONNX Runtime")
@@ -86,25 +87,30 @@ def import_upload(
     example = find_example(plain, weights, reference, memory_bytes, example_shapes)
     on_progress(0.6, "checking against ONNX Runtime")
     study = study_batch(Subject(plain, weights, example, memory_bytes), reference)
+    if invalid:
+        study = replace(study, warnings=(*study.warnings, f"not valid ONNX: {invalid}"))
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, upload, opset_of(model))
     write_artefact(artefact, study.subject.template, weights, report)
 
 
-def _lowered(model: ModelProto, upload: Path) -> tuple[OpGraph, dict[str, Tensor]]:
-    """The template and its constants.
+def _lowered(model: ModelProto, upload: Path) -> tuple[OpGraph, dict[str, Tensor], str]:
+    """The template, its constants, and what onnx's checker has to say.
 
-    The lowering comes before onnx's checker, which stops at the first operator it does not know.
+    The checker comes last, because it stops at the first operator it does not know. What it finds
+    in a model that lowers (an output without a shape, say) is worth a warning; the comparison with
+    the reference decides.
     """
     try:
-        template, weights = lower(inline_functions(model))
-    except UnsupportedOperators:
+        template, weights = lower(prepare(model))
+    except ModelImportError:
         raise
-    except Exception:
-        check_model(upload)  # says what is wrong, if the model is to blame
-        raise
-    check_model(upload)
-    return template, weights
+    except Exception as error:
+        reason = complaint(upload)
+        if not reason:
+            raise
+        raise ModelImportError(f"the model is not valid ONNX: {reason}") from error
+    return template, weights, complaint(upload)
 
 
 def study_batch(subject: Subject, reference: Reference) -> Study:

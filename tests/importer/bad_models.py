@@ -1,0 +1,256 @@
+"""Files an attacker, or an unlucky user, might upload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+HUGE = 1 << 38  # elements: a terabyte of floats
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    initialisers: Mapping[str, np.ndarray] | None = None,
+    shape: Sequence[int | str] = ("n", 4),
+    functions: Sequence[onnx.FunctionProto] = (),
+    output: str = "y",
+) -> onnx.ModelProto:
+    """A model from ``x`` to ``y``, both FP32."""
+    graph = helper.make_graph(
+        list(nodes),
+        "drawn",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in (initialisers or {}).items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    made.functions.extend(functions)
+    return made
+
+
+def external_data(location: str) -> bytes:
+    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value=location)
+    made.graph.initializer.append(tensor)
+    return made.SerializeToString()
+
+
+def hidden_external_data() -> bytes:
+    """External data in a Constant node of a branch."""
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="/etc/passwd")
+    branch = helper.make_graph(
+        [helper.make_node("Constant", [], ["c"], value=tensor)],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("c", TensorProto.FLOAT, [4])],
+    )
+    nodes = [
+        helper.make_node("If", ["yes"], ["b"], then_branch=branch, else_branch=branch),
+        helper.make_node("Add", ["x", "b"], ["y"]),
+    ]
+    return model(nodes, {"yes": np.array(True)}).SerializeToString()
+
+
+def unsupported() -> bytes:
+    nodes = [
+        helper.make_node("Frobnicate", ["x"], ["a"], name="first"),
+        helper.make_node("Explode", ["a"], ["b"], name="second", domain="own"),
+        helper.make_node("Relu", ["b"], ["y"]),
+    ]
+    return model(nodes).SerializeToString()
+
+
+def cycle() -> bytes:
+    nodes = [
+        helper.make_node("Add", ["x", "b"], ["a"], name="one"),
+        helper.make_node("Relu", ["a"], ["b"], name="two"),
+        helper.make_node("Relu", ["b"], ["y"], name="three"),
+    ]
+    return model(nodes).SerializeToString()
+
+
+def _field(number: int, payload: bytes) -> bytes:
+    length, size = len(payload), b""
+    while length > 127:
+        size += bytes([length & 127 | 128])
+        length >>= 7
+    return bytes([number << 3 | 2]) + size + bytes([length]) + payload
+
+
+def thousand_ifs() -> bytes:
+    """Deeper than a protobuf parser goes; written by hand because onnx cannot."""
+    body = b""
+    for _ in range(1000):
+        attribute = _field(1, b"then_branch") + _field(6, body) + b"\xa0\x01\x05"
+        body = _field(1, _field(4, b"If") + _field(5, attribute))
+    return b"\x08\x08" + _field(7, body)
+
+
+def nested_ifs(depth: int) -> bytes:
+    """Within what protobuf takes, beyond what any real model has."""
+    leaf = [helper.make_node("Relu", ["x"], ["r"])]
+    result = [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)]
+    branch = helper.make_graph(leaf, "leaf", [], result)
+    for _ in range(depth):
+        leaves = helper.make_graph(leaf, "leaf", [], result)
+        node = helper.make_node("If", ["yes"], ["r"], then_branch=branch, else_branch=leaves)
+        branch = helper.make_graph([node], "level", [], result)
+    node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
+    return model([node], {"yes": np.array(True)}).SerializeToString()
+
+
+def doubling_functions(levels: int) -> bytes:
+    """Each function calls the next one twice: 2^levels nodes in two kilobytes."""
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = []
+    for level in range(levels):
+        called = f"f{level + 1}" if level + 1 < levels else "Relu"
+        domain = "own" if level + 1 < levels else ""
+        nodes = [
+            helper.make_node(called, ["a"], ["b"], domain=domain),
+            helper.make_node(called, ["b"], ["c"], domain=domain),
+        ]
+        functions.append(helper.make_function("own", f"f{level}", ["a"], ["c"], nodes, opset))
+    call = helper.make_node("f0", ["x"], ["y"], domain="own")
+    return model([call], functions=functions).SerializeToString()
+
+
+def recursive_function() -> bytes:
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    nodes = [helper.make_node("f", ["a"], ["b"], domain="own")]
+    function = helper.make_function("own", "f", ["a"], ["b"], nodes, opset)
+    call = helper.make_node("f", ["x"], ["y"], domain="own")
+    return model([call], functions=[function]).SerializeToString()
+
+
+def huge_constant() -> bytes:
+    nodes = [
+        helper.make_node("ConstantOfShape", ["shape"], ["c"]),
+        helper.make_node("ReduceSum", ["c"], ["s"], keepdims=0),
+        helper.make_node("Add", ["x", "s"], ["y"]),
+    ]
+    return model(nodes, {"shape": np.array([HUGE])}).SerializeToString()
+
+
+def huge_expand() -> bytes:
+    nodes = [
+        helper.make_node("Expand", ["x", "shape"], ["e"]),
+        helper.make_node("ReduceSum", ["e"], ["y"], keepdims=0),
+    ]
+    shape = np.array([1 << 18, 1 << 18, 1, 4])
+    return model(nodes, {"shape": shape}).SerializeToString()
+
+
+def huge_tile() -> bytes:
+    nodes = [helper.make_node("Tile", ["x", "repeats"], ["y"])]
+    return model(nodes, {"repeats": np.array([1 << 20, 1 << 18])}).SerializeToString()
+
+
+def huge_pad() -> bytes:
+    nodes = [helper.make_node("Pad", ["x", "pads"], ["y"])]
+    return model(nodes, {"pads": np.array([0, 0, 1 << 20, 1 << 20])}).SerializeToString()
+
+
+def huge_range() -> bytes:
+    nodes = [
+        helper.make_node("Range", ["start", "limit", "delta"], ["r"]),
+        helper.make_node("ReduceSum", ["r"], ["s"], keepdims=0),
+        helper.make_node("Add", ["x", "s"], ["y"]),
+    ]
+    bounds = {"start": 0.0, "limit": float(HUGE), "delta": 1.0}
+    numbers = {name: np.array(value, np.float32) for name, value in bounds.items()}
+    return model(nodes, numbers).SerializeToString()
+
+
+def lying_dims() -> bytes:
+    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
+    made.graph.initializer.append(
+        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 40], raw_data=b"1234")
+    )
+    return made.SerializeToString()
+
+
+def negative_dims() -> bytes:
+    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
+    made.graph.initializer.append(
+        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[-1, -4], raw_data=b"1" * 16)
+    )
+    return made.SerializeToString()
+
+
+def endless_loop() -> bytes:
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("Relu", ["v"], ["w"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("w", TensorProto.FLOAT, None),
+        ],
+    )
+    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)]
+    return model(nodes, {"trips": np.array(1 << 62)}).SerializeToString()
+
+
+def never_produced() -> bytes:
+    return model([helper.make_node("Add", ["x", "ghost"], ["y"])]).SerializeToString()
+
+
+def slow() -> bytes:
+    """A legal model that keeps a core busy for minutes: large matrix products in a chain."""
+    weight = np.eye(4096, dtype=np.float32)
+    values = ["wide", *(f"v{i}" for i in range(400))]
+    nodes = [helper.make_node("Expand", ["x", "rows"], ["wide"])]
+    nodes += [
+        helper.make_node("MatMul", [a, "w"], [b]) for a, b in zip(values, values[1:], strict=False)
+    ]
+    nodes.append(helper.make_node("Relu", [values[-1]], ["y"]))
+    constants = {"w": weight, "rows": np.array([2048, 4096])}
+    return model(nodes, constants, shape=["n", 1]).SerializeToString()
+
+
+SQUEEZED = b"\x1f\x8b\x08" + b"\0" * 40
+
+BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
+    "empty": (lambda: b"", "empty"),
+    "text": (lambda: b"hello, I am a model", "not an ONNX model"),
+    "another protobuf": (lambda: b"\x08\x07", "not an ONNX model"),
+    "zip": (lambda: b"PK\x03\x04" + b"\0" * 50, "zip archive"),
+    "gzip": (lambda: SQUEEZED, "gzip"),
+    "truncated": (lambda: cycle()[:-7], "truncated"),
+    "a thousand nested Ifs": (thousand_ifs, "nested absurdly deep"),
+    "twenty nested Ifs": (lambda: nested_ifs(20), "nested more than 16 deep"),
+    "data in a parent folder": (lambda: external_data("../../w.bin"), "leaves the upload"),
+    "data at an absolute path": (lambda: external_data("/etc/passwd"), "leaves the upload"),
+    "data at a windows path": (lambda: external_data("C:\\w.bin"), "leaves the upload"),
+    "data in a neighbour": (lambda: external_data("w.bin"), "not part of the upload"),
+    "hidden external data": (hidden_external_data, "leaves the upload"),
+    "unsupported operators": (unsupported, "2 unsupported operator use"),
+    "cycle": (cycle, "cycle through"),
+    "thirty doubling functions": (lambda: doubling_functions(30), "more than 200000 nodes"),
+    "recursive function": (recursive_function, "call themselves"),
+    "ConstantOfShape of 2^38": (huge_constant, "bytes"),
+    "Expand to 2^38": (huge_expand, "bytes"),
+    "Tile to 2^40": (huge_tile, "bytes"),
+    "Pad to 2^40": (huge_pad, "bytes"),
+    "Range of 2^38": (huge_range, "bytes"),
+    "lying dims": (lying_dims, "needs 4398046511104 bytes"),
+    "negative dims": (negative_dims, "negative extent"),
+    "Loop of 2^62": (endless_loop, "Loop"),
+    "a value that nothing produces": (never_produced, "ghost"),
+}
