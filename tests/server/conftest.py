@@ -26,11 +26,14 @@ def shared(
 ) -> Iterator[ServerProcess]:
     """A server with every model of ``models`` registered, batch sizes 1 and 4."""
     server = ServerProcess(tmp_path_factory.mktemp("shared") / "store").start()
-    with server.client() as client:
-        for name, path in models.items():
-            client.register(name, path, batch_sizes=[1, 4], wait=True)
-    yield server
-    assert server.stop() == 0
+    try:
+        with server.client() as client:
+            for name, path in models.items():
+                client.register(name, path, batch_sizes=[1, 4], wait=True)
+        yield server
+    finally:
+        code = server.stop()
+    assert code == 0
 
 
 @pytest.fixture
