@@ -1,7 +1,7 @@
 """From an ONNX model to a template graph, node by node through the lowering table.
 
     ModelProto ──prepare──lower──> OpGraph (template) + constants
-                     └── engine.onnx.families: one function an operator
+                             └── engine.onnx.families: one function an operator
 
 The model is untrusted. Nodes are put in order, names are checked, nesting is bounded; everything
 that the table does not cover is collected over the whole model and named at once.
@@ -129,6 +129,8 @@ class _Lowering:
                 self._builder.define(output)
 
     def _lower_node(self, proto: onnx.NodeProto, label: str) -> None:
+        if not any(proto.output):
+            raise ModelImportError(f"node {label!r} ({proto.op_type}) has no outputs")
         if proto.domain not in DEFAULT_DOMAINS:
             raise UnsupportedUse(f"custom domain {proto.domain!r}")
         version = since_version(proto.op_type, self._opset)
@@ -145,7 +147,10 @@ class _Lowering:
                 raise UnsupportedUse(
                     f"its form of opset {version} is not covered ({entry.first} to {entry.last})"
                 )
-            entry.lower(node, self._builder)
+            try:
+                entry.lower(node, self._builder)
+            except ValueError as error:  # lists whose lengths do not fit together
+                raise UnsupportedUse(f"malformed attributes: {error}") from error
         missed = node.unread()
         missed += [
             f"output {i}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import onnx
-from onnx import defs, helper, inliner, shape_inference, version_converter
+from onnx import checker, defs, helper, inliner, shape_inference, version_converter
 
 from core.errors import ModelImportError
 from engine.onnx.families import TABLE
@@ -33,12 +33,14 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     check_nesting(model.graph)
     if model.functions:
         _check_expansion(model)
+        _check(model)
         model = inliner.inline_local_functions(model)
     versions = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
     model = _expanded(model)
     if versions and versions[0] < OLDEST_OPSET:
         if "PRelu" in _used(model.graph):  # the converter forgets how its slope broadcast
             raise ModelImportError(f"PRelu of operator set {versions[0]}; export with a newer one")
+        _check(model)
         try:
             model = version_converter.convert_version(model, OLDEST_OPSET)
         except Exception as error:  # the converter raises whatever its C++ throws
@@ -50,6 +52,19 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def _check(model: onnx.ModelProto) -> None:
+    """Refuse what onnx calls malformed; its inliner and converter crash on it.
+
+    Raises:
+        ModelImportError: the checker's reason.
+    """
+    try:
+        checker.check_model(model)
+    except Exception as error:  # the checker raises whatever its C++ throws
+        reason = str(error).strip().splitlines()[0][:200]
+        raise ModelImportError(f"the model is malformed: {reason}") from error
+
+
 def _expanded(model: onnx.ModelProto) -> onnx.ModelProto:
     """Replace operators that the table lacks by the functions ONNX defines them as, if it does."""
     for _ in range(MAX_EXPANSIONS):
@@ -57,8 +72,9 @@ def _expanded(model: onnx.ModelProto) -> onnx.ModelProto:
         ids = [("", op_type) for op_type in sorted(missing) if _is_function(op_type)]
         if not ids:
             break
-        spelt = _with_types(_with_defaults(model, {op_type for _, op_type in ids}))
         try:
+            _check(model)
+            spelt = _with_types(_with_defaults(model, {op_type for _, op_type in ids}))
             model = inliner.inline_selected_functions(spelt, ids, inline_schema_functions=True)
         except Exception:  # lowering names what is left
             break

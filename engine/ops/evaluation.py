@@ -42,7 +42,11 @@ def attempt(
         raise InvalidRequest(
             f"operator {operator.name!r} ({operator.kind}) cannot run on {shapes}: {reason}"
         ) from error
-    assert len(outputs) >= len(operator.outputs), f"{operator.kind} makes {len(outputs)} results"
+    if len(outputs) < len(operator.outputs):
+        raise InvalidRequest(
+            f"operator {operator.name!r} ({operator.kind}) makes {len(outputs)} results, "
+            f"the graph names {len(operator.outputs)}"
+        )
     for output in outputs:
         size_bytes = output.numel() * output.element_size()
         if size_bytes > TENSOR_BYTES:

@@ -132,6 +132,8 @@ def split(
         assert parts is not None, "split needs sizes or parts"
         step = -(-extent // parts)
         sizes = [max(0, min(step, extent - i * step)) for i in range(parts)]
+    if parts is not None and len(sizes) != parts:
+        raise ValueError(f"{len(sizes)} sizes for {parts} parts")
     if sum(sizes) != extent:
         raise ValueError(f"sizes {list(sizes)} do not add up to extent {extent} of axis {axis}")
     return torch.split(x, list(sizes), dim=axis)

@@ -60,7 +60,7 @@ def node_model(
         [helper.make_empty_tensor_value_info(name) for name in made],
         constants,
     )
-    return as_model(graph, opset), inputs
+    return with_output_types(as_model(graph, opset)), inputs
 
 
 def value_info(name: str, array: Array, dims: Sequence[Any] | None = None) -> onnx.ValueInfoProto:
@@ -74,6 +74,11 @@ def as_model(graph: onnx.GraphProto, opset: int = 17) -> onnx.ModelProto:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
     model.ir_version = min(model.ir_version, 10)
     return model
+
+
+def with_output_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the types of its outputs declared, as onnx's checker wants them."""
+    return onnx.shape_inference.infer_shapes(model)
 
 
 def through_braid(

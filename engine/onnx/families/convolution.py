@@ -24,6 +24,8 @@ def spatial_rank(node: Node, to: Builder, weight: str) -> int:
 def split_pads(pads: list[int]) -> list[tuple[int, int]]:
     """ONNX pads as (before, after) of each axis."""
     half = len(pads) // 2
+    if len(pads) % 2:
+        raise UnsupportedUse(f"pads={pads}")
     return list(zip(pads[:half], pads[half:], strict=True))
 
 

@@ -63,14 +63,13 @@ def concat(node: Node, to: Builder) -> None:
 def split(node: Node, to: Builder) -> None:
     """Cut along an axis."""
     host: dict[str, str] = {}
-    attributes: dict[str, Any] = {"axis": node.integer("axis", 0)}
+    parts = len(node.outputs)
+    attributes: dict[str, Any] = {"axis": node.integer("axis", 0), "parts": parts}
+    node.require("num_outputs", parts)
     if node.version < 13:
         attributes["sizes"] = node.integers("split")
     elif node.maybe(1):
         host["sizes"] = node.operand(1)
-    if not host and attributes.get("sizes") is None:
-        parts = node.integer("num_outputs", len(node.outputs))
-        attributes |= {"sizes": None, "parts": parts}
     to.emit("braid.split", [node.operand(0)], node.outputs, host=host, **attributes)
 
 
