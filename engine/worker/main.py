@@ -50,9 +50,9 @@ Task = Generator[None, None, dict[str, Any]]
 
 @dataclass(slots=True)
 class _Background:
-    """A measurement in progress and the call that it answers."""
+    """Work for idle moments, and the call that it answers, if any."""
 
-    call: int
+    call: int | None
     task: Task
 
 
@@ -75,7 +75,7 @@ class Worker:
         self._models = ModelTable(self._executor)
         self._timer = StageTimer(self._executor, TimerOptions(timing_repeats))
         self._activations: Activations | None = None
-        self._background: deque[_Background] = deque()
+        self._background = deque([_Background(None, _warm_up())])
         self._views: dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
     def serve(self) -> None:
@@ -112,15 +112,18 @@ class Worker:
             next(current.task)
         except StopIteration as stop:
             self._background.popleft()
-            self._channel.send({"id": current.call, "result": stop.value})
+            if current.call is not None:
+                self._channel.send({"id": current.call, "result": stop.value})
         except Exception as error:
             self._background.popleft()
             self._fail(current.call, error)
 
-    def _fail(self, call: int, error: Exception) -> None:
+    def _fail(self, call: int | None, error: Exception) -> None:
         known = _as_braid_error(error)
         if isinstance(known, WorkerFault):
-            log.error("call %d failed", call, exc_info=error)
+            log.error("call %s failed", call, exc_info=error)
+        if call is None:
+            return
         body = {"type": type(known).__name__, "message": str(known)}
         self._channel.send({"id": call, "error": body})
 
@@ -289,6 +292,13 @@ _FOREGROUND = {
     )
 }
 _BACKGROUND = {name: getattr(Worker, name) for name in ("measure", "compare")}
+
+
+def _warm_up() -> Task:
+    """The first operator on a meta tensor loads a second's worth of torch: do it while idle."""
+    torch.relu(torch.empty(1, device="meta"))
+    yield
+    return {}
 
 
 def _is_finite(tensor: Tensor) -> bool:
