@@ -18,7 +18,7 @@ from torch import Tensor
 
 from core.errors import ImportLimitExceeded, InvalidRequest, ModelImportError
 from core.graph import OpGraph
-from core.tensor import DTYPE_BYTES, Dim, TensorSpec
+from core.tensor import Dim, TensorSpec
 from engine.importer.reference import Reference, ReferenceFailed
 from engine.ops.dtypes import torch_dtype
 from engine.passes.body import Weights
@@ -94,31 +94,32 @@ def find_example(
         ModelImportError: nothing that was tried runs; gives the first and the last reason.
     """
     refusals: list[str | TooMuchMemory] = []
-    started = time.monotonic()
-    trials = 0
-    for static in _static_candidates(template, given):
-        for specs in shape_candidates(template, given):
-            trials += 1
-            late = time.monotonic() - started > _TRIAL_SECONDS
-            if trials > 1 and (trials > _MOST_TRIALS or late):
-                break
-            found = _try(template, weights, reference, memory_bytes, specs, static)
-            if isinstance(found, Example):
-                return found
-            refusals.append(found)
+    deadline = time.monotonic() + _TRIAL_SECONDS
+    candidates = (
+        (static, specs)
+        for static in _static_candidates(template, given)
+        for specs in shape_candidates(template, given)
+    )
+    for static, specs in itertools.islice(candidates, _MOST_TRIALS):
+        found = _try(template, weights, reference, memory_bytes, specs, static)
+        if isinstance(found, Example):
+            return found
+        refusals.append(found)
+        if time.monotonic() > deadline:
+            break
     if isinstance(refusals[0], TooMuchMemory):
         raise ImportLimitExceeded(str(refusals[0]))
-    raise ModelImportError(_nothing_runs(template, trials, refusals))
+    raise ModelImportError(_nothing_runs(template, refusals))
 
 
-def _nothing_runs(template: OpGraph, trials: int, refusals: Sequence[str | TooMuchMemory]) -> str:
+def _nothing_runs(template: OpGraph, refusals: Sequence[str | TooMuchMemory]) -> str:
     first, last = refusals[0], refusals[-1]
-    if trials == 1:
+    if len(refusals) == 1:
         return f"the model does not run: {first}"
     shapes = ", ".join(f"{name}: {spec}" for name, spec in template.inputs.items())
     return (
-        f"the model does not run at any of {trials} input shapes tried ({shapes}); give example "
-        f"shapes that it takes. The first reason: {first}. The last: {last}"
+        f"the model does not run at any of {len(refusals)} input shapes tried ({shapes}); give "
+        f"example shapes that it takes. The first reason: {first}. The last: {last}"
     )
 
 
@@ -283,14 +284,13 @@ def _static_candidates(
     if not names:
         yield {}
         return
-    shapes = next(shape_candidates(template, given))
+    specs = next(shape_candidates(template, given))
     for number in _STATIC_NUMBERS:
-        yield {
-            name: torch.full(
-                [d for d in shapes[name].shape if isinstance(d, int)],
-                number,
-                dtype=torch_dtype(shapes[name].dtype),
-            )
-            for name in names
-            if DTYPE_BYTES[shapes[name].dtype] >= 4 or number <= 1
-        }
+        yield {name: _filled(specs[name], number) for name in names}
+
+
+def _filled(spec: TensorSpec, number: int) -> Tensor:
+    kind = torch_dtype(spec.dtype)
+    if not kind.is_floating_point and kind != torch.bool:
+        number = min(number, torch.iinfo(kind).max)
+    return torch.full([int(dim) for dim in spec.shape], number, dtype=kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import onnx
@@ -216,9 +217,7 @@ def slow() -> bytes:
     weight = np.eye(4096, dtype=np.float32)
     values = ["wide", *(f"v{i}" for i in range(400))]
     nodes = [helper.make_node("Expand", ["x", "rows"], ["wide"])]
-    nodes += [
-        helper.make_node("MatMul", [a, "w"], [b]) for a, b in zip(values, values[1:], strict=False)
-    ]
+    nodes += [helper.make_node("MatMul", [a, "w"], [b]) for a, b in pairwise(values)]
     nodes.append(helper.make_node("Relu", [values[-1]], ["y"]))
     constants = {"w": weight, "rows": np.array([2048, 4096])}
     return model(nodes, constants, shape=["n", 1]).SerializeToString()

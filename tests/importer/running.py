@@ -1,0 +1,52 @@
+"""Imports as the server makes them: a real process on a real file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx
+import psutil
+
+from engine.importer.launch import OnProgress, import_model
+from engine.importer.limits import ImportLimits
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def _ignore(fraction: float, step: str) -> None:
+    pass
+
+
+async def imported(
+    upload: bytes | onnx.ModelProto,
+    folder: Path,
+    limits: ImportLimits | None = None,
+    on_progress: OnProgress = _ignore,
+    example_shapes: Shapes | None = None,
+) -> Path:
+    """The artefact folder; the upload lies beside it."""
+    data = upload if isinstance(upload, bytes) else upload.SerializeToString()
+    path = folder / "upload"
+    path.write_bytes(data)
+    artefact = folder / "artefact"
+    await import_model(path, artefact, limits or ImportLimits(), on_progress, example_shapes)
+    return artefact
+
+
+def importers(parent: int | None = None) -> list[psutil.Process]:
+    """Importer processes that this one, or ``parent``, has started."""
+    found = []
+    for process in psutil.Process(parent or os.getpid()).children(recursive=True):
+        try:
+            if "engine.importer" in process.cmdline():
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def left_in(folder: Path) -> list[str]:
+    """What lies in a folder besides the upload."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name != "upload")

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from core.errors import InvalidArtefact, ModelImportError
+from core.graph import Operator, OpGraph
+from core.tensor import TensorSpec
+from engine.importer.artefact import load_artefact, write_artefact
+from engine.importer.report import (
+    BatchAxes,
+    Report,
+    Verified,
+    read_graph,
+    read_report,
+    verify_files,
+)
+from engine.ops.dtypes import TORCH_DTYPES, spec_of
+
+REPORT = Report(
+    sha256="0" * 64,
+    size_bytes=123,
+    source="onnx",
+    opset=17,
+    batch=BatchAxes({"x": 0}, {"y": 0, "z": None}),
+    static_inputs=(),
+    example_shapes={"x": (1, 4)},
+    static_values={},
+    warnings=("careful",),
+    verified=Verified("an oracle", (1, 3, 5), 1e-6, 1e-4),
+)
+
+
+def written(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
+    """One constant of every element type, one of them a transposed view."""
+    weights = {name: torch.ones(2, 3).to(dtype) for name, dtype in TORCH_DTYPES.items()}
+    weights["view"] = torch.arange(6.0).reshape(2, 3).t()
+    graph = OpGraph(
+        name="drawn",
+        inputs={"x": TensorSpec("FP32", ("batch", 4))},
+        outputs={"y": "r"},
+        constants={name: spec_of(tensor) for name, tensor in weights.items()},
+        operators=(Operator("clip", "aten.clamp", ("x",), ("r",), {"min": float("-inf")}),),
+    )
+    artefact = folder / "artefact"
+    write_artefact(artefact, graph, weights, REPORT)
+    return artefact, weights
+
+
+def test_an_artefact_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    folder, weights = written(tmp_path)
+
+    loaded = load_artefact(folder)
+
+    assert dataclasses.replace(loaded.report, files={}) == REPORT
+    assert loaded.graph == read_graph(folder)
+    assert loaded.graph.operators[0].attributes == {"min": float("-inf")}
+    for name, tensor in weights.items():
+        assert torch.equal(loaded.weights[name], tensor)
+    verify_files(folder, read_report(folder))
+
+
+@pytest.mark.parametrize("name", ["graph.json", "weights.safetensors"])
+def test_a_changed_byte_is_noticed(name: str, tmp_path: Path) -> None:
+    folder, _ = written(tmp_path)
+    data = bytearray((folder / name).read_bytes())
+    data[-1] ^= 1
+    (folder / name).write_bytes(data)
+
+    with pytest.raises(InvalidArtefact, match=f"{name} was changed"):
+        load_artefact(folder)
+    with pytest.raises(InvalidArtefact, match=name):
+        verify_files(folder, read_report(folder))
+
+
+@pytest.mark.parametrize("name", ["graph.json", "weights.safetensors", "report.json"])
+def test_a_missing_file_is_an_invalid_artefact(name: str, tmp_path: Path) -> None:
+    folder, _ = written(tmp_path)
+    (folder / name).unlink()
+
+    with pytest.raises(InvalidArtefact, match=name):
+        load_artefact(folder)
+
+
+def test_what_does_not_belong_is_refused(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path)
+    (folder / "payload.so").write_bytes(b"")
+
+    with pytest.raises(InvalidArtefact, match="should hold"):
+        verify_files(folder, read_report(folder))
+
+
+def test_a_link_in_place_of_the_weights_is_refused(tmp_path: Path) -> None:
+    folder, _ = written(tmp_path)
+    (folder / "weights.safetensors").rename(tmp_path / "elsewhere")
+    (folder / "weights.safetensors").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(InvalidArtefact, match="should hold"):
+        verify_files(folder, read_report(folder))
+
+
+@pytest.mark.parametrize("change", [{"format": 2}, {"batch": 7}, {"opset": "new"}, {"files": 1}])
+def test_a_malformed_report_is_an_invalid_artefact(
+    change: dict[str, object], tmp_path: Path
+) -> None:
+    folder, _ = written(tmp_path)
+    document = json.loads((folder / "report.json").read_text()) | change
+    (folder / "report.json").write_text(json.dumps(document))
+
+    with pytest.raises(InvalidArtefact, match=r"report\.json"):
+        read_report(folder)
+
+
+def test_the_name_safetensors_keeps_for_itself_is_refused(tmp_path: Path) -> None:
+    weights = {"__metadata__": torch.ones(1)}
+    graph = OpGraph(
+        name="drawn",
+        inputs={"x": TensorSpec("FP32", (1,))},
+        outputs={"y": "r"},
+        constants={name: spec_of(tensor) for name, tensor in weights.items()},
+        operators=(Operator("add", "aten.add", ("x", "__metadata__"), ("r",)),),
+    )
+
+    with pytest.raises(ModelImportError, match="__metadata__"):
+        write_artefact(tmp_path / "artefact", graph, weights, REPORT)

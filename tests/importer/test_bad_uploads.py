@@ -1,0 +1,44 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+from core.errors import ModelImportError, UnsupportedOperators
+from tests.importer.bad_models import BAD, model, unsupported
+from tests.importer.running import imported, left_in
+
+_SLOW = {"Tile to 2^40", "Pad to 2^40", "Range of 2^38", "negative dims"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in _SLOW else []) for n in BAD]
+)
+async def test_a_bad_upload_fails_with_its_reason_and_leaves_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    build, reason = BAD[name]
+
+    with pytest.raises(ModelImportError, match=reason):
+        await imported(build(), tmp_path)
+
+    assert left_in(tmp_path) == []
+
+
+async def test_unsupported_operators_are_named_all_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOperators) as caught:
+        await imported(unsupported(), tmp_path)
+
+    assert len(caught.value.reasons) == 2
+    assert "Frobnicate" in caught.value.reasons[0]
+    assert "Explode" in caught.value.reasons[1]
+
+
+async def test_a_model_at_odds_with_itself_is_refused_by_the_reference(tmp_path: Path) -> None:
+    weight = helper.make_node("Constant", [], ["w"], value_floats=[1.0, 2.0, 3.0])
+    made: onnx.ModelProto = model([weight, helper.make_node("Add", ["x", "w"], ["y"])])
+
+    with pytest.raises(ModelImportError, match="does not run"):
+        await imported(made, tmp_path)

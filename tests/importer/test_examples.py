@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import pytest
+import torch
+
+from core.errors import InvalidRequest, ModelImportError
+from core.graph import Operator, OpGraph
+from core.tensor import Dim, TensorSpec
+from engine.importer.examples import Example, check_memory, find_example, shape_candidates
+from engine.importer.reference import ReferenceFailed
+
+
+def template(dtype: str = "FP32", **inputs: Sequence[Dim]) -> OpGraph:
+    first = next(iter(inputs))
+    return OpGraph(
+        name="drawn",
+        inputs={name: TensorSpec(dtype, tuple(shape)) for name, shape in inputs.items()},
+        outputs={"y": "r"},
+        constants={},
+        operators=(Operator("relu", "aten.relu", (first,), ("r",)),),
+    )
+
+
+def first_shapes(graph: OpGraph, count: int = 2) -> list[dict[str, tuple[Dim, ...]]]:
+    found = islice(shape_candidates(graph, {}), count)
+    return [{name: spec.shape for name, spec in specs.items()} for specs in found]
+
+
+def test_images_are_square_first() -> None:
+    found = first_shapes(template(x=["n", 3, "h", "w"]))
+
+    assert found[0] == {"x": (1, 3, 224, 224)}
+    assert found[1] == {"x": (1, 3, 48, 320)}
+
+
+def test_a_low_image_is_a_line_of_text() -> None:
+    assert first_shapes(template(x=["n", 3, 48, "w"]), 1) == [{"x": (1, 3, 48, 320)}]
+
+
+def test_channels_may_be_last() -> None:
+    assert first_shapes(template(x=["n", "h", "w", 3]), 1) == [{"x": (1, 224, 224, 3)}]
+
+
+def test_sequences_of_tokens_share_their_length() -> None:
+    found = first_shapes(template("INT64", ids=["b", "s"], mask=["b", "s"]), 1)
+
+    assert found == [{"ids": (1, 128), "mask": (1, 128)}]
+
+
+def test_static_shapes_leave_no_choice() -> None:
+    assert first_shapes(template(x=[1, 3, 8, 8]), 5) == [{"x": (1, 3, 8, 8)}]
+
+
+def test_given_shapes_decide_their_symbols() -> None:
+    graph = template(x=["n", "t", 8], z=["n", "t"])
+
+    (specs,) = shape_candidates(graph, {"x": (1, 77, 8)})
+
+    assert specs["z"].shape == (1, 77)
+
+
+@pytest.mark.parametrize(
+    "given", [{"x": (1, 77)}, {"x": (1, 77, 9)}, {"q": (1,)}, {"x": (1, 7, 8), "z": (1, 8)}]
+)
+def test_given_shapes_must_fit_the_model(given: Mapping[str, tuple[int, ...]]) -> None:
+    graph = template(x=["n", "t", 8], z=["n", "t"])
+
+    with pytest.raises(ModelImportError, match="example shape"):
+        list(shape_candidates(graph, given))
+
+
+class Picky:
+    """A model that takes one width only, and only indices below 2."""
+
+    name = "a picky reference"
+
+    def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        if inputs["x"].shape[1] != 512:
+            raise ReferenceFailed("width is not 512")
+        if inputs["x"].max() > 1:
+            raise ReferenceFailed("index out of range")
+        return {"y": inputs["x"]}
+
+    reordered = run
+
+
+def test_shapes_and_ranges_are_tried_until_the_reference_runs() -> None:
+    found = find_example(template("INT64", x=["n", "s"]), {}, Picky(), 1 << 20, {})
+
+    assert found.specs["x"].shape == (1, 512)
+    assert found.integers_below == (2,)
+
+
+def test_the_reasons_are_given_when_nothing_runs() -> None:
+    with pytest.raises(ModelImportError, match=r"give example shapes that it takes.*not 512"):
+        find_example(template("INT64", x=["n", 7, "t"]), {}, Picky(), 1 << 20, {})
+
+
+def test_drawing_is_repeatable_and_replaces_the_batch() -> None:
+    example = Example({"x": TensorSpec("FP32", (1, 4))}, {})
+
+    first, again = example.draw(3, seed=5), example.draw(3, seed=5)
+
+    assert first["x"].shape == (3, 4)
+    assert torch.equal(first["x"], again["x"])
+
+
+def test_memory_counts_what_is_alive_at_once() -> None:
+    spec = TensorSpec("FP32", (1 << 20,))  # 4 MiB
+    chain = tuple(Operator(f"relu{i}", "aten.relu", (f"v{i}",), (f"v{i + 1}",)) for i in range(10))
+    specs = {op.outputs[0]: spec for op in chain}
+    graph = OpGraph("chain", {"v0": spec}, {"y": "v10"}, {}, chain, specs)
+
+    check_memory(graph, 8 << 20)
+    with pytest.raises(InvalidRequest, match="relu1"):
+        check_memory(graph, 7 << 20)
