@@ -20,7 +20,7 @@ from core.tensor import TensorSpec
 from engine.onnx.builder import Builder
 from engine.onnx.families import TABLE
 from engine.onnx.node import Node, UnsupportedUse
-from engine.onnx.registry import OLDEST_OPSET
+from engine.onnx.registry import NEWEST_OPSET, OLDEST_OPSET
 from engine.onnx.structure import check_nesting, count_reads, in_order
 from engine.onnx.tensors import input_spec, to_tensor
 from engine.ops.dtypes import spec_of
@@ -195,7 +195,7 @@ def opset_of(model: onnx.ModelProto) -> int:
     versions = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
     if not versions:
         raise ModelImportError("the model does not say which ONNX operator set it uses")
-    newest = defs.onnx_opset_version()
+    newest = min(NEWEST_OPSET, defs.onnx_opset_version())
     if not OLDEST_OPSET <= versions[0] <= newest:
         raise ModelImportError(
             f"the model uses ONNX operator set {versions[0]}; "

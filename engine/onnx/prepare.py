@@ -8,19 +8,23 @@ unreliable, is left to models older than that.
 
 from __future__ import annotations
 
-from typing import Any
-
 import onnx
 from onnx import checker, defs, helper, inliner, shape_inference, version_converter
 
 from core.errors import ModelImportError
-from engine.onnx.families import TABLE
 from engine.onnx.lowering import DEFAULT_DOMAINS
 from engine.onnx.registry import OLDEST_OPSET
 from engine.onnx.structure import check_nesting, subgraphs
 
 MAX_NODES = 200_000  # after functions are inlined
 MAX_EXPANSIONS = 4  # a function of ONNX's own may be defined by others
+
+EXPANDED = (
+    *("AffineGrid", "BlackmanWindow", "CausalConvWithState", "CenterCropPad"),
+    *("DynamicQuantizeLinear", "HammingWindow", "HannWindow", "NegativeLogLikelihoodLoss"),
+    *("RotaryEmbedding", "SoftmaxCrossEntropyLoss", "SwiGLU"),
+)
+"""Operators lowered as the functions that ONNX defines them as."""
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -66,10 +70,10 @@ def _check(model: onnx.ModelProto) -> None:
 
 
 def _expanded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace operators that the table lacks by the functions ONNX defines them as, if it does."""
+    """Replace operators by the functions that ONNX defines them as."""
     for _ in range(MAX_EXPANSIONS):
-        missing = _used(model.graph) - set(TABLE)
-        ids = [("", op_type) for op_type in sorted(missing) if _is_function(op_type)]
+        used = _used(model.graph)
+        ids = [("", op_type) for op_type in EXPANDED if op_type in used]
         if not ids:
             break
         try:
@@ -116,13 +120,6 @@ def _used(graph: onnx.GraphProto) -> set[str]:
     """Operators of the default domain, subgraphs included."""
     used = {node.op_type for node in graph.node if node.domain in DEFAULT_DOMAINS}
     return used.union(*(_used(inner) for node in graph.node for inner in subgraphs(node)))
-
-
-def _is_function(op_type: str) -> bool:
-    if not defs.has(op_type):
-        return False
-    schema: Any = defs.get_schema(op_type)  # the stubs lack these two
-    return bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def _check_expansion(model: onnx.ModelProto) -> None:

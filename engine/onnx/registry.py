@@ -21,6 +21,7 @@ from engine.onnx.builder import Builder
 from engine.onnx.node import Node
 
 OLDEST_OPSET = 7
+NEWEST_OPSET = 28  # as far as the table has been compared with ONNX's changes
 
 Lower = Callable[[Node, Builder], None]
 

@@ -8,8 +8,12 @@ import pytest
 from onnx import defs
 
 from engine.onnx.families import TABLE
+from engine.onnx.registry import NEWEST_OPSET
 from engine.onnx.table import as_markdown
 
+pytestmark = pytest.mark.skipif(
+    defs.onnx_opset_version() < NEWEST_OPSET, reason="the installed onnx is older than the table"
+)
 DOCUMENT = Path(__file__).parents[2] / "docs/onnx-operators.md"
 
 
@@ -23,7 +27,7 @@ def test_bounds_are_forms_of_the_operator_and_the_newest_is_covered(op_type: str
     forms = {
         schema.since_version
         for schema in defs.get_all_schemas_with_history()
-        if schema.name == op_type and not schema.domain
+        if schema.name == op_type and not schema.domain and schema.since_version <= NEWEST_OPSET
     }
     deprecated = {"Scatter": 11, "Upsample": 10}
 
