@@ -55,7 +55,13 @@ def planner(module: str = "server.jobs.planner_process", seconds: float = 30.0) 
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
+    """Planner processes of this process; other tests may keep a server running."""
+    return [
+        child
+        for child in psutil.Process().children()
+        if child.status() != psutil.STATUS_ZOMBIE
+        and any("planner_process" in part for part in child.cmdline())
+    ]
 
 
 async def test_a_plan_from_the_process_is_the_plan_made_here() -> None:
