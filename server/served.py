@@ -47,11 +47,7 @@ class ServedModel:
         self.digest = report.sha256
         self.inputs: Mapping[str, TensorSpec] = graph.inputs
         self.outputs = tuple(graph.outputs)
-        self.output_specs = {
-            name: graph.specs[value]
-            for name, value in graph.outputs.items()
-            if value in graph.specs
-        }
+        self.output_specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
         self.warnings = report.warnings
         self.batched = report.batch is not None
         self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}

@@ -18,8 +18,9 @@ from core.errors import InvalidRequest, ModelImportError
 from core.graph import OpGraph
 from engine.importer.artefact import write_artefact
 from engine.importer.batch import guess_batch, repair_reshapes, without_batch_symbol
-from engine.importer.examples import Example, find_example
+from engine.importer.examples import Example, find_example, second_example
 from engine.importer.limits import ImportLimits
+from engine.importer.outputs import with_output_specs
 from engine.importer.parse import complaint
 from engine.importer.reference import THREADS, Reference, open_reference
 from engine.importer.report import BatchAxes, Report, Verified, file_digest
@@ -87,11 +88,14 @@ def import_upload(
     example = find_example(plain, weights, reference, memory_bytes, example_shapes)
     on_progress(0.6, "checking against ONNX Runtime")
     study = study_batch(Subject(plain, weights, example, memory_bytes), reference)
+    on_progress(0.8, "checking at other shapes")
+    verify_elsewhere(study.subject, reference)
     if invalid:
         study = replace(study, warnings=(*study.warnings, f"not valid ONNX: {invalid}"))
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, upload, opset_of(model))
-    write_artefact(artefact, study.subject.template, weights, report)
+    template = with_output_specs(study.subject, study.batch)
+    write_artefact(artefact, template, weights, report)
 
 
 def _lowered(model: ModelProto, upload: Path) -> tuple[OpGraph, dict[str, Tensor], str]:
@@ -138,6 +142,19 @@ def study_batch(subject: Subject, reference: Reference) -> Study:
         return replace(unbatched, warnings=(*unbatched.warnings, warning))
     both = replace(rows, error=max(checked.error, rows.error))
     return Study(batched, axes, both, _cautions(both))
+
+
+def verify_elsewhere(subject: Subject, reference: Reference) -> None:
+    """Compare at a second set of extents where the model leaves some open besides the batch.
+
+    Raises:
+        ModelImportError: it is wrong there.
+    """
+    other = second_example(
+        subject.template, subject.weights, reference, subject.memory_bytes, subject.example
+    )
+    if other is not None:
+        verify_single(replace(subject, example=other), reference)
 
 
 def _cautions(checked: Checked) -> tuple[str, ...]:
