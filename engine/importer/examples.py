@@ -38,6 +38,7 @@ _INTEGERS_BELOW = (256, 2)  # indices of an embedding; masks
 
 _MOST_TRIALS = 400
 _TRIAL_SECONDS = 120.0
+_SECOND_TRIALS = 8
 
 
 class TooMuchMemory(InvalidRequest):
@@ -110,6 +111,24 @@ def find_example(
     if isinstance(refusals[0], TooMuchMemory):
         raise ImportLimitExceeded(str(refusals[0]))
     raise ModelImportError(_nothing_runs(template, refusals))
+
+
+def second_example(
+    template: OpGraph,
+    weights: Weights,
+    reference: Reference,
+    memory_bytes: int,
+    first: Example,
+) -> Example | None:
+    """Another example with other extents where the model leaves them open, if one is found soon."""
+    open_names = {name for name, spec in template.inputs.items() if not spec.is_static}
+    for specs in itertools.islice(shape_candidates(template, {}), _SECOND_TRIALS):
+        if all(specs[name] == first.specs[name] for name in open_names):
+            continue
+        found = _try(template, weights, reference, memory_bytes, specs, first.static_values)
+        if isinstance(found, Example):
+            return found
+    return None
 
 
 def _nothing_runs(template: OpGraph, refusals: Sequence[str | TooMuchMemory]) -> str:

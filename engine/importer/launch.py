@@ -19,8 +19,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import core
@@ -81,7 +81,7 @@ async def import_model(
             case Failed(error):
                 raise error
             case Done():
-                await asyncio.to_thread(_accept, work / "artefact", artefact)
+                await _to_the_end(asyncio.to_thread(_accept, work / "artefact", artefact))
             case _:
                 raise _post_mortem(running, limits)
 
@@ -160,7 +160,22 @@ async def _process(work: Path, request: Mapping[str, object]) -> AsyncIterator[_
     finally:
         running.kill()
         transport.close()
-        await asyncio.shield(_wait(process, output))
+        await _to_the_end(_wait(process, output))
+
+
+async def _to_the_end(work: Coroutine[None, None, None]) -> None:
+    """Await ``work`` even if cancelled meanwhile, and only then be cancelled.
+
+    The working folder is removed after that, so nothing may still be using it.
+    """
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(task)
+        raise
 
 
 async def _wait(process: asyncio.subprocess.Process, output: asyncio.Task[None]) -> None:
@@ -176,6 +191,7 @@ def _environment(work: Path) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": str(work),
         "TMPDIR": str(work),
+        "CUDA_VISIBLE_DEVICES": "",  # the device belongs to its worker
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",  # no spinning beside inference
         "LANG": "C.UTF-8",

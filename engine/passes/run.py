@@ -16,6 +16,7 @@ from engine.passes.body import Pass, Weights
 from engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
 from engine.passes.fold import fold_constants
 from engine.passes.fuse import fuse_epilogues
+from engine.passes.views import fold_pooled_views
 
 PASSES: tuple[Pass, ...] = (
     drop_no_ops,
@@ -25,6 +26,7 @@ PASSES: tuple[Pass, ...] = (
     merge_duplicates,
     fold_affine,
     recognise_activations,
+    fold_pooled_views,
     drop_dead,
     fuse_epilogues,
     drop_dead,
