@@ -16,7 +16,7 @@ from core.errors import ModelImportError
 from core.tensor import TensorSpec
 from engine.importer.batch import guess_batch, without_batch_symbol
 from engine.importer.examples import find_example
-from engine.importer.pipeline import Study, study_batch
+from engine.importer.pipeline import Study, study_batch, verify_elsewhere
 from engine.importer.reference import Reference, open_reference
 from engine.importer.verify import Subject, in_double, relative_error
 from engine.onnx import lower
@@ -179,6 +179,30 @@ def test_a_model_that_rounding_decides_cannot_be_verified(tmp_path: Path) -> Non
 
     with pytest.raises(ModelImportError, match="rounding alone moves the outputs"):
         studied(made, tmp_path, reference)
+
+
+class WrongElsewhere:
+    """A reference that has other numbers for wide inputs."""
+
+    name = "an oracle"
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        x = inputs["x"]
+        return {"y": torch.relu(x) * (1 if x.shape[1] == 576 else 2)}
+
+    reordered = run
+
+
+def test_extents_left_open_are_checked_at_a_second_place(tmp_path: Path) -> None:
+    study = studied(
+        model([helper.make_node("Relu", ["x"], ["y"])], shape=["n", "samples"]),
+        tmp_path,
+        WrongElsewhere(),
+    )
+
+    assert study.batch is not None
+    with pytest.raises(ModelImportError, match="does not agree with an oracle"):
+        verify_elsewhere(study.subject, WrongElsewhere())
 
 
 def test_constant_outputs_are_reported_as_proving_little(tmp_path: Path) -> None:
