@@ -18,6 +18,7 @@ from core.errors import InvalidRequest, ModelImportError
 from core.graph import OpGraph
 from engine.importer.artefact import write_artefact
 from engine.importer.batch import guess_batch, repair_reshapes, without_batch_symbol
+from engine.importer.compare import TOLERANCE, Disagreement
 from engine.importer.examples import Example, find_example, second_example
 from engine.importer.limits import ImportLimits
 from engine.importer.outputs import with_output_specs
@@ -26,9 +27,7 @@ from engine.importer.reference import THREADS, Reference, open_reference
 from engine.importer.report import BatchAxes, Report, Verified, file_digest
 from engine.importer.verify import (
     CHECKED_BATCHES,
-    TOLERANCE,
     Checked,
-    Disagreement,
     Subject,
     verify_batches,
     verify_single,

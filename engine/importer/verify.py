@@ -20,28 +20,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from core.errors import BraidError, InvalidRequest, ModelImportError
-from core.graph import Operator, OpGraph
+from core.errors import InvalidRequest, ModelImportError
+from core.graph import OpGraph
 from core.tensor import TensorSpec
+from engine.importer.compare import TOLERANCE, Disagreement, Outputs, compare, furthest
+from engine.importer.double import double_spec, in_double, widened
 from engine.importer.examples import Example, check_memory
 from engine.importer.reference import Reference, ReferenceFailed
 from engine.importer.report import BatchAxes
-from engine.passes.body import Weights, map_operators
+from engine.passes.body import Weights
 from engine.specialise import interpret, specialise
 
-TOLERANCE = 1e-4
 _HALF_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}  # where weights are that coarse
-_INTEGER_MISMATCHES = 0.01  # most elements of an integer output (argmax) that may differ
-_TINY = 1e-6  # outputs smaller than this are compared absolutely
 CHECKED_BATCHES = (3, 5)
 _ROUNDING_MARGIN = 16.0  # the two roundings measured are not the worst
 _MOST_TOLERANCE = 1e-2
-
-Outputs = Mapping[str, Tensor]
-
-
-class Disagreement(BraidError):
-    """Two runs that should agree do not; the message names the output and the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +85,14 @@ def run(
 
     Raises:
         InvalidRequest: an operator refuses the content of its operands.
+        MemoryError: the process is at its limit.
     """
     try:
         return interpret(graph, constants, inputs)
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         first = str(error).partition("\n")[0]
+        if "allocate memory" in first:
+            raise MemoryError(first) from error
         raise InvalidRequest(f"running the model failed: {first}") from error
 
 
@@ -184,47 +180,22 @@ def _rounding(
     """How far rounding alone moves the outputs: ours, or the reference's if that is further."""
     wide = Subject(
         in_double(subject.template),
-        {name: _widened(tensor) for name, tensor in subject.weights.items()},
+        {name: widened(tensor) for name, tensor in subject.weights.items()},
         dataclasses.replace(
             subject.example,
-            specs={name: _double_spec(spec) for name, spec in subject.example.specs.items()},
+            specs={name: double_spec(spec) for name, spec in subject.example.specs.items()},
         ),
         2 * subject.memory_bytes,
     )
     moved = [0.0]
     with contextlib.suppress(InvalidRequest):  # an operator without double precision
         graph, constants = wide.specialised(rows)
-        doubles = {name: _widened(tensor) for name, tensor in inputs.items()}
+        doubles = {name: widened(tensor) for name, tensor in inputs.items()}
         exact = run(graph, constants, doubles)
-        moved.append(_furthest(exact, got))
+        moved.append(furthest(exact, got))
     with contextlib.suppress(ReferenceFailed):
-        moved.append(_furthest(expected, reference.reordered(inputs)))
+        moved.append(furthest(expected, reference.reordered(inputs)))
     return max(moved)
-
-
-def in_double(template: OpGraph) -> OpGraph:
-    """The template computing in double precision what it computes in single precision."""
-
-    def change(op: Operator) -> Operator:
-        if "FP32" not in op.attributes.values():
-            return op
-        wide = {key: "FP64" if v == "FP32" else v for key, v in op.attributes.items()}
-        return dataclasses.replace(op, attributes=wide)
-
-    inputs = {name: _double_spec(spec) for name, spec in template.inputs.items()}
-    return dataclasses.replace(map_operators(template, change), inputs=inputs)
-
-
-def _double_spec(spec: TensorSpec) -> TensorSpec:
-    return TensorSpec("FP64" if spec.dtype == "FP32" else spec.dtype, spec.shape)
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.dtype == torch.float32 else tensor
-
-
-def _furthest(expected: Outputs, got: Outputs) -> float:
-    return max(relative_error(expected[name], got[name]) for name in expected)
 
 
 def verify_batches(
@@ -294,48 +265,3 @@ def _stacked(singles: Sequence[Outputs], axes: Mapping[str, int | None]) -> dict
 
 def _differ(first: Outputs, *others: Outputs) -> bool:
     return any(not torch.equal(first[name], other[name]) for other in others for name in first)
-
-
-def compare(expected: Outputs, got: Outputs, tolerance: float) -> float:
-    """The largest relative error over all outputs.
-
-    Raises:
-        Disagreement: naming the first output over the tolerance, of another shape or type.
-    """
-    largest = 0.0
-    for name, wanted in expected.items():
-        found = got[name]
-        if found.dtype != wanted.dtype or found.shape != wanted.shape:
-            raise Disagreement(
-                f"output {name!r} is {found.dtype} {list(found.shape)}, "
-                f"expected {wanted.dtype} {list(wanted.shape)}"
-            )
-        error = relative_error(wanted, found)
-        limit = tolerance if wanted.is_floating_point() else _INTEGER_MISMATCHES
-        if not error <= limit:
-            raise Disagreement(
-                f"output {name!r} has a relative error of {error:.3g}, over {limit:g}"
-            )
-        largest = max(largest, error)
-    return largest
-
-
-def relative_error(expected: Tensor, got: Tensor) -> float:
-    """Largest absolute difference over the largest absolute value; infinities must be equal.
-
-    Of integers and booleans: the share of elements that differ.
-    """
-    if expected.numel() == 0:
-        return 0.0
-    if not expected.is_floating_point():
-        return float((expected != got).double().mean())
-    wide, found = expected.double(), got.double()
-    finite = torch.isfinite(wide)
-    both_nan = torch.isnan(wide) & torch.isnan(found)
-    same = torch.where(finite, torch.isfinite(found), (wide == found) | both_nan)
-    if not bool(same.all()):
-        return float("inf")
-    wide, found = wide[finite], found[finite]
-    if wide.numel() == 0:
-        return 0.0
-    return float((wide - found).abs().max() / wide.abs().max().clamp_min(_TINY))

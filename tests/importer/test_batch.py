@@ -15,10 +15,12 @@ from torch import Tensor
 from core.errors import ModelImportError
 from core.tensor import TensorSpec
 from engine.importer.batch import guess_batch, without_batch_symbol
+from engine.importer.compare import relative_error
+from engine.importer.double import in_double
 from engine.importer.examples import find_example
 from engine.importer.pipeline import Study, study_batch, verify_elsewhere
 from engine.importer.reference import Reference, open_reference
-from engine.importer.verify import Subject, in_double, relative_error
+from engine.importer.verify import Subject
 from engine.onnx import lower
 from engine.passes import run_passes
 from engine.specialise import interpret, specialise

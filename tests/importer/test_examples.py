@@ -9,8 +9,9 @@ import torch
 from core.errors import InvalidRequest, ModelImportError
 from core.graph import Operator, OpGraph
 from core.tensor import Dim, TensorSpec
-from engine.importer.examples import Example, check_memory, find_example, shape_candidates
+from engine.importer.examples import Example, check_memory, find_example
 from engine.importer.reference import ReferenceFailed
+from engine.importer.shapes import shape_candidates
 
 
 def template(dtype: str = "FP32", **inputs: Sequence[Dim]) -> OpGraph:

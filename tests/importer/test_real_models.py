@@ -12,7 +12,7 @@ import torch
 
 from core.tensor import TensorSpec
 from engine.importer.artefact import Artefact, load_artefact
-from engine.importer.verify import relative_error
+from engine.importer.compare import relative_error
 from engine.ops.dtypes import spec_of
 from engine.specialise import interpret, specialise
 from tests.importer.running import imported
