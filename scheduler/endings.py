@@ -9,104 +9,118 @@ Two connected endings that share no unit share no edge either, so
 
 and both limits prune while the sets are built. The connected endings of S + {t} follow from
 those of S: the ones that t does not read from, and t joined with disjoint ones that it reads.
+
+With ``single_root``, a group has one source only. Then it is that source with everything in S
+that follows from it, and there are far fewer endings. The paper defines groups as here; its
+authors' code restricts them so, and the counts of Table 1 come from that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from core.errors import SearchTooLarge
 from scheduler.dag import Dag, bits
+from scheduler.matching import width
 
 MAX_STATES = 200_000
 
 
+@dataclass(frozen=True, slots=True)
+class Pruning:
+    """Which endings count (IOS, section 4.3); None means no limit."""
+
+    max_group_ops: int | None = 3  # r
+    max_groups: int | None = 8  # s
+    single_root: bool = False
+
+
 class Endings:
-    """States and endings of one block under the pruning limits.
+    """States and endings of one block.
 
     A *state* is a set of units closed under predecessors: what is left to schedule after some
-    last stages were taken away. ``states`` lists them by increasing size, the empty one first.
+    last stages were taken away.
     """
 
-    def __init__(
-        self,
-        dag: Dag,
-        max_group_ops: int | None,
-        max_groups: int | None,
-        single_root: bool = False,
-    ) -> None:
+    def __init__(self, dag: Dag, pruning: Pruning) -> None:
+        """Enumerate the states.
+
+        Raises:
+            SearchTooLarge: there are more than ``MAX_STATES``.
+        """
         self._dag = dag
-        self._max_group_ops = len(dag) if max_group_ops is None else max_group_ops
-        self._max_groups = len(dag) if max_groups is None else max_groups
-        self._single_root = single_root
-        self._groups: dict[int, list[int]] = {0: []}
+        self._max_group_ops = pruning.max_group_ops or len(dag)
+        self._max_groups = pruning.max_groups or len(dag)
+        self._limit_can_bind = self._max_groups < width(dag)  # groups of a stage are unordered
+        self._single_root = pruning.single_root
+        self._connected: dict[int, list[int]] = {0: []}  # state -> its connected endings
+        self._groups: dict[int, tuple[int, ...]] = {0: ()}  # ending -> its groups
         self._enumerate_states()
 
     @property
-    def states(self) -> Iterator[int]:
-        """All states, smaller sets first."""
-        return iter(self._groups)
+    def everything(self) -> int:
+        """The set of all units: the state to schedule."""
+        return self._dag.everything
+
+    @property
+    def states(self) -> Collection[int]:
+        """All states, smaller sets first, the empty one at the very first."""
+        return self._connected.keys()
 
     def of(self, state: int) -> list[int]:
         """All endings of ``state`` within the limits, each once."""
-        by_groups = [[0]]  # by_groups[k]: unions of k disjoint groups
-        for group in self._groups[state]:
-            if len(by_groups) <= self._max_groups:
-                by_groups.append([])
-            for k in range(len(by_groups) - 1, 0, -1):
-                by_groups[k] += [union | group for union in by_groups[k - 1] if not union & group]
-        return [union for unions in by_groups[1:] for union in unions]
+        groups_of, most = self._groups, self._max_groups
+        found = [0]
+        for group in self._connected[state]:
+            if self._limit_can_bind:
+                larger = [
+                    union | group
+                    for union in found
+                    if not union & group and len(groups_of[union]) < most
+                ]
+            else:
+                larger = [union | group for union in found if not union & group]
+            for ending in [ending for ending in larger if ending not in groups_of]:
+                groups_of[ending] = (*groups_of[ending ^ group], group)
+            found += larger
+        return found[1:]
 
     def groups(self, ending: int) -> tuple[int, ...]:
-        """The connected components of an ending, by lowest unit."""
-        found = []
-        while ending:
-            group = self._component(ending, ending & -ending)
-            found.append(group)
-            ending ^= group
-        return tuple(found)
-
-    def _component(self, within: int, seed: int) -> int:
-        """The connected component of ``within`` that contains ``seed``."""
-        before, after = self._dag.before, self._dag.after
-        component = frontier = seed
-        while frontier:
-            low = frontier & -frontier
-            unit = low.bit_length() - 1
-            fresh = (before[unit] | after[unit]) & within & ~component
-            component |= fresh
-            frontier = (frontier ^ low) | fresh
-        return component
+        """The groups of an ending that ``of`` has listed."""
+        return self._groups[ending]
 
     def _enumerate_states(self) -> None:
         """Breadth first from the empty state, one unit at a time."""
-        before, n = self._dag.before, len(self._dag)
+        units = [(unit, 1 << unit, reads) for unit, reads in enumerate(self._dag.before)]
         layer = [0]
         while layer:
             larger: list[int] = []
             for state in layer:
-                for unit in range(n):
-                    added = 1 << unit
-                    if state & added or before[unit] & ~state or state | added in self._groups:
+                for unit, added, reads in units:
+                    if state & added or state & reads != reads:
                         continue
-                    self._groups[state | added] = self._connected_endings(state, unit)
-                    larger.append(state | added)
-            if len(self._groups) > MAX_STATES:
-                raise SearchTooLarge(n, (layer[0]).bit_count())
+                    if state | added not in self._connected:
+                        self._connected[state | added] = self._connected_endings(state, unit)
+                        larger.append(state | added)
+            if len(self._connected) > MAX_STATES:
+                raise SearchTooLarge(len(self._dag), layer[0].bit_count())
             layer = larger
 
     def _connected_endings(self, state: int, unit: int) -> list[int]:
         """Connected endings of ``state`` with ``unit`` added, ``unit`` being a sink there."""
         added, reads = 1 << unit, self._dag.before[unit]
-        kept = [group for group in self._groups[state] if not group & reads]
+        kept: list[int] = []
         joined = [added]
-        for group in self._groups[state]:
-            if group & reads:
-                joined += [
-                    union | group
-                    for union in joined
-                    if not union & group and (union | group).bit_count() <= self._max_group_ops
-                ]
+        for group in self._connected[state]:
+            if not group & reads:
+                kept.append(group)
+                continue
+            joined += [
+                union | group
+                for union in joined
+                if not union & group and (union | group).bit_count() <= self._max_group_ops
+            ]
         if self._single_root:
             joined = [group for group in joined if self._has_single_root(group)]
         return kept + joined

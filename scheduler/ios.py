@@ -8,42 +8,82 @@ are visited by increasing size, so that cost[S - E] is known when S needs it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
+from core.schedule import Stage
+from scheduler.blocks import Units
+from scheduler.counts import SearchCounts
 from scheduler.endings import Endings
+from scheduler.problem import Problem
+from scheduler.stages import StageTable, Strategies
 
 
-def find_schedule(endings: Endings, latency_us: Mapping[int, float], everything: int) -> list[int]:
-    """Return the fastest list of stages, first stage first, each as the set of its units.
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The optimum of one block."""
+
+    endings: tuple[int, ...]  # the stages as sets of units, first stage first
+    counts: SearchCounts
+
+
+def find_schedule(endings: Endings, latency_us: Mapping[int, float]) -> Solution:
+    """Return the fastest list of stages of one block.
 
     For every set S of unscheduled units, tries each ending E of S as the last stage:
 
-        cost[S] = min over E of  cost[S - E] + latency[E],    cost[{}] = 0
+        cost[S] = min over E of  cost[S - E] + latency[E],      cost[{}] = 0
 
     Args:
         endings: states of the block, and the endings of each within the pruning limits.
-        latency_us: latency of an ending as a stage; asked once for each (S, E).
-        everything: the set of all units of the block.
+        latency_us: latency of an ending as a stage, in microseconds.
 
     Cost: O((n/d + 1)^(2d)) pairs (S, E) without pruning, d the width of the block, and
     O((n/d + 1)^d (r + 1)^s) with it (IOS, sections 4.2 and 4.3).
     """
     cost = {0: 0.0}
+    transitions = 0
     for S in endings.states:
         if S:
-            cost[S] = min([cost[S ^ E] + latency_us[E] for E in endings.of(S)])
-    return _last_stages(endings, latency_us, cost, everything)
+            last = endings.of(S)
+            cost[S] = min([cost[S ^ E] + latency_us[E] for E in last])
+            transitions += len(last)
+    choices = tuple(_last_stages(endings, latency_us, cost))
+    return Solution(choices[::-1], SearchCounts(states=len(cost), transitions=transitions))
 
 
 def _last_stages(
-    endings: Endings, latency_us: Mapping[int, float], cost: Mapping[int, float], state: int
-) -> list[int]:
-    """Read the choices back from the costs (IOS, Algorithm 1, lines 6-11)."""
-    stages: list[int] = []
-    while state:
-        choice = next(
-            E for E in endings.of(state) if cost[state ^ E] + latency_us[E] == cost[state]
-        )
-        stages.insert(0, choice)
-        state ^= choice
-    return stages
+    endings: Endings, latency_us: Mapping[int, float], cost: Mapping[int, float]
+) -> Iterator[int]:
+    """Read the choices back from the costs, last stage first (Algorithm 1, lines 6-11)."""
+    S = endings.everything
+    while S:
+        choice = next(E for E in endings.of(S) if cost[S ^ E] + latency_us[E] == cost[S])
+        yield choice
+        S ^= choice
+
+
+def plan_exhaustively(problem: Problem, strategies: Strategies) -> tuple[list[Stage], SearchCounts]:
+    """The optimum of each block, one after the other; equal blocks are solved once."""
+    stages: list[Stage] = []
+    counts = SearchCounts()
+    solved: dict[str, tuple[Units, list[Stage], SearchCounts]] = {}
+    for block, signature in problem.blocks():
+        if signature not in solved:
+            space = problem.open(block, strategies)
+            table = StageTable(space, problem.memo)
+            solution = find_schedule(space.endings, table)
+            found = [table.stage(ending) for ending in solution.endings]
+            solved[signature] = block, found, solution.counts
+            counts = counts.with_block(solution.counts)
+        else:
+            counts = counts.with_repeated(solved[signature][2])
+        first, found, _ = solved[signature]
+        stages += [rename(stage, dict(zip(first, block, strict=True))) for stage in found]
+    return stages, counts
+
+
+def rename(stage: Stage, units: Mapping[int, int]) -> Stage:
+    """The same stage on other units."""
+    groups = tuple(tuple(units[unit] for unit in group) for group in stage.groups)
+    return replace(stage, groups=groups)

@@ -1,4 +1,4 @@
-"""From stages to a stream plan: launch order, streams, barriers.
+"""From stages to a stream plan: launch order, streams, barriers or events.
 
     stages  [ (a) (b c) ] [ (d) ]   ──>   b(s0) c(s0) a(s1) | d(s0)       | = barrier
 
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from core.plan import MAX_STREAMS, Launch, StreamPlan, verify_plan
 from core.schedule import Stage
+from scheduler.streams import plan_with_events
 
 
 def lower_stages(
@@ -19,30 +20,37 @@ def lower_stages(
     predecessors: Sequence[Sequence[int]],
     unit_latency_us: Sequence[float] | None = None,
     max_streams: int = MAX_STREAMS,
+    barriers: bool = True,
 ) -> StreamPlan:
-    """Lower stages to a plan with a barrier between stages.
+    """Lower stages to a plan.
 
     Args:
         stages: together they hold each unit once, in an order that respects every edge.
         predecessors: for each unit, the units it reads from.
         unit_latency_us: decides which groups are long; without it, the number of units does.
         max_streams: groups beyond this number share streams, the least loaded one first.
+        barriers: whether a stage waits for the whole stage before it, as it was measured. If
+            not, each unit waits for what it reads only, by the fewest events.
 
     Raises:
         InvalidArtefact: the stages do not respect an edge.
     """
     launches: list[Launch] = []
-    barriers: list[int] = []
+    positions: list[int] = []
     previous_streams = 1
     for stage in stages:
         streams = _streams(stage, unit_latency_us, max_streams)
         if launches and max(previous_streams, len(streams)) > 1:
-            barriers.append(len(launches))
+            positions.append(len(launches))
         for number, units in enumerate(streams):
             launches += [Launch(unit, number) for unit in units]
         previous_streams = len(streams)
+    if not barriers:
+        order = [launch.unit for launch in launches]
+        stream_of = {launch.unit: launch.stream for launch in launches}
+        return plan_with_events(order, stream_of, predecessors)
     width = 1 + max((launch.stream for launch in launches), default=0)
-    plan = StreamPlan(tuple(launches), width, tuple(barriers))
+    plan = StreamPlan(tuple(launches), width, tuple(positions))
     verify_plan(plan, predecessors)
     return plan
 

@@ -8,7 +8,18 @@ from dataclasses import dataclass, fields
 from core.errors import InvalidRequest
 from core.plan import MAX_STREAMS
 
-PLANNERS = ("sequential", "ios")
+PLANNERS = (
+    "sequential",
+    "greedy",
+    "rammer",
+    "ios-merge",
+    "ios-parallel",
+    "ios",
+    "lazy-ios",
+    "lios",
+    "opara",
+    "nimble",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +30,11 @@ class PlannerOptions:
     max_group_ops: int | None = 3  # r: units in one group; None = no limit
     max_groups: int | None = 8  # s: groups in one stage; None = no limit
     single_root: bool = False  # groups with one source only, as in the code of the IOS authors
-    max_block_ops: int | None = 40  # larger blocks are split; None = the whole graph is one block
+    max_block_ops: int | None = 40  # larger blocks are split; None = the graph is one block
     max_streams: int = MAX_STREAMS
+    barriers: bool = True  # between stages, as they are measured; else only the events edges need
+    gap: float = 0.0  # lazy-ios stops when it has proved to be this close to the optimum
+    time_budget_s: float | None = None  # lazy-ios stops after this time with the gap it has proved
 
     def __post_init__(self) -> None:
         if self.planner not in PLANNERS:
@@ -30,20 +44,26 @@ class PlannerOptions:
                 raise InvalidRequest("the limits of a planner must be at least 1")
         if not 1 <= self.max_streams <= MAX_STREAMS:
             raise InvalidRequest(f"a plan has 1 to {MAX_STREAMS} streams, not {self.max_streams}")
+        if not 0 <= self.gap < float("inf"):
+            raise InvalidRequest("the gap of a planner is a fraction, 0.01 for 1 %")
+        if self.time_budget_s is not None and not self.time_budget_s > 0:
+            raise InvalidRequest("the time budget of a planner must be positive")
 
     @property
     def text(self) -> str:
-        """Canonical text, e.g. ``ios(r=3,s=8)``; what is at its default is left out."""
-        if self.planner == "sequential":
-            return self.planner
-        parts = [f"r={_limit(self.max_group_ops)}", f"s={_limit(self.max_groups)}"]
-        if self.single_root:
-            parts.append("single_root")
+        """Canonical text, e.g. ``ios(r=3,s=8)``; what does not matter or is at its default
+        is left out.
+        """
+        parts = []
+        if "ios" in self.planner and self.planner != "lios":
+            parts += [f"r={_number(self.max_group_ops)}", f"s={_number(self.max_groups)}"]
+            parts += ["single_root"] if self.single_root else []
+        parts += [] if self.barriers else ["no_barriers"]
         for option in fields(self):
             value = getattr(self, option.name)
-            if option.name in ("max_block_ops", "max_streams") and value != option.default:
-                parts.append(f"{option.name}={_limit(value)}")
-        return f"{self.planner}({','.join(parts)})"
+            if option.name in _LATER and value != option.default:
+                parts.append(f"{option.name}={_number(value)}")
+        return f"{self.planner}({','.join(parts)})" if parts else self.planner
 
     @staticmethod
     def parse(text: str) -> PlannerOptions:
@@ -55,24 +75,30 @@ class PlannerOptions:
         match = re.fullmatch(r"([a-z-]+)(?:\((.*)\))?", text.strip())
         if match is None:
             raise InvalidRequest(f"not a planner: {text!r}; write e.g. ios(r=3,s=8)")
-        values: dict[str, int | bool | None] = {}
+        values: dict[str, int | float | bool | None] = {}
         for part in filter(None, (match[2] or "").split(",")):
             name, _, value = part.strip().partition("=")
             name = {"r": "max_group_ops", "s": "max_groups"}.get(name, name)
             if name == "single_root" and not value:
                 values[name] = True
-            elif name in _LIMITS and value == "none":
+            elif name == "no_barriers" and not value:
+                values["barriers"] = False
+            elif name in _OPTIONAL and value == "none":
                 values[name] = None
-            elif name in _NUMBERS and value.isdigit():
+            elif name in _WHOLE and re.fullmatch(r"[0-9]{1,9}", value):
                 values[name] = int(value)
+            elif name in _REAL and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value):
+                values[name] = float(value)
             else:
                 raise InvalidRequest(f"planner {text!r}: cannot read the option {part!r}")
         return PlannerOptions(match[1], **values)  # type: ignore[arg-type]
 
 
-_LIMITS = ("max_group_ops", "max_groups", "max_block_ops")
-_NUMBERS = (*_LIMITS, "max_streams")
+_OPTIONAL = ("max_group_ops", "max_groups", "max_block_ops")
+_WHOLE = (*_OPTIONAL, "max_streams")
+_REAL = ("gap", "time_budget_s")
+_LATER = ("max_block_ops", "max_streams", *_REAL)
 
 
-def _limit(value: int | None) -> str:
-    return "none" if value is None else str(value)
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.9f}".rstrip("0").rstrip(".")

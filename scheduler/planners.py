@@ -1,38 +1,47 @@
 """Entry points: make a plan, or say beforehand which stages will be measured for it.
 
-graph ──split_blocks──> blocks ──find_schedule──> stages ──lower_stages──> StreamPlan
-                           └── equal blocks are solved once
+graph ──> planner ──stages──> lower_stages  ──┐
+             └──────streams─> lower_streams ──┴──> StreamPlan
 """
 
 from __future__ import annotations
 
+import gc
+import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from core.graph import OpGraph
 from core.plan import StreamPlan, sequential_plan
 from core.schedule import Stage
-from scheduler.blocks import split_blocks
-from scheduler.cost import MergeRule, StageCost
+from scheduler.cost import DeviceFacts, StageCost
+from scheduler.counts import SearchCounts
 from scheduler.dag import Dag
-from scheduler.endings import Endings
-from scheduler.ios import find_schedule
+from scheduler.ios import plan_exhaustively
+from scheduler.lazy import Budget, plan_lazily
+from scheduler.lios import lios
 from scheduler.lowering import lower_stages
+from scheduler.matching import width
+from scheduler.nimble import nimble
+from scheduler.opara import opara
 from scheduler.options import PlannerOptions
-from scheduler.signature import block_signature
-from scheduler.stages import StageMemo, StageTable
+from scheduler.problem import Problem
+from scheduler.stages import StageMemo, Strategies
+from scheduler.streams import StreamSchedule, lower_streams, makespan_us
 from scheduler.units import UnitGraph, as_units
+from scheduler.waves import greedy, rammer
 
 
 @dataclass(frozen=True, slots=True)
-class SearchCounts:
-    """How much a search looked at. Sums over the distinct blocks."""
+class Found:
+    """What a planner answers: stages, or streams where it knows no stages."""
 
-    operators: int
-    states: int = 0
-    transitions: int = 0  # pairs (S, E), IOS section 4.2
-    stages_measured: int = 0  # distinct stages asked from the cost
+    stages: tuple[Stage, ...] = ()
+    streams: StreamSchedule | None = None
+    counts: SearchCounts = field(default_factory=SearchCounts)
+    gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,54 +50,66 @@ class Planned:
 
     stages: tuple[Stage, ...]  # empty for planners that make stream plans without stages
     plan: StreamPlan
-    predicted_us: float
+    predicted_us: float  # sum of the stages; without stages, as if units never disturbed each other
     counts: SearchCounts
-    search_seconds: float  # without the time spent measuring
+    search_seconds: float  # CPU time of this process, so without measuring elsewhere
+    gap: float | None = None  # proved distance to the optimum within the limits; None: no claim
+    streams: StreamSchedule | None = None  # as the planner wants them, before they are folded
 
 
 def plan(
     graph: OpGraph | UnitGraph,
     cost: StageCost,
     options: PlannerOptions,
-    merge: MergeRule | None = None,
+    facts: DeviceFacts | None = None,
 ) -> Planned:
     """Plan a static graph.
 
     Raises:
         SearchTooLarge: a block has too many states for the exact search.
     """
-    started = time.perf_counter()
+    started = time.process_time()
     units = as_units(graph)
-    search = _Search(units, StageMemo(cost), options, merge)
-    stages = search.sequential() if options.planner == "sequential" else search.ios()
-    lowered = _lower(units, stages, options)
-    return Planned(
-        stages=tuple(stages),
-        plan=lowered,
-        predicted_us=sum(stage.latency_us or 0.0 for stage in stages),
-        counts=search.counts(),
-        search_seconds=time.perf_counter() - started - search.memo.asking_seconds,
+    problem = Problem(units, StageMemo(cost), options, facts or DeviceFacts())
+    with _no_garbage_collection():
+        found = _PLANNERS[options.planner](problem)
+    counts = replace(
+        found.counts,
+        operators=len(units),
+        width=width(Dag.of(units.predecessors)),
+        stages_measured=len(problem.memo.latency_us),
     )
+    lowered, predicted_us = _lower(problem, found)
+    seconds = time.process_time() - started
+    return Planned(found.stages, lowered, predicted_us, counts, seconds, found.gap, found.streams)
 
 
 def stages_to_measure(
-    graph: OpGraph | UnitGraph, options: PlannerOptions, merge: MergeRule | None = None
+    graph: OpGraph | UnitGraph, options: PlannerOptions, facts: DeviceFacts | None = None
 ) -> list[Stage]:
-    """The stages whose latency ``plan`` will ask for: one per distinct signature."""
-    units = as_units(graph)
+    """Stages whose latency ``plan`` is certain to ask for, one per distinct signature.
+
+    For lazy-ios and rammer, what else is asked depends on the answers; for the others it is all.
+    """
     recorder = _Recorder()
-    search = _Search(units, StageMemo(recorder), options, merge)
-    if options.planner == "sequential":
-        search.sequential()
+    problem = Problem(as_units(graph), StageMemo(recorder), options, facts or DeviceFacts())
+    if options.planner in ("lazy-ios", "rammer"):
+        problem.unit_latencies_us()
     else:
-        search.ask_for_every_stage()
+        _PLANNERS[options.planner](problem)
     return recorder.asked
 
 
-def _lower(units: UnitGraph, stages: Sequence[Stage], options: PlannerOptions) -> StreamPlan:
-    if options.planner == "sequential":
-        return sequential_plan(len(units))
-    return lower_stages(stages, units.predecessors, max_streams=options.max_streams)
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Searches make millions of small objects and no cycles; looking for some costs a fifth."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class _Recorder:
@@ -102,80 +123,80 @@ class _Recorder:
         return 1.0
 
 
-class _Search:
-    """One search over one graph: the blocks, and the stage latencies they share."""
+def _lower(problem: Problem, found: Found) -> tuple[StreamPlan, float]:
+    """The stream plan, and its predicted latency."""
+    predecessors, options = problem.units.predecessors, problem.options
+    if found.streams is not None:
+        lowered = lower_streams(found.streams, predecessors, options.max_streams)
+        return lowered, makespan_us(lowered, problem.unit_latencies_us())
+    predicted_us = sum(stage.latency_us or 0.0 for stage in found.stages)
+    if options.planner == "sequential":
+        return sequential_plan(len(problem.units)), predicted_us
+    latency_us = problem.known_unit_latencies_us()
+    return (
+        lower_stages(found.stages, predecessors, latency_us, options.max_streams, options.barriers),
+        predicted_us,
+    )
 
-    def __init__(
-        self,
-        units: UnitGraph,
-        memo: StageMemo,
-        options: PlannerOptions,
-        merge: MergeRule | None,
-    ) -> None:
-        self.memo = memo
-        self._units = units
-        self._options = options
-        self._merge = merge
-        self._states = 0
-        self._transitions = 0
 
-    def sequential(self) -> list[Stage]:
-        """Each unit alone, in the order of the graph."""
-        stages: list[Stage] = []
-        for unit in range(len(self._units)):
-            _, table = self._open((unit,))
-            stages.append(table.stage(1))
-        return stages
+def _sequential(problem: Problem) -> Found:
+    return Found(tuple(problem.stage([[unit]]) for unit in range(len(problem.units))))
 
-    def ios(self) -> list[Stage]:
-        """The exact optimum of each block."""
-        stages: list[Stage] = []
-        solved: dict[str, list[int]] = {}
-        for block in split_blocks(self._units, self._options.max_block_ops):
-            endings, table = self._open(block)
-            text = block_signature(self._units.restrict(block))
-            if text not in solved:
-                solved[text] = find_schedule(endings, table, (1 << len(block)) - 1)
-                self._count(endings)
-            stages += [table.stage(ending) for ending in solved[text]]
-        return stages
 
-    def ask_for_every_stage(self) -> None:
-        """Ask the cost for each stage that ``ios`` would ask for."""
-        for endings, table in self._distinct_blocks():
-            for state in endings.states:
-                for ending in endings.of(state):
-                    table[ending]
+def _greedy(problem: Problem) -> Found:
+    return Found(tuple(greedy(problem)))
 
-    def counts(self) -> SearchCounts:
-        """What was looked at so far."""
-        return SearchCounts(
-            operators=len(self._units),
-            states=self._states,
-            transitions=self._transitions,
-            stages_measured=len(self.memo.latency_us),
-        )
 
-    def _distinct_blocks(self) -> Iterator[tuple[Endings, StageTable]]:
-        seen: set[str] = set()
-        for block in split_blocks(self._units, self._options.max_block_ops):
-            text = block_signature(self._units.restrict(block))
-            if text not in seen:
-                seen.add(text)
-                yield self._open(block)
+def _rammer(problem: Problem) -> Found:
+    return Found(tuple(rammer(problem)))
 
-    def _open(self, block: Sequence[int]) -> tuple[Endings, StageTable]:
-        local = self._units.restrict(block)
-        options = self._options
-        endings = Endings(
-            Dag.of(local.predecessors),
-            options.max_group_ops,
-            options.max_groups,
-            options.single_root,
-        )
-        return endings, StageTable(endings, local, block, self.memo, self._merge)
 
-    def _count(self, endings: Endings) -> None:
-        states = list(endings.states)
-        self._states += len(states)
-        self._transitions += sum(len(endings.of(state)) for state in states)
+def _ios(problem: Problem) -> Found:
+    return _exhaustive(problem, Strategies(merge=problem.facts.merge))
+
+
+def _ios_parallel(problem: Problem) -> Found:
+    return _exhaustive(problem, Strategies())
+
+
+def _ios_merge(problem: Problem) -> Found:
+    return _exhaustive(problem, Strategies(concurrent=False, merge=problem.facts.merge))
+
+
+def _exhaustive(problem: Problem, strategies: Strategies) -> Found:
+    stages, counts = plan_exhaustively(problem, strategies)
+    return Found(tuple(stages), counts=counts, gap=0.0)
+
+
+def _lazy_ios(problem: Problem) -> Found:
+    seconds = problem.options.time_budget_s
+    deadline = time.monotonic() + (math.inf if seconds is None else seconds)
+    budget = Budget(problem.options.gap, deadline)
+    stages, counts = plan_lazily(problem, budget)
+    return Found(tuple(stages), counts=counts, gap=budget.proved_gap)
+
+
+def _lios(problem: Problem) -> Found:
+    return Found(streams=lios(problem))
+
+
+def _opara(problem: Problem) -> Found:
+    return Found(streams=opara(problem))
+
+
+def _nimble(problem: Problem) -> Found:
+    return Found(streams=nimble(problem))
+
+
+_PLANNERS: Mapping[str, Callable[[Problem], Found]] = {
+    "sequential": _sequential,
+    "greedy": _greedy,
+    "rammer": _rammer,
+    "ios-merge": _ios_merge,
+    "ios-parallel": _ios_parallel,
+    "ios": _ios,
+    "lazy-ios": _lazy_ios,
+    "lios": _lios,
+    "opara": _opara,
+    "nimble": _nimble,
+}

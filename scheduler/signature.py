@@ -6,7 +6,7 @@ Two equal stages may in rare cases (equal groups that share inputs crosswise) ge
 signatures: that costs one measurement more, never a wrong one.
 
     stage_signature(graph, stage)   the hash that measurements are stored under
-    StageKeys                       the same equality, much cheaper, during one search
+    StageKeys                       the same equality, much cheaper, for one block in a search
 """
 
 from __future__ import annotations
@@ -14,19 +14,25 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
+from itertools import chain
+from operator import itemgetter
 
 from core.graph import OpGraph
 from core.schedule import Stage, Strategy
+from scheduler.dag import bits
 from scheduler.units import Operand, UnitGraph, as_units
 
-Group = tuple[int, ...]
-StageKey = tuple[Strategy, tuple[int, ...], tuple[int, ...]]
+StageKey = tuple[int, ...]
+"""Numbers of the groups' texts, a negative mark of the strategy, then which reads are shared."""
+
+_MARKS: dict[Strategy, int] = {"concurrent": -1, "merge": -2}
 
 
 def stage_signature(graph: OpGraph | UnitGraph, stage: Stage) -> str:
     """Stable identifier of what running ``stage`` means to the device: 32 hex characters."""
     units = as_units(graph)
-    described = sorted((describe(units, group) for group in stage.groups), key=lambda d: d[0])
+    by_unit = sorted(stage.groups, key=min)
+    described = sorted([describe(units, group) for group in by_unit], key=itemgetter(0))
     texts = [text for text, _ in described]
     wiring = _sharing([reads for _, reads in described])
     document = json.dumps([stage.strategy, texts, wiring])
@@ -55,46 +61,55 @@ def describe(graph: UnitGraph, group: Iterable[int]) -> tuple[str, tuple[Operand
     return json.dumps(parts, separators=(",", ":")), tuple(outside)
 
 
-def _sharing(reads: Sequence[tuple[Operand, ...]]) -> tuple[int, ...]:
-    """Which outside values several groups read: empty if none, else one number for each read."""
-    numbers: dict[Operand, int] = {}
-    wiring = [numbers.setdefault(value, len(numbers)) for row in reads for value in row]
-    return () if len(numbers) == len(wiring) else tuple(wiring)
+def _sharing(reads: Iterable[Iterable[Operand]]) -> tuple[int, ...]:
+    """For each outside value that is read, where in the stage it is read first.
+
+    Empty if no value is read by several groups.
+    """
+    values = list(chain.from_iterable(reads))
+    return tuple(map(values.index, values)) if len(set(values)) < len(values) else ()
 
 
 class StageKeys:
-    """Keys of the stages of one block.
+    """Keys of the stages of one block, whose groups are given as sets of its units.
 
-    Keys of two blocks that share ``numbers`` are equal if and only if the signatures are.
+    Keys of blocks that share ``numbers`` are equal if and only if the signatures are.
     """
 
     def __init__(self, block: UnitGraph, numbers: dict[str, int]) -> None:
+        self._described = _Descriptions(block, numbers)
+
+    def key(self, groups: Sequence[int], strategy: Strategy = "concurrent") -> StageKey:
+        """The key of one stage."""
+        described = self._described
+        mark = _MARKS[strategy]
+        if len(groups) == 1:
+            return described[groups[0]][0], mark
+        parts = [described[group] for group in groups]
+        parts.sort()  # by number, then by lowest unit, which no two groups share
+        numbers: list[int] = []
+        values: list[int] = []
+        for number, _, reads in parts:
+            numbers.append(number)
+            values += reads
+        numbers.append(mark)
+        if len(set(values)) < len(values):
+            numbers += map(values.index, values)
+        return tuple(numbers)
+
+
+class _Descriptions(dict[int, tuple[int, int, tuple[int, ...]]]):
+    """Group -> number of its text, its lowest unit, and the outside values it reads."""
+
+    def __init__(self, block: UnitGraph, numbers: dict[str, int]) -> None:
+        super().__init__()
         self._block = block
         self._numbers = numbers
-        self._groups: dict[Group, tuple[int, tuple[Operand, ...]]] = {}
+        self._values: dict[Operand, int] = {}
 
-    def key(self, groups: Sequence[Group], strategy: Strategy = "concurrent") -> StageKey:
-        """The key of a stage of this block."""
-        known = self._groups
-        try:
-            described = [known[group] for group in groups]
-        except KeyError:
-            described = [self._describe(group) for group in groups]
-        if len(described) == 1:
-            return strategy, (described[0][0],), ()
-        described.sort(key=_number)
-        return (
-            strategy,
-            tuple([number for number, _ in described]),
-            _sharing([reads for _, reads in described]),
-        )
-
-    def _describe(self, group: Group) -> tuple[int, tuple[Operand, ...]]:
-        text, reads = describe(self._block, group)
+    def __missing__(self, group: int) -> tuple[int, int, tuple[int, ...]]:
+        text, reads = describe(self._block, bits(group))
         number = self._numbers.setdefault(text, len(self._numbers))
-        self._groups[group] = number, reads
-        return number, reads
-
-
-def _number(described: tuple[int, tuple[Operand, ...]]) -> int:
-    return described[0]
+        values = tuple([self._values.setdefault(value, len(self._values)) for value in reads])
+        self[group] = number, group & -group, values
+        return self[group]

@@ -1,25 +1,28 @@
-"""Latency of each ending as a stage: grouped, asked once per distinct stage, remembered.
+"""What each ending of a block can run as, and how long that takes.
 
-    ending (bit mask) ──groups──> Stage ──key known?──> StageMemo ──no──> StageCost
+    ending (bit mask) ──variants──> (strategy, groups) ──key, stage──> StageMemo ──new──> StageCost
 
-This is GenerateStage of IOS (Algorithm 1, lines 23-33): the better one of concurrent execution
-and, where the units can be merged, operator merge.
+StageTable is GenerateStage of IOS (Algorithm 1, lines 23-33): the better one of concurrent
+execution and, where the units can be merged, operator merge.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 from core.errors import WorkerFault
 from core.schedule import Stage, Strategy
-from scheduler.cost import MergeRule, StageCost
-from scheduler.dag import bits
+from scheduler.cost import MergeRule, RepeatableCost, StageCost
+from scheduler.dag import bits, mask_of
 from scheduler.endings import Endings
-from scheduler.signature import Group, StageKey, StageKeys
+from scheduler.signature import StageKey, StageKeys
 from scheduler.units import UnitGraph
+
+Variant = tuple[Strategy, tuple[int, ...]]
+"""One way to run an ending: a strategy and the groups, as sets of the block's units."""
 
 
 @dataclass(slots=True)
@@ -27,57 +30,132 @@ class StageMemo:
     """Stage latencies known in this search, shared by all blocks of a graph."""
 
     cost: StageCost
-    numbers: dict[str, int] = field(default_factory=dict)  # group texts, numbered
-    latency_us: dict[StageKey, float] = field(default_factory=dict)
-    asking_seconds: float = 0.0  # time spent in ``cost``
+    latency_us: dict[StageKey, float] = field(default_factory=dict)  # medians of the samples
+    samples_us: dict[StageKey, list[float]] = field(default_factory=dict)  # where several
+    group_numbers: dict[str, int] = field(default_factory=dict)  # for StageKeys
 
-    def ask(self, key: StageKey, stage: Callable[[], Stage]) -> float:
-        """The latency under ``key``; asks the cost if it is not known yet."""
-        latency = self.latency_us.get(key)
-        if latency is None:
-            described = stage()
-            started = time.perf_counter()
-            latency = self.cost.stage_latency_us(described)
-            self.asking_seconds += time.perf_counter() - started
-            if not 0 < latency < math.inf:
-                raise WorkerFault(f"a stage latency of {latency} us was measured: {described}")
-            self.latency_us[key] = latency
+    def ask(self, key: StageKey, stage: Stage) -> float:
+        """The latency of a stage whose key is not known yet."""
+        latency = _checked(self.cost.stage_latency_us(stage), stage)
+        self.latency_us[key] = latency
         return latency
 
+    def ask_again(self, key: StageKey, stage: Stage) -> float:
+        """The latency under ``key`` after one more measurement of it."""
+        assert isinstance(self.cost, RepeatableCost)
+        samples = self.samples_us.setdefault(key, [self.latency_us[key]])
+        samples.append(_checked(self.cost.measure_again_us(stage), stage))
+        self.latency_us[key] = median(samples)
+        return self.latency_us[key]
 
-class StageTable(dict[int, float]):
-    """Ending -> latency in microseconds, filled on first use."""
+
+def _checked(latency_us: float, stage: Stage) -> float:
+    if not 0 < latency_us < math.inf:
+        raise WorkerFault(f"a stage latency of {latency_us} us was measured: {stage}")
+    return latency_us
+
+
+@dataclass(frozen=True, slots=True)
+class Strategies:
+    """What a stage may be, besides a unit alone."""
+
+    concurrent: bool = True
+    merge: MergeRule | None = None
+
+
+class StageSpace:
+    """The variants of each ending of one block."""
 
     def __init__(
         self,
-        endings: Endings,
-        block: UnitGraph,
+        graph: UnitGraph,
         units: Sequence[int],
-        memo: StageMemo,
-        merge: MergeRule | None = None,
+        endings: Endings,
+        strategies: Strategies,
+        group_numbers: dict[str, int],
     ) -> None:
+        """Open the block that consists of ``units`` of the whole graph."""
+        self.endings = endings
+        self.keys = StageKeys(graph.restrict(units), group_numbers)
+        self._named = _Named(units)
+        self._concurrent = strategies.concurrent
+        self._mates = _mates(units, strategies.merge)
+        self.all_concurrent = strategies.concurrent and not any(self._mates)
+
+    def variants(self, ending: int) -> list[Variant]:
+        """The ways to run an ending; none if no allowed strategy can."""
+        alone = not ending & (ending - 1)
+        found: list[Variant] = []
+        if self._mates and not alone and self._mergeable(ending):
+            found.append(("merge", (ending,)))
+        if self._concurrent or alone:
+            found.append(("concurrent", self.endings.groups(ending)))
+        return found
+
+    def key(self, variant: Variant) -> StageKey:
+        """What makes two variants the same to the device, in this search."""
+        return self.keys.key(variant[1], variant[0])
+
+    def stage(self, variant: Variant, latency_us: float | None = None) -> Stage:
+        """The stage, in units of the whole graph."""
+        strategy, groups = variant
+        named = sorted([self._named[group] for group in groups])
+        return Stage(tuple(named), strategy, latency_us)
+
+    def _mergeable(self, ending: int) -> bool:
+        return all(not ending & ~(self._mates[unit] | 1 << unit) for unit in bits(ending))
+
+
+class _Named(dict[int, tuple[int, ...]]):
+    """Group -> its units in the whole graph."""
+
+    def __init__(self, units: Sequence[int]) -> None:
         super().__init__()
-        self._endings = endings
-        self._units = tuple(units)  # local index -> index in the whole graph
+        self._units = units
+
+    def __missing__(self, group: int) -> tuple[int, ...]:
+        self[group] = tuple(self._units[unit] for unit in bits(group))
+        return self[group]
+
+
+def _mates(units: Sequence[int], rule: MergeRule | None) -> tuple[int, ...]:
+    """For each unit of a block, the units it can be merged with."""
+    if rule is None:
+        return ()
+    return tuple(
+        mask_of(j for j, v in enumerate(units) if u != v and rule.can_merge(u, v)) for u in units
+    )
+
+
+class StageTable(dict[int, float]):
+    """Ending -> latency in microseconds of its best variant, filled on first use.
+
+    An ending that no strategy can run takes forever.
+    """
+
+    def __init__(self, space: StageSpace, memo: StageMemo) -> None:
+        super().__init__()
+        self._space = space
         self._memo = memo
-        self._keys = StageKeys(block, memo.numbers)
 
     def __missing__(self, ending: int) -> float:
-        groups = tuple([tuple(bits(group)) for group in self._endings.groups(ending)])
-        latency = self._memo.ask(self._keys.key(groups), lambda: self._stage(groups))
+        space = self._space
+        if space.all_concurrent:
+            latency = self._latency("concurrent", space.endings.groups(ending))
+        else:
+            latencies = [self._latency(*variant) for variant in space.variants(ending)]
+            latency = min(latencies, default=math.inf)
         self[ending] = latency
         return latency
 
     def stage(self, ending: int) -> Stage:
-        """The stage that ``ending`` runs as, in indices of the whole graph."""
-        groups = tuple([tuple(bits(group)) for group in self._endings.groups(ending)])
-        return self._stage(groups, self[ending])
+        """The best variant of an ending; a merge wins a tie (IOS, Algorithm 1, line 30)."""
+        best = min(self._space.variants(ending), key=lambda variant: self._latency(*variant))
+        return self._space.stage(best, self._latency(*best))
 
-    def _stage(
-        self,
-        groups: Sequence[Group],
-        latency_us: float | None = None,
-        strategy: Strategy = "concurrent",
-    ) -> Stage:
-        named = tuple(tuple(self._units[unit] for unit in group) for group in groups)
-        return Stage(named, strategy, latency_us)
+    def _latency(self, strategy: Strategy, groups: tuple[int, ...]) -> float:
+        key = self._space.keys.key(groups, strategy)
+        known = self._memo.latency_us.get(key)
+        if known is None:
+            known = self._memo.ask(key, self._space.stage((strategy, groups)))
+        return known

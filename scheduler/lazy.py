@@ -1,0 +1,158 @@
+"""lazy-ios: the optimum of IOS, measuring only the stages that could be on a best path.
+
+The dynamic program of ``scheduler/ios.py`` is a shortest path from the full set to the empty one
+whose edges are stages and whose weights are expensive to know. As LazySP does (Dellin and
+Srinivasa, ICAPS 2016): use lower bounds for what is not measured, find the shortest path, measure
+what is unmeasured on it, repeat. When the shortest path is fully measured, no other path can be
+shorter: it is the optimum, and only a small part of the stages was ever measured.
+
+    cost[S] <= min over E of cost[S - E] + bound[E]        held for all states, all the time
+
+Both sides only grow, so stale values stay valid and nothing is solved twice. A *descent* walks
+from the full set along the best endings, raises the bounds and costs it meets, and ends either
+with a path along which everything is exact, or with a higher cost of the full set (real-time
+dynamic programming; Barto, Bradtke and Singh 1995).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from core.schedule import Stage
+from scheduler.blocks import Units
+from scheduler.bound_table import BoundTable
+from scheduler.bounds import LatencyBounds
+from scheduler.counts import SearchCounts
+from scheduler.ios import rename
+from scheduler.problem import Problem
+from scheduler.stages import StageMemo, StageSpace, Strategies
+
+_ROUNDING = 1e-9  # relative; sums of the same latencies in another order
+
+
+class LazySearch:
+    """The search in one block. ``lower_us <= optimum <= upper_us`` at any time."""
+
+    def __init__(self, space: StageSpace, memo: StageMemo, bounds: LatencyBounds) -> None:
+        self._space = space
+        self._memo = memo
+        self._table = BoundTable(space, memo, bounds)
+        self._last = {state: space.endings.of(state) for state in space.endings.states if state}
+        self._cost = {0: 0.0}
+        for S in self._last:
+            self._cost[S] = min(self._values(S))
+        self.upper_us = math.inf
+        self.best: list[Stage] = []  # first stage first; its latencies sum up to ``upper_us``
+
+    @property
+    def counts(self) -> SearchCounts:
+        """Size of the block; its schedules are not counted."""
+        transitions = sum(map(len, self._last.values()))
+        return SearchCounts(states=len(self._cost), transitions=transitions)
+
+    @property
+    def lower_us(self) -> float:
+        """No schedule of the block is faster than this, if the bounds are right."""
+        lower = self._cost[self._space.endings.everything]
+        return min(lower, self.upper_us) / (1 + self._table.violation)
+
+    def run(self, enough: Callable[[float, float], bool]) -> None:
+        """Search until the best schedule is proved optimal, or ``enough(lower, upper)``."""
+        everything = self._space.endings.everything
+        while not (self.best and enough(self.lower_us, self.upper_us)):
+            path = self._descend()
+            shortest = sum(self._table[E] for E in path)
+            if shortest > self._cost[everything] * (1 + _ROUNDING):
+                continue  # what was seen on the way made another path the shortest
+            exact = all(self._table.measured(self._table.choose(E)) for E in path)
+            self._measure(path)
+            if exact:
+                return
+
+    def _descend(self) -> list[int]:
+        """Walk from the full set along best endings, raising bounds and costs; last stage first."""
+        S = self._space.endings.everything
+        path: list[int] = []
+        states: list[int] = []
+        while S:
+            E = self._best_ending(S)
+            path.append(E)
+            states.append(S)
+            S ^= E
+        for S in reversed(states):
+            self._cost[S] = max(self._cost[S], min(self._values(S)))
+        return path
+
+    def _best_ending(self, S: int) -> int:
+        """The best ending of a state, all that is measured considered."""
+        while True:
+            values = self._values(S)
+            cost = min(values)
+            E = self._last[S][values.index(cost)]
+            if not self._table.refresh(E):
+                self._cost[S] = max(self._cost[S], cost)
+                return E
+
+    def _values(self, S: int) -> list[float]:
+        """Lower bound of S for each of its endings."""
+        cost, table = self._cost, self._table
+        return [cost[S ^ E] + table[E] for E in self._last[S]]
+
+    def _measure(self, path: list[int]) -> None:
+        """Measure the stages of a path; keep it if it is the best so far."""
+        stages = []
+        for E in reversed(path):
+            variant = self._table.choose(E)
+            stages.append(self._space.stage(variant, self._table.measure(E, variant)))
+        total = sum(stage.latency_us or 0.0 for stage in stages)
+        if total < self.upper_us:
+            self.upper_us, self.best = total, stages
+
+
+@dataclass(slots=True)
+class Budget:
+    """When to stop: at a relative gap over the whole graph, or at a time."""
+
+    gap: float
+    deadline: float  # of time.monotonic()
+    lower_us: float = 0.0  # of the finished blocks
+    upper_us: float = 0.0
+
+    def enough(self, lower_us: float, upper_us: float) -> bool:
+        """Whether the block at hand may stop; slack that earlier blocks left unused is its own."""
+        lower, upper = self.lower_us + lower_us, self.upper_us + upper_us
+        return upper <= lower * (1 + self.gap) or time.monotonic() >= self.deadline
+
+    def close(self, lower_us: float, upper_us: float) -> None:
+        """Add a finished block."""
+        self.lower_us += lower_us
+        self.upper_us += upper_us
+
+    @property
+    def proved_gap(self) -> float:
+        """Relative distance of the plan to the best one possible, at most."""
+        return max(0.0, self.upper_us / self.lower_us - 1) if self.lower_us else 0.0
+
+
+def plan_lazily(problem: Problem, budget: Budget) -> tuple[list[Stage], SearchCounts]:
+    """The optimum of each block, or a schedule within the budget's gap of it."""
+    strategies = Strategies(merge=problem.facts.merge)
+    alone_us = problem.unit_latencies_us()
+    stages: list[Stage] = []
+    counts = SearchCounts()
+    solved: dict[str, tuple[Units, LazySearch]] = {}
+    for block, signature in problem.blocks():
+        if signature not in solved:
+            space = problem.open(block, strategies)
+            bounds = LatencyBounds([alone_us[unit] for unit in block], block, problem.facts)
+            search = LazySearch(space, problem.memo, bounds)
+            search.run(budget.enough)
+            counts = counts.with_block(search.counts)
+            solved[signature] = block, search
+        first, search = solved[signature]
+        budget.close(search.lower_us, search.upper_us)
+        stages += [rename(stage, dict(zip(first, block, strict=True))) for stage in search.best]
+    return stages, counts

@@ -1,0 +1,67 @@
+"""What a planner works on: the units, what they cost, what is known, what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from core.schedule import Stage
+from scheduler.blocks import Units, split_blocks
+from scheduler.cost import DeviceFacts
+from scheduler.dag import Dag, mask_of
+from scheduler.endings import Endings, Pruning
+from scheduler.options import PlannerOptions
+from scheduler.signature import StageKey, StageKeys, block_signature
+from scheduler.stages import StageMemo, StageSpace, Strategies
+from scheduler.units import UnitGraph
+
+
+class Problem:
+    """One graph to plan. Only the memo changes while it is planned."""
+
+    def __init__(
+        self, units: UnitGraph, memo: StageMemo, options: PlannerOptions, facts: DeviceFacts
+    ) -> None:
+        self.units = units
+        self.memo = memo
+        self.options = options
+        self.facts = facts
+        self._keys = StageKeys(units, memo.group_numbers)
+
+    def blocks(self) -> Iterator[tuple[Units, str]]:
+        """The blocks in order; blocks with equal signatures have the same solutions."""
+        for block in split_blocks(self.units, self.options.max_block_ops):
+            yield block, block_signature(self.units.restrict(block))
+
+    def open(self, block: Sequence[int], strategies: Strategies) -> StageSpace:
+        """The endings of a block and the stages they can run as.
+
+        Raises:
+            SearchTooLarge: the block has too many states.
+        """
+        options = self.options
+        pruning = Pruning(options.max_group_ops, options.max_groups, options.single_root)
+        endings = Endings(Dag.of(self.units.restrict(block).predecessors), pruning)
+        return StageSpace(self.units, block, endings, strategies, self.memo.group_numbers)
+
+    def stage(self, groups: Iterable[Iterable[int]]) -> Stage:
+        """A concurrent stage of units of the whole graph, with its latency."""
+        ordered = tuple(tuple(group) for group in groups)
+        key = self._key(ordered)
+        latency = self.memo.latency_us.get(key)
+        if latency is None:
+            latency = self.memo.ask(key, Stage(ordered))
+        return Stage(ordered, latency_us=latency)
+
+    def unit_latencies_us(self) -> list[float]:
+        """Latency of each unit alone."""
+        stages = [self.stage([[unit]]) for unit in range(len(self.units))]
+        return [stage.latency_us or 0.0 for stage in stages]
+
+    def known_unit_latencies_us(self) -> list[float] | None:
+        """Latency of each unit alone, if all of them were asked already."""
+        keys = [self._key([[unit]]) for unit in range(len(self.units))]
+        known = self.memo.latency_us
+        return [known[key] for key in keys] if all(key in known for key in keys) else None
+
+    def _key(self, groups: Sequence[Sequence[int]]) -> StageKey:
+        return self._keys.key([mask_of(group) for group in groups])
