@@ -82,7 +82,11 @@ def conv_transpose_to(
     groups: int,
     upper: bool,
 ) -> Tensor:
-    """Transposed convolution cropped, or grown, to ``output_shape``, or to input times stride."""
+    """Transposed convolution of a given output shape.
+
+    Cropped evenly, or grown at the end, to ``output_shape``; without one cropped to input times
+    stride.
+    """
     spatial = x.dim() - 2
     stride = list(stride) or [1] * spatial
     full = convolution(
@@ -97,11 +101,13 @@ def conv_transpose_to(
         groups=groups,
     )
     if output_shape is None:
-        output_shape = [e * s for e, s in zip(x.shape[2:], stride, strict=True)]
+        same = [e * s for e, s in zip(x.shape[2:], stride, strict=True)]
+        output_shape = [min(pair) for pair in zip(same, full.shape[2:], strict=True)]
     flat: list[int] = []
     for extent, wanted in reversed(list(zip(full.shape[2:], output_shape, strict=True))):
-        surplus = extent - wanted
+        surplus = max(0, extent - wanted)
         small, large = surplus // 2, surplus - surplus // 2
-        flat += [-small, -large] if upper else [-large, -small]
+        before, after = (small, large) if upper else (large, small)
+        flat += [-before, -after + max(0, wanted - extent)]
     y = F.pad(full, flat)
     return y if bias is None else y + bias.reshape(-1, *[1] * spatial)

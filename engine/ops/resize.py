@@ -18,6 +18,9 @@ from torch import Tensor
 from engine.ops.registry import operator
 
 
+_TIE = 1e-6  # coordinates this close to the middle of two neighbours count as the middle
+
+
 @dataclass(frozen=True, slots=True)
 class _Sampling:
     """How output positions become input values."""
@@ -170,7 +173,7 @@ def _coordinates(
             offset = extent / 2 * (1 - count / (scale * extent))
             return offset + (out + 0.5) / scale - 0.5
         case "align_corners":
-            return out * ((extent - 1) / (count - 1)) if count > 1 else torch.zeros_like(out)
+            return out * (extent - 1) / (count - 1) if count > 1 else torch.zeros_like(out)
         case "tf_half_pixel_for_nn":
             return (out + 0.5) / scale
         case "tf_crop_and_resize":
@@ -217,9 +220,9 @@ def _rounded(at: Tensor, rounding: str, scale: float) -> Tensor:
         case "ceil":
             return torch.ceil(at).long()
         case "round_prefer_floor":
-            return torch.ceil(at - 0.5).long()
+            return torch.ceil(at.double() - 0.5 - _TIE).long()
         case "round_prefer_ceil":
-            return torch.floor(at + 0.5).long()
+            return torch.floor(at.double() + 0.5 + _TIE).long()
     raise ValueError(f"unknown rounding {rounding!r}")
 
 

@@ -102,18 +102,24 @@ def slice_(
     flipped = []
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = normal_axis(axis, x.dim())
-        wanted = range(*slice(start, _python_end(end, step), step).indices(x.shape[axis]))
-        if step < 0 and len(wanted):
+        wanted = _positions(start, end, step, x.shape[axis])
+        if not wanted:
+            wanted = range(0)
+        elif step < 0:
             flipped.append(axis)
             wanted = wanted[::-1]
-        index[axis] = slice(wanted.start, max(wanted.stop, wanted.start), wanted.step)
+        index[axis] = slice(wanted.start, wanted.stop, wanted.step)
     x = x[tuple(index)]
     return x.flip(flipped) if flipped else x
 
 
-def _python_end(end: int, step: int) -> int | None:
-    """Walking backwards, an end below every extent means "through element 0"."""
-    return None if step < 0 and end <= -(2**31) + 1 else end
+def _positions(start: int, end: int, step: int, extent: int) -> range:
+    """Elements a slice takes; unlike Python's, a far negative start walking back is element 0."""
+    start = start + extent if start < 0 else start
+    end = end + extent if end < 0 else end
+    if step < 0:
+        return range(min(max(start, 0), extent - 1), min(max(end, -1), extent - 1), step)
+    return range(min(max(start, 0), extent), min(max(end, 0), extent), step)
 
 
 @operator("aten.cat")
