@@ -30,6 +30,7 @@ from engine.importer.verify import (
     Checked,
     Subject,
     verify_batches,
+    verify_content,
     verify_single,
 )
 from engine.onnx import lower
@@ -135,11 +136,15 @@ def study_batch(subject: Subject, reference: Reference) -> Study:
     known = {**static.inputs, **static.constants, **static.specs}
     batched = replace(subject, template=repair_reshapes(guess, known))
     try:
-        axes, rows = verify_batches(batched, reference, checked.tolerance)
+        axes, rows = verify_batches(batched, reference)
     except (InvalidRequest, Disagreement) as error:
         warning = f"served unbatched, at its own shape: {error}"
         return replace(unbatched, warnings=(*unbatched.warnings, warning))
-    both = replace(rows, error=max(checked.error, rows.error))
+    both = replace(
+        rows,
+        error=max(checked.error, rows.error),
+        tolerance=max(checked.tolerance, rows.tolerance),
+    )
     return Study(batched, axes, both, _cautions(both))
 
 
@@ -153,7 +158,7 @@ def verify_elsewhere(subject: Subject, reference: Reference) -> None:
         subject.template, subject.weights, reference, subject.memory_bytes, subject.example
     )
     if other is not None:
-        verify_single(replace(subject, example=other), reference)
+        verify_content(replace(subject, example=other), reference)
 
 
 def _cautions(checked: Checked) -> tuple[str, ...]:
