@@ -189,6 +189,7 @@ def worker_options(settings: Settings) -> WorkerOptions:
         arena_bytes=settings.shared_memory_bytes,
         activation_bytes=settings.profiling_memory_bytes,
         timing_repeats=settings.timing_repeats,
+        pin_threads=settings.pin_threads,
         keep_spare=settings.spare_worker,
     )
 

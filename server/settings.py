@@ -47,6 +47,9 @@ class Settings(BaseSettings):
     devices: Annotated[tuple[str, ...], NoDecode] = ("cpu",)
     threads: int = Field(default=0, ge=0, le=1024)
 
+    # Each thread of the CPU device stays on one core. Turn it off where servers share cores.
+    pin_threads: bool = True
+
     # What one caller may send.
     max_upload_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=1)
     max_message_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=64 * KIB, lt=2 * GIB)

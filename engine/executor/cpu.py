@@ -1,32 +1,49 @@
-"""Runs laid-out plans on CPU: one Python thread a lane, each with its own intra-op threads.
+"""Runs laid-out plans on CPU: each lane on a crew of pinned threads.
 
-torch operators release the GIL, so lanes overlap. With OpenMP the number of intra-op threads is
-a property of the calling thread: lane 0 is the caller, lanes 1.. are helper threads that sleep
-on a queue between segments.
+torch operators release the GIL, so lanes overlap. A *crew* is a Python thread and an OpenMP team
+of fixed size, each thread pinned to a core of its own; teams that grow and shrink would lose
+threads and pins. The calling thread leads the crew of all cores; with one thread it can also be
+a lane by itself, without touching its team. Other crews are made when a segment first needs them.
 
-States of a helper: waiting (on a queue) ──segment──> running ──done──> waiting; or closed.
+    2 threads, lanes 1 + 1:   caller on core 0 (its team on core 1 sleeps) │ crew of core 1
+
+States of a crew: waiting (on a queue) ──segment──> running ──done──> waiting; or closed.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from queue import SimpleQueue
 
 import torch
 from torch import Tensor
 
+from engine.executor.affinity import make_pinned_team
 from engine.executor.lanes import Segment, Step
 from engine.executor.program import Environment, Program
 
 
 class CpuExecutor:
-    """Owns the helper threads of one CPU device. One run at a time."""
+    """Owns the threads of one CPU device. Made and used by one thread; one run at a time."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, cpus: Sequence[int] = ()) -> None:
+        """Take the calling thread as leader of ``threads`` threads.
+
+        Args:
+            threads: that work at the same time.
+            cpus: the core of each one; empty leaves them to the kernel.
+        """
+        assert len(cpus) in (0, threads)
         self.threads = threads
-        self._helpers = [_Helper(lane) for lane in range(1, threads)]
-        self._intra_op = 0
+        self._cpus = tuple(cpus)
+        self._crews: dict[tuple[int, int], _Crew] = {}  # (first thread, threads)
+        self._intra_op = threads
+        torch.set_num_threads(threads)
+        if self._cpus:
+            make_pinned_team(self._cpus)
 
     def run(
         self, program: Program, segments: Sequence[Segment], inputs: Mapping[str, Tensor]
@@ -48,26 +65,28 @@ class CpuExecutor:
 
     def run_segment(self, segment: Segment, env: Environment) -> None:
         """Run one segment on the slots of ``env`` and wait for all its lanes."""
-        if segment.threads[0] != self._intra_op:
-            self._intra_op = segment.threads[0]
-            torch.set_num_threads(self._intra_op)
         if len(segment.lanes) == 1:
+            self._set_intra_op(self.threads)
             run_steps(segment.lanes[0], env, {})
             return
         events = {unit: threading.Event() for unit in segment.signals}
-        helpers = self._helpers[: len(segment.lanes) - 1]
-        for helper, lane, count in zip(
-            helpers, segment.lanes[1:], segment.threads[1:], strict=True
-        ):
-            helper.start_steps(lane, count, env, events)
+        firsts = [0, *accumulate(segment.threads[:-1])]
+        lanes = list(zip(segment.lanes, firsts, segment.threads, strict=True))
+        crews = []
+        for lane, first, count in lanes[1:] if segment.threads[0] == 1 else lanes:
+            crew = self._crew(first, count)
+            crew.start_steps(lane, env, events)
+            crews.append(crew)
         failure: BaseException | None = None
-        try:
-            run_steps(segment.lanes[0], env, events)
-        except BaseException as error:
-            failure = error
-            _release_waiters(events)
-        for helper in helpers:
-            late = helper.join_steps()
+        if segment.threads[0] == 1:
+            self._set_intra_op(1)
+            try:
+                run_steps(segment.lanes[0], env, events)
+            except BaseException as error:
+                failure = error
+                _release_waiters(events)
+        for crew in crews:
+            late = crew.join_steps()
             failure = failure or late
         if failure is not None:
             raise failure
@@ -75,9 +94,21 @@ class CpuExecutor:
             env[slot] = None
 
     def close(self) -> None:
-        """End the helper threads."""
-        for helper in self._helpers:
-            helper.close()
+        """End the crews."""
+        for crew in self._crews.values():
+            crew.close()
+        self._crews.clear()
+
+    def _set_intra_op(self, threads: int) -> None:
+        if threads != self._intra_op:
+            self._intra_op = threads
+            torch.set_num_threads(threads)
+
+    def _crew(self, first: int, count: int) -> _Crew:
+        if (first, count) not in self._crews:
+            cpus = self._cpus[first : first + count]
+            self._crews[first, count] = _Crew(f"lane-{first}+{count}", count, cpus)
+        return self._crews[first, count]
 
 
 def run_steps(
@@ -106,26 +137,25 @@ def _release_waiters(events: Mapping[int, threading.Event]) -> None:
         event.set()
 
 
-_Work = tuple[Sequence[Step], int, Environment, Mapping[int, threading.Event]]
+_Work = tuple[Sequence[Step], Environment, Mapping[int, threading.Event]]
 
 
-class _Helper:
-    """A thread that runs one lane at a time."""
+class _Crew:
+    """A thread with a team of its own that runs one lane at a time."""
 
-    def __init__(self, lane: int) -> None:
+    def __init__(self, name: str, threads: int, cpus: Sequence[int]) -> None:
         self._work: SimpleQueue[_Work | None] = SimpleQueue()
         self._done: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._thread = threading.Thread(target=self._loop, name=f"lane-{lane}", daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop, args=(threads, cpus), name=name, daemon=True
+        )
         self._thread.start()
+        self._done.get()  # its team is complete
 
     def start_steps(
-        self,
-        steps: Sequence[Step],
-        threads: int,
-        env: Environment,
-        events: Mapping[int, threading.Event],
+        self, steps: Sequence[Step], env: Environment, events: Mapping[int, threading.Event]
     ) -> None:
-        self._work.put((steps, threads, env, events))
+        self._work.put((steps, env, events))
 
     def join_steps(self) -> BaseException | None:
         return self._done.get()
@@ -135,13 +165,15 @@ class _Helper:
         self._thread.join()
 
     @torch.inference_mode()
-    def _loop(self) -> None:
-        intra_op = 0
+    def _loop(self, threads: int, cpus: Sequence[int]) -> None:
+        torch.set_num_threads(threads)
+        if len(cpus) > 1:
+            make_pinned_team(cpus)
+        elif cpus:
+            os.sched_setaffinity(0, set(cpus))
+        self._done.put(None)
         while (work := self._work.get()) is not None:
-            steps, threads, env, events = work
-            if threads != intra_op:
-                intra_op = threads
-                torch.set_num_threads(threads)
+            steps, env, events = work
             try:
                 run_steps(steps, env, events)
             except BaseException as error:

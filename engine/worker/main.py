@@ -30,6 +30,7 @@ from core.errors import BraidError, DeviceOutOfMemory, InvalidRequest, WorkerFau
 from core.graph import graph_to_json
 from core.plan import plan_from_json
 from core.tensor import TensorSpec, spec_from_json
+from engine.executor.affinity import usable_cpus
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out
 from engine.executor.program import Program
@@ -63,15 +64,15 @@ class Worker:
         self,
         channel: BlockingChannel,
         arena: mmap.mmap,
-        threads: int,
+        executor: CpuExecutor,
         activation_bytes: int,
         timing_repeats: int,
     ) -> None:
         self._channel = channel
         self._arena = arena
-        self._threads = threads
+        self._threads = executor.threads
         self._activation_bytes = activation_bytes
-        self._executor = CpuExecutor(threads)
+        self._executor = executor
         self._models = ModelTable(self._executor)
         self._timer = StageTimer(self._executor, TimerOptions(timing_repeats))
         self._activations: Activations | None = None
@@ -330,16 +331,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--activation-bytes", type=int, required=True)
     parser.add_argument("--timing-repeats", type=int, required=True)
+    parser.add_argument("--pin-threads", action=argparse.BooleanOptionalAction, required=True)
     options = parser.parse_args()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
-    torch.set_num_threads(options.threads)
+    cpus = usable_cpus()[: options.threads] if options.pin_threads else ()
+    # More threads than cores is the operator's wish; then there is nothing to pin to.
+    executor = CpuExecutor(options.threads, cpus if len(cpus) == options.threads else ())
     channel = BlockingChannel(socket.socket(fileno=options.link_fd))
     arena = mmap.mmap(options.arena_fd, options.arena_bytes)
-    worker = Worker(
-        channel, arena, options.threads, options.activation_bytes, options.timing_repeats
-    )
-    worker.serve()
+    Worker(channel, arena, executor, options.activation_bytes, options.timing_repeats).serve()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ class WorkerOptions:
     arena_bytes: int
     activation_bytes: int
     timing_repeats: int
+    pin_threads: bool = True
     start_timeout_s: float = 60.0
     max_backoff_s: float = 5.0
     keep_spare: bool = True
@@ -166,6 +167,7 @@ def _command(options: WorkerOptions, arena: Arena, link_fd: int) -> list[str]:
         f"--threads={options.threads}",
         f"--activation-bytes={options.activation_bytes}",
         f"--timing-repeats={options.timing_repeats}",
+        "--pin-threads" if options.pin_threads else "--no-pin-threads",
     ]
 
 
