@@ -57,7 +57,7 @@ class _Lowering:
         if self._reasons:
             raise UnsupportedOperators(tuple(self._reasons))
         read = {name for op in builder.operators for name in op.reads()} | set(outputs.values())
-        constants = {name: t for name, t in builder.constants.items() if name in read}
+        constants = _separate(builder.constants, read)
         graph = OpGraph(
             name=self._graph.name or "model",
             inputs=inputs,
@@ -184,6 +184,27 @@ class _Lowering:
         with self._builder.subgraph() as operators:
             outputs = self._body(arm, f"{node.name}/{label}/")
         return Branch(tuple(operators), tuple(outputs.values()))
+
+
+def _separate(constants: dict[str, Tensor], read: set[str]) -> dict[str, Tensor]:
+    """The constants that are read, each dense and with memory of its own.
+
+    So far some are views: transposed weights, parts of others. Emptied one by one, so that the
+    peak is one tensor above the sum.
+    """
+    kept: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name in list(constants):
+        tensor = constants.pop(name)
+        if name not in read:
+            continue
+        tensor = tensor.contiguous()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() in taken or storage.nbytes() != tensor.nbytes:
+            tensor = tensor.clone()
+        taken.add(tensor.untyped_storage().data_ptr())
+        kept[name] = tensor
+    return kept
 
 
 def opset_of(model: onnx.ModelProto) -> int:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from engine.ops.registry import operator
 
-
 _TIE = 1e-6  # coordinates this close to the middle of two neighbours count as the middle
 
 

@@ -280,6 +280,31 @@ def test_initialisers_of_any_type_keep_their_content(dtype: Any) -> None:
     np.testing.assert_array_equal(lower(model)[1]["w"].numpy(), content)
 
 
+def test_constants_share_no_memory() -> None:
+    nodes = [
+        node("Split", "w", "left right", axis=0),
+        node("Add", "x left", "a"),
+        node("Mul", "a right", "b"),
+        node("Reshape", "w shape", "flat"),
+        node("Add", "b flat", "c"),
+        node("MatMul", "c square", "d"),
+        node("Add", "d square", "y"),
+    ]
+    arrays = {
+        "w": np.arange(8, dtype=np.float32).reshape(2, 4)[:, :],
+        "shape": np.array([2, 1, 4]),
+        "square": MATRIX[:, :4],
+    }
+    model = network(nodes, arrays, extents=(1, 4))
+
+    _, constants = lower(model)
+
+    pointers = [tensor.untyped_storage().data_ptr() for tensor in constants.values()]
+    assert len(set(pointers)) == len(pointers) == 5
+    assert all(t.untyped_storage().nbytes() == t.nbytes for t in constants.values())
+    assert all(tensor.is_contiguous() for tensor in constants.values())
+
+
 def test_open_extents_get_names() -> None:
     extents = ["n", None, "?", 7]
 

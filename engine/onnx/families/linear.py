@@ -13,7 +13,7 @@ def matmul(node: Node, to: Builder) -> None:
     a, b = node.operand(0), node.operand(1)
     weight = to.constant(b)
     if weight is not None and weight.dim() == 2 and weight.is_floating_point():
-        transposed = to.add_constant(f"{b}/transposed", weight.t().contiguous())
+        transposed = to.add_constant(f"{b}/transposed", weight.t())
         to.emit("aten.linear", [a, transposed, ""], node.output)
     else:
         to.emit("aten.matmul", [a, b], node.output)
@@ -53,7 +53,7 @@ def gemm(node: Node, to: Builder) -> None:
 def _transposed(matrix: str, to: Builder) -> str:
     content = to.constant(matrix)
     if content is not None:
-        return to.add_constant(f"{matrix}/transposed", content.t().contiguous())
+        return to.add_constant(f"{matrix}/transposed", content.t())
     return to.emit("aten.permute", [matrix], dims=[1, 0])
 
 
