@@ -56,7 +56,7 @@ def _between(cuts: list[int], units: range) -> list[Units]:
 
 def _split_large(graph: UnitGraph, dag: Dag, block: Units, limit: int) -> list[Units]:
     """The block itself if it is searchable, else its parts at the best cuts."""
-    if len(block) <= limit and _searchable(graph, block):
+    if len(block) <= limit and searchable(graph.restrict(block)):
         return [block]
     cut = _best_cut(dag, block[0], block[-1] + 1)
     parts = _between([cut], range(block[0], block[-1] + 1))
@@ -80,10 +80,9 @@ def _best_cut(dag: Dag, start: int, stop: int) -> int:
     return min(range(start + max(1, quarter), stop - quarter), key=loss)
 
 
-def _searchable(graph: UnitGraph, block: Units) -> bool:
-    """Whether the exact search visits no more states than allowed."""
-    before = Dag.of(graph.restrict(block).predecessors).before
-    reads = [(1 << unit, mask) for unit, mask in enumerate(before)]
+def searchable(block: UnitGraph) -> bool:
+    """Whether the exact search of this graph as one block visits no more states than allowed."""
+    reads = [(1 << unit, mask) for unit, mask in enumerate(Dag.of(block.predecessors).before)]
     layer, count = {0}, 1
     while layer and count <= MAX_BLOCK_STATES:
         layer = {

@@ -17,7 +17,7 @@ class StageCost(Protocol):
     """Latency of stages, measured or modelled."""
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Latency of one stage alone, in microseconds; positive and finite.
+        """Latency of one stage alone, in microseconds; finite, not negative.
 
         ``stage.groups`` holds indices of the whole graph. Asked once per distinct stage.
         """

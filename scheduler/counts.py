@@ -7,23 +7,18 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class SearchCounts:
-    """Counts of an exact search: of one block, or of a whole graph."""
+    """Counts of a search. States and transitions are summed over the distinct blocks."""
 
     operators: int = 0
     width: int = 0  # d: most units of which no two are ordered
-    states: int = 0  # of the distinct blocks, summed
-    transitions: int = 0  # pairs (S, E), IOS section 4.2; of the distinct blocks, summed
-    schedules: int = 1  # lists of stages within the limits; of all blocks, multiplied
+    states: int = 0  # sets S of unscheduled units; 0 for planners that do not search
+    transitions: int = 0  # pairs (S, E), IOS section 4.2
     stages_measured: int = 0  # distinct stages whose latency was asked
 
-    def with_block(self, block: SearchCounts) -> SearchCounts:
-        """Add a block that had to be searched."""
+    def __add__(self, block: SearchCounts) -> SearchCounts:
+        """These and the states and transitions of one more block."""
         return replace(
-            self.with_repeated(block),
+            self,
             states=self.states + block.states,
             transitions=self.transitions + block.transitions,
         )
-
-    def with_repeated(self, block: SearchCounts) -> SearchCounts:
-        """Add a block that is equal to one that was searched before."""
-        return replace(self, schedules=self.schedules * block.schedules)

@@ -63,22 +63,31 @@ def _last_stages(
         S ^= choice
 
 
+def count_schedules(endings: Endings) -> int:
+    """Number of different lists of stages of a block within the limits, exactly.
+
+    schedules[S] = sum over E of schedules[S - E],      schedules[{}] = 1
+    """
+    schedules = {0: 1}
+    for S in endings.states:
+        if S:
+            schedules[S] = sum([schedules[S ^ E] for E in endings.of(S)])
+    return schedules[endings.everything]
+
+
 def plan_exhaustively(problem: Problem, strategies: Strategies) -> tuple[list[Stage], SearchCounts]:
     """The optimum of each block, one after the other; equal blocks are solved once."""
     stages: list[Stage] = []
     counts = SearchCounts()
-    solved: dict[str, tuple[Units, list[Stage], SearchCounts]] = {}
+    solved: dict[str, tuple[Units, list[Stage]]] = {}
     for block, signature in problem.blocks():
         if signature not in solved:
             space = problem.open(block, strategies)
             table = StageTable(space, problem.memo)
             solution = find_schedule(space.endings, table)
-            found = [table.stage(ending) for ending in solution.endings]
-            solved[signature] = block, found, solution.counts
-            counts = counts.with_block(solution.counts)
-        else:
-            counts = counts.with_repeated(solved[signature][2])
-        first, found, _ = solved[signature]
+            solved[signature] = block, [table.stage(ending) for ending in solution.endings]
+            counts += solution.counts
+        first, found = solved[signature]
         stages += [rename(stage, dict(zip(first, block, strict=True))) for stage in found]
     return stages, counts
 

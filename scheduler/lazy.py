@@ -150,7 +150,7 @@ def plan_lazily(problem: Problem, budget: Budget) -> tuple[list[Stage], SearchCo
             bounds = LatencyBounds([alone_us[unit] for unit in block], block, problem.facts)
             search = LazySearch(space, problem.memo, bounds)
             search.run(budget.enough)
-            counts = counts.with_block(search.counts)
+            counts += search.counts
             solved[signature] = block, search
         first, search = solved[signature]
         budget.close(search.lower_us, search.upper_us)

@@ -54,14 +54,18 @@ class PlannerOptions:
         """Canonical text, e.g. ``ios(r=3,s=8)``; what does not matter or is at its default
         is left out.
         """
-        parts = []
-        if "ios" in self.planner and self.planner != "lios":
+        parts: list[str] = []
+        later = ["max_streams"]
+        if self.planner in _EXACT:
             parts += [f"r={_number(self.max_group_ops)}", f"s={_number(self.max_groups)}"]
             parts += ["single_root"] if self.single_root else []
+            later.append("max_block_ops")
+        if self.planner == "lazy-ios":
+            later += _REAL
         parts += [] if self.barriers else ["no_barriers"]
         for option in fields(self):
             value = getattr(self, option.name)
-            if option.name in _LATER and value != option.default:
+            if option.name in later and value != option.default:
                 parts.append(f"{option.name}={_number(value)}")
         return f"{self.planner}({','.join(parts)})" if parts else self.planner
 
@@ -97,7 +101,7 @@ class PlannerOptions:
 _OPTIONAL = ("max_group_ops", "max_groups", "max_block_ops")
 _WHOLE = (*_OPTIONAL, "max_streams")
 _REAL = ("gap", "time_budget_s")
-_LATER = ("max_block_ops", "max_streams", *_REAL)
+_EXACT = ("ios-merge", "ios-parallel", "ios", "lazy-ios")
 
 
 def _number(value: float | None) -> str:

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 from core.graph import OpGraph
 from core.plan import StreamPlan, sequential_plan
 from core.schedule import Stage
+from scheduler import ios
 from scheduler.cost import DeviceFacts, StageCost
 from scheduler.counts import SearchCounts
 from scheduler.dag import Dag
-from scheduler.ios import plan_exhaustively
 from scheduler.lazy import Budget, plan_lazily
 from scheduler.lios import lios
 from scheduler.lowering import lower_stages
@@ -73,13 +73,13 @@ def plan(
     problem = Problem(units, StageMemo(cost), options, facts or DeviceFacts())
     with _no_garbage_collection():
         found = _PLANNERS[options.planner](problem)
+    lowered, predicted_us = _lower(problem, found)
     counts = replace(
         found.counts,
         operators=len(units),
         width=width(Dag.of(units.predecessors)),
         stages_measured=len(problem.memo.latency_us),
     )
-    lowered, predicted_us = _lower(problem, found)
     seconds = time.process_time() - started
     return Planned(found.stages, lowered, predicted_us, counts, seconds, found.gap, found.streams)
 
@@ -98,6 +98,19 @@ def stages_to_measure(
     else:
         _PLANNERS[options.planner](problem)
     return recorder.asked
+
+
+def count_schedules(graph: OpGraph | UnitGraph, options: PlannerOptions) -> int:
+    """Number of schedules among which the exact planners choose, blocks multiplied; exact."""
+    problem = Problem(as_units(graph), StageMemo(_Recorder()), options, DeviceFacts())
+    known: dict[str, int] = {}
+    product = 1
+    for block, signature in problem.blocks():
+        if signature not in known:
+            endings = problem.open(block, Strategies()).endings
+            known[signature] = ios.count_schedules(endings)
+        product *= known[signature]
+    return product
 
 
 @contextmanager
@@ -164,7 +177,7 @@ def _ios_merge(problem: Problem) -> Found:
 
 
 def _exhaustive(problem: Problem, strategies: Strategies) -> Found:
-    stages, counts = plan_exhaustively(problem, strategies)
+    stages, counts = ios.plan_exhaustively(problem, strategies)
     return Found(tuple(stages), counts=counts, gap=0.0)
 
 

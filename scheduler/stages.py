@@ -50,7 +50,7 @@ class StageMemo:
 
 
 def _checked(latency_us: float, stage: Stage) -> float:
-    if not 0 < latency_us < math.inf:
+    if not 0 <= latency_us < math.inf:
         raise WorkerFault(f"a stage latency of {latency_us} us was measured: {stage}")
     return latency_us
 
