@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from core.errors import (
     BraidError,
+    Draining,
     ModelLoading,
     ModelNotFound,
     PreconditionFailed,
@@ -68,7 +69,12 @@ class Catalogue:
         self._folder = folder
         self._metrics = metrics
         self._names: dict[str, _Name] = {}
+        self._is_refusing = False
         self.on_serving: OnServing = lambda name, serving: None
+
+    def refuse_requests(self) -> None:
+        """From now on every request is refused: the server is shutting down."""
+        self._is_refusing = True
 
     def batcher(self, served: ServedModel) -> Batcher:
         """The queue of the device that a model is on."""
@@ -88,6 +94,8 @@ class Catalogue:
             missing = VersionNotFound(name, version, tuple(sorted(known.versions)))
             return Target(self._metrics.unknown, None, missing)
         metrics = self._metrics.find_model(name, number)
+        if self._is_refusing:
+            return Target(metrics, None, Draining("the server is shutting down; try again"))
         served = known.served.get(number)
         refusal = None if served else _refusal(known.versions[number])
         return Target(metrics, served, refusal)

@@ -1,7 +1,8 @@
 """The front end: puts everything together, and takes it apart again without losing a request.
 
     start:  store ─> device worker ─> gRPC and HTTP ports ─> models of the store serve ─> ready
-    stop:   health says NOT_SERVING ─> ports close, accepted requests end ─> jobs stop ─> worker
+    stop:   health says NOT_SERVING ─> new requests are refused, accepted ones end ─> jobs stop
+            ─> worker ends ─> the process ends, and only with it its connections
 
 This is the composition root: the only place that knows which class stands behind which Protocol.
 """
@@ -45,6 +46,7 @@ log = logging.getLogger("braid.frontend")
 
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20
+LINGER_SECONDS = 0.2  # for the last answers to leave the process
 
 
 class FrontEnd:
@@ -162,12 +164,21 @@ class FrontEnd:
                 )
 
     async def stop(self) -> None:
-        """Finish what was accepted, then stop everything. Jobs go on at the next start."""
+        """Finish what was accepted, then stop everything. Jobs go on at the next start.
+
+        The gRPC port stays open until the process ends. grpc's own shutdown cancels calls that
+        arrive while it says goodbye, and their callers read CANCELLED; here they are refused
+        with UNAVAILABLE, and so is who is still connected when the process ends.
+        """
         self.health.ready(False)
         self.runner.release_watchers()  # else they would hold the ports open
-        await asyncio.sleep(0)  # let health watchers hear it before the ports close
-        await self._server.stop(self.settings.drain_seconds)
-        await self.batcher.drain()
+        self.catalogue.refuse_requests()
+        try:
+            async with asyncio.timeout(self.settings.drain_seconds):
+                await self.batcher.drain()
+        except TimeoutError:
+            log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
+        await asyncio.sleep(LINGER_SECONDS)
         await self.runner.stop()
         await self._http.stop()
         await self.device.close()
@@ -238,3 +249,5 @@ def run(settings: Settings) -> None:
     keep_freed_memory()
     configure_logging(settings.log_level, settings.log_format)
     asyncio.run(serve(settings))
+    logging.shutdown()
+    os._exit(0)  # with open connections: see FrontEnd.stop
