@@ -51,7 +51,7 @@ def lay_out(program: Program, plan: StreamPlan, threads: int) -> tuple[Segment, 
     for slot, at in last.items():
         freed_at.setdefault(at, []).append(slot)
     segments, start = [], 0
-    for launches in plan.segments():
+    for launches in filter(None, plan.segments()):
         positions = range(start, start + len(launches))
         freed = {at: tuple(freed_at.get(at, ())) for at in positions}
         segments.append(_segment(program, launches, threads, tuple(freed.values())))

@@ -161,6 +161,22 @@ def embedding(path: Path) -> Path:
     return save(graph, path)
 
 
+def identity(path: Path) -> Path:
+    """x [batch, 3] -> the same, and a constant: a model without a single operator to run."""
+    constant = numpy_helper.from_array(np.array([1.5, 2.5], np.float32), "two")
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["two"], ["c"])],
+        "identity",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3]),
+            helper.make_tensor_value_info("c", TensorProto.FLOAT, [2]),
+        ],
+        [constant],
+    )
+    return save(graph, path)
+
+
 def save(graph: onnx.GraphProto, path: Path) -> Path:
     """Write a model of opset 17."""
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

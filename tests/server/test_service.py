@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from tests.server.service import ServerProcess
+from tests.server.service import ServerProcess, identity
 
 Models = dict[str, Path]
 
@@ -126,6 +126,18 @@ def test_a_bad_value_fails_its_caller_and_not_the_server(shared: ServerProcess) 
         good = client.infer("embedding", {"ids": np.array([[0, 1, 2, 9]], np.int64)})
 
     np.testing.assert_array_equal(good.outputs["y"][0, 3], [18.0, 19.0])
+
+
+def test_a_model_without_operators_serves_too(shared: ServerProcess, tmp_path: Path) -> None:
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+
+    with shared.client() as client:
+        client.register("identity", identity(tmp_path / "i.onnx"), batch_sizes=[1, 4], wait=True)
+        result = client.infer("identity", {"x": x})
+        client.delete("identity")
+
+    np.testing.assert_array_equal(result.outputs["y"], x)
+    np.testing.assert_array_equal(result.outputs["c"], [1.5, 2.5])
 
 
 def test_infinities_and_nans_are_legal_values(shared: ServerProcess) -> None:
