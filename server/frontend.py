@@ -20,12 +20,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from core.errors import BraidError, StartupError, WorkerFault
+from engine.allocator import keep_freed_memory
 from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
 from engine.worker.link import LinkState
 from engine.worker.process import WorkerOptions
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
-from server.allocator import keep_freed_memory
 from server.batcher import Batcher
 from server.catalogue import Catalogue
 from server.device import Device

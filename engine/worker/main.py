@@ -30,6 +30,7 @@ from core.errors import BraidError, DeviceOutOfMemory, InvalidRequest, WorkerFau
 from core.graph import graph_to_json
 from core.plan import plan_from_json
 from core.tensor import TensorSpec, spec_from_json
+from engine.allocator import keep_freed_memory
 from engine.executor.affinity import usable_cpus
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out
@@ -334,6 +335,7 @@ def main() -> None:
     parser.add_argument("--pin-threads", action=argparse.BooleanOptionalAction, required=True)
     options = parser.parse_args()
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
     cpus = usable_cpus()[: options.threads] if options.pin_threads else ()
     # More threads than cores is the operator's wish; then there is nothing to pin to.
