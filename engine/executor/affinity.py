@@ -2,7 +2,7 @@
 
 Left to the kernel, two threads of one OpenMP team can end up on one core while another process
 uses the other: then each waits out its whole spin while the other one cannot run, and a 3 ms
-model takes 30 to 400 ms (docs/decisions/0006-pinned-threads.md). So every thread is pinned.
+model takes 30 to 400 ms (docs/decisions/0007-pinned-threads.md). So every thread is pinned.
 
 OpenMP threads cannot be asked to pin themselves from Python: a team is made by running an
 operator large enough for all its threads, and the threads that appeared are pinned from outside.
