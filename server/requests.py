@@ -39,17 +39,20 @@ def check_request(model: ServedModel, request: wire.InferRequest) -> CheckedRequ
     if len(request.request_id.encode()) > MAX_REQUEST_ID_BYTES:
         raise InvalidTensor(f"request_id is longer than {MAX_REQUEST_ID_BYTES} bytes")
     tensors = _by_name(request.inputs, model.inputs)
+    # Each look at ``data`` copies the bytes: look once.
+    contents = {name: tensors[name].data for name in model.inputs}
     symbols: dict[str, int] = {}
     specs = {
-        name: _check_tensor(tensors[name], spec, symbols) for name, spec in model.inputs.items()
+        name: _check_tensor(tensors[name], len(contents[name]), spec, symbols)
+        for name, spec in model.inputs.items()
     }
     return CheckedRequest(
         shape_class=ShapeClass(
             tuple((name, model.one_row(spec)) for name, spec in specs.items()),
-            tuple((name, tensors[name].data) for name in model.static_inputs),
+            tuple((name, contents[name]) for name in model.static_inputs),
         ),
         rows=symbols[BATCH] if model.batched else 1,
-        inputs={name: tensors[name].data for name in model.inputs},
+        inputs=contents,
         outputs=_wanted(request.outputs, model.outputs),
     )
 
@@ -71,7 +74,9 @@ def _by_name(
     return found
 
 
-def _check_tensor(tensor: wire.Tensor, spec: TensorSpec, symbols: dict[str, int]) -> TensorSpec:
+def _check_tensor(
+    tensor: wire.Tensor, size_bytes: int, spec: TensorSpec, symbols: dict[str, int]
+) -> TensorSpec:
     """One input against its spec; binds the spec's symbols, which inputs may share."""
     name, shape = tensor.name, tuple(tensor.shape)
     if tensor.dtype != spec.dtype:
@@ -95,10 +100,9 @@ def _check_tensor(tensor: wire.Tensor, spec: TensorSpec, symbols: dict[str, int]
                 f"axis {axis} must be {want}{also}"
             )
     size = math.prod(shape) * DTYPE_BYTES[spec.dtype]
-    if len(tensor.data) != size:
+    if size_bytes != size:
         raise InvalidTensor(
-            f"input {name!r} has {len(tensor.data)} bytes of data; "
-            f"{spec.dtype}{list(shape)} takes {size}"
+            f"input {name!r} has {size_bytes} bytes of data; {spec.dtype}{list(shape)} takes {size}"
         )
     return TensorSpec(spec.dtype, shape)
 
