@@ -28,7 +28,6 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m protos.generate --check
-	$(BIN)/python docs/modules.py --check
 
 protos: $(READY)
 	$(BIN)/python -m protos.generate
