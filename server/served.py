@@ -138,9 +138,11 @@ class ServedModel:
         }
 
     async def _drop_least_used(self) -> None:
-        while len(self._on_demand) > MAX_ON_DEMAND:
-            _, task = self._on_demand.popitem(last=False)
-            if task.done() and not task.cancelled() and task.exception() is None:
+        """Keep the number of executables on demand in bounds; those being made stay."""
+        ended = [key for key, task in self._on_demand.items() if task.done()]
+        for key in ended[: max(0, len(self._on_demand) - MAX_ON_DEMAND)]:
+            task = self._on_demand.pop(key)
+            if not task.cancelled() and task.exception() is None:
                 await self._retire(task.result())
 
     async def _retire(self, ready: Executable) -> None:

@@ -28,7 +28,7 @@ from protos.braid.v1 import inference_pb2 as wire
 from server.batcher import Batcher, Outcome
 from server.device import SEQUENTIAL, Executable, Specs
 from server.requests import check_request
-from server.served import ServedModel
+from server.served import MAX_ON_DEMAND, ServedModel
 from server.static_values import StaticValues
 
 WIDTH = 3
@@ -46,6 +46,10 @@ class FakeDevice:
         self.before_run: Callable[[np.ndarray[Any, Any]], None] = lambda x: None
         self.released: list[int] = []
         self._number = 0
+
+    @property
+    def prepared(self) -> int:
+        return self._number
 
     async def prepare(
         self,
@@ -315,6 +319,18 @@ async def test_a_swap_changes_the_plan_between_batches_and_frees_the_old_one(
 
     assert plans == [SEQUENTIAL, "new"]
     assert device.released == [1]
+
+
+async def test_executables_for_other_shapes_are_kept_in_bounds(device: FakeDevice) -> None:
+    service = Service(device, (1,))
+    widths = range(1, MAX_ON_DEMAND + 6)
+
+    for width in widths:
+        await service.infer(np.zeros((1, width), np.float32))
+    await service.infer(np.zeros((1, widths[-1]), np.float32))
+
+    assert device.released == [1, 2, 3, 4, 5]
+    assert device.prepared == len(widths)
 
 
 async def test_drain_waits_for_everything_accepted(device: FakeDevice) -> None:
