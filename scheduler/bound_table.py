@@ -72,7 +72,8 @@ class BoundTable(dict[int, float]):
         if key not in self._memo.latency_us:
             bound = (self._merge if variant[0] == "merge" else self._concurrent)[ending]
             latency = self._memo.ask(key, self._space.stage(variant))
-            self.violation = max(self.violation, bound / latency - 1)
+            if latency > 0:
+                self.violation = max(self.violation, bound / latency - 1)
         self.refresh(ending)
         return self._memo.latency_us[key]
 

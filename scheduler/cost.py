@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from core.plan import StreamPlan
 from core.schedule import Stage
+from scheduler.streams import makespan_us
 
 
 class StageCost(Protocol):
@@ -88,3 +90,8 @@ class OperatorLatencies:
         """Longest sum of latencies over the groups, plus the overhead of all but one group."""
         longest = max(sum(self.latency_us[unit] for unit in group) for group in stage.groups)
         return longest + self.group_overhead_us * (len(stage.groups) - 1)
+
+    def plan_latency_us(self, plan: StreamPlan) -> float:
+        """The same for a plan: between barriers, as if units never disturbed each other."""
+        forks = [len({launch.stream for launch in part}) - 1 for part in plan.segments() if part]
+        return makespan_us(plan, self.latency_us) + self.group_overhead_us * sum(forks)

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 
 from core.schedule import Stage
 from scheduler.blocks import Units
+from scheduler.cost import RepeatableCost
 from scheduler.counts import SearchCounts
 from scheduler.endings import Endings
+from scheduler.noise import ROUNDS, measure_again, near_ties
 from scheduler.problem import Problem
-from scheduler.stages import StageTable, Strategies
+from scheduler.stages import StageMemo, StageSpace, StageTable, Strategies
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class Solution:
     """The optimum of one block."""
 
     endings: tuple[int, ...]  # the stages as sets of units, first stage first
-    counts: SearchCounts
+    cost_us: Mapping[int, float]  # of every state
+    transitions: int
 
 
 def find_schedule(endings: Endings, latency_us: Mapping[int, float]) -> Solution:
@@ -49,16 +52,19 @@ def find_schedule(endings: Endings, latency_us: Mapping[int, float]) -> Solution
             cost[S] = min([cost[S ^ E] + latency_us[E] for E in last])
             transitions += len(last)
     choices = tuple(_last_stages(endings, latency_us, cost))
-    return Solution(choices[::-1], SearchCounts(states=len(cost), transitions=transitions))
+    return Solution(choices[::-1], cost, transitions)
 
 
 def _last_stages(
     endings: Endings, latency_us: Mapping[int, float], cost: Mapping[int, float]
 ) -> Iterator[int]:
-    """Read the choices back from the costs, last stage first (Algorithm 1, lines 6-11)."""
+    """Read the choices back from the costs, last stage first (Algorithm 1, lines 6-11).
+
+    Of equally good ones, the ending with the latest units, to stay close to the graph's order.
+    """
     S = endings.everything
     while S:
-        choice = next(E for E in endings.of(S) if cost[S ^ E] + latency_us[E] == cost[S])
+        choice = max(E for E in endings.of(S) if cost[S ^ E] + latency_us[E] == cost[S])
         yield choice
         S ^= choice
 
@@ -84,12 +90,24 @@ def plan_exhaustively(problem: Problem, strategies: Strategies) -> tuple[list[St
         if signature not in solved:
             space = problem.open(block, strategies)
             table = StageTable(space, problem.memo)
-            solution = find_schedule(space.endings, table)
+            solution = _find_despite_noise(space, table, problem.memo)
             solved[signature] = block, [table.stage(ending) for ending in solution.endings]
-            counts += solution.counts
+            counts += SearchCounts(states=len(solution.cost_us), transitions=solution.transitions)
         first, found = solved[signature]
         stages += [rename(stage, dict(zip(first, block, strict=True))) for stage in found]
     return stages, counts
+
+
+def _find_despite_noise(space: StageSpace, table: StageTable, memo: StageMemo) -> Solution:
+    """The optimum; if the cost varies, after its near-ties were measured again."""
+    solution = find_schedule(space.endings, table)
+    if isinstance(memo.cost, RepeatableCost):
+        for _ in range(ROUNDS):
+            if not measure_again(space, memo, near_ties(space, table, solution.cost_us)):
+                break
+            table.clear()
+            solution = find_schedule(space.endings, table)
+    return solution
 
 
 def rename(stage: Stage, units: Mapping[int, int]) -> Stage:

@@ -20,15 +20,21 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import fmean
 
 from core.schedule import Stage
 from scheduler.blocks import Units
 from scheduler.bound_table import BoundTable
 from scheduler.bounds import LatencyBounds
+from scheduler.cost import RepeatableCost
 from scheduler.counts import SearchCounts
 from scheduler.ios import rename
+from scheduler.noise import ROUNDS, measure_again, near_ties
 from scheduler.problem import Problem
-from scheduler.stages import StageMemo, StageSpace, Strategies
+from scheduler.stages import StageMemo, StageSpace, Strategies, Variant
+
+PROOF_GAP = 0.01
+"""Closer to the bound than this, relative, what is left to measure is proof."""
 
 _ROUNDING = 1e-9  # relative; sums of the same latencies in another order
 
@@ -44,6 +50,7 @@ class LazySearch:
         self._cost = {0: 0.0}
         for S in self._last:
             self._cost[S] = min(self._values(S))
+        self._doubt = Doubt()
         self.upper_us = math.inf
         self.best: list[Stage] = []  # first stage first; its latencies sum up to ``upper_us``
 
@@ -71,6 +78,10 @@ class LazySearch:
             self._measure(path)
             if exact:
                 return
+
+    def near_ties(self) -> set[int]:
+        """Endings that measurement errors could exchange on the best path."""
+        return near_ties(self._space, self._table, self._cost)
 
     def _descend(self) -> list[int]:
         """Walk from the full set along best endings, raising bounds and costs; last stage first."""
@@ -102,14 +113,51 @@ class LazySearch:
         return [cost[S ^ E] + table[E] for E in self._last[S]]
 
     def _measure(self, path: list[int]) -> None:
-        """Measure the stages of a path; keep it if it is the best so far."""
-        stages = []
-        for E in reversed(path):
-            variant = self._table.choose(E)
-            stages.append(self._space.stage(variant, self._table.measure(E, variant)))
+        """Measure what is unmeasured on a path; keep the path if it is the best so far.
+
+        While a good schedule is still wanted, all of it. Once the rest is proof, only the stages
+        that are likely to lie far above their bounds: these alone may rule the path out.
+        """
+        chosen = [(E, self._table.choose(E)) for E in path]
+        unmeasured = [step for step in chosen if not self._table.measured(step[1])]
+        doubts = [self._doubt.excess_us(self._table[E], variant) for E, variant in unmeasured]
+        proving = self.upper_us <= self.lower_us * (1 + PROOF_GAP)
+        for (E, variant), doubt in zip(unmeasured, doubts, strict=True):
+            if not proving or doubt >= max(doubts) / 2:
+                bound = self._table[E]
+                self._doubt.learn(bound, self._table.measure(E, variant), variant)
+        if all(self._table.measured(variant) for _, variant in chosen):
+            self._keep(chosen)
+
+    def _keep(self, chosen: list[tuple[int, Variant]]) -> None:
+        """Make a measured path the best schedule, if it is."""
+        stages = [
+            self._space.stage(variant, self._table.measure(E, variant))
+            for E, variant in reversed(chosen)
+        ]
         total = sum(stage.latency_us or 0.0 for stage in stages)
         if total < self.upper_us:
             self.upper_us, self.best = total, stages
+
+
+class Doubt:
+    """How far measurements lie above their bounds: an interference factor, learnt by width.
+
+    It orders measurements and never enters a bound.
+    """
+
+    def __init__(self) -> None:
+        self._factors: dict[int, list[float]] = {}  # number of groups -> excess, relative
+
+    def learn(self, bound_us: float, latency_us: float, variant: Variant) -> None:
+        """Note one measurement."""
+        if bound_us > 0:
+            self._factors.setdefault(len(variant[1]), []).append(latency_us / bound_us - 1)
+
+    def excess_us(self, bound_us: float, variant: Variant) -> float:
+        """How far the latency is expected above its bound."""
+        factors = self._factors.get(len(variant[1]))
+        return bound_us * (fmean(factors) if factors else 1.0)
 
 
 @dataclass(slots=True)
@@ -140,19 +188,35 @@ class Budget:
 def plan_lazily(problem: Problem, budget: Budget) -> tuple[list[Stage], SearchCounts]:
     """The optimum of each block, or a schedule within the budget's gap of it."""
     strategies = Strategies(merge=problem.facts.merge)
-    alone_us = problem.unit_latencies_us()
     stages: list[Stage] = []
     counts = SearchCounts()
     solved: dict[str, tuple[Units, LazySearch]] = {}
     for block, signature in problem.blocks():
         if signature not in solved:
             space = problem.open(block, strategies)
-            bounds = LatencyBounds([alone_us[unit] for unit in block], block, problem.facts)
-            search = LazySearch(space, problem.memo, bounds)
-            search.run(budget.enough)
+            search = _search_despite_noise(problem, space, block, budget)
             counts += search.counts
             solved[signature] = block, search
         first, search = solved[signature]
         budget.close(search.lower_us, search.upper_us)
         stages += [rename(stage, dict(zip(first, block, strict=True))) for stage in search.best]
     return stages, counts
+
+
+def _search_despite_noise(
+    problem: Problem, space: StageSpace, block: Units, budget: Budget
+) -> LazySearch:
+    """The finished search of a block; if the cost varies, with its near-ties measured again.
+
+    A search relies on values that only grow, so a new one starts from the new measurements.
+    """
+    memo = problem.memo
+    rounds = 1 + ROUNDS if isinstance(memo.cost, RepeatableCost) else 1
+    for left in reversed(range(rounds)):
+        alone_us = problem.unit_latencies_us()
+        bounds = LatencyBounds([alone_us[unit] for unit in block], block, problem.facts)
+        search = LazySearch(space, memo, bounds)
+        search.run(budget.enough)
+        if not left or not measure_again(space, memo, search.near_ties()):
+            break
+    return search

@@ -2,8 +2,15 @@
 
     stages  [ (a) (b c) ] [ (d) ]   ──>   b(s0) c(s0) a(s1) | d(s0)       | = barrier
 
-The longest group runs on stream 0, so that the other streams finish within it. Between two
-stages of one group each no barrier is needed: both run on stream 0.
+How stages are joined is a choice:
+
+    stage   a barrier between stages, as they were measured
+    group   no barriers: each group goes to the stream where it can start first, and waits for
+            what it reads by the fewest events
+    unit    the same for each unit, so that a group may spread over streams
+
+Without barriers a stage may start while the one before it still runs. That is often faster, and
+never certain to be: the stages were not measured so.
 """
 
 from __future__ import annotations
@@ -12,7 +19,10 @@ from collections.abc import Sequence
 
 from core.plan import MAX_STREAMS, Launch, StreamPlan, verify_plan
 from core.schedule import Stage
+from scheduler.options import Join
 from scheduler.streams import plan_with_events
+
+Group = tuple[int, ...]
 
 
 def lower_stages(
@@ -20,54 +30,82 @@ def lower_stages(
     predecessors: Sequence[Sequence[int]],
     unit_latency_us: Sequence[float] | None = None,
     max_streams: int = MAX_STREAMS,
-    barriers: bool = True,
+    join: Join = "stage",
 ) -> StreamPlan:
     """Lower stages to a plan.
 
     Args:
         stages: together they hold each unit once, in an order that respects every edge.
         predecessors: for each unit, the units it reads from.
-        unit_latency_us: decides which groups are long; without it, the number of units does.
-        max_streams: groups beyond this number share streams, the least loaded one first.
-        barriers: whether a stage waits for the whole stage before it, as it was measured. If
-            not, each unit waits for what it reads only, by the fewest events.
+        unit_latency_us: decides which groups are long; without it, all units are equally long.
+        max_streams: groups beyond this number share streams.
+        join: how stages are joined.
 
     Raises:
         InvalidArtefact: the stages do not respect an edge.
     """
+    length_us = unit_latency_us or [1.0] * len(predecessors)
+    if join != "stage":
+        return _without_barriers(stages, predecessors, length_us, max_streams, join)
     launches: list[Launch] = []
-    positions: list[int] = []
+    barriers: list[int] = []
     previous_streams = 1
     for stage in stages:
-        streams = _streams(stage, unit_latency_us, max_streams)
+        streams = _streams(stage, length_us, max_streams)
+        # Between two stages of one group each, stream 0 itself keeps the order.
         if launches and max(previous_streams, len(streams)) > 1:
-            positions.append(len(launches))
+            barriers.append(len(launches))
         for number, units in enumerate(streams):
             launches += [Launch(unit, number) for unit in units]
         previous_streams = len(streams)
-    if not barriers:
-        order = [launch.unit for launch in launches]
-        stream_of = {launch.unit: launch.stream for launch in launches}
-        return plan_with_events(order, stream_of, predecessors)
     width = 1 + max((launch.stream for launch in launches), default=0)
-    plan = StreamPlan(tuple(launches), width, tuple(positions))
+    plan = StreamPlan(tuple(launches), width, tuple(barriers))
     verify_plan(plan, predecessors)
     return plan
 
 
-def _streams(
-    stage: Stage, unit_latency_us: Sequence[float] | None, max_streams: int
-) -> list[list[int]]:
-    """The groups of a stage dealt to streams, longest first, each to the least loaded stream."""
+def _streams(stage: Stage, length_us: Sequence[float], max_streams: int) -> list[list[int]]:
+    """The groups of a stage dealt to streams, longest first, each to the least loaded stream.
 
-    def length(group: tuple[int, ...]) -> float:
-        return sum(unit_latency_us[unit] for unit in group) if unit_latency_us else len(group)
-
-    longest_first = sorted(stage.groups, key=length, reverse=True)
-    streams: list[list[int]] = [[] for _ in range(min(max_streams, len(longest_first)))]
+    So the longest group is on stream 0, and the other streams finish within it.
+    """
+    streams: list[list[int]] = [[] for _ in range(min(max_streams, len(stage.groups)))]
     load = [0.0] * len(streams)
-    for group in longest_first:
+    for group in _longest_first(stage, length_us):
         number = load.index(min(load))
         streams[number] += group
-        load[number] += length(group)
+        load[number] += sum(length_us[unit] for unit in group)
     return streams
+
+
+def _longest_first(stage: Stage, length_us: Sequence[float]) -> list[Group]:
+    return sorted(stage.groups, key=lambda group: -sum(length_us[unit] for unit in group))
+
+
+def _without_barriers(
+    stages: Sequence[Stage],
+    predecessors: Sequence[Sequence[int]],
+    length_us: Sequence[float],
+    max_streams: int,
+    join: Join,
+) -> StreamPlan:
+    """Launch in the order of the stages; of the streams where a group can start first, one that
+    makes an input of the group saves an event.
+    """
+    groups = [group for stage in stages for group in _longest_first(stage, length_us)]
+    if join == "unit":
+        groups = [(unit,) for group in groups for unit in group]
+    stream_of: dict[int, int] = {}
+    finish: dict[int, float] = {}
+    free = [0.0] * max_streams
+    for group in groups:
+        inputs = {p for unit in group for p in predecessors[unit]} - set(group)
+        ready = max((finish[p] for p in inputs if p in finish), default=0.0)
+        near = {stream_of[p] for p in inputs if p in stream_of}
+        number = min(range(max_streams), key=lambda s: (max(free[s], ready), s not in near, s))
+        start = max(free[number], ready)
+        for unit in group:
+            stream_of[unit] = number
+            finish[unit] = start = start + length_us[unit]
+        free[number] = start
+    return plan_with_events(stream_of, stream_of, predecessors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from core.errors import InvalidRequest
 from core.plan import MAX_STREAMS
@@ -19,7 +20,11 @@ PLANNERS = (
     "lios",
     "opara",
     "nimble",
+    "portfolio",  # all of them, see scheduler/portfolio.py
 )
+
+Join = Literal["stage", "group", "unit"]
+JOINS = ("stage", "group", "unit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +37,7 @@ class PlannerOptions:
     single_root: bool = False  # groups with one source only, as in the code of the IOS authors
     max_block_ops: int | None = 40  # larger blocks are split; None = the graph is one block
     max_streams: int = MAX_STREAMS
-    barriers: bool = True  # between stages, as they are measured; else only the events edges need
+    join: Join = "stage"  # what waits for what between stages, see scheduler/lowering.py
     gap: float = 0.0  # lazy-ios stops when it has proved to be this close to the optimum
     time_budget_s: float | None = None  # lazy-ios stops after this time with the gap it has proved
 
@@ -42,6 +47,8 @@ class PlannerOptions:
         for limit in (self.max_group_ops, self.max_groups, self.max_block_ops):
             if limit is not None and limit < 1:
                 raise InvalidRequest("the limits of a planner must be at least 1")
+        if self.join not in JOINS:
+            raise InvalidRequest(f"stages join by {', '.join(JOINS)}, not {self.join!r}")
         if not 1 <= self.max_streams <= MAX_STREAMS:
             raise InvalidRequest(f"a plan has 1 to {MAX_STREAMS} streams, not {self.max_streams}")
         if not 0 <= self.gap < float("inf"):
@@ -60,9 +67,10 @@ class PlannerOptions:
             parts += [f"r={_number(self.max_group_ops)}", f"s={_number(self.max_groups)}"]
             parts += ["single_root"] if self.single_root else []
             later.append("max_block_ops")
-        if self.planner == "lazy-ios":
+        if self.planner in (*_EXACT[:4], "greedy", "rammer"):
+            later.append("join")
+        if self.planner in ("lazy-ios", "portfolio"):
             later += _REAL
-        parts += [] if self.barriers else ["no_barriers"]
         for option in fields(self):
             value = getattr(self, option.name)
             if option.name in later and value != option.default:
@@ -79,14 +87,14 @@ class PlannerOptions:
         match = re.fullmatch(r"([a-z-]+)(?:\((.*)\))?", text.strip())
         if match is None:
             raise InvalidRequest(f"not a planner: {text!r}; write e.g. ios(r=3,s=8)")
-        values: dict[str, int | float | bool | None] = {}
+        values: dict[str, str | int | float | bool | None] = {}
         for part in filter(None, (match[2] or "").split(",")):
             name, _, value = part.strip().partition("=")
             name = {"r": "max_group_ops", "s": "max_groups"}.get(name, name)
             if name == "single_root" and not value:
                 values[name] = True
-            elif name == "no_barriers" and not value:
-                values["barriers"] = False
+            elif name == "join" and value in JOINS:
+                values[name] = value
             elif name in _OPTIONAL and value == "none":
                 values[name] = None
             elif name in _WHOLE and re.fullmatch(r"[0-9]{1,9}", value):
@@ -101,8 +109,10 @@ class PlannerOptions:
 _OPTIONAL = ("max_group_ops", "max_groups", "max_block_ops")
 _WHOLE = (*_OPTIONAL, "max_streams")
 _REAL = ("gap", "time_budget_s")
-_EXACT = ("ios-merge", "ios-parallel", "ios", "lazy-ios")
+_EXACT = ("ios-merge", "ios-parallel", "ios", "lazy-ios", "portfolio")
 
 
-def _number(value: float | None) -> str:
+def _number(value: str | float | None) -> str:
+    if isinstance(value, str):
+        return value
     return "none" if value is None else f"{value:.9f}".rstrip("0").rstrip(".")

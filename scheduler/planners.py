@@ -7,12 +7,12 @@ graph ──> planner ──stages──> lower_stages  ──┐
 from __future__ import annotations
 
 import gc
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from core.errors import InvalidRequest
 from core.graph import OpGraph
 from core.plan import StreamPlan, sequential_plan
 from core.schedule import Stage
@@ -20,28 +20,15 @@ from scheduler import ios
 from scheduler.cost import DeviceFacts, StageCost
 from scheduler.counts import SearchCounts
 from scheduler.dag import Dag
-from scheduler.lazy import Budget, plan_lazily
-from scheduler.lios import lios
 from scheduler.lowering import lower_stages
 from scheduler.matching import width
-from scheduler.nimble import nimble
-from scheduler.opara import opara
+from scheduler.noise import spread
 from scheduler.options import PlannerOptions
 from scheduler.problem import Problem
+from scheduler.registry import PLANNERS, Found, Planner
 from scheduler.stages import StageMemo, Strategies
 from scheduler.streams import StreamSchedule, lower_streams, makespan_us
 from scheduler.units import UnitGraph, as_units
-from scheduler.waves import greedy, rammer
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a planner answers: stages, or streams where it knows no stages."""
-
-    stages: tuple[Stage, ...] = ()
-    streams: StreamSchedule | None = None
-    counts: SearchCounts = field(default_factory=SearchCounts)
-    gap: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +41,7 @@ class Planned:
     counts: SearchCounts
     search_seconds: float  # CPU time of this process, so without measuring elsewhere
     gap: float | None = None  # proved distance to the optimum within the limits; None: no claim
+    spread: float | None = None  # of the stages measured several times, relative
     streams: StreamSchedule | None = None  # as the planner wants them, before they are folded
 
 
@@ -65,23 +53,37 @@ def plan(
 ) -> Planned:
     """Plan a static graph.
 
+    Args:
+        graph: as operators or as units.
+        cost: asked for the latency of each distinct stage once.
+        options: the planner and its limits.
+        facts: what the engine knows besides latencies; lazy-ios, opara and merging need it.
+
     Raises:
         SearchTooLarge: a block has too many states for the exact search.
+        InvalidRequest: the portfolio makes many plans; see ``scheduler.portfolio.candidates``.
     """
     started = time.process_time()
-    units = as_units(graph)
-    problem = Problem(units, StageMemo(cost), options, facts or DeviceFacts())
+    problem = Problem(as_units(graph), StageMemo(cost), options, facts or DeviceFacts())
     with _no_garbage_collection():
-        found = _PLANNERS[options.planner](problem)
+        found = _planner(options.planner)(problem)
     lowered, predicted_us = _lower(problem, found)
     counts = replace(
         found.counts,
-        operators=len(units),
-        width=width(Dag.of(units.predecessors)),
+        operators=len(problem.units),
+        width=width(Dag.of(problem.units.predecessors)),
         stages_measured=len(problem.memo.latency_us),
     )
-    seconds = time.process_time() - started
-    return Planned(found.stages, lowered, predicted_us, counts, seconds, found.gap, found.streams)
+    return Planned(
+        stages=found.stages,
+        plan=lowered,
+        predicted_us=predicted_us,
+        counts=counts,
+        search_seconds=time.process_time() - started,
+        gap=found.gap,
+        spread=spread(problem, found.stages),
+        streams=found.streams,
+    )
 
 
 def stages_to_measure(
@@ -89,14 +91,16 @@ def stages_to_measure(
 ) -> list[Stage]:
     """Stages whose latency ``plan`` is certain to ask for, one per distinct signature.
 
-    For lazy-ios and rammer, what else is asked depends on the answers; for the others it is all.
+    They are all that is asked, but for lazy-ios, rammer and the portfolio: what those ask further
+    depends on the answers.
     """
     recorder = _Recorder()
     problem = Problem(as_units(graph), StageMemo(recorder), options, facts or DeviceFacts())
-    if options.planner in ("lazy-ios", "rammer"):
+    if options.planner in ("lazy-ios", "rammer", "portfolio"):
         problem.unit_latencies_us()
     else:
-        _PLANNERS[options.planner](problem)
+        with _no_garbage_collection():
+            _lower(problem, _planner(options.planner)(problem))
     return recorder.asked
 
 
@@ -111,6 +115,12 @@ def count_schedules(graph: OpGraph | UnitGraph, options: PlannerOptions) -> int:
             known[signature] = ios.count_schedules(endings)
         product *= known[signature]
     return product
+
+
+def _planner(name: str) -> Planner:
+    if name not in PLANNERS:
+        raise InvalidRequest(f"{name} makes no single plan; ask for its candidates")
+    return PLANNERS[name]
 
 
 @contextmanager
@@ -145,71 +155,9 @@ def _lower(problem: Problem, found: Found) -> tuple[StreamPlan, float]:
     predicted_us = sum(stage.latency_us or 0.0 for stage in found.stages)
     if options.planner == "sequential":
         return sequential_plan(len(problem.units)), predicted_us
-    latency_us = problem.known_unit_latencies_us()
+    known_us = problem.known_unit_latencies_us()
+    streams = options.max_streams
     return (
-        lower_stages(found.stages, predecessors, latency_us, options.max_streams, options.barriers),
+        lower_stages(found.stages, predecessors, known_us, streams, options.join),
         predicted_us,
     )
-
-
-def _sequential(problem: Problem) -> Found:
-    return Found(tuple(problem.stage([[unit]]) for unit in range(len(problem.units))))
-
-
-def _greedy(problem: Problem) -> Found:
-    return Found(tuple(greedy(problem)))
-
-
-def _rammer(problem: Problem) -> Found:
-    return Found(tuple(rammer(problem)))
-
-
-def _ios(problem: Problem) -> Found:
-    return _exhaustive(problem, Strategies(merge=problem.facts.merge))
-
-
-def _ios_parallel(problem: Problem) -> Found:
-    return _exhaustive(problem, Strategies())
-
-
-def _ios_merge(problem: Problem) -> Found:
-    return _exhaustive(problem, Strategies(concurrent=False, merge=problem.facts.merge))
-
-
-def _exhaustive(problem: Problem, strategies: Strategies) -> Found:
-    stages, counts = ios.plan_exhaustively(problem, strategies)
-    return Found(tuple(stages), counts=counts, gap=0.0)
-
-
-def _lazy_ios(problem: Problem) -> Found:
-    seconds = problem.options.time_budget_s
-    deadline = time.monotonic() + (math.inf if seconds is None else seconds)
-    budget = Budget(problem.options.gap, deadline)
-    stages, counts = plan_lazily(problem, budget)
-    return Found(tuple(stages), counts=counts, gap=budget.proved_gap)
-
-
-def _lios(problem: Problem) -> Found:
-    return Found(streams=lios(problem))
-
-
-def _opara(problem: Problem) -> Found:
-    return Found(streams=opara(problem))
-
-
-def _nimble(problem: Problem) -> Found:
-    return Found(streams=nimble(problem))
-
-
-_PLANNERS: Mapping[str, Callable[[Problem], Found]] = {
-    "sequential": _sequential,
-    "greedy": _greedy,
-    "rammer": _rammer,
-    "ios-merge": _ios_merge,
-    "ios-parallel": _ios_parallel,
-    "ios": _ios,
-    "lazy-ios": _lazy_ios,
-    "lios": _lios,
-    "opara": _opara,
-    "nimble": _nimble,
-}

@@ -63,5 +63,10 @@ class Problem:
         known = self.memo.latency_us
         return [known[key] for key in keys] if all(key in known for key in keys) else None
 
+    def samples_us(self, stage: Stage) -> list[float]:
+        """All measurements of a stage, where it was measured several times."""
+        key = self._keys.key([mask_of(group) for group in stage.groups], stage.strategy)
+        return self.memo.samples_us.get(key, [])
+
     def _key(self, groups: Sequence[Sequence[int]]) -> StageKey:
         return self._keys.key([mask_of(group) for group in groups])

@@ -51,7 +51,7 @@ def plan_with_events(
         missing = mask_of(predecessors[unit]) & ~certain
         waits = _latest(missing, finished)
         for other in waits:
-            certain |= finished[other]
+            certain |= finished.get(other, 1 << other)  # verify_plan refuses unlaunched ones
         launches.append(Launch(unit, stream_of[unit], waits))
         finished[unit] = last_on[stream_of[unit]] = certain | 1 << unit
     plan = StreamPlan(tuple(launches), streams=1 + max(stream_of.values(), default=0))

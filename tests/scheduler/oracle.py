@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import random
 from collections.abc import Iterator
+from functools import cache
 
 from core.schedule import Stage
+from scheduler.cost import DeviceFacts, Overheads, UnitProfile
 from scheduler.units import UnitGraph
 
 Edges = list[list[int]]
@@ -24,6 +26,12 @@ def random_graph(seed: int, max_ops: int) -> tuple[UnitGraph, random.Random]:
     return UnitGraph.from_edges(random_edges(rng, rng.randint(1, max_ops))), rng
 
 
+def _random_number(*parts: object) -> float:
+    """In [0, 1), the same for the same parts."""
+    digest = hashlib.sha256(repr(parts).encode()).digest()
+    return int.from_bytes(digest[:4], "big") / 2**32
+
+
 class RandomCost:
     """Any stage may cost anything: no structure that a planner could lean on."""
 
@@ -36,8 +44,37 @@ class RandomCost:
         return self.of(frozenset(frozenset(group) for group in stage.groups))
 
     def of(self, groups: Groups) -> float:
-        text = str((self.seed, sorted(sorted(group) for group in groups)))
-        return 1.0 + int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") / 2**28
+        return 1.0 + 16 * _random_number(self.seed, sorted(sorted(group) for group in groups))
+
+
+class MonotoneCost(RandomCost):
+    """Random, but adding units never makes a stage faster: what lazy-ios relies on.
+
+    Units of different groups disturb each other by random amounts; a stage is as slow as its
+    slowest group, or as the work of all its units.
+    """
+
+    STAGE_US = 0.5
+
+    def unit_us(self, unit: int) -> float:
+        return 1.0 + 9 * _random_number(self.seed, "unit", unit)
+
+    def work_us(self, unit: int) -> float:
+        return self.unit_us(unit) * _random_number(self.seed, "work", unit)
+
+    def of(self, groups: Groups) -> float:
+        def slowed(group: frozenset[int]) -> float:
+            others = [other for g in groups if g != group for other in g]
+            return sum(map(self.unit_us, group)) + sum(
+                _random_number(self.seed, min(u, v), max(u, v)) for u in group for v in others
+            )
+
+        work = sum(self.work_us(unit) for group in groups for unit in group)
+        return self.STAGE_US + max(work, *map(slowed, groups), 0.0)
+
+    def facts(self, n: int) -> DeviceFacts:
+        profiles = [UnitProfile(work_us=(self.work_us(unit),)) for unit in range(n)]
+        return DeviceFacts(overheads=Overheads(self.STAGE_US), profiles=profiles)
 
 
 def components(units: frozenset[int], edges: Edges) -> Groups:
@@ -60,38 +97,36 @@ def subsets(units: frozenset[int]) -> Iterator[frozenset[int]]:
         yield frozenset(item for i, item in enumerate(items) if mask >> i & 1)
 
 
+def next_stages(done: frozenset[int], edges: Edges, r: int, s: int) -> Iterator[Groups]:
+    """All stages that may follow: each unit finds what it reads done or in the stage itself."""
+    for stage in subsets(frozenset(range(len(edges))) - done):
+        if all(u in done or u in stage for v in stage for u in edges[v]):
+            groups = components(stage, edges)
+            if len(groups) <= s and all(len(group) <= r for group in groups):
+                yield groups
+
+
 def every_schedule(edges: Edges, r: int, s: int) -> Iterator[list[Groups]]:
-    """All lists of stages, built from the front: a stage needs all it reads done or inside."""
+    """All lists of stages, one by one, built from the front."""
 
     def extend(done: frozenset[int], stages: list[Groups]) -> Iterator[list[Groups]]:
-        left = frozenset(range(len(edges))) - done
-        if not left:
+        if len(done) == len(edges):
             yield stages
-        for stage in subsets(left):
-            if all(u in done or u in stage for v in stage for u in edges[v]):
-                groups = components(stage, edges)
-                if len(groups) <= s and all(len(group) <= r for group in groups):
-                    yield from extend(done | stage, [*stages, groups])
+        for groups in next_stages(done, edges, r, s):
+            yield from extend(done.union(*groups), [*stages, groups])
 
     yield from extend(frozenset(), [])
 
 
 def best_latency(edges: Edges, cost: RandomCost, r: int, s: int) -> float:
-    """The least sum of stage latencies over all schedules, by a plain recursion over done sets."""
-    known: dict[frozenset[int], float] = {}
+    """The least sum of stage latencies over all schedules, by recursion over what is done."""
 
+    @cache
     def rest(done: frozenset[int]) -> float:
-        left = frozenset(range(len(edges))) - done
-        if not left:
+        if len(done) == len(edges):
             return 0.0
-        if done not in known:
-            known[done] = min(
-                cost.of(groups) + rest(done | stage)
-                for stage in subsets(left)
-                if all(u in done or u in stage for v in stage for u in edges[v])
-                and len(groups := components(stage, edges)) <= s
-                and all(len(group) <= r for group in groups)
-            )
-        return known[done]
+        return min(
+            cost.of(groups) + rest(done.union(*groups)) for groups in next_stages(done, edges, r, s)
+        )
 
     return rest(frozenset())

@@ -1,0 +1,64 @@
+"""The portfolio: every planner's plan, with and without barriers, as candidates for one model.
+
+The engine measures the candidates as whole models, interleaved in one run, and serves the
+fastest. The sequential plan is always the first candidate, so a model is never served slower
+than sequential. Plans that are equal are offered once.
+
+    candidates(...) ──> [Candidate, ...] ──whole-model measurement──> the fastest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from core.graph import OpGraph
+from core.plan import StreamPlan
+from core.schedule import Stage
+from scheduler.cost import DeviceFacts, StageCost
+from scheduler.lowering import lower_stages
+from scheduler.options import Join, PlannerOptions
+from scheduler.planners import Planned, plan
+from scheduler.units import UnitGraph, as_units
+
+ENTRANTS = ("sequential", "greedy", "rammer", "lios", "opara", "nimble", "lazy-ios")
+"""Planners that enter; ``ios`` would find what ``lazy-ios`` finds and measure more for it."""
+
+_WITHOUT_BARRIERS: tuple[Join, ...] = ("group", "unit")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One plan that could be served."""
+
+    options: PlannerOptions  # that give this plan
+    planned: Planned
+
+
+def candidates(
+    graph: OpGraph | UnitGraph,
+    cost: StageCost,
+    options: PlannerOptions,
+    facts: DeviceFacts | None = None,
+    entrants: Sequence[str] = ENTRANTS,
+) -> list[Candidate]:
+    """Plans of all entrants under the limits of ``options``, the sequential one first.
+
+    ``cost`` is asked for the same stage by several planners; give one that remembers.
+    """
+    units = as_units(graph)
+    unit_us = [cost.stage_latency_us(Stage(((unit,),))) for unit in range(len(units))]
+    found: dict[StreamPlan, Candidate] = {}
+    for planner in dict.fromkeys(("sequential", *entrants)):
+        entered = replace(options, planner=planner, join="stage")
+        planned = plan(units, cost, entered, facts)
+        found.setdefault(planned.plan, Candidate(entered, planned))
+        if not planned.stages or planner == "sequential":
+            continue
+        for join in _WITHOUT_BARRIERS:
+            lowered = lower_stages(
+                planned.stages, units.predecessors, unit_us, options.max_streams, join
+            )
+            joined = Candidate(replace(entered, join=join), replace(planned, plan=lowered))
+            found.setdefault(lowered, joined)
+    return list(found.values())

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from core.plan import verify_plan
+from core.schedule import Stage
+from scheduler.cost import DeviceFacts, OperatorLatencies, Overheads
+from scheduler.options import PlannerOptions
+from scheduler.planners import plan
+from scheduler.units import UnitGraph
+from tests.scheduler.networks import INCEPTION_E
+from tests.scheduler.oracle import MonotoneCost, best_latency, random_graph
+
+SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= 60)) for seed in range(500)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_ios_lazy_ios_and_brute_force_agree(seed: int) -> None:
+    graph, rng = random_graph(seed, max_ops=8)
+    r, s = rng.choice([(3, 8), (2, 2), (1, 3), (8, 8)])
+    limits = PlannerOptions("lazy-ios", r, s, max_block_ops=None)
+    lazy_cost, full_cost = MonotoneCost(seed), MonotoneCost(seed)
+
+    lazy = plan(graph, lazy_cost, limits, lazy_cost.facts(len(graph)))
+    full = plan(graph, full_cost, PlannerOptions("ios", r, s, max_block_ops=None))
+
+    edges = [list(row) for row in graph.predecessors]
+    assert full.predicted_us == pytest.approx(best_latency(edges, full_cost, r, s))
+    assert lazy.predicted_us == pytest.approx(full.predicted_us)
+    assert lazy.gap == pytest.approx(0.0, abs=1e-9)
+    assert len(lazy_cost.asked) <= len(full_cost.asked)
+    verify_plan(lazy.plan, graph.predecessors)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_without_any_facts_the_optimum_is_the_same(seed: int) -> None:
+    graph, _ = random_graph(seed, max_ops=9)
+    cost = MonotoneCost(seed)
+
+    lazy = plan(graph, cost, PlannerOptions("lazy-ios", max_block_ops=None))
+
+    full = plan(graph, MonotoneCost(seed), PlannerOptions("ios", max_block_ops=None))
+    assert lazy.predicted_us == pytest.approx(full.predicted_us)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_wanted_gap_is_kept_and_saves_measurements(seed: int) -> None:
+    graph, _ = random_graph(seed, max_ops=12)
+    exact_cost, loose_cost = MonotoneCost(seed), MonotoneCost(seed)
+    facts = exact_cost.facts(len(graph))
+
+    exact = plan(graph, exact_cost, PlannerOptions("lazy-ios"), facts)
+    loose = plan(graph, loose_cost, PlannerOptions("lazy-ios", gap=0.2), facts)
+
+    assert loose.gap is not None
+    assert loose.gap <= 0.2
+    assert loose.predicted_us <= exact.predicted_us * (1 + loose.gap) * (1 + 1e-9)
+    assert len(loose_cost.asked) <= len(exact_cost.asked)
+
+
+def test_a_block_of_many_choices_needs_few_measurements() -> None:
+    graph = UnitGraph.from_edges(INCEPTION_E)
+    cost = OperatorLatencies([5.0, 3.0, 4.0, 4.5, 3.5, 8.0, 4.0, 4.2, 2.0, 3.0, 1.0], 0.3)
+    facts = DeviceFacts(overheads=Overheads(0.0, group_us=0.3))
+
+    lazy = plan(graph, cost, PlannerOptions("lazy-ios"), facts)
+
+    full = plan(graph, cost, PlannerOptions("ios"))
+    assert lazy.predicted_us == pytest.approx(full.predicted_us)
+    assert lazy.counts.stages_measured < full.counts.stages_measured / 20
+
+
+class SlowCost(MonotoneCost):
+    def stage_latency_us(self, stage: Stage) -> float:
+        time.sleep(0.005)
+        return super().stage_latency_us(stage)
+
+
+def test_a_time_budget_ends_the_search_with_the_gap_it_proved() -> None:
+    graph, _ = random_graph(11, max_ops=14)
+    cost = SlowCost(11)
+    options = PlannerOptions("lazy-ios", time_budget_s=0.05)
+
+    stopped = plan(graph, cost, options, DeviceFacts(overheads=Overheads(0.5)))
+
+    best = plan(graph, MonotoneCost(11), PlannerOptions("ios"))
+    verify_plan(stopped.plan, graph.predecessors)
+    assert stopped.gap is not None
+    assert stopped.predicted_us <= best.predicted_us * (1 + stopped.gap) * (1 + 1e-9)
+
+
+class LyingCost(MonotoneCost):
+    """Stages of several groups are faster than their units alone: the bounds are wrong."""
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        return super().stage_latency_us(stage) * (0.5 if len(stage.groups) > 1 else 1.0)
+
+
+def test_a_device_that_breaks_the_bounds_widens_the_gap() -> None:
+    graph = UnitGraph.from_edges(INCEPTION_E)
+    cost = LyingCost(3)
+
+    lazy = plan(graph, cost, PlannerOptions("lazy-ios"), cost.facts(len(graph)))
+
+    assert lazy.gap is not None
+    assert lazy.gap > 0.1
+    verify_plan(lazy.plan, graph.predecessors)

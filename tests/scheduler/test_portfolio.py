@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from core.plan import sequential_plan, verify_plan
+from scheduler.cost import OperatorLatencies
+from scheduler.options import PlannerOptions
+from scheduler.planners import plan
+from scheduler.portfolio import candidates
+from scheduler.units import UnitGraph
+from tests.scheduler.networks import INCEPTION_E
+from tests.scheduler.oracle import random_graph
+
+LIMITS = PlannerOptions("portfolio")
+
+
+def test_sequential_comes_first_and_equal_plans_come_once() -> None:
+    graph = UnitGraph.from_edges(INCEPTION_E)
+
+    entered = candidates(graph, OperatorLatencies([1.0] * len(graph)), LIMITS)
+
+    plans = [candidate.planned.plan for candidate in entered]
+    assert plans[0] == sequential_plan(len(graph))
+    assert len(plans) == len(set(plans))
+    assert {"lazy-ios", "greedy"} <= {candidate.options.planner for candidate in entered}
+
+
+def test_a_chain_has_only_the_sequential_plan() -> None:
+    chain = UnitGraph.from_edges([[], [0], [1], [2]])
+
+    entered = candidates(chain, OperatorLatencies([1.0] * 4), LIMITS)
+
+    assert [candidate.options.planner for candidate in entered] == ["sequential"]
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_each_candidate_can_be_made_again_from_its_options(seed: int) -> None:
+    graph, _ = random_graph(seed, max_ops=10)
+    cost = OperatorLatencies([1.0 + unit % 4 for unit in range(len(graph))], 0.2)
+
+    for candidate in candidates(graph, cost, LIMITS):
+        verify_plan(candidate.planned.plan, graph.predecessors)
+        again = plan(graph, cost, PlannerOptions.parse(candidate.options.text))
+        if candidate.planned.stages:
+            assert again.stages == candidate.planned.stages
+        else:
+            assert again.plan == candidate.planned.plan

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from scheduler.cost import OperatorLatencies
+from scheduler.options import PlannerOptions
+from scheduler.planners import plan
+from scheduler.units import UnitGraph
+
+#   0 ─┬─> 2 ─> 4
+#   1 ─┴─> 3
+GRAPH = UnitGraph.from_edges([[], [], [0, 1], [1], [2]])
+COST = OperatorLatencies([1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+def test_greedy_runs_all_that_is_ready() -> None:
+    planned = plan(GRAPH, COST, PlannerOptions("greedy"))
+
+    assert [stage.groups for stage in planned.stages] == [
+        ((0,), (1,)),
+        ((2,), (3,)),
+        ((4,),),
+    ]
+
+
+def test_rammer_deals_a_wave_to_the_streams_there_are() -> None:
+    wave = UnitGraph.from_edges([[]] * 5)
+
+    planned = plan(wave, COST, PlannerOptions("rammer", max_streams=2))
+
+    assert planned.stages[0].groups == ((0, 2, 4), (1, 3))
