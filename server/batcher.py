@@ -16,12 +16,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from time import monotonic, perf_counter_ns
 from typing import Protocol
-
-import numpy as np
 
 from core.errors import (
     DeadlineExceeded,
@@ -29,10 +26,18 @@ from core.errors import (
     QueueFull,
     Unavailable,
 )
-from core.tensor import DTYPE_BYTES
-from engine.worker.layout import Field
 from server.device import Device, Executable
 from server.requests import CheckedRequest
+from server.rows import (
+    BatchRun,
+    Outcome,
+    Piece,
+    join,
+    outcome_of,
+    split_rows,
+    with_rows,
+    write_rows,
+)
 from server.served import ServedModel
 
 IN_FLIGHT = 2
@@ -49,58 +54,25 @@ class BatchObserver(Protocol):
         """One batch ended well."""
 
 
-@dataclass(frozen=True, slots=True)
-class OutputTensor:
-    """One output, for one request."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A request's result, and how it came about. Times in microseconds."""
-
-    outputs: Mapping[str, OutputTensor]
-    queue_us: int
-    compute_us: int
-    batch_size: int
-    batch_rows: int
-    plan_id: str
-
-
-@dataclass(slots=True, eq=False)
-class _Piece:
-    """Some rows of one request: all of them, or as many as a batch takes."""
-
-    request: CheckedRequest
-    first_row: int
-    rows: int
-    deadline: float | None  # time.monotonic()
-    accepted_ns: int
-    result: asyncio.Future[Outcome]
-
-
 class _Queue:
     """What waits for one model, and how much that is."""
 
     def __init__(self, observer: BatchObserver) -> None:
         self.observer = observer
-        self.pieces: deque[_Piece] = deque()
+        self.pieces: deque[Piece] = deque()
         self.rows = 0
         self.requests = 0  # none of whose rows has been sent yet
 
-    def append(self, piece: _Piece) -> None:
+    def append(self, piece: Piece) -> None:
         self.pieces.append(piece)
         self._count(piece, 1)
 
-    def popleft(self) -> _Piece:
+    def popleft(self) -> Piece:
         piece = self.pieces.popleft()
         self._count(piece, -1)
         return piece
 
-    def remove(self, piece: _Piece) -> None:
+    def remove(self, piece: Piece) -> None:
         if piece in self.pieces:
             self.pieces.remove(piece)
             self._count(piece, -1)
@@ -109,7 +81,7 @@ class _Queue:
         """Report what waits now."""
         self.observer.queue_is(self.requests, self.rows)
 
-    def _count(self, piece: _Piece, sign: int) -> None:
+    def _count(self, piece: Piece, sign: int) -> None:
         self.rows += sign * piece.rows
         self.requests += sign * (piece.first_row == 0)
 
@@ -122,7 +94,7 @@ class Batcher:
         self._max_requests = max_requests
         self._max_rows = max_rows
         self._queues: OrderedDict[ServedModel, _Queue] = OrderedDict()
-        self._in_flight: set[asyncio.Task[None]] = set()
+        self._in_flight: dict[asyncio.Task[None], ServedModel] = {}
         self._slot_freed = asyncio.Event()
         self._batch_seconds = 0.01  # smoothed, for retry hints
 
@@ -151,7 +123,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         now = perf_counter_ns()
         pieces = [
-            _Piece(request, first, rows, deadline, now, loop.create_future())
+            Piece(request, first, rows, deadline, now, loop.create_future())
             for first, rows in split_rows(request.rows, model.largest_batch)
         ]
         for piece in pieces:
@@ -162,7 +134,7 @@ class Batcher:
         try:
             if len(pieces) == 1:
                 return await pieces[0].result
-            return _join(model, request, await asyncio.gather(*(p.result for p in pieces)))
+            return join(model, request, await asyncio.gather(*(p.result for p in pieces)))
         finally:
             self._abandon(model, pieces)
 
@@ -176,7 +148,7 @@ class Batcher:
                 retry_after_s=self._batch_seconds * len(queue.pieces),
             )
 
-    def _abandon(self, model: ServedModel, pieces: Sequence[_Piece]) -> None:
+    def _abandon(self, model: ServedModel, pieces: Sequence[Piece]) -> None:
         """After the caller is gone or one piece failed: nothing of it may stay queued."""
         for piece in pieces:
             if not piece.result.done():
@@ -191,11 +163,15 @@ class Batcher:
 
     async def drain(self, model: ServedModel | None = None) -> None:
         """Wait until nothing is queued or running (for ``model``)."""
-        while self._in_flight or any(
-            queue.pieces for at, queue in self._queues.items() if model in (None, at)
-        ):
-            running = list(self._in_flight)
-            await (asyncio.wait(running) if running else asyncio.sleep(0.001))
+        while True:
+            running = [task for task, at in self._in_flight.items() if model in (None, at)]
+            queued = any(q.pieces for at, q in self._queues.items() if model in (None, at))
+            if running:
+                await asyncio.wait(running)
+            elif queued:
+                await asyncio.sleep(0.001)  # other models have the device now
+            else:
+                return
 
     def forget(self, model: ServedModel) -> None:
         """Drop the (empty) queue of a model that is gone."""
@@ -212,16 +188,16 @@ class Batcher:
             self._queues.move_to_end(model)  # the others go first next time
             if pieces := self._take(model, self._queues[model]):
                 task = asyncio.create_task(self._run(model, pieces))
-                self._in_flight.add(task)
+                self._in_flight[task] = model
                 task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._in_flight.discard(task)
+        del self._in_flight[task]
         self._pump()
 
-    def _take(self, model: ServedModel, queue: _Queue) -> list[_Piece]:
+    def _take(self, model: ServedModel, queue: _Queue) -> list[Piece]:
         """The next pieces that share a batch; pieces too late for their caller end here."""
-        taken: list[_Piece] = []
+        taken: list[Piece] = []
         rows, now = 0, monotonic()
         while queue.pieces:
             piece = queue.pieces[0]
@@ -244,7 +220,7 @@ class Batcher:
 
     # -- running batches ----------------------------------------------------------------------
 
-    async def _run(self, model: ServedModel, pieces: list[_Piece]) -> None:
+    async def _run(self, model: ServedModel, pieces: list[Piece]) -> None:
         """Run one batch and end all its pieces."""
         try:
             await self._execute(model, pieces)
@@ -257,7 +233,7 @@ class Batcher:
                 if not piece.result.done():
                     piece.result.set_exception(error)
 
-    async def _execute(self, model: ServedModel, pieces: Sequence[_Piece]) -> None:
+    async def _execute(self, model: ServedModel, pieces: Sequence[Piece]) -> None:
         rows = sum(piece.rows for piece in pieces)
         size = model.batch_size_for(rows)
         ready = await model.executable(pieces[0].request.shape_class, size)
@@ -265,12 +241,14 @@ class Batcher:
             offset = await self._allocate(ready)
             try:
                 sent_ns = perf_counter_ns()
-                _write_rows(self._device.arena.view, offset, ready, pieces)
+                write_rows(self._device.arena.view, offset, ready, pieces)
                 compute_us = await self._device.run(ready, offset)
-                run = _Run(ready, offset, size if model.batched else 1, rows, sent_ns, compute_us)
-                for row, piece in _with_rows(pieces):
+                run = BatchRun(
+                    ready, offset, size if model.batched else 1, rows, sent_ns, compute_us
+                )
+                for row, piece in with_rows(pieces):
                     if not piece.result.done():
-                        outcome = _outcome(self._device.arena.view, model, run, piece, row)
+                        outcome = outcome_of(self._device.arena.view, model, run, piece, row)
                         piece.result.set_result(outcome)
             finally:
                 self._device.arena.release(offset)
@@ -295,115 +273,3 @@ class Batcher:
                     "raise BRAID_SHARED_MEMORY_BYTES or send fewer rows",
                     retry_after_s=1.0,
                 ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """One batch that ran."""
-
-    ready: Executable
-    offset: int
-    batch_size: int
-    rows: int
-    sent_ns: int
-    compute_us: int
-
-
-def split_rows(rows: int, largest: int) -> list[tuple[int, int]]:
-    """Cut a request into (first row, rows) pieces of at most ``largest`` rows."""
-    return [(first, min(largest, rows - first)) for first in range(0, rows, largest)]
-
-
-def _with_rows(pieces: Sequence[_Piece]) -> list[tuple[int, _Piece]]:
-    """Each piece with its first row in the batch."""
-    first, found = 0, []
-    for piece in pieces:
-        found.append((first, piece))
-        first += piece.rows
-    return found
-
-
-def _write_rows(
-    memory: memoryview, offset: int, ready: Executable, pieces: Sequence[_Piece]
-) -> None:
-    """Copy every piece's rows into the slot; rows of padding are zeroed."""
-    for name, place in ready.layout.inputs.items():
-        start = offset + place.offset
-        end = start + place.spec.size_bytes
-        for piece in pieces:
-            data: bytes | memoryview = piece.request.inputs[name]
-            if piece.rows != piece.request.rows:
-                row = len(data) // piece.request.rows
-                first = piece.first_row * row
-                data = memoryview(data)[first : first + piece.rows * row]
-            memory[start : start + len(data)] = data
-            start += len(data)
-        if start < end:
-            memory[start:end] = bytes(end - start)
-
-
-def _outcome(memory: memoryview, model: ServedModel, run: _Run, piece: _Piece, row: int) -> Outcome:
-    """Cut one piece's rows out of the slot."""
-    outputs = {
-        name: _cut(memory, run, run.ready.layout.outputs[name], axis, row, piece.rows)
-        for name, axis in ((n, model.output_axes.get(n)) for n in piece.request.outputs)
-    }
-    return Outcome(
-        outputs,
-        queue_us=(run.sent_ns - piece.accepted_ns) // 1000,
-        compute_us=run.compute_us,
-        batch_size=run.batch_size,
-        batch_rows=run.rows,
-        plan_id=run.ready.plan_id,
-    )
-
-
-def _cut(
-    memory: memoryview, run: _Run, place: Field, axis: int | None, row: int, rows: int
-) -> OutputTensor:
-    """Rows ``row`` to ``row + rows`` of one output; all of it where it has no batch axis."""
-    spec, start = place.spec, run.offset + place.offset
-    shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
-    whole = memory[start : start + spec.size_bytes]
-    if axis is None or rows == shape[axis]:
-        return OutputTensor(spec.dtype, shape, bytes(whole))
-    each = shape[axis] // run.batch_size  # output rows for one request row, usually 1
-    cut = (*shape[:axis], rows * each, *shape[axis + 1 :])
-    if axis == 0:
-        row_bytes = spec.size_bytes // run.batch_size
-        return OutputTensor(
-            spec.dtype, cut, bytes(whole[row * row_bytes : (row + rows) * row_bytes])
-        )
-    element = np.dtype((np.void, DTYPE_BYTES[spec.dtype]))
-    array = np.frombuffer(whole, dtype=element).reshape(shape)
-    index = (slice(None),) * axis + (slice(row * each, (row + rows) * each),)
-    return OutputTensor(spec.dtype, cut, array[index].tobytes())
-
-
-def _join(model: ServedModel, request: CheckedRequest, parts: Sequence[Outcome]) -> Outcome:
-    """Put the pieces of one request together again."""
-    largest = max(parts, key=lambda part: part.batch_size)
-    return Outcome(
-        outputs={
-            name: _concatenate([part.outputs[name] for part in parts], model.output_axes.get(name))
-            for name in request.outputs
-        },
-        queue_us=parts[0].queue_us,
-        compute_us=sum(part.compute_us for part in parts),
-        batch_size=largest.batch_size,
-        batch_rows=largest.batch_rows,
-        plan_id=largest.plan_id,
-    )
-
-
-def _concatenate(parts: Sequence[OutputTensor], axis: int | None) -> OutputTensor:
-    first = parts[0]
-    if axis is None:
-        return first
-    shape = list(first.shape)
-    shape[axis] = sum(part.shape[axis] for part in parts)
-    if axis == 0:
-        return OutputTensor(first.dtype, tuple(shape), b"".join(part.data for part in parts))
-    element = np.dtype((np.void, DTYPE_BYTES[first.dtype]))
-    arrays = [np.frombuffer(part.data, dtype=element).reshape(part.shape) for part in parts]
-    return OutputTensor(first.dtype, tuple(shape), np.concatenate(arrays, axis).tobytes())

@@ -12,9 +12,9 @@ import grpc
 from core.errors import DeadlineExceeded, RequestCancelled
 from protos.braid.v1 import inference_pb2 as wire
 from protos.braid.v1 import inference_pb2_grpc
-from server.batcher import Outcome
 from server.catalogue import Catalogue
 from server.requests import check_request
+from server.rows import Outcome
 from server.status import answering, status_code, wire_error
 
 Context = grpc.aio.ServicerContext[Any, Any]

@@ -25,9 +25,10 @@ from engine.importer.report import BatchAxes, Report, Verified
 from engine.worker.arena import Arena
 from engine.worker.layout import slot_layout
 from protos.braid.v1 import inference_pb2 as wire
-from server.batcher import Batcher, Outcome
+from server.batcher import Batcher
 from server.device import SEQUENTIAL, Executable, Specs
 from server.requests import check_request
+from server.rows import Outcome
 from server.served import MAX_ON_DEMAND, ServedModel
 from server.static_values import StaticValues
 
@@ -331,6 +332,21 @@ async def test_executables_for_other_shapes_are_kept_in_bounds(device: FakeDevic
 
     assert device.released == [1, 2, 3, 4, 5]
     assert device.prepared == len(widths)
+
+
+async def test_draining_one_model_does_not_wait_for_another(device: FakeDevice) -> None:
+    service = Service(device)
+    other = serve(device)
+    device.gate.clear()
+    checked = check_request(other, request_of(rows_from(0, 1)))
+    busy = asyncio.create_task(service.batcher.submit(other, checked, Watcher()))
+    await asyncio.sleep(0.01)
+
+    await asyncio.wait_for(service.batcher.drain(service.model), timeout=5)
+
+    assert not busy.done()
+    device.gate.set()
+    await busy
 
 
 async def test_drain_waits_for_everything_accepted(device: FakeDevice) -> None:

@@ -1,0 +1,163 @@
+"""Rows on their way through a batch: cut from requests, laid into a slot, cut out again.
+
+request ──split_rows──> pieces ──write_rows──> slot ──device──> slot ──outcome──> each piece's
+rows ──join──> the request's answer
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from core.tensor import DTYPE_BYTES
+from engine.worker.layout import Field
+from server.device import Executable
+from server.requests import CheckedRequest
+from server.served import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """One output, for one request."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A request's result, and how it came about. Times in microseconds."""
+
+    outputs: Mapping[str, OutputTensor]
+    queue_us: int
+    compute_us: int
+    batch_size: int
+    batch_rows: int
+    plan_id: str
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Some rows of one request: all of them, or as many as a batch takes."""
+
+    request: CheckedRequest
+    first_row: int
+    rows: int
+    deadline: float | None  # time.monotonic()
+    accepted_ns: int
+    result: asyncio.Future[Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """One batch that ran."""
+
+    ready: Executable
+    offset: int
+    batch_size: int
+    rows: int
+    sent_ns: int
+    compute_us: int
+
+
+def split_rows(rows: int, largest: int) -> list[tuple[int, int]]:
+    """Cut a request into (first row, rows) pieces of at most ``largest`` rows."""
+    return [(first, min(largest, rows - first)) for first in range(0, rows, largest)]
+
+
+def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
+    """Each piece with its first row in the batch."""
+    first = 0
+    for piece in pieces:
+        yield first, piece
+        first += piece.rows
+
+
+def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Sequence[Piece]) -> None:
+    """Copy every piece's rows into the slot; rows of padding are zeroed."""
+    for name, place in ready.layout.inputs.items():
+        start = offset + place.offset
+        end = start + place.spec.size_bytes
+        for piece in pieces:
+            data: bytes | memoryview = piece.request.inputs[name]
+            if piece.rows != piece.request.rows:
+                row = len(data) // piece.request.rows
+                first = piece.first_row * row
+                data = memoryview(data)[first : first + piece.rows * row]
+            memory[start : start + len(data)] = data
+            start += len(data)
+        if start < end:
+            memory[start:end] = bytes(end - start)
+
+
+def outcome_of(
+    memory: memoryview, model: ServedModel, run: BatchRun, piece: Piece, row: int
+) -> Outcome:
+    """Cut one piece's rows out of the slot."""
+    outputs = {
+        name: _cut(memory, run, run.ready.layout.outputs[name], axis, row, piece.rows)
+        for name, axis in ((n, model.output_axes.get(n)) for n in piece.request.outputs)
+    }
+    return Outcome(
+        outputs,
+        queue_us=(run.sent_ns - piece.accepted_ns) // 1000,
+        compute_us=run.compute_us,
+        batch_size=run.batch_size,
+        batch_rows=run.rows,
+        plan_id=run.ready.plan_id,
+    )
+
+
+def _cut(
+    memory: memoryview, run: BatchRun, place: Field, axis: int | None, row: int, rows: int
+) -> OutputTensor:
+    """Rows ``row`` to ``row + rows`` of one output; all of it where it has no batch axis."""
+    spec, start = place.spec, run.offset + place.offset
+    shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
+    whole = memory[start : start + spec.size_bytes]
+    if axis is None or rows == shape[axis]:
+        return OutputTensor(spec.dtype, shape, bytes(whole))
+    each = shape[axis] // run.batch_size  # output rows for one request row, usually 1
+    cut = (*shape[:axis], rows * each, *shape[axis + 1 :])
+    if axis == 0:
+        row_bytes = spec.size_bytes // run.batch_size
+        return OutputTensor(
+            spec.dtype, cut, bytes(whole[row * row_bytes : (row + rows) * row_bytes])
+        )
+    element = np.dtype((np.void, DTYPE_BYTES[spec.dtype]))
+    array = np.frombuffer(whole, dtype=element).reshape(shape)
+    index = (slice(None),) * axis + (slice(row * each, (row + rows) * each),)
+    return OutputTensor(spec.dtype, cut, array[index].tobytes())
+
+
+def join(model: ServedModel, request: CheckedRequest, parts: Sequence[Outcome]) -> Outcome:
+    """Put the pieces of one request together again."""
+    largest = max(parts, key=lambda part: part.batch_size)
+    return Outcome(
+        outputs={
+            name: _concatenate([part.outputs[name] for part in parts], model.output_axes.get(name))
+            for name in request.outputs
+        },
+        queue_us=parts[0].queue_us,
+        compute_us=sum(part.compute_us for part in parts),
+        batch_size=largest.batch_size,
+        batch_rows=largest.batch_rows,
+        plan_id=largest.plan_id,
+    )
+
+
+def _concatenate(parts: Sequence[OutputTensor], axis: int | None) -> OutputTensor:
+    first = parts[0]
+    if axis is None:
+        return first
+    shape = list(first.shape)
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    if axis == 0:
+        return OutputTensor(first.dtype, tuple(shape), b"".join(part.data for part in parts))
+    element = np.dtype((np.void, DTYPE_BYTES[first.dtype]))
+    arrays = [np.frombuffer(part.data, dtype=element).reshape(part.shape) for part in parts]
+    return OutputTensor(first.dtype, tuple(shape), np.concatenate(arrays, axis).tobytes())
