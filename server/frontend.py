@@ -14,6 +14,7 @@ import logging
 import os
 import signal
 from functools import partial
+from typing import NoReturn
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -184,6 +185,14 @@ class FrontEnd:
         await self.device.close()
         self.store.close()
 
+    def leave(self) -> NoReturn:
+        """End the process after ``stop``, its connections still open.
+
+        Called on the object so that it lives until here: a gRPC server that is collected before
+        cancels the calls that just came in.
+        """
+        os._exit(0)
+
     def _worker_changed(self, state: LinkState) -> None:
         """Health follows the worker: without it, nothing can be answered."""
         if state is LinkState.DOWN:
@@ -215,8 +224,8 @@ def import_limits(settings: Settings) -> ImportLimits:
     )
 
 
-async def serve(settings: Settings) -> None:
-    """Run a server until SIGTERM or SIGINT.
+async def serve(settings: Settings) -> FrontEnd:
+    """Run a server until SIGTERM or SIGINT; returns it stopped, its connections still open.
 
     Raises:
         StartupError: one line that says what to change.
@@ -242,12 +251,13 @@ async def serve(settings: Settings) -> None:
     finally:
         await front.stop()
     log.info("stopped")
+    return front
 
 
 def run(settings: Settings) -> None:
     """Run a server in this process until it is told to stop."""
     keep_freed_memory()
     configure_logging(settings.log_level, settings.log_format)
-    asyncio.run(serve(settings))
+    front = asyncio.run(serve(settings))
     logging.shutdown()
-    os._exit(0)  # with open connections: see FrontEnd.stop
+    front.leave()

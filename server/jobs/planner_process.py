@@ -41,17 +41,28 @@ class Conversation:
 
     def __init__(self, source: TextIO, sink: TextIO) -> None:
         self._sink = sink
-        self._lines: queue.Queue[str] = queue.Queue()
+        self._lines: queue.Queue[str | MemoryError] = queue.Queue()
         threading.Thread(target=self._read, args=(source,), daemon=True).start()
 
     def _read(self, source: TextIO) -> None:
-        for line in source:
-            self._lines.put(line)
+        try:
+            for line in source:
+                self._lines.put(line)
+        except MemoryError as error:
+            self._lines.put(error)
+            return
         os._exit(3)  # the server is gone: stop searching at once
 
     def receive(self) -> dict[str, Any]:
-        """The next message."""
-        document: dict[str, Any] = json.loads(self._lines.get())
+        """The next message.
+
+        Raises:
+            MemoryError: there was no room for it.
+        """
+        line = self._lines.get()
+        if isinstance(line, MemoryError):
+            raise line
+        document: dict[str, Any] = json.loads(line)
         return document
 
     def send(self, document: dict[str, Any]) -> None:
