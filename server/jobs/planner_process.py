@@ -126,10 +126,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--memory-bytes", type=int, required=True)
     limit = parser.parse_args().memory_bytes
+    # The reader first: a thread that finds no memory to start in is waited for without end.
+    conversation = Conversation(sys.stdin, sys.stdout)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(NICENESS)
-    conversation = Conversation(sys.stdin, sys.stdout)
     try:
         answer(conversation)
     except BraidError as error:
