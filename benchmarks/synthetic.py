@@ -47,16 +47,16 @@ class DeviceModel:
     launch_us: float = 1.0
     stage_us: float = 2.0
     group_us: float = 0.5
-    event_us: float = 1.0
-    interference: float = 0.0
+    event_us: float = 1.5
+    interference: float = 0.005
 
 
 DEVICES = {
     model.name: model
     for model in (
-        DeviceModel("large", 60e6, 3000e3, 2_600_000, stage_us=1.5),
+        DeviceModel("large", 60e6, 3000e3, 2_600_000),
         DeviceModel("medium", 15e6, 900e3, 1_300_000),
-        DeviceModel("small", 8e6, 400e3, 320_000, launch_us=2.0, stage_us=4.0, group_us=1.0),
+        DeviceModel("small", 8e6, 400e3, 320_000, 2.0, stage_us=4.0, group_us=1.0, event_us=3.0),
     )
 }
 

@@ -89,8 +89,10 @@ def _without_barriers(
     max_streams: int,
     join: Join,
 ) -> StreamPlan:
-    """Launch in the order of the stages; of the streams where a group can start first, one that
-    makes an input of the group saves an event.
+    """Launch in the order of the stages, each group on a stream where it can start first.
+
+    Of these, one that makes an input of the group saves an event; else the one that was idle for
+    the shortest time, which leaves the others to those that could start earlier.
     """
     groups = [group for stage in stages for group in _longest_first(stage, length_us)]
     if join == "unit":
@@ -102,7 +104,10 @@ def _without_barriers(
         inputs = {p for unit in group for p in predecessors[unit]} - set(group)
         ready = max((finish[p] for p in inputs if p in finish), default=0.0)
         near = {stream_of[p] for p in inputs if p in stream_of}
-        number = min(range(max_streams), key=lambda s: (max(free[s], ready), s not in near, s))
+        number = min(
+            range(max_streams),
+            key=lambda s: (max(free[s], ready), s not in near, -free[s]),
+        )
         start = max(free[number], ready)
         for unit in group:
             stream_of[unit] = number

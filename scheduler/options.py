@@ -24,7 +24,7 @@ PLANNERS = (
 )
 
 Join = Literal["stage", "group", "unit"]
-JOINS = ("stage", "group", "unit")
+JOINS: tuple[Join, ...] = ("stage", "group", "unit")
 
 
 @dataclass(frozen=True, slots=True)

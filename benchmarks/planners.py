@@ -1,0 +1,322 @@
+"""Compares the planners on synthetic devices: latency, stages measured, search time.
+
+    python -m benchmarks.planners --out benchmarks/results/local/planners
+
+prints tables and writes ``planners.json`` and ``planners.png``. No hardware is involved: the
+devices are those of ``benchmarks/synthetic.py``. GoogLeNet, ResNet-50 and BERT are always there;
+the graphs of the IOS authors (SqueezeNet, Inception V3, RandWire, NASNet-A) are read from
+``--graphs``, and ``--graph FILE`` adds the static graph of an imported model.
+
+How to read the columns:
+
+    latency    the whole model; of a planner with stages, under the fastest of its lowerings (with
+               barriers, or without, by group or by unit), as the portfolio would choose it
+    / ios      that, relative to ``ios``
+    measured   stages measured, and the share of those that ``ios`` measures
+    off        predicted latency above the optimum (stage planners; the sum of stage latencies)
+    search     CPU seconds without measuring
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+
+from benchmarks.environment import describe
+from benchmarks.structures import (
+    PAPER_GRAPHS,
+    Structure,
+    bert_base,
+    googlenet,
+    imported_graph,
+    paper_graph,
+    resnet50,
+)
+from benchmarks.synthetic import DEVICES, DeviceModel, SyntheticDevice
+from core.schedule import Stage
+from scheduler.cost import DeviceFacts
+from scheduler.lowering import lower_stages
+from scheduler.options import JOINS, PlannerOptions
+from scheduler.planners import Planned, plan
+
+CONTENDERS = (
+    PlannerOptions("ios"),
+    PlannerOptions("lazy-ios"),
+    PlannerOptions("lazy-ios", gap=0.01),
+    PlannerOptions("sequential"),
+    PlannerOptions("greedy"),
+    PlannerOptions("rammer"),
+    PlannerOptions("lios"),
+    PlannerOptions("opara"),
+    PlannerOptions("nimble"),
+)
+OURS = ("ios", "lazy-ios", "lazy-ios 1%")
+PAPER_NETWORKS = ("squeezenet", "inception_v3", "randwire_large", "nasnet_large")
+CLOSE = 1e-6
+"""Relative; latencies this close are equal."""
+
+
+@dataclass(slots=True)
+class TimedCost:
+    """A device that keeps the CPU time it takes, so that it can be taken off the search's."""
+
+    device: SyntheticDevice
+    seconds: float = 0.0
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        """Latency of one stage."""
+        started = time.process_time()
+        latency = self.device.stage_latency_us(stage)
+        self.seconds += time.process_time() - started
+        return latency
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One planner on one device with one seed."""
+
+    network: str
+    device: str
+    seed: int
+    planner: str
+    latency_us: float
+    predicted_us: float
+    join: str
+    stages_measured: int
+    search_seconds: float
+    gap: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """All results, as ``planners.json`` holds them."""
+
+    environment: dict[str, object]
+    devices: dict[str, dict[str, object]]
+    results: list[Result] = field(default_factory=list)
+
+
+def run(structure: Structure, model: DeviceModel, seed: int) -> Iterator[Result]:
+    """All planners on one device."""
+    device = SyntheticDevice(model, structure.units, structure.loads, seed)
+    for options in CONTENDERS:
+        cost = TimedCost(device)
+        started = time.process_time()
+        planned = plan(structure.units, cost, options, device.facts)
+        seconds = time.process_time() - started - cost.seconds
+        latency_us, join = _served(structure, device, options, planned)
+        yield Result(
+            network=structure.name,
+            device=model.name,
+            seed=seed,
+            planner=_name(options),
+            latency_us=latency_us,
+            predicted_us=planned.predicted_us,
+            join=join,
+            stages_measured=planned.counts.stages_measured,
+            search_seconds=seconds,
+            gap=planned.gap,
+        )
+
+
+def _served(
+    structure: Structure, device: SyntheticDevice, options: PlannerOptions, planned: Planned
+) -> tuple[float, str]:
+    """Latency of the whole model under the fastest lowering, and which one that is."""
+    if not planned.stages or options.planner == "sequential":
+        return device.plan_latency_us(planned.plan), ""
+    predecessors, streams = structure.units.predecessors, options.max_streams
+    units = range(len(structure.units))
+    alone_us = [device.stage_latency_us(Stage(((unit,),))) for unit in units]
+    measured: list[tuple[float, str]] = []
+    for join in JOINS:
+        lowered = lower_stages(planned.stages, predecessors, alone_us, streams, join)
+        measured.append((device.plan_latency_us(lowered), join))
+    return min(measured)
+
+
+def _name(options: PlannerOptions) -> str:
+    return f"{options.planner} {options.gap:.0%}" if options.gap else options.planner
+
+
+def print_table(results: Sequence[Result]) -> None:
+    """One network: the mean over devices and seeds for each planner."""
+    ios = {(r.device, r.seed): r for r in results if r.planner == "ios"}
+    sequential = {(r.device, r.seed): r for r in results if r.planner == "sequential"}
+    print(f"\n{results[0].network}: mean of {len(ios)} devices and seeds")
+    print(
+        f"{'planner':12} {'latency us':>10} {'speed-up':>8} {'/ ios':>7} {'measured':>9} "
+        f"{'share':>7} {'off':>8} {'search s':>8}"
+    )
+    for planner in dict.fromkeys(r.planner for r in results):
+        rows = [(r, ios[r.device, r.seed]) for r in results if r.planner == planner]
+        speedups = [sequential[r.device, r.seed].latency_us / r.latency_us for r, _ in rows]
+        print(
+            f"{planner:12}"
+            f" {fmean(r.latency_us for r, _ in rows):10.0f}"
+            f" {fmean(speedups):8.2f}"
+            f" {fmean(r.latency_us / best.latency_us for r, best in rows):7.4f}"
+            f" {fmean(r.stages_measured for r, _ in rows):9.0f}"
+            f" {fmean(r.stages_measured / best.stages_measured for r, best in rows):7.2%}"
+            f" {_off(rows):>8}"
+            f" {fmean(r.search_seconds for r, _ in rows):8.2f}"
+        )
+
+
+def _off(rows: Iterable[tuple[Result, Result]]) -> str:
+    staged = [r.predicted_us / best.predicted_us - 1 for r, best in rows if r.join]
+    return f"{fmean(staged):.2%}" if staged else "-"
+
+
+def print_summary(results: Sequence[Result]) -> None:
+    """Where the optimum was missed, and where another planner won."""
+    pairs: dict[tuple[str, str, int], dict[str, Result]] = {}
+    for r in results:
+        pairs.setdefault((r.network, r.device, r.seed), {})[r.planner] = r
+    print("\nstages that lazy-ios measures, the worst device and seed, as a share of those of ios")
+    for network in dict.fromkeys(r.network for r in results):
+        rows = [by for (name, _, _), by in pairs.items() if name == network]
+        shares = [
+            max(by[planner].stages_measured / by["ios"].stages_measured for by in rows)
+            for planner in ("lazy-ios", "lazy-ios 1%")
+        ]
+        off = max(by["lazy-ios"].predicted_us / by["ios"].predicted_us - 1 for by in rows)
+        print(f"  {network:16} exact {shares[0]:7.2%}   gap 1% {shares[1]:7.2%}   off {off:.1e}")
+    lost = [pair for pair, by in pairs.items() if _winner(by) not in OURS]
+    share = 1 - len(lost) / len(pairs)
+    print(f"\nno other planner beats ios on {share:.1%} of {len(pairs)} pairs")
+    for pair in lost:
+        winner = pairs[pair][_winner(pairs[pair])]
+        by = min(pairs[pair][ours].latency_us for ours in OURS) / winner.latency_us - 1
+        print(f"  {' '.join(map(str, pair))}: {winner.planner} is {by:.2%} faster")
+    if lost:
+        print("  A plan without barriers lets units of different stages and blocks overlap; stages")
+        print("  cannot say so. That is why the portfolio enters such plans too.")
+
+
+def _winner(by: dict[str, Result]) -> str:
+    """The planner with the least latency; ours, if they are equal to it."""
+    least = min(result.latency_us for result in by.values())
+    return next(
+        planner for planner in (*OURS, *by) if by[planner].latency_us <= least * (1 + CLOSE)
+    )
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """Speed-up over sequential by network and planner; bars are means over devices and seeds."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    networks = list(dict.fromkeys(r.network for r in results))
+    planners = [name for name in dict.fromkeys(r.planner for r in results) if name != "sequential"]
+    sequential = {
+        (r.network, r.device, r.seed): r.latency_us for r in results if r.planner == "sequential"
+    }
+    figure, axes = pyplot.subplots(figsize=(1.6 * len(networks) + 3, 4.5))
+    width = 0.85 / len(planners)
+    for i, planner in enumerate(planners):
+        heights = [
+            fmean(
+                sequential[r.network, r.device, r.seed] / r.latency_us
+                for r in results
+                if r.planner == planner and r.network == network
+            )
+            for network in networks
+        ]
+        positions = [x + (i - (len(planners) - 1) / 2) * width for x in range(len(networks))]
+        axes.bar(positions, heights, width, label=planner)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks(range(len(networks)), networks, rotation=20, ha="right")
+    axes.set_ylabel("speed-up over sequential")
+    axes.set_title("Planners on synthetic devices")
+    axes.legend(ncols=2, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
+def time_search(structures: Sequence[Structure]) -> None:
+    """CPU seconds of the exact search alone: each stage costs the same and takes no time."""
+
+    class Free:
+        def stage_latency_us(self, stage: Stage) -> float:
+            return 1.0
+
+    class Convolutions:
+        def __init__(self, structure: Structure) -> None:
+            self._units = structure.units
+
+        def can_merge(self, first: int, second: int) -> bool:
+            kinds, operands = self._units.kinds, self._units.operands
+            return kinds[first] == kinds[second] == "conv" and operands[first] == operands[second]
+
+    limits = {
+        "r=3, s=8, both strategies": PlannerOptions("ios"),
+        "unpruned, single root": PlannerOptions("ios", None, None, single_root=True),
+    }
+    print(f"\n{'search alone, CPU s':28}", *(f"{name:>28}" for name in limits))
+    for structure in structures:
+        facts = DeviceFacts(merge=Convolutions(structure))
+        seconds = [
+            min(plan(structure.units, Free(), options, facts).search_seconds for _ in range(3))
+            for options in limits.values()
+        ]
+        print(f"{structure.name:28}", *(f"{value:28.2f}" for value in seconds))
+
+
+def structures_of(args: argparse.Namespace) -> list[Structure]:
+    """The networks that the command line asks for and that are at hand."""
+    found = [googlenet(), resnet50(), bert_base()]
+    for name in PAPER_NETWORKS:
+        path = args.graphs / f"{name}.json"
+        if path.exists():
+            found.append(paper_graph(path))
+        else:
+            print(f"{name} left out: there is no {path}")
+    found += [imported_graph(path) for path in args.graph]
+    return [one for one in found if not args.networks or one.name in args.networks.split(",")]
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, help="folder for planners.json and planners.png")
+    parser.add_argument("--graphs", type=Path, default=PAPER_GRAPHS, metavar="DIR")
+    parser.add_argument("--graph", type=Path, action="append", default=[], metavar="FILE")
+    parser.add_argument("--networks", help="comma-separated; all by default")
+    parser.add_argument("--devices", default="large,medium", help=f"of {', '.join(DEVICES)}")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--interference", type=float, help="instead of the devices' own")
+    parser.add_argument("--search", action="store_true", help="time the exact search, no device")
+    args = parser.parse_args()
+    structures = structures_of(args)
+    if args.search:
+        time_search(structures)
+        return
+    models = [DEVICES[name] for name in args.devices.split(",")]
+    if args.interference is not None:
+        models = [replace(model, interference=args.interference) for model in models]
+    report = Report(describe("matplotlib"), {model.name: asdict(model) for model in models})
+    for structure in structures:
+        for model in models:
+            for seed in range(args.seeds):
+                report.results.extend(run(structure, model, seed))
+        print_table([r for r in report.results if r.network == structure.name])
+    print_summary(report.results)
+    if args.out is not None:
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "planners.json").write_text(json.dumps(asdict(report), indent=1) + "\n")
+        draw(report.results, args.out / "planners.png")
+
+
+if __name__ == "__main__":
+    main()
