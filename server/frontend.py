@@ -188,9 +188,10 @@ class FrontEnd:
     def leave(self) -> NoReturn:
         """End the process after ``stop``, its connections still open.
 
-        Called on the object so that it lives until here: a gRPC server that is collected before
-        cancels the calls that just came in.
+        Not by leaving the event loop: that cancels the handlers of calls that just came in, and
+        their callers read CANCELLED.
         """
+        logging.shutdown()
         os._exit(0)
 
     def _worker_changed(self, state: LinkState) -> None:
@@ -224,8 +225,8 @@ def import_limits(settings: Settings) -> ImportLimits:
     )
 
 
-async def serve(settings: Settings) -> FrontEnd:
-    """Run a server until SIGTERM or SIGINT; returns it stopped, its connections still open.
+async def serve(settings: Settings) -> NoReturn:
+    """Run a server until SIGTERM or SIGINT, then end the process.
 
     Raises:
         StartupError: one line that says what to change.
@@ -251,13 +252,11 @@ async def serve(settings: Settings) -> FrontEnd:
     finally:
         await front.stop()
     log.info("stopped")
-    return front
+    front.leave()
 
 
 def run(settings: Settings) -> None:
-    """Run a server in this process until it is told to stop."""
+    """Run a server in this process until it is told to stop, which ends the process."""
     keep_freed_memory()
     configure_logging(settings.log_level, settings.log_format)
-    front = asyncio.run(serve(settings))
-    logging.shutdown()
-    front.leave()
+    asyncio.run(serve(settings))
