@@ -1,0 +1,99 @@
+"""The planner benchmark: its device is what the docs say, and it runs end to end."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import planners
+from benchmarks.structures import bert_base, googlenet, resnet50
+from benchmarks.synthetic import DEVICES, DeviceModel, SyntheticDevice, UnitLoad
+from core.plan import Launch, StreamPlan
+from core.schedule import Stage
+from scheduler.lowering import lower_stages
+from scheduler.units import UnitGraph
+
+# Units that compute only, each on a quarter of the device: 400 / (100 * 1/4 * 0.4..0.9)
+QUARTERS = [UnitLoad(flops=400.0, bytes=0.0, elements=25.0)] * 8
+MODEL = DeviceModel("test", 100.0, 100.0, elements=100.0, interference=0.0)
+GRAPH = UnitGraph.from_edges([[]] * 8)
+
+
+def same_device() -> SyntheticDevice:
+    """All units equal: one signature, so one efficiency."""
+    graph = replace(GRAPH, signatures=("same",) * 8)
+    return SyntheticDevice(MODEL, graph, QUARTERS, seed=0)
+
+
+def test_four_quarters_fill_the_device_and_eight_take_twice_as_long() -> None:
+    device = same_device()
+    fixed = MODEL.stage_us + MODEL.launch_us
+
+    def body_us(groups: int) -> float:
+        stage = Stage(tuple((unit,) for unit in range(groups)))
+        return device.stage_latency_us(stage) - fixed - MODEL.group_us * (groups - 1)
+
+    assert body_us(4) == pytest.approx(body_us(1))
+    assert body_us(8) == pytest.approx(2 * body_us(1))
+
+
+def test_a_plan_with_barriers_takes_the_sum_of_its_stages() -> None:
+    device = same_device()
+    stages = [Stage(((0, 1), (2,))), Stage(((3,), (4,), (5,))), Stage(((6, 7),))]
+
+    plan = lower_stages(stages, GRAPH.predecessors)
+
+    assert device.plan_latency_us(plan) == pytest.approx(
+        sum(device.stage_latency_us(stage) for stage in stages)
+    )
+
+
+def test_a_wait_costs_an_event() -> None:
+    device = same_device()
+    launches = (Launch(0, 0), Launch(1, 1, waits=(0,)))
+
+    waiting = device.plan_latency_us(StreamPlan(launches, streams=2))
+
+    alone = device.stage_latency_us(Stage(((0, 1),)))
+    assert waiting == pytest.approx(alone + MODEL.event_us + MODEL.group_us)
+
+
+def test_interference_slows_and_seeds_differ() -> None:
+    calm = SyntheticDevice(MODEL, GRAPH, QUARTERS, 0)
+    busy = SyntheticDevice(replace(MODEL, interference=0.1), GRAPH, QUARTERS, 0)
+    other = SyntheticDevice(MODEL, GRAPH, QUARTERS, 1)
+    stage = Stage(((0,), (1,)))
+
+    assert busy.stage_latency_us(stage) > calm.stage_latency_us(stage)
+    assert other.stage_latency_us(stage) != calm.stage_latency_us(stage)
+
+
+def test_the_networks_built_here_have_their_known_sizes() -> None:
+    giga = {
+        net.name: sum(load.flops for load in net.loads) / 1e9
+        for net in (googlenet(), resnet50(), bert_base())
+    }
+
+    assert giga["resnet50"] == pytest.approx(8.2, rel=0.05)  # 4.1 billion multiply-adds
+    assert giga["googlenet"] == pytest.approx(3.0, rel=0.1)
+    assert giga["bert-base"] == pytest.approx(22.5, rel=0.05)
+
+
+def test_it_runs_end_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    argv = ["planners", "--networks", "resnet50", "--seeds", "1", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", argv)
+
+    planners.main()
+
+    report = json.loads((tmp_path / "planners.json").read_text())
+    assert {result["planner"] for result in report["results"]} >= {"ios", "lazy-ios", "nimble"}
+    assert set(report["devices"]) == {"large", "medium"} <= set(DEVICES)
+    assert (tmp_path / "planners.png").stat().st_size > 0
+    assert "no other planner beats ios on" in capsys.readouterr().out
