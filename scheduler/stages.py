@@ -137,13 +137,16 @@ class StageTable(dict[int, float]):
         super().__init__()
         self._space = space
         self._memo = memo
+        # Looked up once a stage: at hundreds of thousands of them, attribute chains show.
+        self._known = memo.latency_us
+        self._key = space.keys.key
+        self._groups = space.endings.groups
 
     def __missing__(self, ending: int) -> float:
-        space = self._space
-        if space.all_concurrent:
-            latency = self._latency("concurrent", space.endings.groups(ending))
+        if self._space.all_concurrent:
+            latency = self._latency("concurrent", self._groups(ending))
         else:
-            latencies = [self._latency(*variant) for variant in space.variants(ending)]
+            latencies = [self._latency(*variant) for variant in self._space.variants(ending)]
             latency = min(latencies, default=math.inf)
         self[ending] = latency
         return latency
@@ -154,8 +157,8 @@ class StageTable(dict[int, float]):
         return self._space.stage(best, self._latency(*best))
 
     def _latency(self, strategy: Strategy, groups: tuple[int, ...]) -> float:
-        key = self._space.keys.key(groups, strategy)
-        known = self._memo.latency_us.get(key)
+        key = self._key(groups, strategy)
+        known = self._known.get(key)
         if known is None:
             known = self._memo.ask(key, self._space.stage((strategy, groups)))
         return known
