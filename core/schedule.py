@@ -94,6 +94,7 @@ class Provenance:
     promoted: bool = True  # False: the sequential plan serves, and ``reason`` says why
     reason: str = ""
     software: Mapping[str, str] = field(default_factory=dict)
+    unit_us: Mapping[str, float] = field(default_factory=dict)  # units alone, where measured
     created: str = ""  # ISO 8601, UTC
 
     @property
@@ -107,6 +108,7 @@ class Provenance:
         """JSON form; ``Provenance(**document)`` reads it."""
         document = {name: getattr(self, name) for name in self.__slots__}
         document["software"] = dict(self.software)
+        document["unit_us"] = dict(self.unit_us)
         return document
 
 

@@ -21,10 +21,13 @@ from time import monotonic
 from typing import TypeVar
 
 from core.errors import BraidError, InvalidArtefact, InvalidRequest, Unavailable
+from core.graph import OpGraph
 from core.plan import verify_plan
-from core.schedule import Provenance, Schedule, ScheduleKey
+from core.schedule import Provenance, Schedule, ScheduleKey, Stage
 from core.tensor import BATCH, TensorSpec
 from engine.importer.report import Report, read_graph, read_report
+from scheduler.signature import stage_signature
+from scheduler.units import UnitGraph
 from server.jobs.ports import (
     Catalogue,
     Device,
@@ -252,9 +255,26 @@ async def _plan(
             promoted=not reason,
             reason=reason,
             software=device.software,
+            unit_us=await _unit_latencies(graph, device, shop),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
         ),
     )
+
+
+async def _unit_latencies(graph: OpGraph, device: Device, shop: Workshop) -> dict[str, float]:
+    """What is known of each unit alone, by name; for those who look at the schedule later."""
+
+    def signatures() -> dict[str, str]:
+        units = UnitGraph.from_graph(graph)
+        return {
+            operator.name: stage_signature(units, Stage(((index,),)))
+            for index, operator in enumerate(graph.operators)
+        }
+
+    named = await asyncio.to_thread(signatures)
+    wanted = list(set(named.values()))
+    known = await shop.store.call(shop.store.find_latencies, device.device_key, wanted)
+    return {name: known[mark] for name, mark in named.items() if mark in known}
 
 
 def refusal(planned: PlannedModel, compared: PlanComparison, tolerance: float) -> str:

@@ -77,6 +77,7 @@ async def test_a_registration_ends_with_a_verified_schedule_for_each_batch_size(
     assert schedule.provenance.speedup == pytest.approx(100 / 90)
     assert schedule.provenance.stages_measured > 0
     assert schedule.provenance.software == {"torch": "fake"}
+    assert schedule.provenance.unit_us == dict.fromkeys("abcd", 4 * 10.0)
     assert server.store.find_model("lenet", 1).state is ModelState.SERVING
     assert not list(server.store.folder.uploads.iterdir())
 
