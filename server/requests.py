@@ -1,9 +1,10 @@
 """Checks an inference request against the model's inputs and says exactly what is wrong.
 
-    InferRequest ──check_request──> CheckedRequest ──> Batcher
+    message ──servicer──> GivenRequest ──check_request──> CheckedRequest ──> Batcher
 
-Everything a caller can get wrong about a tensor ends here, as InvalidTensor with the name of the
-input, what came and what is wanted.
+Knows no protocol: each servicer says in these terms what came. Everything a caller can get wrong
+about a tensor ends here, as InvalidTensor with the name of the input, what came and what is
+wanted.
 """
 
 from __future__ import annotations
@@ -12,12 +13,40 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from core.errors import InvalidTensor
+from core.errors import InvalidRequest, InvalidTensor
 from core.tensor import BATCH, DTYPE_BYTES, TensorSpec
-from protos.braid.v1 import inference_pb2 as wire
 from server.served import ServedModel, ShapeClass
 
 MAX_REQUEST_ID_BYTES = 128
+
+PRIORITY_LEVELS = 10
+"""Priorities are 1 (goes first) to this."""
+
+DEFAULT_PRIORITY = 5
+
+Content = bytes | memoryview
+"""Raw little-endian elements in row-major order."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTensor:
+    """An input as it came; nothing of it is checked."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: Content
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRequest:
+    """An inference request as it came, whatever the protocol."""
+
+    request_id: str
+    inputs: Sequence[GivenTensor]
+    outputs: Sequence[str]  # none: all
+    priority: int = DEFAULT_PRIORITY
+    timeout_s: float | None = None  # as the message says, beside the deadline of the call
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,42 +55,46 @@ class CheckedRequest:
 
     shape_class: ShapeClass
     rows: int  # 1 for models without a batch
-    inputs: Mapping[str, bytes]  # raw bytes, all rows
+    inputs: Mapping[str, Content]  # all rows
     outputs: tuple[str, ...]  # wanted, in the model's order
+    priority: int = DEFAULT_PRIORITY  # 1 goes first
 
 
-def check_request(model: ServedModel, request: wire.InferRequest) -> CheckedRequest:
-    """Validate names, dtypes, shapes, byte counts and wanted outputs.
+def check_request(model: ServedModel, request: GivenRequest) -> CheckedRequest:
+    """Validate names, dtypes, shapes, byte counts, wanted outputs and the priority.
 
     Raises:
         InvalidTensor: naming the first input that is wrong, or all that are missing.
+        InvalidRequest: request id or priority are out of range.
     """
     if len(request.request_id.encode()) > MAX_REQUEST_ID_BYTES:
-        raise InvalidTensor(f"request_id is longer than {MAX_REQUEST_ID_BYTES} bytes")
+        raise InvalidRequest(f"the request id is longer than {MAX_REQUEST_ID_BYTES} bytes")
+    if not 1 <= request.priority <= PRIORITY_LEVELS:
+        raise InvalidRequest(
+            f"priority {request.priority} is not between 1 (goes first) and {PRIORITY_LEVELS}"
+        )
     tensors = _by_name(request.inputs, model.inputs)
-    # Each look at ``data`` copies the bytes: look once.
-    contents = {name: tensors[name].data for name in model.inputs}
     symbols: dict[str, int] = {}
     specs = {
-        name: _check_tensor(tensors[name], len(contents[name]), spec, symbols)
-        for name, spec in model.inputs.items()
+        name: _check_tensor(tensors[name], spec, symbols) for name, spec in model.inputs.items()
     }
     return CheckedRequest(
         shape_class=ShapeClass(
             tuple((name, model.one_row(spec)) for name, spec in specs.items()),
-            tuple((name, contents[name]) for name in model.static_inputs),
+            tuple((name, bytes(tensors[name].data)) for name in model.static_inputs),
         ),
         rows=symbols[BATCH] if model.batched else 1,
-        inputs=contents,
+        inputs={name: tensors[name].data for name in model.inputs},
         outputs=_wanted(request.outputs, model.outputs),
+        priority=request.priority,
     )
 
 
 def _by_name(
-    tensors: Sequence[wire.Tensor], wanted: Mapping[str, TensorSpec]
-) -> dict[str, wire.Tensor]:
+    tensors: Sequence[GivenTensor], wanted: Mapping[str, TensorSpec]
+) -> dict[str, GivenTensor]:
     """Each wanted input exactly once, and nothing else."""
-    found: dict[str, wire.Tensor] = {}
+    found: dict[str, GivenTensor] = {}
     listing = ", ".join(f"{name} {spec}" for name, spec in wanted.items())
     for tensor in tensors:
         if tensor.name in found:
@@ -74,11 +107,9 @@ def _by_name(
     return found
 
 
-def _check_tensor(
-    tensor: wire.Tensor, size_bytes: int, spec: TensorSpec, symbols: dict[str, int]
-) -> TensorSpec:
+def _check_tensor(tensor: GivenTensor, spec: TensorSpec, symbols: dict[str, int]) -> TensorSpec:
     """One input against its spec; binds the spec's symbols, which inputs may share."""
-    name, shape = tensor.name, tuple(tensor.shape)
+    name, shape = tensor.name, tensor.shape
     if tensor.dtype != spec.dtype:
         raise InvalidTensor(
             f"input {name!r} has dtype {tensor.dtype!r}, the model takes {spec.dtype}"
@@ -100,9 +131,10 @@ def _check_tensor(
                 f"axis {axis} must be {want}{also}"
             )
     size = math.prod(shape) * DTYPE_BYTES[spec.dtype]
-    if size_bytes != size:
+    if len(tensor.data) != size:
         raise InvalidTensor(
-            f"input {name!r} has {size_bytes} bytes of data; {spec.dtype}{list(shape)} takes {size}"
+            f"input {name!r} has {len(tensor.data)} bytes of data; "
+            f"{spec.dtype}{list(shape)} takes {size}"
         )
     return TensorSpec(spec.dtype, shape)
 

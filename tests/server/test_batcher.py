@@ -24,10 +24,9 @@ from core.tensor import BATCH, TensorSpec
 from engine.importer.report import BatchAxes, Report, Verified
 from engine.worker.arena import Arena
 from engine.worker.layout import slot_layout
-from protos.braid.v1 import inference_pb2 as wire
 from server.batcher import Batcher
 from server.device import SEQUENTIAL, Executable, Specs
-from server.requests import check_request
+from server.requests import GivenRequest, GivenTensor, check_request
 from server.rows import Outcome
 from server.served import MAX_ON_DEMAND, ServedModel
 from server.static_values import StaticValues
@@ -116,9 +115,8 @@ def serve(device: Any, sizes: tuple[int, ...] = (1, 4)) -> ServedModel:
     return model
 
 
-def request_of(x: np.ndarray[Any, Any], outputs: tuple[str, ...] = ()) -> wire.InferRequest:
-    tensor = wire.Tensor(name="x", dtype="FP32", shape=x.shape, data=x.tobytes())
-    return wire.InferRequest(model="fake", inputs=[tensor], outputs=outputs)
+def request_of(x: np.ndarray[Any, Any], outputs: tuple[str, ...] = ()) -> GivenRequest:
+    return GivenRequest("", [GivenTensor("x", "FP32", x.shape, x.tobytes())], outputs)
 
 
 def rows_from(start: int, rows: int) -> np.ndarray[Any, Any]:

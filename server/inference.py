@@ -1,0 +1,73 @@
+"""One inference request from the caller's words to the outcome, and what is counted of it.
+
+    servicer ──read()──> GivenRequest ──check──> CheckedRequest ──batcher──> Outcome ──> Answer
+
+The same for every protocol. Each request is counted once, under the status it ended with, also
+when the message could not be read or the caller went away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic, perf_counter
+
+from core.errors import DeadlineExceeded, RequestCancelled
+from server.catalogue import Catalogue
+from server.requests import GivenRequest, check_request
+from server.rows import Outcome
+from server.served import ServedModel
+from server.status import status_code
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a request led to."""
+
+    model: ServedModel
+    outcome: Outcome
+    seconds: float  # since the request was read
+
+
+async def infer(
+    catalogue: Catalogue,
+    model: str,
+    version: str,
+    time_remaining: float | None,
+    read: Callable[[], GivenRequest],
+) -> Answer:
+    """Run one request.
+
+    Args:
+        catalogue: of the models.
+        model: its name.
+        version: "" for the one that answers by default.
+        time_remaining: seconds until the caller's deadline.
+        read: brings the request; what it raises counts as this request's end.
+
+    Raises:
+        BraidError: whatever ended it.
+    """
+    began = perf_counter()
+    outcome_name = "OK"
+    found = catalogue.for_request(model, version)
+    try:
+        served = found.require()
+        given = read()
+        checked = check_request(served, given)
+        limits = [limit for limit in (time_remaining, given.timeout_s) if limit is not None]
+        deadline = monotonic() + min(limits) if limits else None
+        outcome = await catalogue.batcher(served).submit(served, checked, found.metrics, deadline)
+        found.metrics.request_computed(outcome.queue_us / 1e6, outcome.compute_us / 1e6)
+        return Answer(served, outcome, perf_counter() - began)
+    except asyncio.CancelledError:
+        late = time_remaining is not None and perf_counter() - began >= time_remaining
+        gone = DeadlineExceeded("") if late else RequestCancelled("")
+        outcome_name = status_code(gone).name
+        raise
+    except Exception as error:
+        outcome_name = status_code(error).name
+        raise
+    finally:
+        found.metrics.request_ended(outcome_name, perf_counter() - began)
