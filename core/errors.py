@@ -24,6 +24,7 @@
     ├── DeadlineExceeded
     ├── RequestCancelled
     ├── PreconditionFailed          legal, but not in the present state
+    ├── NotOffered                  part of a protocol that this server does not offer
     ├── SearchTooLarge              the graph is too big for the exact search
     ├── WorkerFault                 the device worker failed in a way it should not
     └── StartupError                the server cannot start: a bad setting, a store in use
@@ -160,6 +161,10 @@ class RequestCancelled(BraidError):
 
 class PreconditionFailed(BraidError):
     """The request is legal but the present state does not allow it."""
+
+
+class NotOffered(BraidError):
+    """The protocol has it; this server, as it is set up, does not offer it."""
 
 
 class SearchTooLarge(BraidError):

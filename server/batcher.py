@@ -50,7 +50,7 @@ class BatchObserver(Protocol):
     def queue_is(self, requests: int, rows: int) -> None:
         """What waits now."""
 
-    def batch_ran(self, batch_size: int, rows: int) -> None:
+    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
         """One batch ended well."""
 
 
@@ -255,7 +255,7 @@ class Batcher:
                 self._slot_freed.set()
         seconds = (perf_counter_ns() - sent_ns) / 1e9
         self._batch_seconds += 0.1 * (seconds - self._batch_seconds)
-        self._queues[model].observer.batch_ran(run.batch_size, rows)
+        self._queues[model].observer.batch_ran(run.batch_size, rows, compute_us)
 
     async def _allocate(self, ready: Executable) -> int:
         """A slot for one batch; waits while the batches in flight hold the memory."""

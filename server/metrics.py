@@ -24,6 +24,8 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from server.statistics import Statistics
+
 UNKNOWN_MODEL = "_unknown"
 
 SECONDS = (
@@ -44,6 +46,7 @@ class ModelMetrics:
     """
 
     def __init__(self, metrics: Metrics, model: str, version: str) -> None:
+        self.statistics = Statistics()
         self._requests: dict[str, Counter] = {}
         self._count = metrics.requests
         self._labels = (model, version)
@@ -62,14 +65,17 @@ class ModelMetrics:
             counter = self._requests[outcome] = self._count.labels(*self._labels, outcome)
         counter.inc()
         self._total.observe(total_seconds)
+        self.statistics.request_ended(outcome == "OK", total_seconds)
 
     def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
         """Record how long a request waited and how long the device worked for it."""
         self._queue.observe(queue_seconds)
         self._compute.observe(compute_seconds)
+        self.statistics.request_computed(queue_seconds, compute_seconds)
 
-    def batch_ran(self, batch_size: int, rows: int) -> None:
+    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
         """Record one batch: the size of its plan, and the rows in it that were asked for."""
+        self.statistics.batch_ran(batch_size, rows, compute_us)
         self._size.observe(batch_size)
         self._rows.observe(rows)
 

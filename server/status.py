@@ -48,6 +48,7 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.RequestCancelled: grpc.StatusCode.CANCELLED,
     errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.NotOffered: grpc.StatusCode.UNIMPLEMENTED,
     errors.SearchTooLarge: grpc.StatusCode.FAILED_PRECONDITION,
     errors.WorkerFault: grpc.StatusCode.INTERNAL,
     errors.StartupError: grpc.StatusCode.INTERNAL,

@@ -92,7 +92,7 @@ class Watcher:
     def queue_is(self, requests: int, rows: int) -> None:
         self.waiting = (requests, rows)
 
-    def batch_ran(self, batch_size: int, rows: int) -> None:
+    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
         assert 0 < rows <= batch_size
 
 

@@ -33,7 +33,7 @@ def test_a_registered_model_has_its_own_series() -> None:
     series = metrics.find_model("lenet", "2")
     series.request_ended("OK", 0.02)
     series.request_computed(0.001, 0.01)
-    series.batch_ran(batch_size=4, rows=3)
+    series.batch_ran(batch_size=4, rows=3, compute_us=500)
     series.queue_is(requests=5, rows=7)
 
     text = exposed(metrics)
