@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-all lint protos bench gpu clean
+.PHONY: setup demo test test-all lint protos bench onnx-backend fuzz gpu clean
 
 setup: $(READY)
 
@@ -35,6 +35,10 @@ protos: $(READY)
 bench: $(READY)
 	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.planners
+
+# The backend tests of the onnx package; rewrites docs/onnx-operators.md.
+onnx-backend: $(READY)
+	$(BIN)/python -m tests.conformance --write
 
 # On a machine with an NVIDIA GPU, with whatever python has torch there: make gpu PYTHON=python3
 gpu:

@@ -37,9 +37,9 @@ def main() -> None:
     try:
         on_progress(0.0, "reading the model")
         upload = Path(arguments.request["upload"])
-        from engine.importer.parse import read_model  # loads onnx
+        from engine.importer.parse import parse_model  # loads onnx
 
-        model = read_model(upload)
+        model = parse_model(upload.read_bytes())
         from engine.importer.pipeline import import_upload  # loads torch and onnxruntime
 
         import_upload(

@@ -33,13 +33,12 @@ _OTHER_FORMATS = {
 }
 
 
-def read_model(upload: Path) -> ModelProto:
-    """Read an uploaded ONNX file.
+def parse_model(data: bytes) -> ModelProto:
+    """Read the bytes of an ONNX file.
 
     Raises:
         ModelImportError: not an ONNX model, or over a structural budget; says why.
     """
-    data = upload.read_bytes()
     model = _decoded(data)
     _check_tensors(model)
     _check_structure(model)
@@ -47,7 +46,7 @@ def read_model(upload: Path) -> ModelProto:
 
 
 def complaint(upload: Path) -> str:
-    """What onnx's own checker finds wrong with a file that ``read_model`` took; "" if nothing."""
+    """What onnx's own checker finds wrong with a file that ``parse_model`` took; "" if nothing."""
     try:
         onnx.checker.check_model(upload.read_bytes())  # faster than writing the parsed model again
     except (onnx.checker.ValidationError, ValueError) as error:

@@ -64,7 +64,7 @@ def import_upload(
     """Import one ONNX file.
 
     Args:
-        model: what ``parse.read_model`` read from the file.
+        model: what ``parse.parse_model`` read from the file.
         upload: the file itself, for the checker and the reference.
         artefact: the folder to write; incomplete if this raises.
         limits: of this process.

@@ -1,8 +1,6 @@
-"""The lowering table as a document: ``python -m engine.onnx.table`` prints it as Markdown."""
+"""The lowering table as rows of a document: what ``docs/onnx-operators.md`` shows of it."""
 
 from __future__ import annotations
-
-import sys
 
 from onnx import defs
 
@@ -23,31 +21,11 @@ def opsets(entry: Lowering) -> tuple[int, int]:
     return max(entry.first, OLDEST_OPSET), min([*later, NEWEST_OPSET + 1]) - 1
 
 
-def as_markdown() -> str:
-    """The table as docs/onnx-operators.md shows it."""
-    lines = [
-        "# ONNX operators",
-        "",
-        "Written by `python -m engine.onnx.table`; a test checks that it is current. "
-        f"{len(TABLE) + len(EXPANDED) + 1} operators of",
-        f"the default domain, operator sets {OLDEST_OPSET} to {NEWEST_OPSET}. "
-        "An attribute, operand, output or element type that is not",
-        "covered is refused by name, never ignored.",
-        "",
-        "| operator | operator sets | remarks |",
-        "| --- | --- | --- |",
-    ]
-    rows = {entry.op_type: (*opsets(entry), entry.remarks) for entry in TABLE.values()}
-    rows["If"] = (OLDEST_OPSET, NEWEST_OPSET, CONDITIONAL)
+def rows() -> dict[str, tuple[int, int, str]]:
+    """Operator -> first and last operator set covered, and remarks."""
+    found = {entry.op_type: (*opsets(entry), entry.remarks) for entry in TABLE.values()}
+    found["If"] = (OLDEST_OPSET, NEWEST_OPSET, CONDITIONAL)
     for name in EXPANDED:
         first = min(s.since_version for s in defs.get_all_schemas_with_history() if s.name == name)
-        rows[name] = (first, NEWEST_OPSET, "expanded into the function ONNX defines it as")
-    lines += [
-        f"| {name} | {first} to {last} | {remarks} |"
-        for name, (first, last, remarks) in sorted(rows.items())
-    ]
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(as_markdown())
+        found[name] = (first, NEWEST_OPSET, "expanded into the function ONNX defines it as")
+    return found

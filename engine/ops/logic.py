@@ -6,13 +6,14 @@ import torch
 from torch import Tensor
 
 from engine.ops.registry import operator
+from engine.ops.unsigned import with_unsigned
 
 _SAME_AS_TORCH = (
     *("eq", "ne", "lt", "le", "gt", "ge", "isnan"),
     *("logical_and", "logical_or", "logical_xor", "logical_not"),
 )
 for _name in _SAME_AS_TORCH:
-    operator(f"aten.{_name}")(getattr(torch, _name))
+    operator(f"aten.{_name}")(with_unsigned(_name, getattr(torch, _name)))
 operator("aten.where")(torch.where)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from engine.ops.dtypes import torch_dtype
 from engine.ops.registry import operator
+from engine.ops.unsigned import with_unsigned
 
 # Kinds that are exactly torch's function of that name, with its arguments as attributes.
 _UNARY = (
@@ -29,8 +30,8 @@ for _name in _UNARY:
 for _name in _ACTIVATIONS:
     operator(f"aten.{_name}", pointwise=True)(getattr(F, _name))
 for _name in _BINARY:
-    operator(f"aten.{_name}")(getattr(torch, _name))
-operator("aten.bitwise_not")(torch.bitwise_not)
+    operator(f"aten.{_name}")(with_unsigned(_name, getattr(torch, _name)))
+operator("aten.bitwise_not")(with_unsigned("bitwise_not", torch.bitwise_not))
 
 
 @operator("braid.identity")
@@ -108,11 +109,14 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
     return torch.where(x < 0, x * slope, x)
 
 
+_truncated = with_unsigned("div", lambda a, b: torch.div(a, b, rounding_mode="trunc"))
+
+
 @operator("aten.div")
 def div(a: Tensor, b: Tensor, truncate: bool = False) -> Tensor:
     """True division; with ``truncate``, integers divide as in C."""
     if truncate and not a.is_floating_point():
-        return torch.div(a, b, rounding_mode="trunc")
+        return _truncated(a, b)
     return torch.div(a, b)
 
 

@@ -1,24 +1,16 @@
-"""The lowering table and its document."""
+"""The lowering table."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 from onnx import defs
 
 from engine.onnx.families import TABLE
 from engine.onnx.registry import NEWEST_OPSET
-from engine.onnx.table import as_markdown
 
 pytestmark = pytest.mark.skipif(
     defs.onnx_opset_version() < NEWEST_OPSET, reason="the installed onnx is older than the table"
 )
-DOCUMENT = Path(__file__).parents[2] / "docs/onnx-operators.md"
-
-
-def test_document_is_current() -> None:
-    assert DOCUMENT.read_text() == as_markdown(), "run: python -m engine.onnx.table > docs/..."
 
 
 @pytest.mark.parametrize("op_type", TABLE)

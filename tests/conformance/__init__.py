@@ -1,0 +1,1 @@
+"""The backend tests of the onnx package against Braid: ``make onnx-backend``."""

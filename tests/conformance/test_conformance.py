@@ -1,0 +1,53 @@
+"""onnx's own backend tests: the kept results are what the engine gives, and are documented."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+from onnx import defs
+
+from engine.onnx.registry import NEWEST_OPSET
+from tests.conformance.cases import load_cases
+from tests.conformance.document import DOCUMENT, as_markdown, unexplained
+from tests.conformance.results import Result, Verdict, read_run
+from tests.conformance.workers import run_cases
+
+pytestmark = pytest.mark.skipif(
+    defs.onnx_opset_version() < NEWEST_OPSET, reason="the installed onnx is older than the table"
+)
+
+
+def test_document_is_current() -> None:
+    assert DOCUMENT.read_text() == as_markdown(read_run()), "run: make onnx-backend"
+
+
+def test_enough_cases_pass_and_no_wrong_result_is_unexplained() -> None:
+    results = read_run().results
+    count = Counter(result.verdict for result in results)
+
+    assert count[Verdict.PASSED] >= 1450
+    assert count[Verdict.FAILED] == 0
+    assert unexplained(results) == []
+
+
+def test_a_worker_that_dies_costs_one_case() -> None:
+    seen: list[Result] = []
+    cases = [
+        case for case in load_cases(["simple"]) if "shrink" in case.name or "sign" in case.name
+    ]
+    fatal = [type("Fatal", (), {"name": "fatal", "kind": "x", "operator": "x"})()]
+
+    results = run_cases([*cases, *fatal, *cases], 1, seen.append)
+
+    assert [r.verdict for r in results] == [*["passed"] * 2, "failed", *["passed"] * 2]
+
+
+@pytest.mark.slow
+def test_the_kept_results_are_what_the_engine_gives() -> None:
+    kept = {result.name: result.verdict for result in read_run().results}
+
+    results = run_cases(load_cases(), os.cpu_count() or 1, lambda _: None)
+
+    assert {result.name: result.verdict for result in results} == kept
