@@ -48,6 +48,17 @@ class MergeRule(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class MergeGroups:
+    """A MergeRule by lists of units that can all become one kernel."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+    def can_merge(self, first: int, second: int) -> bool:
+        """Whether one of the lists holds both."""
+        return any(first in group and second in group for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
 class Overheads:
     """Fixed prices on the device, for lower bounds: too small is safe, except ``stage_us``."""
 

@@ -1,7 +1,7 @@
 """One device as the server sees it: what is loaded and prepared there, and calls to its worker.
 
 Device ──owns──> WorkerLink, Arena, what a restarted worker must be told again
-   ▲ batcher: run          ▲ jobs: load, static_graph, measure_stage, compare
+   ▲ batcher: run          ▲ jobs: load, static_graph, facts, measure_stage, compare
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from engine.worker.arena import Arena
 from engine.worker.layout import SlotLayout, slot_layout
 from engine.worker.link import LinkState, WorkerLink
 from engine.worker.process import WorkerOptions
-from server.jobs.ports import PlanComparison, StageTiming
+from scheduler.cost import Overheads
+from server.jobs.ports import GraphFacts, PlanComparison, StageTiming
 from server.static_values import StaticBytes, StaticValues, static_bytes, static_message
 
 SEQUENTIAL = "sequential"
@@ -163,11 +164,29 @@ class Device:
         answer = await self.link.call("describe", **fields)
         return graph_from_json(answer["graph"])
 
-    async def measure_stage(self, digest: str, batch_size: int, stage: Stage) -> StageTiming:
-        """Latency of one stage of the graph that ``static_graph`` gave, inference going first."""
+    async def facts(self, digest: str, batch_size: int) -> GraphFacts:
+        """What the device knows of the graph that ``static_graph`` gave, besides latencies."""
+        answer = await self.link.call("facts", **self._models[digest].profiled[batch_size])
+        return GraphFacts(
+            threads=answer["threads"],
+            overheads=Overheads(answer["stage_us"], answer["group_us"], answer["launch_us"]),
+            moved_bytes=tuple(answer["moved_bytes"]),
+            memory_bound=tuple(answer["memory_bound"]),
+            merge_groups=tuple(map(tuple, answer["merge_groups"])),
+        )
+
+    async def measure_stage(
+        self, digest: str, batch_size: int, stage: Stage, threads: int | None = None
+    ) -> StageTiming:
+        """Latency of one stage of the graph that ``static_graph`` gave, inference going first.
+
+        ``threads`` is how many the stage may use; None: all.
+        """
         answer = await self.link.call(
             "measure",
             groups=[list(group) for group in stage.groups],
+            strategy=stage.strategy,
+            threads=threads,
             **self._models[digest].profiled[batch_size],
         )
         return StageTiming(answer["latency_us"], answer["spread"], answer["repeats"])

@@ -32,8 +32,9 @@ from server.catalogue import Catalogue
 from server.device import Device
 from server.http import HttpServer, health_routes, metrics_route
 from server.jobs.planner_driver import PlannerProcess
-from server.jobs.registration import Workshop, serve_again
+from server.jobs.registration import serve_again
 from server.jobs.runner import JobRunner
+from server.jobs.workshop import Workshop
 from server.logs import configure_logging
 from server.metrics import Metrics
 from server.servicers.admin import AdminServicer

@@ -66,7 +66,7 @@ class CpuExecutor:
     def run_segment(self, segment: Segment, env: Environment) -> None:
         """Run one segment on the slots of ``env`` and wait for all its lanes."""
         if len(segment.lanes) == 1:
-            self._set_intra_op(self.threads)
+            self._set_intra_op(segment.threads[0])
             run_steps(segment.lanes[0], env, {})
             return
         events = {unit: threading.Event() for unit in segment.signals}

@@ -1,12 +1,14 @@
 """A rough cost model of one unit: multiply-adds, bytes moved, a call's overhead.
 
 Only balances streams over threads, where it must be the same in every process that lays out the
-same plan, so it is computed and not measured. Which plan is faster is always measured.
+same plan, and orders launches, so it is computed and not measured. Which plan is faster is always
+measured.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from core.graph import Operator, OpGraph
 
@@ -15,11 +17,29 @@ _BYTES_PER_US = 10_000.0
 _CALL_US = 5.0
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a unit needs of the device, estimated from its shapes."""
+
+    moved_bytes: int  # read and written
+    memory_bound: bool  # moving them takes longer than computing
+
+
+def estimated_needs(unit: Operator, graph: OpGraph) -> Needs:
+    """Bytes moved, and whether they or the arithmetic limit the unit."""
+    moved = _moved_bytes(unit, graph)
+    return Needs(moved, moved / _BYTES_PER_US >= _flop(unit, graph) / _FLOP_PER_US)
+
+
 def estimated_work_us(unit: Operator, graph: OpGraph) -> float:
     """Microseconds on one thread, from the static shapes alone."""
-    specs = [graph.spec(name) for name in (*unit.inputs, *unit.outputs) if name]
-    moved = sum(spec.size_bytes for spec in specs)
+    moved = _moved_bytes(unit, graph)
     return _CALL_US + moved / _BYTES_PER_US + _flop(unit, graph) / _FLOP_PER_US
+
+
+def _moved_bytes(unit: Operator, graph: OpGraph) -> int:
+    specs = [graph.spec(name) for name in (*unit.inputs, *unit.outputs) if name]
+    return sum(spec.size_bytes for spec in specs)
 
 
 def _flop(unit: Operator, graph: OpGraph) -> float:

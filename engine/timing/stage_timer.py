@@ -43,16 +43,20 @@ class StageTimer:
         self._reference = Reference()
 
     def measure(
-        self, activations: Activations, groups: Sequence[Sequence[int]]
+        self,
+        activations: Activations,
+        groups: Sequence[Sequence[int]],
+        threads: int | None = None,
     ) -> Generator[None, None, Timing]:
         """Latency of one stage, in microseconds.
 
         Args:
             activations: of the program that the stage belongs to.
             groups: units that run in order within a group, side by side across groups.
+            threads: how many the stage may use; None: all of the device.
         """
         units = tuple(unit for group in groups for unit in group)
-        segment = lay_out_stage(activations.program, groups, self._executor.threads)
+        segment = lay_out_stage(activations.program, groups, threads or self._executor.threads)
         env = activations.environment(units)
         self._sample(segment, env, 1)
         first = self._sample(segment, env, 1)

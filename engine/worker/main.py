@@ -35,10 +35,12 @@ from engine.executor.affinity import usable_cpus
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out
 from engine.executor.program import Program
+from engine.executor.work import estimated_needs
 from engine.ops.dtypes import torch_dtype
 from engine.specialise import interpret
 from engine.timing.activations import Activations
 from engine.timing.compare import ComparisonOptions, compare_plans
+from engine.timing.overheads import StagePrices, measure_prices
 from engine.timing.stage_timer import StageTimer, TimerOptions
 from engine.worker.device_key import cpu_device_key, software_versions
 from engine.worker.frames import BlockingChannel, Message
@@ -77,6 +79,7 @@ class Worker:
         self._models = ModelTable(self._executor)
         self._timer = StageTimer(self._executor, TimerOptions(timing_repeats))
         self._activations: Activations | None = None
+        self._prices: StagePrices | None = None
         self._background = deque([_Background(None, _warm_up())])
         self._views: dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
@@ -240,8 +243,27 @@ class Worker:
 
     # -- background -------------------------------------------------------------------------
 
+    def facts(self, message: Message) -> Task:
+        """What planners may know of the device and the units of a static graph."""
+        program, _ = self._program(message)
+        if self._prices is None:
+            self._prices = yield from measure_prices(self._executor)
+        needs = [estimated_needs(unit, program.graph) for unit in program.graph.operators]
+        prices = self._prices
+        return {
+            "threads": self._threads,
+            "stage_us": prices.stage_us,
+            "group_us": prices.group_us,
+            "launch_us": prices.launch_us,
+            "moved_bytes": [need.moved_bytes for need in needs],
+            "memory_bound": [need.memory_bound for need in needs],
+            "merge_groups": [],
+        }
+
     def measure(self, message: Message) -> Task:
-        """Latency of the stage with ``groups``."""
+        """Latency of the stage with ``groups`` and ``strategy``, on ``threads`` (None: all)."""
+        if message.get("strategy", "concurrent") != "concurrent":
+            raise InvalidRequest("this device runs concurrent stages only")
         program, static = self._program(message)
         if self._activations is None or self._activations.program is not program:
             self._activations = None  # free before the next ones are made
@@ -253,7 +275,9 @@ class Worker:
                 self._activation_bytes,
             )
             yield
-        timing = yield from self._timer.measure(self._activations, message["groups"])
+        timing = yield from self._timer.measure(
+            self._activations, message["groups"], message.get("threads")
+        )
         return {
             "latency_us": timing.latency_us,
             "spread": timing.spread,
@@ -293,7 +317,7 @@ _FOREGROUND = {
         "cancel",
     )
 }
-_BACKGROUND = {name: getattr(Worker, name) for name in ("measure", "compare")}
+_BACKGROUND = {name: getattr(Worker, name) for name in ("facts", "measure", "compare")}
 
 
 def _warm_up() -> Task:

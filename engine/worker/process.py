@@ -23,7 +23,7 @@ from engine.worker.frames import FrameDecoder, encode
 
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 
-_MEASUREMENTS = ("measure", "compare")  # calls that are dropped when nobody waits any more
+_MEASUREMENTS = ("facts", "measure", "compare")  # calls that are dropped when nobody waits any more
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ is gone. Its crash fails this one call only.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import os
@@ -26,7 +27,7 @@ from core.graph import OpGraph, graph_to_json
 from core.plan import plan_from_json
 from core.schedule import Stage
 from scheduler.options import PlannerOptions
-from server.jobs.ports import MeasureStages, PlannedModel, StageQuery
+from server.jobs.ports import GraphFacts, MeasureStages, PlannedModel, StageQuery
 
 log = logging.getLogger("braid.jobs.planner")
 
@@ -48,7 +49,7 @@ class PlannerProcess:
     module: str = MODULE
 
     async def __call__(
-        self, graph: OpGraph, options: PlannerOptions, measure: MeasureStages
+        self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
     ) -> PlannedModel:
         """Plan one static graph.
 
@@ -57,7 +58,7 @@ class PlannerProcess:
         """
         async with self._process() as child:
             # Threads: the messages of a large graph take longer than the event loop may stand.
-            await child.send(await asyncio.to_thread(_request, graph, options))
+            await child.send(await asyncio.to_thread(_request, graph, options, facts))
             while True:
                 match await asyncio.to_thread(_decode, await self._receive(child)):
                     case PlannedModel() as planned:
@@ -149,8 +150,12 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": root, "PYTHONIOENCODING": "utf-8"}
 
 
-def _request(graph: OpGraph, options: PlannerOptions) -> bytes:
-    document = {"graph": graph_to_json(graph), "options": options.text}
+def _request(graph: OpGraph, options: PlannerOptions, facts: GraphFacts) -> bytes:
+    document = {
+        "graph": graph_to_json(graph),
+        "options": options.text,
+        "facts": dataclasses.asdict(facts),
+    }
     return json.dumps(document).encode() + b"\n"
 
 
@@ -163,8 +168,8 @@ def _decode(line: bytes) -> list[StageQuery] | PlannedModel | PlanningFailed:
     message: dict[str, Any] = json.loads(line)
     if "measure" in message:
         return [
-            StageQuery(signature, Stage(tuple(map(tuple, groups)), strategy))
-            for signature, groups, strategy in message["measure"]
+            StageQuery(signature, Stage(tuple(map(tuple, groups)), strategy), ask)
+            for signature, groups, strategy, ask in message["measure"]
         ]
     if "planned" in message:
         return _planned(message["planned"])
@@ -182,4 +187,5 @@ def _planned(document: dict[str, Any]) -> PlannedModel:
         predicted_us=document["predicted_us"],
         search_seconds=document["search_seconds"],
         gap=document["gap"],
+        spread=document["spread"],
     )

@@ -3,10 +3,12 @@
 The search is CPU-bound Python; in the server it would hold the interpreter against the event
 loop. One JSON object a line, strictly in turns:
 
-    server  {"graph": {...}, "options": "ios(r=3,s=8)"}               first, once
-    child   {"measure": [[signature, groups, strategy], ...]}         any number of times
-    server  {"latencies_us": [...]}                                   in the same order
-    child   {"planned": {...}}  or  {"failed": type, "message": ...}  last
+    server  {"graph": {...}, "options": "ios(r=3,s=8)", "facts": {...}}  first, once
+    child   {"measure": [[signature, groups, strategy, ask], ...]}       any number of times
+    server  {"latencies_us": [...]}                                      in the same order
+    child   {"planned": {...}}  or  {"failed": type, "message": ...}     last
+
+What is asked is ``ports.Ask``, what the facts are is ``ports.GraphFacts``.
 
 Started and fed by planner_driver.py. Ends when its input ends, whatever it is doing.
 """
@@ -21,17 +23,19 @@ import resource
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from core.errors import BraidError
 from core.graph import graph_from_json
 from core.plan import plan_to_json
 from core.schedule import Stage
+from scheduler.cost import DeviceFacts, MergeGroups, Overheads, UnitProfile
 from scheduler.options import PlannerOptions
 from scheduler.planners import Planned, plan, stages_to_measure
 from scheduler.signature import stage_signature
 from scheduler.units import UnitGraph
+from server.jobs.ports import Ask
 
 NICENESS = 10  # the search gives way to the server and the device
 
@@ -72,31 +76,59 @@ class Conversation:
 
 
 class AskingCost:
-    """A StageCost that asks the server for each signature once."""
+    """A RepeatableCost that asks the server for each signature once, unless told to ask again."""
 
     def __init__(self, units: UnitGraph, conversation: Conversation) -> None:
         self._units = units
         self._conversation = conversation
-        self._latency_us: dict[str, float] = {}
+        self._latency_us: dict[tuple[str, Ask], float] = {}
 
     def stage_latency_us(self, stage: Stage) -> float:
         """Latency of one stage, asked now unless known."""
-        signature = stage_signature(self._units, stage)
-        if signature not in self._latency_us:
-            self._ask({signature: stage})
-        return self._latency_us[signature]
+        return self._known([stage], "latency")[0]
 
-    def ask_all(self, stages: Sequence[Stage]) -> None:
-        """Ask for many stages at once, so that the server knows how many there are."""
-        wanted = {stage_signature(self._units, stage): stage for stage in stages}
+    def measure_again_us(self, stage: Stage) -> float:
+        """A fresh measurement of one stage."""
+        (latency,) = self._ask([(stage_signature(self._units, stage), stage, "again")])
+        return latency
+
+    def work_us(self) -> list[float]:
+        """Latency of each unit alone on one thread."""
+        return self._known(self._alone(), "work")
+
+    def ask_all(self, stages: Sequence[Stage], *, work: bool) -> None:
+        """Ask for many stages at once, so that the server knows how many there are.
+
+        With ``work``, for the units alone on one thread too.
+        """
+        wanted = self._named(stages, "latency")
+        if work:
+            wanted |= self._named(self._alone(), "work")
+        self._learn(wanted)
+
+    def _alone(self) -> list[Stage]:
+        return [Stage(((unit,),)) for unit in range(len(self._units))]
+
+    def _named(self, stages: Sequence[Stage], ask: Ask) -> dict[tuple[str, Ask], Stage]:
+        return {(stage_signature(self._units, stage), ask): stage for stage in stages}
+
+    def _known(self, stages: Sequence[Stage], ask: Ask) -> list[float]:
+        keys: list[tuple[str, Ask]]
+        keys = [(stage_signature(self._units, stage), ask) for stage in stages]
+        wanted = dict(zip(keys, stages, strict=True))
+        self._learn({key: stage for key, stage in wanted.items() if key not in self._latency_us})
+        return [self._latency_us[key] for key in keys]
+
+    def _learn(self, wanted: Mapping[tuple[str, Ask], Stage]) -> None:
         if wanted:
-            self._ask(wanted)
+            latencies = self._ask([(name, stage, ask) for (name, ask), stage in wanted.items()])
+            self._latency_us.update(zip(wanted, latencies, strict=True))
 
-    def _ask(self, wanted: dict[str, Stage]) -> None:
-        queries = [[name, stage.groups, stage.strategy] for name, stage in wanted.items()]
+    def _ask(self, wanted: Sequence[tuple[str, Stage, Ask]]) -> list[float]:
+        queries = [[name, stage.groups, stage.strategy, ask] for name, stage, ask in wanted]
         self._conversation.send({"measure": queries})
-        latencies = self._conversation.receive()["latencies_us"]
-        self._latency_us.update(zip(wanted, latencies, strict=True))
+        latencies: list[float] = self._conversation.receive()["latencies_us"]
+        return latencies
 
 
 def answer(conversation: Conversation) -> None:
@@ -105,8 +137,39 @@ def answer(conversation: Conversation) -> None:
     options = PlannerOptions.parse(request["options"])
     units = UnitGraph.from_graph(graph_from_json(request["graph"]))
     cost = AskingCost(units, conversation)
-    cost.ask_all(stages_to_measure(units, options))
-    conversation.send({"planned": planned_to_json(plan(units, cost, options), options)})
+    bounded = options.planner in ("lazy-ios", "portfolio")
+    facts = device_facts(request["facts"], [])
+    cost.ask_all(stages_to_measure(units, options, facts), work=bounded)
+    if bounded:
+        facts = device_facts(request["facts"], device_times_us(request["facts"], cost, len(units)))
+    conversation.send({"planned": planned_to_json(plan(units, cost, options, facts), options)})
+
+
+def device_times_us(document: Mapping[str, Any], cost: AskingCost, units: int) -> list[float]:
+    """For how long each unit occupies the whole device, at least.
+
+    On one thread a unit occupies one of the threads; if caches make all of them more than that
+    many times as fast, the latency on all of them counts. Neither contains the price of a stage.
+    """
+    price_us = float(document["overheads"]["stage_us"])
+    alone_us = [cost.stage_latency_us(Stage(((unit,),))) for unit in range(units)]
+    return [
+        max(0.0, min(work / document["threads"], alone) - price_us)
+        for work, alone in zip(cost.work_us(), alone_us, strict=True)
+    ]
+
+
+def device_facts(document: Mapping[str, Any], work_us: Sequence[float]) -> DeviceFacts:
+    """Facts for the planners; without ``work_us``, no bounds by work."""
+    units = len(document["moved_bytes"])
+    shared = [tuple(work_us[unit : unit + 1]) for unit in range(units)]
+    needs = zip(shared, document["moved_bytes"], document["memory_bound"], strict=True)
+    merges = document["merge_groups"]
+    return DeviceFacts(
+        merge=MergeGroups(tuple(map(tuple, merges))) if merges else None,
+        overheads=Overheads(**document["overheads"]),
+        profiles=[UnitProfile(work, float(moved), bound) for work, moved, bound in needs],
+    )
 
 
 def planned_to_json(planned: Planned, options: PlannerOptions) -> dict[str, Any]:
@@ -117,7 +180,8 @@ def planned_to_json(planned: Planned, options: PlannerOptions) -> dict[str, Any]
         "stages": [[stage.groups, stage.strategy, stage.latency_us] for stage in planned.stages],
         "predicted_us": planned.predicted_us,
         "search_seconds": planned.search_seconds,
-        "gap": 0.0 if options.planner == "ios" else None,  # exact within its limits
+        "gap": planned.gap,
+        "spread": planned.spread,
     }
 
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 from core.graph import OpGraph
 from core.plan import StreamPlan
 from core.schedule import Schedule, Stage
 from core.tensor import TensorSpec
+from scheduler.cost import Overheads
 from scheduler.options import PlannerOptions
 from server.store.records import ModelVersion
 
@@ -51,11 +52,27 @@ class PlanComparison:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What a device knows of a static graph besides latencies; lists have one entry a unit."""
+
+    threads: int
+    overheads: Overheads
+    moved_bytes: tuple[int, ...]  # read and written by the unit
+    memory_bound: tuple[bool, ...]
+    merge_groups: tuple[tuple[int, ...], ...] = ()  # units that can become one kernel
+
+
+Ask = Literal["latency", "again", "work"]
+"""A stage's latency; a fresh measurement of it; its latency on one thread."""
+
+
+@dataclass(frozen=True, slots=True)
 class StageQuery:
     """A stage whose latency a planner wants to know."""
 
     signature: str  # equal for stages that are the same to the device
     stage: Stage
+    ask: Ask = "latency"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +85,7 @@ class PlannedModel:
     predicted_us: float | None = None
     search_seconds: float = 0.0
     gap: float | None = None  # proven relative distance to the optimum
+    spread: float | None = None  # of the stages measured several times, relative
 
 
 MeasureStages = Callable[[Sequence[StageQuery]], Awaitable[Sequence[float]]]
@@ -105,10 +123,15 @@ class Device(Protocol):
         """Load an artefact; does nothing if it is loaded."""
 
     async def static_graph(self, digest: str, batch_size: int, inputs: Specs) -> OpGraph:
-        """The schedule units at these inputs; ``measure_stage`` and ``compare`` mean these."""
+        """The schedule units at these inputs; what follows means these."""
 
-    async def measure_stage(self, digest: str, batch_size: int, stage: Stage) -> StageTiming:
-        """Latency of one stage of the static graph."""
+    async def facts(self, digest: str, batch_size: int) -> GraphFacts:
+        """What is known of the static graph besides latencies."""
+
+    async def measure_stage(
+        self, digest: str, batch_size: int, stage: Stage, threads: int | None = None
+    ) -> StageTiming:
+        """Latency of one stage of the static graph, on some or all (None) threads."""
 
     async def compare(self, digest: str, batch_size: int, plan: StreamPlan) -> PlanComparison:
         """A plan of the static graph against the sequential plan."""
@@ -118,9 +141,9 @@ class Planner(Protocol):
     """Finds a plan, asking for the stage latencies it needs, several at a time."""
 
     async def __call__(
-        self, graph: OpGraph, options: PlannerOptions, measure: MeasureStages
+        self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
     ) -> PlannedModel:
-        """Plan one static graph. Asks for each signature at most once.
+        """Plan one static graph. Asks for each latency at most once, but for fresh ones.
 
         Raises:
             BraidError: the graph is too big for the search, or the planner failed.

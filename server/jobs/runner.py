@@ -25,7 +25,8 @@ from typing import Any
 
 from core.errors import BraidError, Draining, NotFound, PreconditionFailed
 from server.jobs.progress import UNKNOWN
-from server.jobs.registration import Outcome, Workshop, register_model
+from server.jobs.registration import Outcome, register_model
+from server.jobs.workshop import Workshop
 from server.store.records import (
     Job,
     JobState,

@@ -22,7 +22,9 @@ def log_measurements(device: FakeDevice, log: Path) -> None:
     """Let a device write down every measurement that is about to be answered."""
     original = device.measure_stage
 
-    async def measure_stage(digest: str, batch_size: int, stage: Stage) -> StageTiming:
+    async def measure_stage(
+        digest: str, batch_size: int, stage: Stage, threads: int | None = None
+    ) -> StageTiming:
         timing = await original(digest, batch_size, stage)
         with log.open("a") as file:
             file.write(f"{batch_size} {stage.groups}\n")

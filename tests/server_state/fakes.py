@@ -19,10 +19,12 @@ from core.plan import StreamPlan
 from core.schedule import Schedule, Stage
 from core.tensor import TensorSpec
 from engine.importer.report import BatchAxes, Report, Verified
+from scheduler.cost import Overheads
 from scheduler.options import PlannerOptions
 from scheduler.planners import plan, stages_to_measure
 from scheduler.signature import stage_signature
 from server.jobs.ports import (
+    GraphFacts,
     MeasureStages,
     OnProgress,
     PlanComparison,
@@ -31,8 +33,8 @@ from server.jobs.ports import (
     StageQuery,
     StageTiming,
 )
-from server.jobs.registration import Workshop
 from server.jobs.runner import JobRunner
+from server.jobs.workshop import Workshop
 from server.store.records import ModelVersion, Registration, RegistrationOptions
 from server.store.store import Store
 
@@ -134,7 +136,12 @@ class FakeDevice:
             raise InvalidRequest("cannot run four")
         return replace(template(), inputs=inputs, specs=dict.fromkeys(EDGES, spec))
 
-    async def measure_stage(self, digest: str, batch_size: int, stage: Stage) -> StageTiming:
+    async def facts(self, digest: str, batch_size: int) -> GraphFacts:
+        return GraphFacts(2, Overheads(1.0), (64,) * len(EDGES), (True,) * len(EDGES))
+
+    async def measure_stage(
+        self, digest: str, batch_size: int, stage: Stage, threads: int | None = None
+    ) -> StageTiming:
         assert not self.measuring, "two measurements at once falsify each other"
         self.measuring += 1
         try:
@@ -162,7 +169,7 @@ class InProcessPlanner:
         self.before_planning: Callable[[], Awaitable[None]] = a_moment
 
     async def __call__(
-        self, graph: OpGraph, options: PlannerOptions, measure: MeasureStages
+        self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
     ) -> PlannedModel:
         self.calls += 1
         stages = {stage_signature(graph, each): each for each in stages_to_measure(graph, options)}

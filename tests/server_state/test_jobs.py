@@ -28,7 +28,7 @@ from tests.server_state.fakes import Server, template
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.jobs.registration.RETRY_PAUSES_S", (0.001, 0.001, 0.001))
+    monkeypatch.setattr("server.jobs.measuring.RETRY_PAUSES_S", (0.001, 0.001, 0.001))
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ from core.graph import Operator, OpGraph
 from core.plan import verify_plan
 from core.schedule import Stage
 from core.tensor import TensorSpec
-from scheduler.cost import OperatorLatencies
+from scheduler.cost import OperatorLatencies, Overheads
 from scheduler.options import PlannerOptions
 from scheduler.planners import plan
 from server.jobs.planner_driver import PlannerProcess, PlanningFailed
-from server.jobs.ports import StageQuery
+from server.jobs.ports import GraphFacts, StageQuery
 
 SPEC = TensorSpec("FP32", (1, 8))
 
@@ -37,6 +37,14 @@ def graph(edges: Mapping[str, Sequence[str]], name: str = "g") -> OpGraph:
 #    └──> c ──┘
 DIAMOND = graph({"a": "x", "b": "a", "c": "a", "d": "bc"})
 COST = OperatorLatencies((1.0, 5.0, 4.0, 1.0), group_overhead_us=0.1)
+
+
+def facts(units: int, merges: Sequence[tuple[int, ...]] = ()) -> GraphFacts:
+    """Two threads, on which everything scales; a stage costs nothing by itself."""
+    return GraphFacts(2, Overheads(0.0, 0.1), (8,) * units, (True,) * units, tuple(merges))
+
+
+FACTS = facts(4)
 
 
 class FakeDevice:
@@ -67,7 +75,7 @@ def children() -> list[psutil.Process]:
 async def test_a_plan_from_the_process_is_the_plan_made_here() -> None:
     device = FakeDevice()
 
-    found = await planner()(DIAMOND, PlannerOptions(), device.measure)
+    found = await planner()(DIAMOND, PlannerOptions(), FACTS, device.measure)
 
     here = plan(DIAMOND, COST, PlannerOptions())
     assert [stage.groups for stage in found.stages] == [((0,),), ((1,), (2,)), ((3,),)]
@@ -80,7 +88,7 @@ async def test_a_plan_from_the_process_is_the_plan_made_here() -> None:
 async def test_each_signature_is_asked_once_and_all_together() -> None:
     device = FakeDevice()
 
-    await planner()(DIAMOND, PlannerOptions(), device.measure)
+    await planner()(DIAMOND, PlannerOptions(), FACTS, device.measure)
 
     (queries,) = device.asked
     assert len({query.signature for query in queries}) == len(queries)
@@ -95,7 +103,7 @@ async def test_cancelling_ends_the_process() -> None:
         await asyncio.sleep(3600)
         return []
 
-    task = asyncio.create_task(planner()(DIAMOND, PlannerOptions(), never))
+    task = asyncio.create_task(planner()(DIAMOND, PlannerOptions(), FACTS, never))
     await asked.wait()
     assert len(children()) == 1
 
@@ -113,7 +121,7 @@ async def test_a_crash_of_the_process_is_a_failed_plan() -> None:
         return [1.0]
 
     with pytest.raises(PlanningFailed, match="exit code -9"):
-        await planner()(DIAMOND, PlannerOptions(), kill)
+        await planner()(DIAMOND, PlannerOptions(), FACTS, kill)
 
 
 async def test_a_bug_in_the_process_is_logged_here(caplog: pytest.LogCaptureFixture) -> None:
@@ -121,7 +129,7 @@ async def test_a_bug_in_the_process_is_logged_here(caplog: pytest.LogCaptureFixt
         return []
 
     with pytest.raises(PlanningFailed, match=r"crashed .exit code 1.*server's log"):
-        await planner()(DIAMOND, PlannerOptions(), too_few)
+        await planner()(DIAMOND, PlannerOptions(), FACTS, too_few)
 
     assert "ValueError" in str(vars(caplog.records[-1])["stderr_tail"])
 
@@ -130,12 +138,12 @@ async def test_a_graph_that_planners_cannot_read_is_a_failed_plan() -> None:
     unspecialised = OpGraph("g", {"x": SPEC}, {"y": "a"}, {}, DIAMOND.operators[:1])
 
     with pytest.raises(PlanningFailed, match="specialise the graph"):
-        await planner()(unspecialised, PlannerOptions(), FakeDevice().measure)
+        await planner()(unspecialised, PlannerOptions(), FACTS, FakeDevice().measure)
 
 
 async def test_a_search_without_end_is_ended() -> None:
     with pytest.raises(PlanningFailed, match=r"searched for more than 0.01 s"):
-        await planner(seconds=0.01)(DIAMOND, PlannerOptions(), FakeDevice().measure)
+        await planner(seconds=0.01)(DIAMOND, PlannerOptions(), FACTS, FakeDevice().measure)
 
     assert not children()
 
@@ -146,7 +154,7 @@ async def test_out_of_memory_says_so() -> None:
     options = PlannerOptions(max_group_ops=None, max_groups=None, max_block_ops=None)
 
     with pytest.raises(PlanningFailed, match=r"memory|too big|search takes at most"):
-        await PlannerProcess(64 << 20, 30.0)(wide, options, FakeDevice().measure)
+        await PlannerProcess(64 << 20, 30.0)(wide, options, FACTS, FakeDevice().measure)
 
 
 async def test_a_server_that_is_gone_ends_the_process() -> None:
@@ -159,3 +167,54 @@ async def test_a_server_that_is_gone_ends_the_process() -> None:
     os.close(writing)
 
     assert await asyncio.wait_for(process.wait(), 10) == 3
+
+
+class NoisyDevice(FakeDevice):
+    """b and c side by side are as fast as one after the other; a second look takes 3 % more."""
+
+    async def measure(self, queries: Sequence[StageQuery]) -> list[float]:
+        self.asked.append(list(queries))
+        cost = OperatorLatencies((1.0, 5.0, 4.0, 1.0), group_overhead_us=3.95)
+        factors = {"latency": 1.0, "again": 1.03, "work": 1.0}
+        return [cost.stage_latency_us(query.stage) * factors[query.ask] for query in queries]
+
+
+async def test_lazy_search_measures_work_first_and_near_ties_again() -> None:
+    device = NoisyDevice()
+
+    found = await planner()(DIAMOND, PlannerOptions("lazy-ios"), FACTS, device.measure)
+
+    first, *later = device.asked
+    assert [query.ask for query in first] == ["latency"] * 4 + ["work"] * 4
+    again = [query for queries in later for query in queries if query.ask == "again"]
+    assert again
+    assert found.spread == pytest.approx(0.03, abs=0.01)
+    assert found.gap is not None
+
+
+async def test_work_bounds_spare_measurements_where_nothing_can_overlap() -> None:
+    """Units that scale over all threads fill the device: beside each other they gain nothing."""
+
+    class Filled(FakeDevice):
+        async def measure(self, queries: Sequence[StageQuery]) -> list[float]:
+            self.asked.append(list(queries))
+            factor = {"latency": 1.0, "again": 1.0, "work": 2.0}
+            return [sum(100.0 * factor[q.ask] for _ in q.stage.operators) for q in queries]
+
+    device = Filled()
+
+    found = await planner()(DIAMOND, PlannerOptions("lazy-ios"), FACTS, device.measure)
+
+    assert found.predicted_us == 400.0
+    assert found.gap == 0.0
+    stages = {q.stage for queries in device.asked for q in queries if len(q.stage.groups) > 1}
+    assert not stages
+
+
+async def test_units_that_the_device_can_merge_are_asked_as_merged() -> None:
+    device = FakeDevice()
+
+    await planner()(DIAMOND, PlannerOptions("ios"), facts(4, [(1, 2)]), device.measure)
+
+    merged = [q.stage for queries in device.asked for q in queries if q.stage.strategy == "merge"]
+    assert merged == [Stage(((1, 2),), "merge")]

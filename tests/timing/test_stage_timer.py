@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,8 +17,7 @@ from engine.timing.activations import Activations
 from engine.timing.compare import errors
 from engine.timing.samples import reduce_samples, steady
 from engine.timing.stage_timer import StageTimer, TimerOptions
-
-T = TypeVar("T")
+from tests.timing.running import finish
 
 SPEC = TensorSpec("FP32", (4,))
 
@@ -36,17 +34,6 @@ def executor() -> Iterator[CpuExecutor]:
     with torch.inference_mode():
         yield made
     made.close()
-
-
-def finish(task: Generator[None, None, T]) -> tuple[T, int]:
-    """Run a measurement to its end; returns its result and how often it yielded."""
-    yields = 0
-    while True:
-        try:
-            next(task)
-        except StopIteration as stop:
-            return stop.value, yields
-        yields += 1
 
 
 #   x ──> a (15 ms) ──> c (5 ms)      a and b are independent

@@ -1,0 +1,110 @@
+"""Answers the planner's questions: from the store, else by measuring on the device.
+
+planner ──StageQuery──> StageMeasurer ──known?──> store
+                             └──no──> Device.measure_stage ──> store
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from statistics import median
+from time import monotonic
+from typing import TypeVar
+
+from core.errors import Unavailable
+from server.jobs.ports import Device, StageQuery
+from server.jobs.progress import Share
+from server.jobs.workshop import Workshop
+from server.store.plans import Measurement
+
+log = logging.getLogger("braid.jobs")
+
+T = TypeVar("T")
+
+RETRY_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+"""While a device worker restarts. A stage that kills the worker each time ends the attempts."""
+
+
+ONE_THREAD = "@1"
+"""Ends the stored signature of a unit measured on one thread."""
+
+
+class StageMeasurer:
+    """Answers the planner's questions: from the store, else by measuring, one stage at a time.
+
+    A new latency is stored before the next stage is measured, so none is ever measured twice,
+    by any job, whatever ends this one; unless the planner wants a fresh measurement, to tell
+    two that are nearly equal.
+    """
+
+    def __init__(
+        self, digest: str, batch_size: int, device: Device, shop: Workshop, share: Share
+    ) -> None:
+        self._digest = digest
+        self._batch_size = batch_size
+        self._device = device
+        self._store = shop.store
+        self._observer = shop.observer
+        self._share = share
+        self._samples: dict[str, list[float]] = {}  # by stored name
+        self.measured = 0
+        self.reused = 0
+
+    async def measure(self, queries: Sequence[StageQuery]) -> Sequence[float]:
+        """Latencies in microseconds, in the order of the queries."""
+        key = self._device.device_key
+        names = [_stored_name(query) for query in queries]
+        known = await self._store.call(self._store.find_latencies, key, names)
+        fresh = [query.ask == "again" or _stored_name(query) not in known for query in queries]
+        reused = fresh.count(False)
+        self.reused += reused
+        self._observer.stages_reused(self._device.name, reused)
+        found: list[float] = []
+        for query, name, is_fresh in zip(queries, names, fresh, strict=True):
+            if is_fresh:
+                self._share.profiling(len(found), len(queries))
+                found.append(await self._measure(query, name, known.get(name)))
+            else:
+                found.append(known[name])
+        self._share.scheduling(self.measured + self.reused)
+        return found
+
+    async def _measure(self, query: StageQuery, name: str, known_us: float | None) -> float:
+        """Measure now; what is stored is the median of all samples that this job knows."""
+        began = monotonic()
+        threads = 1 if query.ask == "work" else None
+        timing = await patiently(
+            lambda: self._device.measure_stage(self._digest, self._batch_size, query.stage, threads)
+        )
+        stored = self._samples.setdefault(name, [] if known_us is None else [known_us])
+        stored.append(timing.latency_us)
+        measurement = Measurement(
+            self._device.device_key,
+            name,
+            median(stored),
+            max(timing.spread, (max(stored) - min(stored)) / (median(stored) or 1.0)),
+            timing.repeats * len(stored),
+        )
+        await self._store.call(self._store.put_measurement, measurement)
+        seconds = monotonic() - began
+        self.measured += 1
+        self._share.rate.add(seconds)
+        self._observer.stage_measured(self._device.name, seconds)
+        return timing.latency_us
+
+
+def _stored_name(query: StageQuery) -> str:
+    return query.signature + (ONE_THREAD if query.ask == "work" else "")
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Call again while the device worker restarts."""
+    for pause in RETRY_PAUSES_S:
+        try:
+            return await call()
+        except Unavailable as error:
+            log.info("waiting for the device", extra={"reason": str(error)})
+            await asyncio.sleep(pause)
+    return await call()

@@ -1,0 +1,85 @@
+"""What registration jobs work with, and what they know of a model.
+
+Workshop   the server's parts, one for all jobs
+Imported   the artefact of one model, as far as the front end reads it
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from core.errors import InvalidRequest
+from core.schedule import ScheduleKey
+from core.tensor import BATCH, TensorSpec
+from engine.importer.report import Report, read_graph, read_report
+from server.jobs.ports import Catalogue, Device, ImportModel, JobObserver, Planner, Specs
+from server.profiled import profiled_inputs
+from server.store.records import ModelVersion
+from server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What registrations work with. One for all jobs of a server."""
+
+    store: Store
+    import_model: ImportModel
+    devices: Sequence[Device]
+    planner: Planner
+    catalogue: Catalogue
+    observer: JobObserver
+    tolerance: float  # of outputs against the sequential plan, relative to the largest element
+    import_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    # Measuring needs the device for itself; held for one batch size, so jobs take turns.
+    device_turns: Mapping[str, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What the front end knows of an artefact."""
+
+    inputs: Mapping[str, TensorSpec]  # of the template: the batch and open extents are symbols
+    report: Report
+
+
+async def read_imported(model: ModelVersion, shop: Workshop) -> Imported:
+    """Read what the import of a model left."""
+    artefact = shop.store.folder.artefact(model.sha256)
+    graph = await asyncio.to_thread(read_graph, artefact)
+    return Imported(graph.inputs, await asyncio.to_thread(read_report, artefact))
+
+
+def profiled(model: ModelVersion, imported: Imported, batch_size: int) -> Specs:
+    """The static inputs that a batch size is measured at."""
+    return profiled_inputs(imported.inputs, imported.report, model.options.input_shapes, batch_size)
+
+
+def schedule_key(
+    model: ModelVersion, imported: Imported, device_key: str, inputs: Specs, batch_size: int
+) -> ScheduleKey:
+    """The key of a model's schedule for static ``inputs``.
+
+    Raises:
+        InvalidRequest: two inputs give one symbol different extents.
+    """
+    extents: dict[str, int] = {}
+    for name, template in imported.inputs.items():
+        for symbol, extent in zip(template.shape, inputs[name].shape, strict=True):
+            if isinstance(symbol, str) and symbol != BATCH:
+                assert isinstance(extent, int)
+                if extents.setdefault(symbol, extent) != extent:
+                    raise InvalidRequest(
+                        f"input_shapes gives {symbol!r} as {extents[symbol]} and as {extent}"
+                    )
+    return ScheduleKey(
+        model_digest=model.sha256,
+        device_key=device_key,
+        batch_size=batch_size,
+        planner=model.options.planner.text,
+        shapes=",".join(f"{symbol}={extents[symbol]}" for symbol in sorted(extents)),
+    )

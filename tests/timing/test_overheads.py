@@ -1,0 +1,85 @@
+"""The fixed prices of stages, and units on fewer threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from core.graph import Operator, OpGraph
+from core.tensor import TensorSpec
+from engine.executor.cpu import CpuExecutor
+from engine.executor.program import bind
+from engine.executor.work import estimated_needs
+from engine.ops.registry import operator
+from engine.timing.activations import Activations
+from engine.timing.overheads import measure_prices
+from engine.timing.stage_timer import StageTimer, TimerOptions
+from tests.timing.running import finish
+
+SPEC = TensorSpec("FP32", (4,))
+
+
+@operator("test.threads")
+def threads(x: torch.Tensor) -> torch.Tensor:
+    seen.append(torch.get_num_threads())
+    return x
+
+
+seen: list[int] = []
+
+
+@pytest.fixture
+def executor() -> Iterator[CpuExecutor]:
+    made = CpuExecutor(threads=2)
+    with torch.inference_mode():
+        yield made
+    made.close()
+
+
+def test_prices_are_small_and_a_further_group_costs_more_than_a_further_unit(
+    executor: CpuExecutor,
+) -> None:
+    prices, yields = finish(measure_prices(executor))
+
+    assert 0 <= prices.launch_us < 50
+    assert 0 <= prices.stage_us < 500
+    assert prices.launch_us < prices.group_us < 5000
+    assert yields >= 5, "inference must get its turns"
+
+
+def test_a_stage_can_be_timed_on_one_thread(executor: CpuExecutor) -> None:
+    graph = OpGraph(
+        "g", {"x": SPEC}, {"a": "a"}, {}, (Operator("a", "test.threads", ("x",), ("a",)),),
+        {"a": SPEC},
+    )  # fmt: skip
+    program = bind(graph, {}, {})
+    activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
+    timer = StageTimer(executor, TimerOptions())
+    seen.clear()
+
+    finish(timer.measure(activations, [[0]], threads=1))
+    alone = set(seen)
+    seen.clear()
+    finish(timer.measure(activations, [[0]]))
+
+    assert (alone, set(seen)) == ({1}, {2})
+
+
+def test_a_convolution_computes_and_a_relu_moves() -> None:
+    image, weight = TensorSpec("FP32", (1, 64, 28, 28)), TensorSpec("FP32", (64, 64, 3, 3))
+    graph = OpGraph(
+        "g", {"x": image}, {"b": "b"}, {"w": weight},
+        (
+            Operator("a", "aten.convolution", ("x", "w"), ("a",)),
+            Operator("b", "aten.relu", ("a",), ("b",)),
+        ),
+        {"a": image, "b": image},
+    )  # fmt: skip
+
+    convolution, relu = (estimated_needs(unit, graph) for unit in graph.operators)
+
+    assert not convolution.memory_bound
+    assert relu.memory_bound
+    assert relu.moved_bytes == 2 * 4 * 64 * 28 * 28
