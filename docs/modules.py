@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("core", "scheduler", "engine", "server", "client/braid_client", "benchmarks")
+PACKAGES = ("core", "scheduler", "charts", "engine", "server", "client/braid_client", "benchmarks")
 GENERATED = ("_pb2", "_pb2_grpc")
 
 

@@ -1,41 +1,122 @@
-"""``braid schedule show``: a model's schedule as a table of stages, or as JSON."""
+"""``braid schedule``: a schedule as tables, as a picture, as a trace; and what two differ in.
+
+show   text: a table of stages    json: the artefact itself
+       svg, perfetto: sequential beside scheduled on one time axis
+diff   two batch sizes, devices or versions of one model
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from braid_client import Client
+from charts.difference import compare
+from charts.kinds import kind_text
 from core.errors import InvalidArtefact
 from core.graph import Operator, OpGraph, graph_from_json
 from core.schedule import Schedule, schedule_from_json
+from server import pictures
 from server.cli.connection import Subparsers, add_address, connect
 from server.cli.text import duration_text, print_table
+
+EXAMPLES = """examples:
+  braid schedule show inception --batch 4
+  braid schedule show inception --format svg --block -1 --output last-block.svg
+  braid schedule show inception --format perfetto --output trace.json   # open in ui.perfetto.dev
+  braid schedule diff inception --batch 1 --against-batch 32
+"""
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand and its own subcommands."""
-    parser = subparsers.add_parser("schedule", help="show a model's schedule")
-    actions = parser.add_subparsers(dest="action", metavar="show", required=True)
-    show = actions.add_parser("show", help="print a schedule")
-    show.add_argument("name", metavar="NAME")
-    show.add_argument("--batch", metavar="N", type=int, default=1, help="batch size (default: 1)")
-    show.add_argument("--device", default="", help="e.g. cpu (default: the first)")
-    show.add_argument("--version", metavar="N", help="default: the newest")
-    show.add_argument("--format", choices=("text", "json"), default="text")
-    add_address(show)
+    parser = subparsers.add_parser(
+        "schedule",
+        help="show a model's schedule, or what two of them differ in",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="show | diff", required=True)
+    show = actions.add_parser("show", help="print or draw a schedule")
+    _add_which(show)
+    show.add_argument("--format", choices=("text", "json", "svg", "perfetto"), default="text")
+    show.add_argument(
+        "--block", metavar="N", type=int, help="draw this block only, -1 for the last"
+    )
+    diff = actions.add_parser("diff", help="what two schedules of a model differ in")
+    _add_which(diff)
+    diff.add_argument("--against-batch", metavar="N", type=int, help="default: the same")
+    diff.add_argument("--against-device", metavar="DEVICE", help="default: the same")
+    diff.add_argument("--against-version", metavar="N", help="default: the same")
+    diff.add_argument("--format", choices=("text", "json", "svg"), default="text")
+    for each in (show, diff):
+        each.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
+        add_address(each)
+
+
+def _add_which(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--batch", metavar="N", type=int, default=1, help="batch size (default: 1)")
+    parser.add_argument("--device", default="", help="e.g. cpu (default: the first)")
+    parser.add_argument("--version", metavar="N", help="default: the newest")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the schedule."""
+    """Print or draw."""
     with connect(args) as client:
-        document, graph = client.schedule(args.name, args.batch, args.device, version=args.version)
+        return _diff(client, args) if args.action == "diff" else _show(client, args)
+
+
+def _show(client: Client, args: argparse.Namespace) -> int:
+    document, graph = client.schedule(args.name, args.batch, args.device, version=args.version)
     if args.format == "json":
-        print(json.dumps(document, indent=2))
-    else:
+        _write(json.dumps(document, indent=2), args)
+    elif args.format == "text":
         print_schedule(args.name, document, graph)
+    else:
+        which = pictures.drawn(args.name, document, graph, args.block)
+        is_svg = args.format == "svg"
+        _write(pictures.svg(which) if is_svg else json.dumps(pictures.trace(which)), args)
     return 0
+
+
+def _diff(client: Client, args: argparse.Namespace) -> int:
+    asked = (
+        (args.batch, args.device, args.version),
+        (
+            args.against_batch or args.batch,
+            args.device if args.against_device is None else args.against_device,
+            args.against_version or args.version,
+        ),
+    )
+    first, second = (
+        pictures.drawn(args.name, *client.schedule(args.name, batch, device, version=version))
+        for batch, device, version in asked
+    )
+    found = compare(first.schedule, second.schedule)
+    if args.format == "svg":
+        _write(pictures.compared_svg(first, second), args)
+    elif args.format == "json":
+        _write(json.dumps(pictures.difference_json(found), indent=2), args)
+    else:
+        for line in pictures.difference_lines(first, second):
+            print(line)
+        if rows := list(pictures.difference_rows(found)):
+            columns = ("stage", "change", "its units run in", "latency", "latency there")
+            print_table(columns, rows, right=("stage", "latency", "latency there"))
+    return 0
+
+
+def _write(text: str, args: argparse.Namespace) -> None:
+    """To the file asked for, else to stdout."""
+    if args.output is None:
+        print(text)
+    else:
+        args.output.write_text(text)
+        print(f"written: {args.output}")
 
 
 def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) -> None:
@@ -100,7 +181,4 @@ def _launch_rows(schedule: Schedule, graph: OpGraph) -> Iterator[tuple[str, ...]
 
 def unit_text(op: Operator) -> str:
     """A unit by name and kind, with what is fused into it: ``fire2/squeeze (convolution+relu)``."""
-    fused = op.attributes.get("epilogue")
-    steps = [step[0] for step in fused if isinstance(step, list)] if isinstance(fused, list) else []
-    kinds = "+".join(str(kind).rpartition(".")[2] for kind in (op.kind, *steps))
-    return f"{op.name} ({kinds})"
+    return f"{op.name} ({kind_text(op)})"

@@ -259,7 +259,7 @@ def test_a_schedule_that_was_tampered_with_is_refused(braid: Braid, server: Fake
         ["infer", "echo", "--input", "x"],
         ["infer", "echo", "--input", "x=random:a"],
         ["schedule"],
-        ["schedule", "show", "echo", "--format", "svg"],
+        ["schedule", "show", "echo", "--format", "png"],
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2(

@@ -1,0 +1,200 @@
+"""When each unit runs under a schedule, on an axis in microseconds: what charts are drawn from.
+
+    stage 1              stage 2
+    |-- a --|-- b --|    |---- d ----|        stream 0
+    |--- c ---|          |- e -|              stream 1
+    0                    latency of stage 1, and so on; the last stage ends at the makespan
+
+What was measured is the latency of stages and of single units. A unit inside a stage is drawn in
+proportion to its latency alone, scaled so that the longest group fills the stage: units that run
+side by side slow each other down. Where a unit was never measured alone it counts as the median
+unit, and the timeline says that it is estimated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from core.graph import OpGraph
+from core.schedule import Schedule, Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One unit on the axis. Times in microseconds."""
+
+    unit: int  # index into OpGraph.operators
+    lane: int  # stream or thread
+    start_us: float
+    duration_us: float
+    group: int | None = None  # its number inside the stage, from 0
+    alone_us: float | None = None  # as measured by itself, None if it never was
+
+
+@dataclass(frozen=True, slots=True)
+class StageSpan:
+    """One stage on the axis."""
+
+    number: int  # from 1, over the whole schedule
+    start_us: float
+    duration_us: float
+    strategy: str
+    groups: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """All units of a plan, or of a part of it, from 0 to ``makespan_us``."""
+
+    title: str
+    bars: tuple[Bar, ...]
+    stages: tuple[StageSpan, ...]
+    lanes: int
+    makespan_us: float  # end of the last unit; the sum of the stages where there are stages
+    measured_us: float | None = None  # whole model as one, where it is the whole model
+    is_estimated: bool = False  # some duration is a guess
+
+    @property
+    def units(self) -> frozenset[int]:
+        """The units shown."""
+        return frozenset(bar.unit for bar in self.bars)
+
+
+class UnitTimes:
+    """How long each unit takes alone, from what a schedule knows."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        known = {
+            unit: schedule.provenance.unit_us[name]
+            for unit, name in enumerate(schedule.unit_names)
+            if name in schedule.provenance.unit_us
+        }
+        for stage in schedule.stages:
+            if len(stage.operators) == 1 and stage.latency_us is not None:
+                known.setdefault(stage.operators[0], stage.latency_us)
+        self.known: Mapping[int, float] = known
+        self._guess = median(known.values()) if known else _mean_us(schedule)
+
+    def __getitem__(self, unit: int) -> float:
+        return max(self.known.get(unit, self._guess), 1e-3)
+
+    def cover(self, units: Iterable[int]) -> bool:
+        """Whether all of these were measured."""
+        return all(unit in self.known for unit in units)
+
+
+def _mean_us(schedule: Schedule) -> float:
+    seen = schedule.provenance
+    whole = seen.sequential_us or seen.predicted_us or seen.measured_us or 0.0
+    return whole / len(schedule.unit_names) if whole else 1.0
+
+
+def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timeline:
+    """The timeline of a schedule; of the stages that hold some of ``units``, if given."""
+    times = UnitTimes(schedule)
+    measured = schedule.provenance.measured_us if units is None else None
+    title = f"{schedule.planner}, batch {schedule.key.batch_size}"
+    if not schedule.stages:
+        return _simulated(schedule, times, units, title, measured)
+    bars: list[Bar] = []
+    spans: list[StageSpan] = []
+    now, guessed = 0.0, False
+    for number, stage in enumerate(schedule.stages, start=1):
+        if units is not None and not set(stage.operators) & set(units):
+            continue
+        length = stage.latency_us
+        if length is None:
+            length, guessed = max(sum(times[u] for u in group) for group in stage.groups), True
+        guessed = guessed or not times.cover(stage.operators)
+        bars += _stage_bars(stage, now, length, times)
+        spans.append(StageSpan(number, now, length, stage.strategy, stage.groups))
+        now += length
+    lanes = max((bar.lane for bar in bars), default=0) + 1
+    return Timeline(title, tuple(bars), tuple(spans), lanes, now, measured, guessed)
+
+
+def _stage_bars(stage: Stage, start: float, length: float, times: UnitTimes) -> list[Bar]:
+    """The units of one stage; those of a merged stage are one kernel, and so share its time."""
+    longest = max(sum(times[unit] for unit in group) for group in stage.groups)
+    bars = []
+    for lane, group in enumerate(stage.groups):
+        now = start
+        whole = sum(times[unit] for unit in group)
+        scale = length / (whole if stage.strategy == "merge" else longest)
+        for unit in group:
+            duration = times[unit] * scale
+            bars.append(Bar(unit, lane, now, duration, lane, times.known.get(unit)))
+            now += duration
+    return bars
+
+
+def sequential(schedule: Schedule, units: Collection[int] | None = None) -> Timeline:
+    """All units one after the other, each as long as it takes alone."""
+    times = UnitTimes(schedule)
+    shown = [u for u in range(len(schedule.unit_names)) if units is None or u in units]
+    bars, now = [], 0.0
+    for unit in shown:
+        bars.append(Bar(unit, 0, now, times[unit], None, times.known.get(unit)))
+        now += times[unit]
+    measured = schedule.provenance.sequential_us if units is None else None
+    return Timeline("sequential", tuple(bars), (), 1, now, measured, not times.cover(shown))
+
+
+def _simulated(
+    schedule: Schedule,
+    times: UnitTimes,
+    units: Collection[int] | None,
+    title: str,
+    measured_us: float | None,
+) -> Timeline:
+    """A plan without stages: units start when their stream is free and what they wait for ended."""
+    free = [0.0] * schedule.plan.streams
+    ended: dict[int, float] = {}
+    bars = []
+    barriers = set(schedule.plan.barriers)
+    for position, launch in enumerate(schedule.plan.launches):
+        if position in barriers:
+            free = [max(free)] * len(free)
+        if units is not None and launch.unit not in units:
+            continue
+        waits = [ended[unit] for unit in launch.waits if unit in ended]
+        start = max([free[launch.stream], *waits])
+        duration = times[launch.unit]
+        known = times.known.get(launch.unit)
+        bars.append(Bar(launch.unit, launch.stream, start, duration, None, known))
+        free[launch.stream] = ended[launch.unit] = start + duration
+    return Timeline(
+        f"{title}, streams without stages",
+        tuple(bars),
+        (),
+        max((bar.lane for bar in bars), default=0) + 1,
+        max(free),
+        measured_us,
+        is_estimated=True,
+    )
+
+
+def describe_unit(graph: OpGraph, unit: int) -> list[str]:
+    """Lines about a unit for whoever points at it: kind, shapes, kernel."""
+    op = graph.operators[unit]
+    lines = [f"{op.name} ({op.kind})"]
+    reads = [f"{name}: {_spec(graph, name)}" for name in op.inputs if name]
+    lines += [f"in   {text}" for text in reads[:6]]
+    lines += [f"out  {name}: {_spec(graph, name)}" for name in op.outputs[:6]]
+    fused = op.attributes.get("epilogue")
+    if isinstance(fused, list) and fused:
+        steps = (str(step[0] if isinstance(step, list) else step) for step in fused)
+        lines.append(f"fused {', '.join(steps)}")
+    for attribute in ("kernel", "variant"):
+        if attribute in op.attributes:
+            lines.append(f"{attribute} {op.attributes[attribute]}")
+    return lines
+
+
+def _spec(graph: OpGraph, value: str) -> str:
+    try:
+        return str(graph.spec(value))
+    except KeyError:
+        return "?"
