@@ -217,10 +217,11 @@ def imported_graph(path: Path) -> Structure:
     """The static graph of an imported model: ``core.graph`` JSON."""
     graph = load_graph(path.read_text())
     units = UnitGraph.from_graph(graph)
-    return Structure(graph.name, units, tuple(_load(graph, op) for op in graph.operators))
+    return Structure(graph.name, units, tuple(unit_load(graph, op) for op in graph.operators))
 
 
-def _load(graph: OpGraph, op: Operator) -> UnitLoad:
+def unit_load(graph: OpGraph, op: Operator) -> UnitLoad:
+    """What one unit of a static graph has to do, from its shapes."""
     result = graph.spec(op.outputs[0])
     reads = [graph.spec(value) for value in op.inputs if value]
     size = sum(spec.size_bytes for spec in [*reads, result])

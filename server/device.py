@@ -7,7 +7,7 @@ Device ──owns──> WorkerLink, Arena, what a restarted worker must be told
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ SEQUENTIAL = "sequential"
 """Plan id of the plan that needs no schedule."""
 
 Specs = Mapping[str, TensorSpec]
+
+OnRan = Callable[[str, int], None]
+"""Told the plan of each batch that ran, and its time on the device in microseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +64,7 @@ class Device:
         self.arena = Arena(options.arena_bytes)
         self.link = WorkerLink(options, self.arena)
         self.link.on_start = self._replay
+        self.on_ran: OnRan = lambda plan_id, compute_us: None
         self._models: dict[str, _Model] = {}
         self._executables: dict[int, Executable] = {}
         self._next_number = 0
@@ -143,7 +147,9 @@ class Device:
     async def run(self, ready: Executable, offset: int) -> int:
         """Run one batch whose inputs lie in the slot at ``offset``; returns microseconds."""
         answer = await self.link.call("infer", number=ready.number, offset=offset)
-        return int(answer["compute_us"])
+        compute_us = int(answer["compute_us"])
+        self.on_ran(ready.plan_id, compute_us)
+        return compute_us
 
     # -- for jobs -----------------------------------------------------------------------------
 

@@ -13,8 +13,9 @@ import asyncio
 import logging
 import os
 import signal
+from collections.abc import Coroutine
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -30,19 +31,21 @@ from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_
 from server.batcher import Batcher
 from server.catalogue import Catalogue
 from server.device import Device
+from server.drift import DriftWatch
 from server.http import HttpServer, health_routes, metrics_route
 from server.jobs.planner_driver import PlannerProcess
 from server.jobs.registration import serve_again
 from server.jobs.runner import JobRunner
 from server.jobs.workshop import Workshop
 from server.logs import configure_logging
-from server.metrics import Metrics
+from server.metrics import Metrics, PlanLabels
 from server.servicers.admin import AdminServicer
 from server.servicers.health import Health
 from server.servicers.inference import InferenceServicer
 from server.settings import Settings
 from server.store.records import ModelState
 from server.store.store import Store
+from server.triton_metrics import TritonMetrics
 
 log = logging.getLogger("braid.frontend")
 
@@ -74,6 +77,13 @@ class FrontEnd:
             tolerance=settings.tolerance,
         )
         self.runner = JobRunner(self.shop)
+        self.drift = DriftWatch(self.metrics, settings.drift_ratio, settings.drift_seconds)
+        self.metrics.on_schedule = self.drift.expect
+        self.device.on_ran = self.drift.ran
+        self.drift.on_drift = self._plan_drifted
+        self._background: set[asyncio.Task[None]] = set()
+        if settings.triton_metrics:
+            self.metrics.registry.register(TritonMetrics(self.metrics))
         self.grpc_port = self.http_port = 0
         self._server = self._grpc_server()
         self._http = HttpServer(
@@ -131,6 +141,7 @@ class FrontEnd:
         await self._listen()
         await self._restore()
         await self.runner.start()
+        self._in_background(self.drift.run())
         self.health.ready(True)
 
     async def _listen(self) -> None:
@@ -181,6 +192,8 @@ class FrontEnd:
         except TimeoutError:
             log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
         await asyncio.sleep(LINGER_SECONDS)
+        for task in self._background:
+            task.cancel()
         await self.runner.stop()
         await self._http.stop()
         await self.device.close()
@@ -194,6 +207,25 @@ class FrontEnd:
         """
         logging.shutdown()
         os._exit(0)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run something beside the requests, until it ends or the server stops."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    def _plan_drifted(self, plan: PlanLabels) -> None:
+        """Profile a model again whose plan is slower than it was, if that is wanted."""
+        if self.settings.reprofile_on_drift:
+            self._in_background(self._profile_again(plan))
+
+    async def _profile_again(self, plan: PlanLabels) -> None:
+        try:
+            await self.runner.profile_again(plan.model, int(plan.version))
+        except BraidError as error:
+            log.warning("not profiled again", extra={"model": plan.model, "reason": str(error)})
+        else:
+            self.metrics.profiled_again(plan.device)
 
     def _worker_changed(self, state: LinkState) -> None:
         """Health follows the worker: without it, nothing can be answered."""

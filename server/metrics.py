@@ -11,8 +11,8 @@ which no model can be named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from prometheus_client import (
     CollectorRegistry,
@@ -24,7 +24,9 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from core.schedule import Schedule
 from server.statistics import Statistics
+from server.store.records import ModelVersion
 
 UNKNOWN_MODEL = "_unknown"
 
@@ -39,6 +41,30 @@ MODEL = ("model", "version")
 PLAN = (*MODEL, "device", "batch_size")
 
 
+class PlanLabels(NamedTuple):
+    """What names a plan in the metrics; in the order of ``PLAN``."""
+
+    model: str
+    version: str
+    device: str
+    batch_size: str
+
+
+OnSchedule = Callable[[PlanLabels, Schedule], None]
+"""Told each schedule that is found or made for a model."""
+
+
+def candidates_of(schedule: Schedule) -> dict[str, float]:
+    """Whole-model latency in microseconds of each plan that was measured, by what made it."""
+    seen = schedule.provenance
+    found: dict[str, float] = {}
+    if seen.sequential_us:
+        found["sequential"] = seen.sequential_us
+    if seen.measured_us:
+        found[schedule.planner] = seen.measured_us
+    return found
+
+
 class ModelMetrics:
     """The series of one model version, looked up once so that requests do not pay for it.
 
@@ -47,6 +73,7 @@ class ModelMetrics:
 
     def __init__(self, metrics: Metrics, model: str, version: str) -> None:
         self.statistics = Statistics()
+        self.waiting_requests = 0
         self._requests: dict[str, Counter] = {}
         self._count = metrics.requests
         self._labels = (model, version)
@@ -81,6 +108,7 @@ class ModelMetrics:
 
     def queue_is(self, requests: int, rows: int) -> None:
         """Set what is waiting now."""
+        self.waiting_requests = requests
         self._waiting_requests.set(requests)
         self._waiting_rows.set(rows)
 
@@ -162,12 +190,40 @@ class Metrics:
             PLAN,
             **at,
         )
+        self.stages = Gauge(
+            "braid_schedule_stages", "Stages of the schedule; 0 for plans of streams", PLAN, **at
+        )
+        self.candidate_seconds = Gauge(
+            "braid_schedule_candidate_latency_seconds",
+            "Whole model under each plan that was tried, same run",
+            (*PLAN, "planner"),
+            **at,
+        )
+        self.live_seconds = Gauge(
+            "braid_plan_live_latency_seconds",
+            "Median of the latest batches under the plan that serves",
+            PLAN,
+            **at,
+        )
+        self.drift_ratio = Gauge(
+            "braid_plan_drift_ratio", "Live over profiled latency; 1 is as profiled", PLAN, **at
+        )
+        self.drifting = Gauge(
+            "braid_plan_drifting",
+            "1 while the plan has been slower than profiled for BRAID_DRIFT_SECONDS",
+            PLAN,
+            **at,
+        )
+        self.reprofiles = Counter(
+            "braid_reprofiles", "Models profiled again because of drift", ("device",), **at
+        )
         self.worker_restarts = Counter(
             "braid_worker_restarts",
             "Device workers that died and were restarted",
             ("device",),
             **at,
         )
+        self.on_schedule: OnSchedule = lambda plan, schedule: None
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self.unknown = ModelMetrics(self, UNKNOWN_MODEL, "")
         """Takes the requests that name no registered model."""
@@ -194,8 +250,18 @@ class Metrics:
             self.requests, self.duration_seconds, self.queue_seconds, self.compute_seconds,
             self.batch_rows, self.batch_size, self.queue_requests, self.queue_rows,
             self.latency_seconds, self.sequential_seconds, self.speedup, self.promoted,
+            self.stages, self.candidate_seconds, self.live_seconds, self.drift_ratio,
+            self.drifting,
         ):  # fmt: skip
             metric.remove_by_labels(labels)
+
+    def knows(self, model: str, version: str) -> bool:
+        """Whether a model version has series of its own."""
+        return (model, version) in self._models
+
+    def models(self) -> dict[tuple[str, str], ModelMetrics]:
+        """All model versions that have series, by name and version."""
+        return dict(self._models)
 
     # Devices.
 
@@ -203,7 +269,7 @@ class Metrics:
         """Make the series of a device, so that they begin at zero."""
         for counter in (
             self.worker_restarts, self.measurements, self.measurement_seconds,
-            self.measurements_reused,
+            self.measurements_reused, self.reprofiles,
         ):  # fmt: skip
             counter.labels(device)
 
@@ -231,25 +297,38 @@ class Metrics:
         """Count one look-up in the schedule cache."""
         self.cache.labels("hit" if hit else "miss").inc()
 
-    def schedule_chosen(
-        self,
-        model: str,
-        version: int,
-        device: str,
-        batch_size: int,
-        *,
-        measured_us: float | None,
-        sequential_us: float | None,
-        promoted: bool,
-    ) -> None:
+    def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Show what a schedule brings. Ignored for models that are gone."""
-        if (model, str(version)) not in self._models:
+        if (model.name, str(model.version)) not in self._models:
             return
-        labels = (model, str(version), device, str(batch_size))
-        self.promoted.labels(*labels).set(promoted)
-        if measured_us:
-            self.latency_seconds.labels(*labels).set(measured_us * 1e-6)
-        if sequential_us:
-            self.sequential_seconds.labels(*labels).set(sequential_us * 1e-6)
-        if measured_us and sequential_us:
-            self.speedup.labels(*labels).set(sequential_us / measured_us)
+        labels = (model.name, str(model.version), device, str(schedule.key.batch_size))
+        seen = schedule.provenance
+        self.promoted.labels(*labels).set(seen.promoted)
+        self.stages.labels(*labels).set(len(schedule.stages))
+        if seen.measured_us:
+            self.latency_seconds.labels(*labels).set(seen.measured_us * 1e-6)
+        if seen.sequential_us:
+            self.sequential_seconds.labels(*labels).set(seen.sequential_us * 1e-6)
+        if seen.speedup:
+            self.speedup.labels(*labels).set(seen.speedup)
+        for planner, latency_us in candidates_of(schedule).items():
+            self.candidate_seconds.labels(*labels, planner).set(latency_us * 1e-6)
+        self.on_schedule(PlanLabels(*labels), schedule)
+
+    # Drift: server.drift.DriftGauges.
+
+    def drift_is(self, plan: PlanLabels, live_us: float, ratio: float, drifting: bool) -> None:
+        """Set how long a plan takes now, and that beside its profile."""
+        if self.knows(plan.model, plan.version):
+            self.live_seconds.labels(*plan).set(live_us * 1e-6)
+            self.drift_ratio.labels(*plan).set(ratio)
+            self.drifting.labels(*plan).set(drifting)
+
+    def drift_unknown(self, plan: PlanLabels) -> None:
+        """Drop what was said of a plan that has not run lately."""
+        for gauge in (self.live_seconds, self.drift_ratio, self.drifting):
+            gauge.remove_by_labels(plan._asdict())
+
+    def profiled_again(self, device: str) -> None:
+        """Count a model that is profiled again because its plan had drifted."""
+        self.reprofiles.labels(device).inc()

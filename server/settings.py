@@ -88,6 +88,15 @@ class Settings(BaseSettings):
     # largest output.
     tolerance: float = Field(default=1e-4, gt=0, le=1, allow_inf_nan=False)
 
+    # A plan drifts if it is this much slower than profiled, for this long without a break. What
+    # drifts is reported, and profiled again in the background if asked for.
+    drift_ratio: float = Field(default=1.5, gt=1, le=1000, allow_inf_nan=False)
+    drift_seconds: float = Field(default=600.0, gt=0, allow_inf_nan=False)
+    reprofile_on_drift: bool = False
+
+    # Triton's nv_inference_* names beside Braid's own metrics.
+    triton_metrics: bool = False
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "text"] = "text"
 

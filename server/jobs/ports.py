@@ -184,15 +184,5 @@ class JobObserver(Protocol):
     def schedule_looked_up(self, hit: bool) -> None:
         """The schedule cache was asked."""
 
-    def schedule_chosen(
-        self,
-        model: str,
-        version: int,
-        device: str,
-        batch_size: int,
-        *,
-        measured_us: float | None,
-        sequential_us: float | None,
-        promoted: bool,
-    ) -> None:
-        """A schedule was found or made for a model."""
+    def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        """A schedule was found or made for a model; it serves if it was promoted."""

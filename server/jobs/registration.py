@@ -163,15 +163,7 @@ async def _promote(
     """Let a schedule serve if it may, and show it in the metrics."""
     if schedule.provenance.promoted:
         await patiently(lambda: shop.catalogue.swap(model, device.name, inputs, schedule))
-    shop.observer.schedule_chosen(
-        model.name,
-        model.version,
-        device.name,
-        schedule.key.batch_size,
-        measured_us=schedule.provenance.measured_us,
-        sequential_us=schedule.provenance.sequential_us,
-        promoted=schedule.provenance.promoted,
-    )
+    shop.observer.schedule_chosen(model, device.name, schedule)
 
 
 def _work(model: ModelVersion, imported: Imported, shop: Workshop) -> Iterator[tuple[Device, int]]:

@@ -141,6 +141,29 @@ class JobRunner:
             self._start(_Live(made.job, made.model))
         return made
 
+    async def profile_again(self, name: str, version: int) -> Job:
+        """Forget what was measured for a model version, and schedule it afresh.
+
+        Its plans serve until the new ones are verified. A job under way already is the answer.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+            Draining: the server is shutting down.
+        """
+        if self._is_stopping:
+            raise Draining("the server is shutting down; profile again after its restart")
+        made = await self._store.call(
+            self._store.profile_again,
+            name,
+            version,
+            self.device_keys,
+            [device.device_key for device in self._shop.devices],
+        )
+        if made.is_new_job and not self._is_stopping:
+            self._count(None, made.job.state)
+            self._start(_Live(made.job, made.model))
+        return made.job
+
     # Looking.
 
     async def find(self, job_id: str) -> Job:

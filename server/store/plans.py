@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from core.errors import InvalidArtefact
 from core.schedule import Schedule, schedule_from_json, schedule_to_json
@@ -73,6 +73,20 @@ def schedules_of(
 def forget_schedule(connection: Connection, schedule_id: str) -> None:
     """Remove a schedule that does not fit its model any more."""
     connection.execute(delete(schedules).where(schedules.c.id == schedule_id))
+
+
+def forget_profile(connection: Connection, model_digest: str, device_key: str) -> None:
+    """Remove a model's schedules on one device, and all measurements no younger than them."""
+    mine = (schedules.c.model_digest == model_digest, schedules.c.device_key == device_key)
+    newest = connection.scalar(select(func.max(schedules.c.created_unix)).where(*mine))
+    if newest is None:
+        return
+    connection.execute(delete(schedules).where(*mine))
+    connection.execute(
+        delete(measurements)
+        .where(measurements.c.device_key == device_key)
+        .where(measurements.c.created_unix <= newest)
+    )
 
 
 def put_measurement(connection: Connection, measurement: Measurement) -> None:

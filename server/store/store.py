@@ -246,6 +246,27 @@ class Store:
                 if job.state is JobState.READY and made_for != device_keys:
                     jobs.add(connection, model, device_keys)
 
+    def profile_again(
+        self, name: str, version: int, device_keys: str, devices: Sequence[str]
+    ) -> Registration:
+        """Drop a model version's schedules and the measurements they rest on, and add a job.
+
+        Dropped is every measurement of these devices that is no younger than the schedules: if
+        they have changed, none of those holds. A job under way is the answer, and nothing is
+        dropped.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+        with self._transaction() as connection:
+            model = models.get(connection, name, version)
+            last = jobs.last_of(connection, model)
+            if last is not None and not last[0].state.has_ended:
+                return Registration(model, last[0], is_new_job=False)
+            for device_key in devices:
+                plans.forget_profile(connection, model.sha256, device_key)
+            return Registration(model, jobs.add(connection, model, device_keys), is_new_job=True)
+
     def count_jobs(self) -> dict[str, int]:
         """Number of jobs in each state."""
         with self._transaction() as connection:

@@ -98,6 +98,10 @@ _GRAPH = OpGraph(
         _unit("right", "aten.convolution", "stem_out"),
         _unit("right_pool", "aten.max_pool2d", "right_out"),
     ),
+    specs={
+        f"{name}_out": TensorSpec("FP32", (1, 3, 4, 4))
+        for name in ("stem", "left", "right", "right_pool")
+    },
 )
 _KEY = ScheduleKey("ab" * 32, "cpu", 1, planner="ios(r=3,s=8)")
 _PLAN = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 0), Launch(3, 0)), 2, barriers=(1,))

@@ -338,3 +338,35 @@ def test_ctrl_c_ends_the_waiting_and_not_the_job(server: FakeServer, model_file:
     assert f"job job-1 goes on; watch it: braid jobs watch job-1 {hint}" in err
     assert f"cancel it: braid jobs cancel job-1 {hint}" in err
     assert "CancelJob" not in server.calls
+
+
+def test_a_schedule_is_drawn_as_a_picture_or_a_trace(braid: Braid, tmp_path: Path) -> None:
+    picture, trace = tmp_path / "s.svg", tmp_path / "s.json"
+
+    code, out, _ = braid("schedule", "show", "echo", "--format", "svg", "--output", picture)
+    assert (code, out) == (0, f"written: {picture}\n")
+    assert "echo, batch 1, cpu" in picture.read_text()
+    assert braid("schedule", "show", "echo", "--format", "perfetto", "--output", trace)[0] == 0
+    names = {event["name"] for event in json.loads(trace.read_text())["traceEvents"]}
+    assert {"stage 2 (concurrent)", "right_pool (max_pool2d)"} <= names
+
+
+def test_one_block_is_drawn_alone_and_blocks_are_counted(braid: Braid) -> None:
+    code, out, _ = braid("schedule", "show", "echo", "--format", "svg", "--block", "-1")
+    assert code == 0
+    assert "echo, batch 1, cpu, last block" in out
+
+    code, _, err = braid("schedule", "show", "echo", "--format", "svg", "--block", "9")
+    assert code == 1
+    assert "there is no block 9: this model has 1 blocks" in err
+
+
+def test_two_schedules_are_compared(braid: Braid) -> None:
+    code, out, _ = braid("schedule", "diff", "echo", "--against-batch", "1")
+    assert code == 0
+    assert "both run the same units in the same stages on the same streams" in out
+
+    found = json.loads(braid("schedule", "diff", "echo", "--format", "json")[1])
+    assert found["same"]
+    assert [stage["change"] for stage in found["stages"]] == ["kept", "kept"]
+    assert "against" in braid("schedule", "diff", "echo", "--format", "svg")[1]

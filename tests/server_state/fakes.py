@@ -233,18 +233,8 @@ class Observer:
     def schedule_looked_up(self, hit: bool) -> None:
         self.looked_up[hit] += 1
 
-    def schedule_chosen(
-        self,
-        model: str,
-        version: int,
-        device: str,
-        batch_size: int,
-        *,
-        measured_us: float | None,
-        sequential_us: float | None,
-        promoted: bool,
-    ) -> None:
-        self.chosen.append((batch_size, promoted))
+    def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        self.chosen.append((schedule.key.batch_size, schedule.provenance.promoted))
 
 
 class Server:

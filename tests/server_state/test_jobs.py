@@ -564,3 +564,22 @@ async def test_one_symbol_cannot_have_two_extents(server: Server) -> None:
     job = await registered(server, shapes={"x": (1, 320)})
 
     assert job.state is JobState.FAILED
+
+
+async def test_profiling_again_measures_anew_while_the_old_plan_serves(server: Server) -> None:
+    await registered(server)
+    measured = server.device.measured.total()
+    first = server.catalogue.plans["lenet", 1, 1]
+    server.device.gate = asyncio.Event()
+
+    job = await server.runner.profile_again("lenet", 1)
+    again = await server.runner.profile_again("lenet", 1)
+    assert again.id == job.id, "one is under way already"
+    assert server.catalogue.plans["lenet", 1, 1] is first
+    server.device.gate.set()
+    await until_ended(server, job.id)
+
+    assert server.device.measured.total() == 2 * measured
+    assert server.catalogue.plans["lenet", 1, 1] is not first
+    assert server.catalogue.plans["lenet", 1, 1].id == first.id
+    assert server.importer.imports == 1

@@ -6,7 +6,20 @@ import re
 
 from prometheus_client import generate_latest
 
-from server.metrics import UNKNOWN_MODEL, Metrics
+from core.plan import sequential_plan
+from core.schedule import Provenance, Schedule, ScheduleKey
+from server.metrics import UNKNOWN_MODEL, Metrics, PlanLabels
+from server.store.records import ModelVersion, RegistrationOptions
+
+LENET = ModelVersion("lenet", 1, "ab" * 32, 10, RegistrationOptions())
+SCHEDULE = Schedule(
+    ScheduleKey(LENET.sha256, "cpu", 4),
+    "ios",
+    sequential_plan(1),
+    (),
+    ("a",),
+    Provenance(measured_us=50.0, sequential_us=100.0),
+)
 
 
 def exposed(metrics: Metrics) -> str:
@@ -50,8 +63,8 @@ def test_a_deleted_model_leaves_nothing_behind_not_even_through_late_requests() 
     kept = metrics.add_model("lenet", 2)
     for each in (series, kept):
         each.request_ended("OK", 0.02)
-    chosen = {"measured_us": 50.0, "sequential_us": 100.0, "promoted": True}
-    metrics.schedule_chosen("lenet", 1, "cpu", 4, **chosen)  # type: ignore[arg-type]
+    metrics.schedule_chosen(LENET, "cpu", SCHEDULE)
+    metrics.drift_is(PlanLabels("lenet", "1", "cpu", "4"), 75.0, 1.5, drifting=True)
     assert 'braid_schedule_speedup_ratio{batch_size="4",device="cpu",model="lenet"' in exposed(
         metrics
     )
@@ -59,7 +72,8 @@ def test_a_deleted_model_leaves_nothing_behind_not_even_through_late_requests() 
     metrics.remove_model("lenet", 1)
     series.request_ended("OK", 0.02)
     metrics.find_model("lenet", 1).request_ended("NOT_FOUND", 0.02)
-    metrics.schedule_chosen("lenet", 1, "cpu", 4, **chosen)  # type: ignore[arg-type]
+    metrics.schedule_chosen(LENET, "cpu", SCHEDULE)
+    metrics.drift_is(PlanLabels("lenet", "1", "cpu", "4"), 75.0, 1.5, drifting=True)
 
     text = exposed(metrics)
     assert 'model="lenet",version="1"' not in re.sub(r'outcome="\w+",', "", text)

@@ -1,0 +1,142 @@
+"""Timelines as pictures: what stands in the SVG is what the schedule says."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from charts.svg import time_text, timeline_svg
+from charts.timeline import scheduled, sequential
+from core.plan import sequential_plan
+from core.schedule import Provenance, Schedule, Stage
+from tests.charts.inception_e import inception_e, planned
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def draw(schedule: Schedule) -> ElementTree.Element:
+    graph = inception_e(schedule.key.batch_size)
+    tracks = [sequential(schedule), scheduled(schedule)]
+    return ElementTree.fromstring(timeline_svg(tracks, [graph, graph], "Inception-E"))
+
+
+def marked(picture: ElementTree.Element, kind: str) -> list[ElementTree.Element]:
+    return [each for each in picture.iter(f"{SVG}g") if each.get("class") == kind]
+
+
+def words(picture: ElementTree.Element) -> str:
+    return " ".join("".join(each.itertext()) for each in picture.iter(f"{SVG}text"))
+
+
+def test_the_stages_of_inceptions_last_block_add_up_to_the_makespan_that_is_printed() -> None:
+    schedule = planned()
+    picture = draw(schedule)
+
+    stages = marked(picture, "stage")
+    assert 2 <= len(stages) <= 4
+    total = sum(float(stage.attrib["data-us"]) for stage in stages)
+    assert schedule.provenance.predicted_us is not None
+    assert total == pytest.approx(schedule.provenance.predicted_us, abs=0.01)
+    assert f"makespan {time_text(schedule.provenance.predicted_us)}" in words(picture)
+    for stage, drawn in zip(schedule.stages, stages, strict=True):
+        title = drawn.findtext(f"{SVG}title", "")
+        assert f"{len(stage.groups)} group" in title
+
+
+def test_every_unit_is_drawn_once_a_track_and_says_its_shapes_and_times() -> None:
+    picture = draw(planned())
+
+    bars = marked(picture, "bar")
+    assert sorted(int(bar.attrib["data-unit"]) for bar in bars) == sorted([*range(11), *range(11)])
+    facts = [bar.findtext(f"{SVG}title", "") for bar in bars]
+    assert any("b2x (aten.convolution)" in text and "FP32[1, 448, 8, 8]" in text for text in facts)
+    assert all("alone" in text and "here" in text for text in facts)
+    assert any("fused aten.relu" in text for text in facts)
+
+
+def test_units_of_one_stream_do_not_overlap_and_stay_inside_their_stage() -> None:
+    timeline = scheduled(planned())
+
+    for lane in range(timeline.lanes):
+        bars = sorted((b for b in timeline.bars if b.lane == lane), key=lambda b: b.start_us)
+        for before, after in itertools.pairwise(bars):
+            assert before.start_us + before.duration_us <= after.start_us + 1e-9
+    ends = max(bar.start_us + bar.duration_us for bar in timeline.bars)
+    assert ends == pytest.approx(timeline.makespan_us)
+
+
+def test_both_tracks_share_one_axis() -> None:
+    picture = draw(planned())
+    scales = set()
+    for bar in marked(picture, "bar"):
+        box = bar.find(f"{SVG}rect")
+        assert box is not None
+        scales.add(round(float(box.attrib["width"]) / float(bar.attrib["data-us"]), 1))
+
+    assert len(scales) == 1
+
+
+def test_it_reads_in_black_and_white() -> None:
+    """Families that stand beside each other differ in hatching or, without colour, in lightness."""
+    from charts.kinds import FAMILIES, OTHER
+
+    looks = {(family.hatching, round(_lightness(family.fill), 1)) for family in (*FAMILIES, OTHER)}
+    assert len(looks) == len(FAMILIES) + 1
+    assert all(_lightness(family.fill) > 0.6 for family in FAMILIES), "black text on it"
+    text = timeline_svg([sequential(planned())], [inception_e()], "x")
+    assert "http" not in text.replace("http://www.w3.org/2000/svg", ""), "no outside asset"
+    assert "<script" not in text
+
+
+def _lightness(colour: str) -> float:
+    red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_a_merged_stage_has_a_frame_and_says_so() -> None:
+    schedule = planned()
+    merged = Stage(((0,), (1,), (4,)), "merge", 50.0)
+    rest = tuple(Stage(((unit,),), latency_us=10.0) for unit in (2, 3, 5, 6, 7, 8, 9, 10))
+    picture = draw(replace(schedule, stages=(merged, *rest), plan=sequential_plan(11)))
+
+    assert sum(each.get("class") == "merge" for each in picture.iter(f"{SVG}rect")) == 1
+    assert "stage 1: merge, 3 groups, 50 us" in " ".join(
+        stage.findtext(f"{SVG}title", "") for stage in marked(picture, "stage")
+    )
+    first = [bar for bar in marked(picture, "bar") if bar.attrib["data-unit"] in ("0", "1", "4")]
+    assert [float(bar.attrib["data-us"]) for bar in first[3:]] == [50.0] * 3
+
+
+def test_what_was_not_measured_alone_is_said_to_be_estimated() -> None:
+    schedule = planned()
+    bare = replace(schedule, provenance=Provenance(predicted_us=schedule.provenance.predicted_us))
+
+    assert "estimated" not in words(draw(schedule))
+    assert "estimated" in words(draw(bare))
+
+
+def test_plans_without_stages_are_simulated_on_their_streams() -> None:
+    schedule = planned(planner="opara")
+    assert not schedule.stages
+
+    timeline = scheduled(schedule)
+    ends = {bar.unit: bar.start_us + bar.duration_us for bar in timeline.bars}
+    starts = {bar.unit: bar.start_us for bar in timeline.bars}
+    for unit, needed in enumerate(inception_e().predecessors()):
+        assert all(ends[other] <= starts[unit] + 1e-9 for other in needed)
+    assert timeline.lanes == schedule.plan.streams
+
+
+def test_names_from_a_model_cannot_break_out_of_the_picture() -> None:
+    graph = inception_e()
+    evil = '<script>alert("x")</script>&'
+    operators = (replace(graph.operators[0], name=evil), *graph.operators[1:])
+    renamed = replace(graph, operators=operators)
+    text = timeline_svg([sequential(planned())], [renamed], evil)
+
+    ElementTree.fromstring(text)
+    assert not re.search(r"<script", text)
