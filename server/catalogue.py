@@ -105,6 +105,14 @@ class Catalogue:
         known = self._names.get(name)
         return known.served.get(version) if known else None
 
+    def all_served(self) -> list[ServedModel]:
+        """Every version that answers, by name and version."""
+        return [
+            known.served[version]
+            for _, known in sorted(self._names.items())
+            for version in sorted(known.served)
+        ]
+
     def register(self, model: ModelVersion) -> None:
         """Know a version, or its new state."""
         self._names.setdefault(model.name, _Name()).versions[model.version] = model
@@ -152,9 +160,18 @@ class Catalogue:
         """Stop taking requests, finish the accepted ones, then forget the version."""
         known = self._names[name]
         known.versions.pop(version, None)
-        served = known.served.pop(version, None)
         if not known.versions:
             del self._names[name]
+        await self._stop_serving(known, name, version)
+        self._metrics.remove_model(name, version)
+
+    async def unload(self, model: ModelVersion) -> None:
+        """As ``remove``, but the version stays known, in its new state."""
+        self.register(model)
+        await self._stop_serving(self._names[model.name], model.name, model.version)
+
+    async def _stop_serving(self, known: _Name, name: str, version: int) -> None:
+        served = known.served.pop(version, None)
         if not known.served:
             self.on_serving(name, False)
         if served is not None:
@@ -162,7 +179,6 @@ class Catalogue:
             self._batcher.forget(served)
             if not self._digest_is_served(served.digest):
                 await self._device.unload(served.digest)
-        self._metrics.remove_model(name, version)
 
     def _digest_is_served(self, digest: str) -> bool:
         return any(
@@ -174,6 +190,8 @@ class Catalogue:
 
 def _refusal(model: ModelVersion) -> BraidError:
     label = f"model {model.name!r} version {model.version}"
+    if model.state is ModelState.UNLOADED:
+        return PreconditionFailed(f"{label} is unloaded; load it again to use it")
     if model.state is ModelState.FAILED:
         return PreconditionFailed(f"{label} could not be imported: {model.message}")
     return ModelLoading(f"{label} is being imported; watch its job, or try again in a moment")

@@ -39,10 +39,14 @@ from server.jobs.runner import JobRunner
 from server.jobs.workshop import Workshop
 from server.logs import configure_logging
 from server.metrics import Metrics, PlanLabels
+from server.repository import Repository
 from server.servicers.admin import AdminServicer
 from server.servicers.health import Health
 from server.servicers.inference import InferenceServicer
+from server.servicers.oip import wire as oip
+from server.servicers.oip.servicer import OipServicer
 from server.settings import Settings
+from server.shared_regions import SharedRegions
 from server.store.records import ModelState
 from server.store.store import Store
 from server.triton_metrics import TritonMetrics
@@ -84,6 +88,10 @@ class FrontEnd:
         self._background: set[asyncio.Task[None]] = set()
         if settings.triton_metrics:
             self.metrics.registry.register(TritonMetrics(self.metrics))
+        self.repository = Repository(
+            self.store, self.runner, self.catalogue, settings.max_upload_bytes
+        )
+        self.regions = SharedRegions(settings.system_shared_memory, settings.max_message_bytes)
         self.grpc_port = self.http_port = 0
         self._server = self._grpc_server()
         self._http = HttpServer(
@@ -115,11 +123,16 @@ class FrontEnd:
             ),
             server,
         )
+        oip.service.add_GRPCInferenceServiceServicer_to_server(
+            OipServicer(self.catalogue, self.repository, self.regions, self.metrics, self.health),
+            server,
+        )
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
         reflection.enable_server_reflection(
             [
                 inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name,
                 admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+                oip.SERVICE_NAME,
                 health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
                 reflection.SERVICE_NAME,
             ],

@@ -61,6 +61,10 @@ class Settings(BaseSettings):
     # Memory that tensors cross into a device worker through, per device.
     shared_memory_bytes: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
 
+    # Clients of the Open Inference Protocol may name objects under /dev/shm to read tensors from
+    # and write them to. Any object that the server's user may open: for trusted clients only.
+    system_shared_memory: bool = False
+
     # A second, idle worker process that takes over at once when the first one dies; costs the
     # memory of a process with torch loaded.
     spare_worker: bool = True

@@ -45,6 +45,7 @@ class ModelState(StrEnum):
     SERVING = "SERVING"
     FAILED = "FAILED"  # could not be imported; ``message`` says why
     DRAINING = "DRAINING"  # being deleted
+    UNLOADED = "UNLOADED"  # served, was told not to, stays registered
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime
@@ -67,7 +68,7 @@ class _OnnxRuntime:
         self, session: onnxruntime.InferenceSession, inputs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         try:
-            feeds = {name: tensor.numpy() for name, tensor in inputs.items()}
+            feeds = {name: _as_array(tensor) for name, tensor in inputs.items()}
             results = session.run(None, feeds)
         except Exception as error:  # its exceptions share no base but this
             raise _failed(error) from error
@@ -93,7 +94,7 @@ class _OnnxReference:
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         try:
-            feeds = {name: tensor.numpy() for name, tensor in inputs.items()}
+            feeds = {name: _as_array(tensor) for name, tensor in inputs.items()}
             results = self._evaluator.run(None, feeds)
         except Exception as error:  # whatever its Python kernels raise
             raise _failed(error) from error
@@ -133,6 +134,13 @@ def _failed(error: Exception) -> ReferenceFailed:
     return ReferenceFailed((first or type(error).__name__)[:500])
 
 
+def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """numpy has no bfloat16 of its own; ml_dtypes, which onnx uses, has."""
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
 def _as_tensors(names: Sequence[str], results: Sequence[object]) -> dict[str, Tensor]:
     found = {}
     for name, result in zip(names, results, strict=True):
@@ -140,6 +148,10 @@ def _as_tensors(names: Sequence[str], results: Sequence[object]) -> dict[str, Te
             result = np.asarray(result)
         if not isinstance(result, np.ndarray):
             raise ReferenceFailed(f"output {name!r} is a {type(result).__name__}, not a tensor")
+        if result.dtype == ml_dtypes.bfloat16:
+            whole = np.array(result, order="C")
+            found[name] = torch.from_numpy(whole.view(np.int16)).view(torch.bfloat16)
+            continue
         try:
             found[name] = torch.from_numpy(np.array(result, order="C"))
         except TypeError as error:

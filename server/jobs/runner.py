@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -115,7 +115,11 @@ class JobRunner:
         return " | ".join(sorted(device.device_key for device in self._shop.devices))
 
     async def register(
-        self, name: str, received: ReceivedUpload, options: RegistrationOptions
+        self,
+        name: str,
+        received: ReceivedUpload,
+        options: RegistrationOptions,
+        version: int | None = None,
     ) -> Registration:
         """Make a model version and run its job, or find the job of the same registration.
 
@@ -123,17 +127,22 @@ class JobRunner:
 
         Raises:
             InvalidRequest: the name is not one.
+            PreconditionFailed: ``version`` is given, and is something else.
             Draining: the server is shutting down.
         """
         if self._is_stopping:
             raise Draining("the server is shutting down; register again after its restart")
-        return await asyncio.shield(self._register(name, received, options))
+        return await asyncio.shield(self._register(name, received, options, version))
 
     async def _register(
-        self, name: str, received: ReceivedUpload, options: RegistrationOptions
+        self,
+        name: str,
+        received: ReceivedUpload,
+        options: RegistrationOptions,
+        version: int | None,
     ) -> Registration:
         made = await self._store.call(
-            self._store.register, name, received, options, self.device_keys
+            self._store.register, name, received, options, self.device_keys, version
         )
         self._shop.catalogue.register(made.model)
         if made.is_new_job and not self._is_stopping:
@@ -180,7 +189,7 @@ class JobRunner:
         stored = await self._store.call(self._store.jobs, model, limit)
         return [live.job if (live := self._live.get(job.id)) else job for job in stored]
 
-    async def watch(self, job_id: str) -> AsyncIterator[Job]:
+    async def watch(self, job_id: str) -> AsyncGenerator[Job, None]:
         """The job now, then each change until it ends. A slow reader misses changes, not the end.
 
         Raises:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
-from core.errors import ModelNotFound, VersionNotFound
+from core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
 from server.store.records import (
     ModelState,
     ModelVersion,
@@ -18,13 +18,26 @@ from server.store.schema import models
 
 
 def add(
-    connection: Connection, name: str, sha256: str, size_bytes: int, options: RegistrationOptions
+    connection: Connection,
+    name: str,
+    sha256: str,
+    size_bytes: int,
+    options: RegistrationOptions,
+    version: int | None = None,
 ) -> ModelVersion:
-    """A new version, one above every version this name ever had."""
-    highest = connection.scalar(select(func.max(models.c.version)).where(models.c.name == name))
-    model = ModelVersion(
-        name, (highest or 0) + 1, sha256, size_bytes, options, created_unix=time.time()
-    )
+    """A new version: ``version``, or one above every version this name ever had.
+
+    Raises:
+        PreconditionFailed: the name had ``version`` before, for something else.
+    """
+    taken = set(connection.scalars(select(models.c.version).where(models.c.name == name)))
+    if version in taken:
+        raise PreconditionFailed(
+            f"{name} has or had a version {version} with other bytes or options, and a version "
+            f"never changes; send it as version {max(taken) + 1}"
+        )
+    number = version or max(taken, default=0) + 1
+    model = ModelVersion(name, number, sha256, size_bytes, options, created_unix=time.time())
     row = {
         "name": model.name,
         "version": model.version,

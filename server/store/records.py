@@ -34,6 +34,7 @@ class ModelState(enum.Enum):
     LOADING = "LOADING"  # registered; its job has not made it serve yet
     SERVING = "SERVING"  # answers requests, at least with its sequential plan
     FAILED = "FAILED"  # never served: its import failed or was cancelled
+    UNLOADED = "UNLOADED"  # served, and was told not to; stays so until it is loaded again
     DRAINING = "DRAINING"  # being deleted; takes no new requests
 
 

@@ -22,7 +22,7 @@ from typing import ParamSpec, Self, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from core.errors import ResourceExhausted, StartupError
+from core.errors import PreconditionFailed, ResourceExhausted, StartupError
 from core.schedule import Schedule
 from server.store import jobs, models, plans
 from server.store.files import StoreFolder
@@ -136,6 +136,7 @@ class Store:
         received: ReceivedUpload,
         options: RegistrationOptions,
         device_keys: str = "",
+        version: int | None = None,
     ) -> Registration:
         """Make a model version and its job, or find those that the same registration made.
 
@@ -147,19 +148,40 @@ class Store:
             options: what to schedule for.
             device_keys: of all devices, as one text; a job that was READY for others is not
                 taken for an answer.
+            version: to be or to make; None: the newest if it is the same, else a new one.
 
         Raises:
             InvalidRequest: the name is not one.
+            PreconditionFailed: the version exists, or existed, for other bytes or options.
         """
         check_model_name(name)
         if not self.folder.has_artefact(received.sha256):
             self.folder.adopt_upload(received.path, received.sha256)
+        try:
+            return self._register(name, received, options, device_keys, version)
+        except PreconditionFailed:
+            self.discard_upload(received.sha256)
+            raise
+
+    def _register(
+        self,
+        name: str,
+        received: ReceivedUpload,
+        options: RegistrationOptions,
+        device_keys: str,
+        version: int | None,
+    ) -> Registration:
         with self._transaction() as connection:
             present = models.present(connection, name)
-            versions = [one for one in present if one.state is not ModelState.DRAINING]
+            versions = [
+                one
+                for one in present
+                if one.state is not ModelState.DRAINING and version in (None, one.version)
+            ]
             model = versions[-1] if versions else None
             if model is None or (model.sha256, model.options) != (received.sha256, options):
-                model = models.add(connection, name, received.sha256, received.size_bytes, options)
+                sha256, size_bytes = received.sha256, received.size_bytes
+                model = models.add(connection, name, sha256, size_bytes, options, version)
             last = jobs.last_of(connection, model)
             if last is not None and _still_answers(model, *last, device_keys):
                 return Registration(model, last[0], is_new_job=False)

@@ -177,11 +177,13 @@ class Model(_message.Message):
         SERVING: _ClassVar[Model.State]
         FAILED: _ClassVar[Model.State]
         DRAINING: _ClassVar[Model.State]
+        UNLOADED: _ClassVar[Model.State]
     STATE_UNSPECIFIED: Model.State
     LOADING: Model.State
     SERVING: Model.State
     FAILED: Model.State
     DRAINING: Model.State
+    UNLOADED: Model.State
     NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]

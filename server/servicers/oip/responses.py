@@ -1,0 +1,46 @@
+"""An answer as ModelInferResponse: outputs raw, or in the caller's shared memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from core.errors import InvalidRequest
+from server.inference import Answer
+from server.servicers.oip.classification import classify
+from server.servicers.oip.requests import Wishes
+from server.servicers.oip.wire import messages
+
+
+def response_of(request: Any, answer: Answer, wishes: Wishes) -> Any:
+    """The response to one request.
+
+    ``raw_output_contents`` has one entry for each output, empty where it went to shared memory:
+    clients find an output's bytes by its position.
+
+    Raises:
+        InvalidRequest: an output does not fit where it was to go.
+    """
+    response = messages.ModelInferResponse(
+        model_name=request.model_name, model_version=str(answer.model.version), id=request.id
+    )
+    for name, tensor in answer.outcome.outputs.items():
+        if count := wishes.classes.get(name):
+            tensor = classify(name, tensor, count, answer.model.batched)
+        output = response.outputs.add(name=name, datatype=tensor.dtype, shape=tensor.shape)
+        destination = wishes.destinations.get(name)
+        if destination is None:
+            response.raw_output_contents.append(tensor.data)
+            continue
+        placement, size = destination.placement, len(tensor.data)
+        if size > placement.size_bytes:
+            raise InvalidRequest(
+                f"output {name!r} takes {size} bytes, its place in shared memory region "
+                f"{placement.region!r} has {placement.size_bytes}"
+            )
+        destination.region.write(placement.offset, tensor.data)
+        response.raw_output_contents.append(b"")
+        output.parameters["shared_memory_region"].string_param = placement.region
+        output.parameters["shared_memory_byte_size"].int64_param = size
+        if placement.offset:
+            output.parameters["shared_memory_offset"].int64_param = placement.offset
+    return response

@@ -1,0 +1,247 @@
+"""``inference.GRPCInferenceService``: every RPC converts, calls, converts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from importlib.metadata import version
+from typing import Any
+
+import grpc
+
+from core.errors import InvalidRequest, NotOffered
+from server.catalogue import Catalogue
+from server.inference import infer
+from server.metrics import Metrics
+from server.repository import Repository
+from server.requests import Content, GivenRequest
+from server.servicers.health import Health
+from server.servicers.oip.describe import config_of, index_of, metadata_of, statistics_of
+from server.servicers.oip.loading import load_request
+from server.servicers.oip.log_settings import LogSettings
+from server.servicers.oip.requests import Wishes, read_inputs, read_wishes
+from server.servicers.oip.responses import response_of
+from server.servicers.oip.wire import messages, service
+from server.servicers.streams import answers
+from server.shared_regions import SharedRegions
+from server.status import answering, wire_error
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+EXTENSIONS = (
+    "classification",
+    "logging",
+    "model_configuration",
+    "model_repository",
+    "schedule_policy",
+    "statistics",
+)
+
+
+class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """What tritonclient and every other client of the protocol calls."""
+
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        repository: Repository,
+        regions: SharedRegions,
+        metrics: Metrics,
+        health: Health,
+    ) -> None:
+        self._catalogue = catalogue
+        self._repository = repository
+        self._regions = regions
+        self._metrics = metrics
+        self._health = health
+        self._log_settings = LogSettings()
+
+    # Server.
+
+    async def ServerLive(self, request: Any, context: Context) -> Any:
+        """Whether the process answers."""
+        return messages.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, context: Context) -> Any:
+        """Whether inference is possible."""
+        return messages.ServerReadyResponse(ready=self._health.is_ready)
+
+    async def ServerMetadata(self, request: Any, context: Context) -> Any:
+        """Name, version, and the extensions that are offered."""
+        shared = ("system_shared_memory",) if self._regions.is_offered else ()
+        return messages.ServerMetadataResponse(
+            name="braid", version=version("braid-serve"), extensions=sorted(EXTENSIONS + shared)
+        )
+
+    # Models.
+
+    async def ModelReady(self, request: Any, context: Context) -> Any:
+        """Whether a model answers; no for one that is unloaded or was never there."""
+        found = self._catalogue.for_request(request.name, request.version)
+        return messages.ModelReadyResponse(ready=found.served is not None)
+
+    async def ModelMetadata(self, request: Any, context: Context) -> Any:
+        """Versions that answer, inputs and outputs."""
+        async with answering(context):
+            model = self._catalogue.for_request(request.name, request.version).require()
+            served = [m.version for m in self._catalogue.all_served() if m.name == model.name]
+            return metadata_of(model, served)
+
+    async def ModelConfig(self, request: Any, context: Context) -> Any:
+        """How a model is served."""
+        async with answering(context):
+            model = self._catalogue.for_request(request.name, request.version).require()
+            return messages.ModelConfigResponse(config=config_of(model))
+
+    async def ModelStatistics(self, request: Any, context: Context) -> Any:
+        """Sums of one version, of a name's versions, or of all."""
+        async with answering(context):
+            models = self._catalogue.all_served()
+            if request.name:
+                found = self._catalogue.for_request(request.name, request.version).require()
+                models = [m for m in models if m.name == found.name]
+                if request.version:
+                    models = [found]
+            return messages.ModelStatisticsResponse(
+                model_stats=[
+                    statistics_of(m, self._metrics.find_model(m.name, m.version).statistics)
+                    for m in models
+                ]
+            )
+
+    # Inference.
+
+    async def ModelInfer(self, request: Any, context: Context) -> Any:
+        """One request, one answer."""
+        async with answering(context):
+            return await self._infer(request, context.time_remaining())
+
+    async def ModelStreamInfer(
+        self, request_iterator: AsyncIterator[Any], context: Context
+    ) -> AsyncIterator[Any]:
+        """Many requests on one stream, answered in their order; errors are answers, too."""
+
+        async def answer(request: Any) -> Any:
+            try:
+                response = await self._infer(request, context.time_remaining())
+            except Exception as error:
+                _, message = wire_error(error)
+                named = messages.ModelInferResponse(model_name=request.model_name, id=request.id)
+                return messages.ModelStreamInferResponse(
+                    error_message=message, infer_response=named
+                )
+            response.parameters["triton_final_response"].bool_param = True
+            return messages.ModelStreamInferResponse(infer_response=response)
+
+        stream = answers(request_iterator, answer, in_order=True)
+        async with answering(context), aclosing(stream) as responses:
+            async for response in responses:
+                yield response
+
+    async def _infer(self, request: Any, time_remaining: float | None) -> Any:
+        wishes = Wishes({}, {})
+        raw: list[Content] = list(request.raw_input_contents)
+
+        def read() -> GivenRequest:
+            nonlocal wishes
+            wishes = read_wishes(request.outputs, self._regions)
+            return read_inputs(request, raw, self._regions)
+
+        answer = await infer(
+            self._catalogue, request.model_name, request.model_version, time_remaining, read
+        )
+        return response_of(request, answer, wishes)
+
+    # Repository.
+
+    async def RepositoryIndex(self, request: Any, context: Context) -> Any:
+        """All versions, or those that answer."""
+        async with answering(context):
+            _one_repository(request.repository_name)
+            return index_of(await self._repository.index(request.ready))
+
+    async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:
+        """Let a model answer, from files in the request if there are any."""
+        async with answering(context):
+            _one_repository(request.repository_name)
+            wanted = load_request(request.model_name, request.parameters)
+            await self._repository.load(request.model_name, wanted.files, wanted.options)
+            return messages.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:
+        """Let a model answer no more; nothing depends on another model here."""
+        async with answering(context):
+            _one_repository(request.repository_name)
+            for name in request.parameters:
+                if name != "unload_dependents":
+                    raise InvalidRequest(f"parameter {name[:100]!r} is not known")
+            await self._repository.unload(request.model_name)
+            return messages.RepositoryModelUnloadResponse()
+
+    # Shared memory.
+
+    async def SystemSharedMemoryStatus(self, request: Any, context: Context) -> Any:
+        """The regions that are registered, or one of them."""
+        async with answering(context):
+            response = messages.SystemSharedMemoryStatusResponse()
+            for region in self._regions.listed(request.name):
+                response.regions[region.name].CopyFrom(
+                    messages.SystemSharedMemoryStatusResponse.RegionStatus(
+                        name=region.name,
+                        key=region.key,
+                        offset=region.offset,
+                        byte_size=region.size_bytes,
+                    )
+                )
+            return response
+
+    async def SystemSharedMemoryRegister(self, request: Any, context: Context) -> Any:
+        """Give a part of a shared memory object a name that requests may use."""
+        async with answering(context):
+            self._regions.register(request.name, request.key, request.offset, request.byte_size)
+            return messages.SystemSharedMemoryRegisterResponse()
+
+    async def SystemSharedMemoryUnregister(self, request: Any, context: Context) -> Any:
+        """Forget one region, or all."""
+        async with answering(context):
+            self._regions.unregister(request.name)
+            return messages.SystemSharedMemoryUnregisterResponse()
+
+    # Settings.
+
+    async def LogSettings(self, request: Any, context: Context) -> Any:
+        """Change how much is logged, if asked to, and say how much is."""
+        async with answering(context):
+            self._log_settings.update(request.settings)
+            return self._log_settings.response()
+
+    # Not offered.
+
+    async def TraceSetting(self, request: Any, context: Context) -> Any:
+        """Not offered."""
+        async with answering(context):
+            raise NotOffered("tracing is not set by clients on this server")
+
+    async def CudaSharedMemoryStatus(self, request: Any, context: Context) -> Any:
+        """Not offered."""
+        async with answering(context):
+            raise _no_cuda_memory()
+
+    async def CudaSharedMemoryRegister(self, request: Any, context: Context) -> Any:
+        """Not offered."""
+        async with answering(context):
+            raise _no_cuda_memory()
+
+    async def CudaSharedMemoryUnregister(self, request: Any, context: Context) -> Any:
+        """Not offered."""
+        async with answering(context):
+            raise _no_cuda_memory()
+
+
+def _one_repository(name: str) -> None:
+    if name:
+        raise NotOffered("there is one repository here, without a name; leave it out")
+
+
+def _no_cuda_memory() -> NotOffered:
+    return NotOffered("CUDA shared memory is not offered; system shared memory may be")

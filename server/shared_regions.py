@@ -1,0 +1,209 @@
+"""System shared memory that clients registered: named windows into objects under /dev/shm.
+
+    register ──> SharedRegion ──read, write──> requests that name it
+    unregister ─> gone from the table; requests under way keep their reference
+
+Regions are read with pread and written with pwrite, never mapped: a client that shortens its
+object while a request runs gets an error, where a mapping would end the server with SIGBUS. The
+descriptor is closed when the last reference to its region is gone. Keys are names in one folder:
+no path leads out of it, and links are not followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from core.errors import (
+    InvalidRequest,
+    NotFound,
+    NotOffered,
+    PreconditionFailed,
+    ResourceExhausted,
+)
+
+FOLDER = Path("/dev/shm")
+MAX_REGIONS = 256
+MAX_NAME_CHARS = 128
+
+_KEY = re.compile(r"/?([^/\x00]{1,255})")
+
+
+class SharedRegion:
+    """A window into one shared memory object."""
+
+    def __init__(
+        self,
+        name: str,
+        key: str,
+        offset: int,
+        size_bytes: int,
+        descriptor: int,
+        max_read_bytes: int,
+    ) -> None:
+        self.name = name
+        self.key = key
+        self.offset = offset
+        self.size_bytes = size_bytes
+        self._descriptor = descriptor
+        self._max_read_bytes = max_read_bytes
+        weakref.finalize(self, os.close, descriptor)
+
+    def check(self, offset: int, size_bytes: int) -> None:
+        """Raise InvalidRequest unless the part lies inside the region."""
+        if offset < 0 or size_bytes < 0 or offset + size_bytes > self.size_bytes:
+            raise InvalidRequest(
+                f"{size_bytes} bytes at offset {offset} do not lie inside shared memory region "
+                f"{self.name!r} of {self.size_bytes} bytes"
+            )
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """A copy of one part.
+
+        Raises:
+            InvalidRequest: outside the region, more than one request may bring, or the object was
+                shortened since.
+        """
+        self.check(offset, size_bytes)
+        if size_bytes > self._max_read_bytes:
+            raise InvalidRequest(
+                f"a tensor of {size_bytes} bytes is larger than the {self._max_read_bytes} that "
+                "BRAID_MAX_MESSAGE_BYTES allows"
+            )
+        with _as_invalid(self.name):
+            data = os.pread(self._descriptor, size_bytes, self.offset + offset)
+        if len(data) != size_bytes:
+            raise InvalidRequest(
+                f"shared memory region {self.name!r} ends after {offset + len(data)} bytes: "
+                "its object was shortened after it was registered"
+            )
+        return data
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Put bytes into one part.
+
+        Raises:
+            InvalidRequest: outside the region, or its object takes no more.
+        """
+        self.check(offset, len(data))
+        with _as_invalid(self.name):
+            written = os.pwrite(self._descriptor, data, self.offset + offset)
+        if written != len(data):
+            raise InvalidRequest(f"shared memory region {self.name!r} took {written} bytes only")
+
+
+class SharedRegions:
+    """All regions by name. Belongs to the event loop."""
+
+    def __init__(self, is_offered: bool, max_read_bytes: int) -> None:
+        self.is_offered = is_offered
+        self._max_read_bytes = max_read_bytes
+        self._regions: dict[str, SharedRegion] = {}
+
+    def register(self, name: str, key: str, offset: int, size_bytes: int) -> SharedRegion:
+        """Open an object and give a window into it a name.
+
+        Raises:
+            NotOffered: the server was not started with it.
+            InvalidRequest: name or key is none, or the window lies outside the object.
+            NotFound: there is no such object.
+            PreconditionFailed: the name is taken.
+            ResourceExhausted: too many regions.
+        """
+        self.require_offered()
+        if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
+            raise InvalidRequest(
+                f"a region's name is 1 to {MAX_NAME_CHARS} printable characters, not {name[:140]!r}"
+            )
+        if name in self._regions:
+            raise PreconditionFailed(
+                f"shared memory region {name!r} is registered already; unregister it first"
+            )
+        if len(self._regions) >= MAX_REGIONS:
+            raise ResourceExhausted(
+                f"{MAX_REGIONS} shared memory regions are registered; unregister some"
+            )
+        if size_bytes < 1:
+            raise InvalidRequest("a shared memory region has at least 1 byte")
+        descriptor = _open(key)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or offset + size_bytes > found.st_size:
+                raise InvalidRequest(
+                    f"{size_bytes} bytes at offset {offset} do not lie inside the shared memory "
+                    f"object {key!r} of {found.st_size} bytes"
+                )
+            limit = self._max_read_bytes
+            region = SharedRegion(name, key, offset, size_bytes, descriptor, limit)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._regions[name] = region
+        return region
+
+    def unregister(self, name: str) -> None:
+        """Forget a region, or all if ``name`` is empty; forgetting an unknown one is no error."""
+        self.require_offered()
+        if name:
+            self._regions.pop(name, None)
+        else:
+            self._regions.clear()
+
+    def listed(self, name: str) -> list[SharedRegion]:
+        """One region, or all if ``name`` is empty.
+
+        Raises:
+            NotFound: no region has this name.
+        """
+        self.require_offered()
+        return [self.find(name)] if name else list(self._regions.values())
+
+    def find(self, name: str) -> SharedRegion:
+        """The region that requests call ``name``; holding it keeps it usable.
+
+        Raises:
+            NotOffered, NotFound: there is none.
+        """
+        self.require_offered()
+        region = self._regions.get(name)
+        if region is None:
+            raise NotFound(f"no shared memory region {name[:140]!r} is registered")
+        return region
+
+    def require_offered(self) -> None:
+        """Raise NotOffered unless the server was started with shared memory for clients."""
+        if not self.is_offered:
+            raise NotOffered(
+                "system shared memory is off on this server; "
+                "start it with BRAID_SYSTEM_SHARED_MEMORY=true"
+            )
+
+
+def _open(key: str) -> int:
+    name = _KEY.fullmatch(key)
+    if name is None or name[1] in (".", ".."):
+        raise InvalidRequest(f"{key[:300]!r} is not the name of a shared memory object")
+    try:
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(FOLDER / name[1], flags)
+    except FileNotFoundError:
+        raise NotFound(f"there is no shared memory object {key!r}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no name"
+        raise InvalidRequest(f"shared memory object {key!r} cannot be opened: {reason}") from None
+
+
+@contextmanager
+def _as_invalid(name: str) -> Iterator[None]:
+    """What the object refuses is the caller's to know."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidRequest(
+            f"shared memory region {name!r} cannot be used: {error.strerror}"
+        ) from None
