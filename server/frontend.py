@@ -53,6 +53,11 @@ from server.triton_metrics import TritonMetrics
 
 log = logging.getLogger("braid.frontend")
 
+SERVICES = (
+    inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name,
+    admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
+    oip.SERVICE_NAME,
+)
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20
 LINGER_SECONDS = 0.2  # for the last answers to leave the process
@@ -64,7 +69,7 @@ class FrontEnd:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
-        self.health = Health()
+        self.health = Health(SERVICES)
         self.store = Store.open(settings.store)
         self.device = Device(settings.devices[0], worker_options(settings))
         self.device.link.on_state = self._worker_changed
@@ -130,9 +135,7 @@ class FrontEnd:
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
         reflection.enable_server_reflection(
             [
-                inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name,
-                admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
-                oip.SERVICE_NAME,
+                *SERVICES,
                 health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
                 reflection.SERVICE_NAME,
             ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from grpc_health.v1 import health, health_pb2
 
@@ -16,17 +17,18 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 class Health:
     """Owns the health servicer and what it says. Belongs to the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: Sequence[str] = ()) -> None:
+        self._services = services
         self.servicer = health.aio.HealthServicer()
         self._running: set[asyncio.Task[None]] = set()
-        self.is_ready = False
         self._set(LIVENESS, True)
-        self._set(READY, False)
+        self.ready(False)
 
     def ready(self, is_ready: bool) -> None:
-        """The server as a whole takes requests, or does not."""
+        """The server as a whole takes requests, or does not; so do its services."""
         self.is_ready = is_ready
-        self._set(READY, is_ready)
+        for name in (READY, *self._services):
+            self._set(name, is_ready)
 
     def model(self, name: str, serving: bool) -> None:
         """Some version of a model answers, or none does."""

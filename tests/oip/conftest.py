@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.server.service import ServerProcess, embedding, save, small_cnn
+from tests.server.service import ServerProcess, save, small_cnn
 
 
 def doubling(path: Path, element: int, *, columns: int = 3) -> Path:
@@ -50,7 +50,6 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("oip_models")
     return {
         "cnn": small_cnn(folder / "cnn.onnx"),
-        "embedding": embedding(folder / "embedding.onnx"),
         "two": two_inputs(folder / "two.onnx"),
         "fp32": doubling(folder / "fp32.onnx", TensorProto.FLOAT),
         "fp16": doubling(folder / "fp16.onnx", TensorProto.FLOAT16),

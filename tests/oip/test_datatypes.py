@@ -12,6 +12,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from server.servicers.oip.contents import raw_bytes
 from tests.oip.conftest import ramp
 from tests.server.service import ServerProcess
 
@@ -43,33 +44,45 @@ def test_raw_contents(oip_server: ServerProcess, model: str, dtype: Any, datatyp
 
 
 @pytest.mark.parametrize(
-    ("model", "name", "datatype", "field", "values"),
+    ("model", "datatype", "field", "values", "dtype"),
     [
-        ("fp32", "x", "FP32", "fp32_contents", [1.5, -2.0, 3.0]),
-        ("int32", "x", "INT32", "int_contents", [1, -2, 2**30 - 1]),
-        ("embedding", "ids", "INT64", "int64_contents", [0, 3, 9, 1]),
+        ("fp32", "FP32", "fp32_contents", [1.5, -2.0, 3.0], np.float32),
+        ("int32", "INT32", "int_contents", [1, -2, 2**30 - 1], np.int32),
     ],
 )
 def test_typed_contents(
-    stub: Any, model: str, name: str, datatype: str, field: str, values: list[Any]
+    stub: Any, model: str, datatype: str, field: str, values: list[Any], dtype: Any
 ) -> None:
     given = service_pb2.ModelInferRequest.InferInputTensor(
-        name=name, datatype=datatype, shape=[1, len(values)], contents={field: values}
+        name="x", datatype=datatype, shape=[1, 3], contents={field: values}
     )
 
     response = stub.ModelInfer(service_pb2.ModelInferRequest(model_name=model, inputs=[given]))
 
-    output = np.frombuffer(
-        response.raw_output_contents[0], triton_dtype(response.outputs[0].datatype)
-    )
-    if model == "embedding":  # row i of the table is (2i, 2i + 1)
-        assert output.tolist() == [float(v) for i in values for v in (2 * i, 2 * i + 1)]
-    else:
-        assert output.tolist() == [2 * value for value in values]
+    doubled = np.frombuffer(response.raw_output_contents[0], dtype)
+    assert doubled.tolist() == [2 * value for value in values]
 
 
-def triton_dtype(datatype: str) -> Any:
-    return {"FP32": np.float32, "INT32": np.int32}[datatype]
+@pytest.mark.parametrize(
+    ("datatype", "field", "values", "raw"),
+    [
+        ("BOOL", "bool_contents", [True, False], b"\x01\x00"),
+        ("INT8", "int_contents", [-1, 127], b"\xff\x7f"),
+        ("INT16", "int_contents", [-2, 1], b"\xfe\xff\x01\x00"),
+        ("INT64", "int64_contents", [-1], b"\xff" * 8),
+        ("UINT8", "uint_contents", [255], b"\xff"),
+        ("UINT16", "uint_contents", [258], b"\x02\x01"),
+        ("UINT32", "uint_contents", [2**32 - 1], b"\xff" * 4),
+        ("UINT64", "uint64_contents", [2**64 - 1, 1], b"\xff" * 8 + b"\x01" + bytes(7)),
+        ("FP64", "fp64_contents", [1.0], bytes(6) + b"\xf0\x3f"),
+        ("BYTES", "bytes_contents", [b"ab", b""], b"\x02\x00\x00\x00ab" + bytes(4)),
+    ],
+)
+def test_the_raw_form_of_typed_contents(
+    datatype: str, field: str, values: list[Any], raw: bytes
+) -> None:
+    contents = service_pb2.InferTensorContents(**{field: values})
+    assert raw_bytes("x", datatype, contents) == raw
 
 
 @pytest.mark.parametrize("model", ["fp32", "fp16", "bf16", "int32"])

@@ -24,6 +24,8 @@ _REGION = "shared_memory_region"
 _SIZE = "shared_memory_byte_size"
 _OFFSET = "shared_memory_offset"
 _CLASSES = "classification"
+_BINARY_SIZE = "binary_data_size"  # kserve's client says again how long the raw contents are
+_BINARY = "binary_data"  # outputs are always raw
 
 MAX_CLASSES = 10_000
 
@@ -72,8 +74,8 @@ def input_placement(name: str, parameters: Mapping[str, Any]) -> Placement | Non
     """
     if not parameters:
         return None
-    _only(f"input {name!r}", parameters, (_REGION, _SIZE, _OFFSET))
-    return _placement(parameters)
+    _only(f"input {name!r}", parameters, (_REGION, _SIZE, _OFFSET, _BINARY_SIZE))
+    return _placement(parameters) if len(parameters) > (_BINARY_SIZE in parameters) else None
 
 
 def output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[Placement | None, int]:
@@ -84,9 +86,10 @@ def output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[Placeme
     """
     if not parameters:
         return None, 0
-    _only(f"output {name!r}", parameters, (_REGION, _SIZE, _OFFSET, _CLASSES))
+    _only(f"output {name!r}", parameters, (_REGION, _SIZE, _OFFSET, _CLASSES, _BINARY))
     classes = _integer(parameters, _CLASSES, MAX_CLASSES)
-    placement = _placement(parameters) if len(parameters) > (_CLASSES in parameters) else None
+    others = parameters.keys() - {_CLASSES, _BINARY}
+    placement = _placement(parameters) if others else None
     if classes and placement is not None:
         raise InvalidRequest(f"output {name!r}: classification does not go to shared memory")
     return placement, classes
