@@ -3,14 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-all lint protos bench onnx-backend fuzz gpu clean
+.PHONY: setup demo test test-all test-deploy lint protos bench onnx-backend fuzz gpu clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt tests/real-models.txt
+$(READY): pyproject.toml constraints.txt tests/real-models.txt tests/schemas.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/schemas.txt
 	touch $(READY)
 
 demo: $(READY)
@@ -21,6 +22,10 @@ test: $(READY)
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m 'not gpu' --timeout 1800
+
+# Real programs on a running server: Prometheus, Chromium, backup and restore. A minute or so.
+test-deploy: $(READY)
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/deploy tests/console tests/docs tests/server/test_preload.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

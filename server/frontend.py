@@ -39,6 +39,7 @@ from server.jobs.runner import JobRunner
 from server.jobs.workshop import Workshop
 from server.logs import configure_logging
 from server.metrics import Metrics, PlanLabels
+from server.preload import preload
 from server.repository import Repository
 from server.servicers.admin import AdminServicer
 from server.servicers.health import Health
@@ -69,6 +70,7 @@ class FrontEnd:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.metrics = Metrics()
+        self.metrics.queue_limit.set(settings.max_queue_requests)
         self.health = Health(SERVICES)
         self.store = Store.open(settings.store)
         self.device = Device(settings.devices[0], worker_options(settings))
@@ -158,6 +160,8 @@ class FrontEnd:
         await self._restore()
         await self.runner.start()
         self._in_background(self.drift.run())
+        limit = self.settings.max_upload_bytes
+        await preload(self.settings.preload, self.store, self.runner, limit)
         self.health.ready(True)
 
     async def _listen(self) -> None:

@@ -149,6 +149,9 @@ class Metrics:
         self.queue_rows = Gauge(
             "braid_queue_depth_rows", "Rows waiting for the device now", MODEL, **at
         )
+        self.queue_limit = Gauge(
+            "braid_queue_limit_requests", "Requests that may wait for one model", **at
+        )
 
         self.jobs = Gauge("braid_jobs", "Registration jobs by state", ("state",), **at)
         self.measurements = Counter(

@@ -92,6 +92,12 @@ class Settings(BaseSettings):
     # largest output.
     tolerance: float = Field(default=1e-4, gt=0, le=1, allow_inf_nan=False)
 
+    # Models registered at start, comma-separated NAME=FILE; a folder means the .onnx file in it.
+    preload: Annotated[tuple[str, ...], NoDecode] = ()
+
+    # File with the token that lets the console change things; without it, it only shows them.
+    admin_token_file: Path | None = None
+
     # A plan drifts if it is this much slower than profiled, for this long without a break. What
     # drifts is reported, and profiled again in the background if asked for.
     drift_ratio: float = Field(default=1.5, gt=1, le=1000, allow_inf_nan=False)
@@ -104,9 +110,9 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "text"] = "text"
 
-    @field_validator("devices", mode="before")
+    @field_validator("devices", "preload", mode="before")
     @classmethod
-    def _split_devices(cls, value: Any) -> Any:
+    def _split_commas(cls, value: Any) -> Any:
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
@@ -121,6 +127,15 @@ class Settings(BaseSettings):
         for device in value:
             if device != "cpu":
                 raise ValueError(f"unknown device {device!r}; known: cpu")
+        return value
+
+    @field_validator("preload")
+    @classmethod
+    def _named_files(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            name, equals, path = entry.partition("=")
+            if not (name and equals and path):
+                raise ValueError(f"not NAME=FILE: {entry!r}")
         return value
 
     @field_validator("store")

@@ -16,7 +16,7 @@ from typing import Protocol
 
 import braid_client
 import core.errors
-from server.cli import delete, demo, infer, jobs, models, register, schedule, serve
+from server.cli import delete, demo, health, infer, jobs, models, register, schedule, serve
 from server.cli.connection import Subparsers
 
 
@@ -38,6 +38,7 @@ COMMANDS: dict[str, Command] = {
     "delete": delete,
     "infer": infer,
     "schedule": schedule,
+    "health": health,
     "demo": demo,
 }
 if importlib.util.find_spec("server.cli.plan") is not None:

@@ -15,6 +15,7 @@ FLAGS = {
     "--http-port": ("PORT", "metrics; default: 8002"),
     "--devices": ("LIST", "comma-separated; default: cpu"),
     "--threads": ("N", "of the CPU device; default: all cores"),
+    "--preload": ("NAME=FILE,...", "register these models at start; a folder: the .onnx in it"),
     "--log-level": ("LEVEL", "DEBUG, INFO, WARNING or ERROR"),
     "--log-format": ("FORMAT", "text or json"),
 }

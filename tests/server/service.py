@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -79,10 +80,14 @@ class ServerProcess:
         """How often a device worker came up."""
         return len(re.findall(r"worker \d+ up", self.log))
 
+    @property
+    def http_address(self) -> str:
+        """host:port of metrics and console."""
+        return self._await(r" ready .*http=(\S+)")[1]
+
     def http(self, path: str) -> str:
         """GET a path of the HTTP port."""
-        address = self._await(r" ready .*http=(\S+)")[1]
-        with urlopen(f"http://{address}{path}", timeout=10) as response:
+        with urlopen(f"http://{self.http_address}{path}", timeout=10) as response:
             return str(response.read().decode())
 
     def metric(self, name: str, **labels: str) -> float:
@@ -113,6 +118,13 @@ class ServerProcess:
         if self.process.poll() is None:
             self.terminate()
         return self.process.wait(timeout=40)
+
+
+def free_port() -> int:
+    """A port that was free a moment ago, for programs that cannot be asked for any."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def small_cnn(path: Path, *, branches: int = 3, size: int = 16) -> Path:

@@ -1,0 +1,71 @@
+# syntax=docker/dockerfile:1.7
+# Braid in a container:   docker build -t braid .                            with CUDA
+#                         docker build -t braid:cpu --build-arg VARIANT=cpu .
+#
+# Two stages: the first has pip and caches, the second has what runs. The wheels of torch bring
+# CUDA's libraries with them, so the base needs the driver's interface only, not a toolkit.
+ARG VARIANT=cuda
+
+FROM ubuntu:24.04 AS base-cpu
+FROM nvidia/cuda:13.0.2-base-ubuntu24.04 AS base-cuda
+
+FROM base-${VARIANT} AS base
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+      python3 libgomp1 ca-certificates \
+ && rm -rf /var/lib/apt/lists/*
+
+FROM base AS build
+ARG VARIANT
+RUN apt-get update \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3-venv \
+ && rm -rf /var/lib/apt/lists/*
+WORKDIR /src
+RUN python3 -m venv /opt/braid
+ENV PATH=/opt/braid/bin:$PATH PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+# The large wheels first: a change of the sources does not fetch them again.
+COPY constraints.txt .
+RUN --mount=type=cache,target=/root/.cache/pip \
+    if [ "$VARIANT" = cpu ]; then index="--index-url https://download.pytorch.org/whl/cpu"; fi; \
+    pip install ${index:-} -c constraints.txt torch
+COPY pyproject.toml README.md ./
+COPY core core
+COPY charts charts
+COPY protos protos
+COPY scheduler scheduler
+COPY engine engine
+COPY server server
+COPY client client
+COPY benchmarks benchmarks
+RUN --mount=type=cache,target=/root/.cache/pip \
+    if [ "$VARIANT" = cuda ]; then extra="[gpu]"; fi; \
+    pip install -c constraints.txt ".${extra:-}" \
+ && find /opt/braid -depth \( -name tests -o -name test \) -path '*/site-packages/torch/*' \
+      -exec rm -rf {} + \
+ && rm -rf /opt/braid/lib/python3*/site-packages/torch/include \
+ && python -m compileall -q /opt/braid/lib/python3*/site-packages/server
+
+FROM base AS runtime
+LABEL org.opencontainers.image.title=braid \
+      org.opencontainers.image.description="Inference server that schedules operators side by side" \
+      org.opencontainers.image.licenses=Apache-2.0
+RUN groupadd --gid 10001 braid \
+ && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent \
+      --shell /usr/sbin/nologin braid \
+ && install -d -o 10001 -g 10001 -m 700 /var/lib/braid
+COPY --from=build /opt/braid /opt/braid
+# Nothing is written outside the volume and /tmp: the root file system may be read-only.
+ENV PATH=/opt/braid/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    BRAID_STORE=/var/lib/braid \
+    BRAID_HOST=0.0.0.0 \
+    BRAID_LOG_FORMAT=json
+USER 10001:10001
+VOLUME /var/lib/braid
+EXPOSE 8001 8002
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=10s --timeout=5s --start-period=60s --retries=3 \
+    CMD ["braid", "health", "--service", "liveness"]
+ENTRYPOINT ["braid"]
+CMD ["serve"]

@@ -1,0 +1,271 @@
+"""Write ``deploy/grafana/dashboards/*.json``: the panels are listed here, the rest follows.
+
+``python deploy/grafana/dashboards.py`` writes them; a test holds that they are current.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent / "dashboards"
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+MODEL = 'model=~"$model",version=~"$version"'
+PLAN = f'{MODEL},device=~"$device"'
+RATE = "[$__rate_interval]"
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One chart: its queries as (expression, legend), and how its numbers read."""
+
+    title: str
+    queries: Sequence[tuple[str, str]]
+    unit: str = "short"
+    kind: str = "timeseries"
+    width: int = 8
+    about: str = ""
+
+
+def quantile(q: float, metric: str) -> str:
+    """A quantile of a histogram by model and version."""
+    series = f"rate({metric}_bucket{{{MODEL}}}{RATE})"
+    return f"histogram_quantile({q}, sum by (model, version, le) ({series}))"
+
+
+def rate(metric: str, labels: str, by: str) -> str:
+    """A rate, summed."""
+    return f"sum by ({by}) (rate({metric}{{{labels}}}{RATE}))"
+
+
+NAME = "{{model}} v{{version}}"
+LATENCY = "braid_request_duration_seconds"
+QUEUE = "braid_request_queue_seconds"
+COMPUTE = "braid_request_compute_seconds"
+BATCH = "{{model}} v{{version}} batch {{batch_size}} {{device}}"
+MEASURE = "braid_stage_measurement"
+
+SERVICES = (
+    Panel("Requests", [(rate("braid_requests_total", MODEL, "model, version"), NAME)], "reqps"),
+    Panel(
+        "Errors of the server",
+        [("braid:request_errors:ratio5m{" + MODEL + "}", NAME)],
+        "percentunit",
+        about="INTERNAL, UNAVAILABLE, RESOURCE_EXHAUSTED, DEADLINE_EXCEEDED over all requests.",
+    ),
+    Panel(
+        "Outcomes", [(rate("braid_requests_total", MODEL, "outcome"), "{{outcome}}")], "reqps"
+    ),
+    Panel(
+        "Latency, p50 and p99",
+        [(quantile(0.5, LATENCY), f"p50 {NAME}"), (quantile(0.99, LATENCY), f"p99 {NAME}")],
+        "s",
+    ),
+    Panel("Waiting for the device, p95", [(quantile(0.95, QUEUE), NAME)], "s"),
+    Panel("On the device, p50", [(quantile(0.5, COMPUTE), NAME)], "s"),
+    Panel(
+        "Queue saturation",
+        [("braid:queue_saturation:ratio{" + MODEL + "}", NAME)],
+        "percentunit",
+        about="At 100 % requests are refused.",
+    ),
+    Panel("Queue", [(f"braid_queue_depth_requests{{{MODEL}}}", NAME)]),
+    Panel(
+        "Rows in a batch, and how full batches are",
+        [
+            (
+                f"{rate('braid_batch_rows_sum', MODEL, 'model, version')} / "
+                f"{rate('braid_batch_rows_count', MODEL, 'model, version')}",
+                f"rows {NAME}",
+            ),
+            (
+                f"{rate('braid_batch_rows_sum', MODEL, 'model, version')} / "
+                f"{rate('braid_batch_size_rows_sum', MODEL, 'model, version')}",
+                f"used {NAME}",
+            ),
+        ],
+    ),
+    Panel("Ready jobs and failed jobs", [("sum by (state) (braid_jobs)", "{{state}}")], width=8),
+    Panel(
+        "Worker restarts", [("sum by (device) (braid_worker_restarts_total)", "{{device}}")]
+    ),
+    Panel("Memory of the front end", [("process_resident_memory_bytes{job=~\".*braid.*\"}",
+          "{{instance}}")], "bytes"),
+)  # fmt: skip
+
+SCHEDULES = (
+    Panel(
+        "Speed-up over the sequential plan",
+        [(f"braid_schedule_speedup_ratio{{{PLAN}}}", BATCH)],
+        kind="bargauge",
+        about="Whole model, both measured in one series.",
+    ),
+    Panel(
+        "Serving plans",
+        [(f"braid_schedule_promoted{{{PLAN}}}", BATCH)],
+        kind="bargauge",
+        about="1: the schedule serves; 0: it was refused and the sequential plan serves.",
+    ),
+    Panel("Stages", [(f"braid_schedule_stages{{{PLAN}}}", BATCH)], kind="bargauge"),
+    Panel(
+        "Candidates",
+        [(f"braid_schedule_candidate_latency_seconds{{{PLAN}}}", "{{planner}} " + BATCH)],
+        "s",
+        kind="bargauge",
+        width=12,
+        about="Each plan that was tried, as a whole model, in the same run.",
+    ),
+    Panel(
+        "Scheduled and sequential latency, as profiled",
+        [
+            (f"braid_schedule_latency_seconds{{{PLAN}}}", "scheduled " + BATCH),
+            (f"braid_schedule_sequential_latency_seconds{{{PLAN}}}", "sequential " + BATCH),
+        ],
+        "s",
+        width=12,
+    ),
+    Panel(
+        "Drift: live over profiled latency",
+        [(f"braid_plan_drift_ratio{{{PLAN}}}", BATCH)],
+        width=12,
+        about="1 is as profiled. Above BRAID_DRIFT_RATIO for BRAID_DRIFT_SECONDS raises the alert.",
+    ),
+    Panel(
+        "Live latency of plans",
+        [(f"braid_plan_live_latency_seconds{{{PLAN}}}", BATCH)],
+        "s",
+        width=12,
+    ),
+    Panel(
+        "Schedule cache",
+        [("sum by (result) (braid_schedule_cache_lookups_total)", "{{result}}")],
+        width=6,
+    ),
+    Panel(
+        "Stages measured and found in the store",
+        [
+            (f'sum by (device) ({MEASURE}s_total{{device=~"$device"}})', "measured {{device}}"),
+            (f'sum by (device) ({MEASURE}s_reused_total{{device=~"$device"}})', "found {{device}}"),
+        ],
+        width=6,
+    ),
+    Panel(
+        "Measurement cost",
+        [(f'sum by (device) ({MEASURE}_seconds_total{{device=~"$device"}})', "{{device}}")],
+        "s",
+        width=6,
+    ),
+    Panel(
+        "Profiled again because of drift",
+        [('sum by (device) (braid_reprofiles_total{device=~"$device"})', "{{device}}")],
+        width=6,
+    ),
+)
+
+
+def dashboard(
+    uid: str, title: str, panels: Sequence[Panel], labels: Sequence[str]
+) -> dict[str, Any]:
+    """A dashboard of Grafana's JSON model."""
+    return {
+        "uid": uid,
+        "title": title,
+        "tags": ["braid"],
+        "schemaVersion": 39,
+        "version": 1,
+        "editable": False,
+        "refresh": "15s",
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "browser",
+        "templating": {"list": [_source_variable(), *map(_variable, labels)]},
+        "panels": _laid_out(panels),
+        "annotations": {"list": []},
+        "links": [{"type": "dashboards", "tags": ["braid"], "title": "Braid", "asDropdown": False}],
+    }
+
+
+def _source_variable() -> dict[str, Any]:
+    return {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "Source"}
+
+
+def _variable(label: str) -> dict[str, Any]:
+    metric = "braid_worker_restarts_total" if label == "device" else "braid_requests_total"
+    query = f"label_values({metric}, {label})"
+    return {
+        "name": label,
+        "label": label.capitalize(),
+        "type": "query",
+        "datasource": SOURCE,
+        "query": {"query": query, "refId": label},
+        "definition": query,
+        "refresh": 2,
+        "includeAll": True,
+        "multi": True,
+        "allValue": ".*",
+        "current": {"text": "All", "value": "$__all"},
+        "sort": 1,
+    }
+
+
+def _laid_out(panels: Sequence[Panel]) -> list[dict[str, Any]]:
+    """Panels in rows of 24 columns."""
+    x = y = 0
+    made = []
+    for number, panel in enumerate(panels, start=1):
+        if x + panel.width > 24:
+            x, y = 0, y + 8
+        made.append(_panel(number, panel, x, y))
+        x += panel.width
+    return made
+
+
+def _panel(number: int, panel: Panel, x: int, y: int) -> dict[str, Any]:
+    is_series = panel.kind == "timeseries"
+    return {
+        "id": number,
+        "title": panel.title,
+        "description": panel.about,
+        "type": panel.kind,
+        "datasource": SOURCE,
+        "gridPos": {"x": x, "y": y, "w": panel.width, "h": 8},
+        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
+        "options": {"legend": {"displayMode": "list", "placement": "bottom"}}
+        if is_series
+        else {
+            "orientation": "horizontal",
+            "displayMode": "basic",
+            "reduceOptions": {"calcs": ["lastNotNull"], "values": False},
+        },
+        "targets": [
+            {
+                "refId": chr(ord("A") + index),
+                "datasource": SOURCE,
+                "expr": expression,
+                "legendFormat": legend,
+                "instant": not is_series,
+                "range": is_series,
+            }
+            for index, (expression, legend) in enumerate(panel.queries)
+        ],
+    }
+
+
+DASHBOARDS = {
+    "services.json": dashboard("braid-services", "Braid: services", SERVICES, ("model", "version")),
+    "schedules.json": dashboard(
+        "braid-schedules", "Braid: schedules", SCHEDULES, ("model", "version", "device")
+    ),
+}
+
+
+def main() -> None:
+    """Write them."""
+    for name, document in DASHBOARDS.items():
+        (FOLDER / name).write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""docker-compose.yml and its GPU override, against compose's own schema and our own promises."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft201909Validator
+
+from tests.deploy.places import ROOT, shipped, unknown_settings
+
+FILES = ("docker-compose.yml", "docker-compose.gpu.yml")
+
+
+def document(name: str) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((ROOT / name).read_text())
+    return loaded
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_follows_the_compose_schema(name: str) -> None:
+    schema = json.loads(shipped("compose", "config/compose_spec.json").read_text())
+
+    Draft201909Validator(schema).validate(document(name))
+
+
+def test_the_schema_would_notice_a_mistake() -> None:
+    schema = json.loads(shipped("compose", "config/compose_spec.json").read_text())
+    broken = document(FILES[0])
+    broken["services"]["braid"]["volums"] = []
+
+    assert not Draft201909Validator(schema).is_valid(broken)
+
+
+def test_every_image_is_pinned_and_ours_are_built() -> None:
+    for name, service in document(FILES[0])["services"].items():
+        if "build" in service:
+            assert (ROOT / service["build"]["context"] / "Dockerfile").exists()
+        else:
+            assert re.search(r":v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}$", service["image"]), name
+
+
+def test_every_service_is_confined() -> None:
+    for service in document(FILES[0])["services"].values():
+        assert service["read_only"]
+        assert service["cap_drop"] == ["ALL"]
+        assert "no-new-privileges:true" in service["security_opt"]
+        assert "memory" in service["deploy"]["resources"]["limits"]
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+def test_what_is_mounted_exists_and_named_volumes_are_declared() -> None:
+    compose = document(FILES[0])
+    for service in compose["services"].values():
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            exists = (ROOT / source).exists() if source.startswith("./") else False
+            assert exists or source in compose["volumes"], volume
+        assert set(service.get("secrets", [])) <= set(compose["secrets"])
+
+
+def test_the_admin_token_comes_from_a_secret_that_git_ignores() -> None:
+    compose = document(FILES[0])
+    assert compose["secrets"]["admin_token"]["file"] == "./deploy/secrets/admin_token"
+    assert (ROOT / "deploy/secrets/.gitignore").read_text().startswith("*\n")
+    environment = compose["services"]["braid"]["environment"]
+    assert environment["BRAID_ADMIN_TOKEN_FILE"] == "/run/secrets/admin_token"
+    assert not any("TOKEN" in name and not name.endswith("_FILE") for name in environment)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_server_reads_every_variable_that_is_set(name: str) -> None:
+    for service in document(name)["services"].values():
+        assert not unknown_settings(list(service.get("environment", {})))
+
+
+def test_without_the_override_no_gpu_is_asked_for_and_with_it_one_is() -> None:
+    assert "nvidia" not in (ROOT / FILES[0]).read_text().replace("NVIDIA", "")
+    devices = document(FILES[1])["services"]["braid"]["deploy"]["resources"]["reservations"]
+    assert devices["devices"] == [{"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}]
+
+
+def test_a_container_gets_longer_to_stop_than_requests_to_drain() -> None:
+    from server.settings import Settings
+
+    grace = document(FILES[0])["services"]["braid"]["stop_grace_period"]
+    assert float(grace.removesuffix("s")) > Settings.model_fields["drain_seconds"].default

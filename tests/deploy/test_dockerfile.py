@@ -1,0 +1,78 @@
+"""The Dockerfile, as far as it can be checked without building it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+
+from server.cli.main import build_parser
+from tests.deploy.places import ROOT, unknown_settings
+
+
+def instructions() -> list[tuple[str, str]]:
+    """Every instruction with its argument, continued lines joined."""
+    text = re.sub(r"^\s*#.*\n", "", (ROOT / "Dockerfile").read_text(), flags=re.MULTILINE)
+    lines = re.sub(r"\\\n", " ", text).splitlines()
+    return [
+        (word, rest.strip()) for word, _, rest in (line.partition(" ") for line in lines if line)
+    ]
+
+
+def arguments(word: str) -> list[str]:
+    return [rest for name, rest in instructions() if name == word]
+
+
+def test_bases_are_pinned_and_both_variants_exist() -> None:
+    bases = [rest.split() for rest in arguments("FROM")]
+    outside = [words[0] for words in bases if ":" in words[0]]
+    assert all(re.search(r":\d+\.\d+", image) for image in outside), outside
+    assert {"base-cpu", "base-cuda"} <= {words[-1] for words in bases}
+    assert any("cuda" in image for image in outside)
+
+
+def test_it_runs_as_nobody_in_particular_and_checks_its_health_over_grpc() -> None:
+    words = [name for name, _ in instructions()]
+    assert arguments("USER") == ["10001:10001"]
+    assert words.index("USER") < words.index("ENTRYPOINT")
+    (check,) = arguments("HEALTHCHECK")
+    command = re.search(r"CMD \[(.*)\]", check)
+    assert command is not None
+    program, *flags = [part.strip().strip('"') for part in command[1].split(",")]
+    assert program == "braid"
+    assert build_parser().parse_args(flags).command == "health"
+
+
+def test_what_it_copies_exists_and_every_package_of_ours_is_copied() -> None:
+    copied = set()
+    for rest in arguments("COPY"):
+        if "--from" not in rest:
+            *sources, _ = shlex.split(rest)
+            copied |= set(sources)
+    assert all((ROOT / source).exists() for source in copied)
+    listed = (ROOT / ".dockerignore").read_text()
+    packages = re.search(
+        r"^include = \[(.*)\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
+    )
+    assert packages is not None
+    for name in re.findall(r'"(\w+)\*"', packages[1]):
+        folder = "client" if name == "braid_client" else name
+        assert folder in copied, f"{folder} is not copied"
+        assert f"!{folder}/**" in listed, f"{folder} is ignored by .dockerignore"
+
+
+def test_the_server_reads_every_variable_that_is_set() -> None:
+    names = [name for rest in arguments("ENV") for name in re.findall(r"(\w+)=", rest)]
+    assert "BRAID_STORE" in names
+    assert not unknown_settings(names)
+
+
+@pytest.mark.parametrize("path", ["deploy/secrets/admin_token", ".git/config", "tests/models.py"])
+def test_what_an_image_must_not_hold_is_ignored(path: str) -> None:
+    allowed = [
+        line.removeprefix("!").split("/")[0]
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    ]
+    assert path.split("/")[0] not in allowed
