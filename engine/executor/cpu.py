@@ -119,7 +119,7 @@ def run_steps(
         for other in step.waits:
             events[other].wait()
         unit = step.unit
-        result = unit.kernel(*[env[slot] for slot in unit.inputs])
+        result = step.run(*[env[slot] for slot in unit.inputs])
         if isinstance(result, Tensor):
             env[unit.outputs[0]] = result
         else:

@@ -17,12 +17,14 @@ from dataclasses import dataclass
 
 from core.plan import Launch, StreamPlan
 from engine.executor.program import BoundUnit, Program, last_readers
+from engine.kernels.onednn import Run
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One launch in a lane."""
 
+    run: Run  # for the threads of the lane
     unit: BoundUnit
     waits: tuple[int, ...]  # units in other lanes of the same segment
     signals: int | None  # this unit's index, if another lane waits for it
@@ -84,11 +86,13 @@ def _segment(
         if other in unit_lane and unit_lane[other] != unit_lane[launch.unit]
     }
     single = len(load) == 1
+    crew = _divide(threads, load)
     lanes: list[list[Step]] = [[] for _ in load]
     for launch, slots in zip(launches, freed, strict=True):
         lane = unit_lane[launch.unit]
         lanes[lane].append(
             Step(
+                run=program.units[launch.unit].kernel.run_on(crew[lane]),
                 unit=program.units[launch.unit],
                 waits=tuple(w for w in launch.waits if unit_lane.get(w, lane) != lane),
                 signals=launch.unit if launch.unit in waited else None,
@@ -97,7 +101,7 @@ def _segment(
         )
     return Segment(
         lanes=tuple(tuple(lane) for lane in lanes),
-        threads=_divide(threads, load),
+        threads=crew,
         releases=() if single else tuple(slot for slots in freed for slot in slots),
     )
 

@@ -7,23 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from types import MappingProxyType
 
 from torch import Tensor
 
-from core.graph import Operator, OpGraph
+from core.graph import OpGraph
 from engine.executor.work import estimated_work_us
-from engine.kernels.cpu import Kernel, PackedWeights, Run, bind_cpu
-from engine.ops.registry import EPILOGUE, epilogue_steps, op
+from engine.kernels.cpu import choose, kernel_signature, variants
+from engine.kernels.kernel import Kernel, PackedWeights
 
 Environment = list[Tensor | None]
+
+NO_CHOICES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class BoundUnit:
-    """One schedule unit, ready to run: ``outputs = kernel(*inputs)``."""
+    """One schedule unit, ready to run: ``outputs = kernel.run_on(threads)(*inputs)``."""
 
-    kernel: Run
+    kernel: Kernel
     inputs: tuple[int, ...]  # slots
     outputs: tuple[int, ...]  # slots
     work_us: float  # rough latency on one thread, to balance lanes
@@ -61,13 +63,21 @@ class Program:
         return found
 
 
-def bind(graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights) -> Program:
+def bind(
+    graph: OpGraph,
+    constants: Mapping[str, Tensor],
+    packed: PackedWeights,
+    threads: int,
+    choices: Mapping[str, str] = NO_CHOICES,
+) -> Program:
     """Choose a kernel for each unit and number the values.
 
     Args:
         graph: static; its operators are the schedule units.
         constants: tensor of each of ``graph.constants``.
         packed: reordered weights, shared by the plans of one model; filled as needed.
+        threads: of the whole device.
+        choices: kernel signature -> the variant measured to be fastest.
     """
     names = [*graph.inputs, *graph.constants]
     names += [out for op in graph.operators for out in op.outputs]
@@ -77,12 +87,16 @@ def bind(graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights)
     for name in graph.constants:
         template[slots[name]] = constants[name]
     kernels = [
-        bind_cpu(unit, graph, constants, packed) or Kernel(_registry_kernel(unit))
+        choose(
+            variants(unit, graph, constants, packed),
+            threads,
+            choices.get(kernel_signature(unit, graph)) if choices else None,
+        )
         for unit in graph.operators
     ]
     units = tuple(
         BoundUnit(
-            kernel=kernel.run,
+            kernel=kernel,
             inputs=tuple(slots[name] if name else absent for name in unit.inputs),
             outputs=tuple(slots[name] for name in unit.outputs),
             work_us=estimated_work_us(unit, graph),
@@ -91,27 +105,6 @@ def bind(graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights)
     )
     needs_finite = any(kernel.needs_finite for kernel in kernels)
     return Program(graph, units, slots, template, needs_finite)
-
-
-def _registry_kernel(unit: Operator) -> Run:
-    """The registry's kernel with attributes bound, followed by the unit's epilogue."""
-    attributes = dict(unit.attributes)
-    epilogue = epilogue_steps(attributes.pop(EPILOGUE, None))
-    run = partial(op(unit.kind).run, **attributes)
-    if not epilogue:
-        return run
-    steps = [partial(definition.run, **arguments) for definition, arguments in epilogue]
-
-    def kernel(*inputs: Tensor) -> tuple[Tensor, ...]:
-        result = run(*inputs)
-        first, *others = (result,) if isinstance(result, Tensor) else result
-        for step in steps:
-            result = step(first)
-            assert isinstance(result, Tensor), "an epilogue is unary"
-            first = result
-        return (first, *others)
-
-    return kernel
 
 
 def last_readers(program: Program, positions: Sequence[int]) -> dict[int, int]:

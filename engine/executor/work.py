@@ -45,9 +45,10 @@ def _moved_bytes(unit: Operator, graph: OpGraph) -> int:
 def _flop(unit: Operator, graph: OpGraph) -> float:
     """Floating-point operations of the dense kinds, 0 for those that only move data."""
     result = graph.spec(unit.outputs[0])
-    if unit.kind == "aten.convolution":
+    if unit.kind in ("aten.convolution", "braid.convolution_add"):
         taps = graph.spec(unit.inputs[1]).shape[1:]
         return 2.0 * result.elements * math.prod(int(tap) for tap in taps)
-    if unit.kind in ("aten.linear", "aten.matmul") and graph.spec(unit.inputs[0]).shape:
-        return 2.0 * result.elements * int(graph.spec(unit.inputs[0]).shape[-1])
+    source = graph.spec(unit.inputs[0]) if unit.inputs else result
+    if unit.kind in ("aten.linear", "braid.linear_add", "aten.matmul") and source.shape:
+        return 2.0 * result.elements * int(source.shape[-1])
     return 0.0

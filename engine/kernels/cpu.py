@@ -1,110 +1,153 @@
-"""Kernels for CPU: oneDNN convolutions with prepacked weights and a fused activation.
+"""Kernels for CPU: every way to run a unit, and which one does.
 
-    bind_cpu(unit) ──> a Kernel specialised to the unit's shapes, or None: use the registry
+    variants(unit) ──> [oneDNN directly, oneDNN through torch, the registry's]   those that fit
+    choose(variants, choices) ──> the fastest measured one, or the first that can be made
 
-oneDNN's fused activations turn NaN into numbers (its ReLU is max(x, 0)), so a kernel says
-whether it needs finite inputs; batches with others run on registry kernels.
-
-Weights are reordered once per model, parameters and input shape and shared by all plans that
-need the same one. Activations flow in channels_last, which oneDNN reads without a reorder.
+A choice is remembered by the unit's signature: it serves every model with such a unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from core.graph import Operator, OpGraph
-from engine.ops.registry import EPILOGUE, epilogue_steps
+from engine.kernels.activations import post_ops
+from engine.kernels.direct import Site, bind_directly, image_window
+from engine.kernels.kernel import Kernel, PackedWeights, on_any_threads
+from engine.kernels.onednn import Run, Unsupported, find_onednn
+from engine.ops.registry import EPILOGUE, epilogue_steps, op
 
-Run = Callable[..., Tensor | tuple[Tensor, ...]]
-PackedWeights = dict[tuple[Any, ...], Tensor]
+REGISTRY = "registry"
 
-# registry kind of an epilogue -> (oneDNN attribute, algorithm); scalars come from the attributes
-_FUSABLE: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "aten.relu": ("relu", ()),
-    "aten.sigmoid": ("sigmoid", ()),
-    "aten.tanh": ("tanh", ()),
-    "aten.silu": ("swish", ()),
-    "aten.hardswish": ("hardswish", ()),
-    "aten.clamp": ("hardtanh", ("min", "max")),
-    "aten.leaky_relu": ("leaky_relu", ("negative_slope",)),
+_TORCH_NAMES = {
+    "logistic": ("sigmoid", 0),
+    "relu": ("relu", 0),
+    "tanh": ("tanh", 0),
+    "swish": ("swish", 0),
+    "hardswish": ("hardswish", 0),
+    "clip": ("hardtanh", 2),
 }
+"""oneDNN's name of an activation -> torch's name of it, and how many numbers torch takes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """What runs a unit: ``outputs = run(*inputs)``."""
-
-    run: Run
-    needs_finite: bool = False  # a NaN or infinity going in may come out as a number
-
-
-def bind_cpu(
-    op: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-) -> Kernel | None:
-    """Return a kernel for ``op``, or None where the registry's kernel is the one to use."""
-    if op.kind == "aten.convolution":
-        return _bind_convolution(op, graph, constants, packed)
-    return None
+def variants(
+    unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+) -> list[Kernel]:
+    """All kernels that can run ``unit``, the one that is usually fastest first."""
+    library = find_onednn()
+    site = None if library is None else Site(library, graph, constants, packed)
+    found = (
+        None if site is None else bind_directly(unit, site),
+        _through_torch(unit, graph, constants, packed),
+        Kernel(REGISTRY, on_any_threads(_registry_run(unit))),
+    )
+    return [kernel for kernel in found if kernel is not None]
 
 
-def _bind_convolution(
-    op: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+def choose(kernels: Sequence[Kernel], threads: int, wanted: str | None = None) -> Kernel:
+    """The variant ``wanted``, else the first that can be made for ``threads`` threads."""
+    for kernel in sorted(kernels, key=lambda kernel: kernel.variant != wanted):
+        try:
+            kernel.run_on(threads)
+        except Unsupported:
+            continue
+        return kernel
+    raise AssertionError("the registry runs everything")
+
+
+def kernel_signature(unit: Operator, graph: OpGraph) -> str:
+    """What the speed of a unit's kernels depends on: all but names and content."""
+    specs = [graph.spec(name).to_json() if name else None for name in (*unit.inputs, *unit.outputs)]
+    document = [
+        unit.kind,
+        dict(unit.attributes),
+        [n in graph.constants for n in unit.inputs],
+        specs,
+    ]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _through_torch(
+    unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
 ) -> Kernel | None:
     """Prepacked 2-D fp32 convolution with bias and at most one fused activation."""
-    data, weight_name, *rest = op.inputs
+    if unit.kind != "aten.convolution":
+        return None
+    data, weight_name, *rest = unit.inputs
     bias_name = rest[0] if rest else ""
-    spec, attributes = graph.spec(data), op.attributes
+    spec = graph.spec(data)
     weight = constants.get(weight_name)
     bias = constants.get(bias_name) if bias_name else None
+    fused = _torch_activation(unit)
     if (
         weight is None
+        or fused is None
         or (bias_name and bias is None)
-        or attributes.get("transposed")
+        or unit.attributes.get("transposed")
         or spec.dtype != "FP32"
         or len(spec.shape) != 4
         or 0 in spec.shape
     ):
         return None
-    fused = fused_activation(op)
-    if fused is None:
-        return None
     name, scalars = fused
-    padding, stride = attributes["padding"], attributes["stride"]
-    dilation, groups = attributes["dilation"], attributes["groups"]
-    key = (weight_name, repr((padding, stride, dilation, groups)), spec.shape)
-    if key not in packed:
-        packed[key] = torch.ops.mkldnn._reorder_convolution_weight(
-            weight, padding, stride, dilation, groups, list(spec.shape)
-        )
-    ready = packed[key]
-    kernel = torch.ops.mkldnn._convolution_pointwise.default
+    stride, padding, dilation, groups = image_window(unit)
+    window = padding, stride, dilation, groups
 
-    def convolution(x: Tensor, *_: Tensor) -> Tensor:
-        x = x.contiguous(memory_format=torch.channels_last)
-        result: Tensor = kernel(
-            x, ready, bias, padding, stride, dilation, groups, name, scalars, ""
-        )
-        return result
+    def pack() -> Tensor:
+        reorder = torch.ops.mkldnn._reorder_convolution_weight
+        ready: Tensor = reorder(weight, *window, list(spec.shape))
+        return ready
 
-    return Kernel(convolution, needs_finite=name != "none")
+    def make(_: int) -> Run:
+        ready = packed.once((weight_name, repr(window), spec.shape), pack)
+        kernel = torch.ops.mkldnn._convolution_pointwise.default
+
+        def convolution(x: Tensor, *_: Tensor) -> Tensor:
+            x = x.contiguous(memory_format=torch.channels_last)
+            result: Tensor = kernel(x, ready, bias, *window, name, scalars, "")
+            return result
+
+        return convolution
+
+    return Kernel("torch", make, needs_finite=name != "none")
 
 
-def fused_activation(unit: Operator) -> tuple[str, list[float]] | None:
-    """OneDNN's name and scalars for the unit's epilogue; None if it cannot be fused."""
-    steps = epilogue_steps(unit.attributes.get(EPILOGUE))
+def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:
+    """Torch's name and scalars for the unit's epilogue; None if it cannot be fused."""
+    steps = post_ops(unit)
     if not steps:
-        return "none", []
-    if len(steps) > 1 or steps[0][0].kind not in _FUSABLE:
+        return None if steps is None else ("none", [])
+    name, *numbers = steps[0]
+    if len(steps) > 1 or name not in _TORCH_NAMES:
         return None
-    ((definition, given),) = steps
-    name, wanted = _FUSABLE[definition.kind]
-    scalars = [given.get(scalar) for scalar in wanted]
-    if set(given) - set(wanted) or not all(isinstance(value, int | float) for value in scalars):
-        return None  # e.g. a clamp open at one side
-    return name, [float(value) for value in scalars if isinstance(value, int | float)]
+    if name == "relu" and numbers[0]:
+        return "leaky_relu", [float(numbers[0])]
+    known, count = _TORCH_NAMES[name]
+    return known, [float(number) for number in numbers[:count]]
+
+
+def _registry_run(unit: Operator) -> Run:
+    """The registry's kernel with attributes bound, followed by the unit's epilogue."""
+    attributes = dict(unit.attributes)
+    epilogue = epilogue_steps(attributes.pop(EPILOGUE, None))
+    run = partial(op(unit.kind).run, **attributes)
+    if not epilogue:
+        return run
+    steps = [partial(definition.run, **arguments) for definition, arguments in epilogue]
+
+    def kernel(*inputs: Tensor) -> tuple[Tensor, ...]:
+        result = run(*inputs)
+        first, *others = (result,) if isinstance(result, Tensor) else result
+        for step in steps:
+            result = step(first)
+            assert isinstance(result, Tensor), "an epilogue is unary"
+            first = result
+        return (first, *others)
+
+    return kernel

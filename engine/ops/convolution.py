@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +43,14 @@ def convolution(
         list(output_padding) or zeros,
         groups,
     )
+
+
+@operator("braid.convolution_add")
+def convolution_add(
+    x: Tensor, weight: Tensor, bias: Tensor | None, summand: Tensor, **attributes: Any
+) -> Tensor:
+    """``aten.convolution`` plus a tensor of the same shape: a residual sum."""
+    return convolution(x, weight, bias, **attributes) + summand
 
 
 def same_padding(

@@ -15,6 +15,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
+@operator("braid.linear_add")
+def linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, summand: Tensor) -> Tensor:
+    """``aten.linear`` plus a tensor of the same shape: a residual sum."""
+    return F.linear(x, weight, bias) + summand
+
+
 @operator("aten.matmul")
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """Matrix product over the last two axes, batch axes broadcast."""

@@ -24,8 +24,9 @@ from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import Segment, lay_out
 from engine.executor.program import Program, bind
 from engine.importer.artefact import load_artefact
-from engine.kernels.cpu import PackedWeights
+from engine.kernels.kernel import PackedWeights
 from engine.ops.dtypes import torch_dtype
+from engine.passes.residual import fuse_residuals
 from engine.specialise import specialise
 from engine.worker.layout import SlotLayout, slot_layout
 
@@ -39,7 +40,7 @@ class LoadedModel:
 
     template: OpGraph
     weights: Mapping[str, Tensor]
-    packed: PackedWeights = field(default_factory=dict)
+    packed: PackedWeights = field(default_factory=PackedWeights)
     programs: dict[tuple[ShapeKey, str], Program] = field(default_factory=dict)
 
 
@@ -97,8 +98,9 @@ class ModelTable:
         key = (tuple(inputs.items()), repr(sorted(values.items())))
         if key not in model.programs:
             graph, constants = specialise(model.template, model.weights, inputs, static_values)
+            graph = fuse_residuals(graph)
             graph.verify()
-            model.programs[key] = bind(graph, constants, model.packed)
+            model.programs[key] = bind(graph, constants, model.packed, self._executor.threads)
         return model.programs[key]
 
     def prepare(

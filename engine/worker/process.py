@@ -61,7 +61,7 @@ class WorkerProcess(asyncio.Protocol):
                 pass_fds=(theirs.fileno(), arena.fd),
                 start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL,
-                env={**os.environ, **_THREADS},
+                env=_environment(),
             )
         finally:
             theirs.close()
@@ -152,8 +152,14 @@ class WorkerProcess(asyncio.Protocol):
                 )
 
 
-# OpenMP threads that wait spin only briefly: lanes of the next stage need their cores.
-_THREADS = {"GOMP_SPINCOUNT": "10000"}
+def _environment() -> dict[str, str]:
+    """What the worker needs to be told before its libraries load.
+
+    OpenMP threads that wait spin only briefly: lanes of the next stage need their cores. Huge
+    pages for weights and activations (docs/decisions/0008-onednn.md).
+    """
+    tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"]))
+    return {**os.environ, "GOMP_SPINCOUNT": "10000", "GLIBC_TUNABLES": tunables}
 
 
 def _command(options: WorkerOptions, arena: Arena, link_fd: int) -> list[str]:

@@ -14,6 +14,7 @@ from core.tensor import TensorSpec
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out
 from engine.executor.program import Program, bind
+from engine.kernels.kernel import PackedWeights
 from engine.specialise import interpret
 
 SPEC = TensorSpec("FP32", (1, 8, 6, 6))
@@ -81,7 +82,7 @@ def test_any_plan_gives_the_interpreter_s_numbers(
 ) -> None:
     graph, constants = random_graph(seed, units=20)
     inputs = {"x": torch.randn(1, 8, 6, 6, generator=torch.Generator().manual_seed(seed))}
-    program = bind(graph, constants, {})
+    program = bind(graph, constants, PackedWeights(), threads=3)
     segments = lay_out(program, random_plan(graph, seed, barriers), executor.threads)
 
     got = executor.run(program, segments, inputs)
@@ -92,7 +93,7 @@ def test_any_plan_gives_the_interpreter_s_numbers(
 
 def test_intermediates_are_released_after_their_last_reader(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=12)
-    program = bind(graph, constants, {})
+    program = bind(graph, constants, PackedWeights(), threads=3)
     env = program.environment({"x": torch.randn(1, 8, 6, 6)})
 
     for segment in lay_out(program, sequential_plan(12), executor.threads):
@@ -116,7 +117,7 @@ def test_a_failing_lane_raises_its_own_error_and_leaves_the_executor_usable(
         ),
         specs={"a": SPEC, "b": TensorSpec("FP32", (1, 1, 6, 6))},
     )
-    program = bind(graph, {}, {})
+    program = bind(graph, {}, PackedWeights(), threads=3)
     plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
     segments = lay_out(program, plan, executor.threads)
     x = torch.randn(1, 8, 6, 6)
@@ -146,4 +147,4 @@ def _one_heavy_one_light() -> Program:
         ),
         {"a": big, "b": small},
     )  # fmt: skip
-    return bind(graph, {}, {})
+    return bind(graph, {}, PackedWeights(), threads=3)

@@ -12,6 +12,7 @@ from core.graph import Operator, OpGraph
 from core.tensor import TensorSpec
 from engine.executor.cpu import CpuExecutor
 from engine.executor.program import bind
+from engine.kernels.kernel import PackedWeights
 from engine.ops.registry import operator
 from engine.timing.activations import Activations
 from engine.timing.compare import errors
@@ -56,7 +57,7 @@ def sleepers() -> OpGraph:
 def test_groups_overlap_and_members_of_a_group_do_not(
     executor: CpuExecutor, groups: list[list[int]], expected_ms: float
 ) -> None:
-    program = bind(sleepers(), {}, {})
+    program = bind(sleepers(), {}, PackedWeights(), threads=2)
     activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
     timer = StageTimer(executor, TimerOptions())
 
@@ -69,7 +70,7 @@ def test_groups_overlap_and_members_of_a_group_do_not(
 def test_activations_beyond_the_budget_are_made_up_with_the_same_layout(
     executor: CpuExecutor,
 ) -> None:
-    program = bind(sleepers(), {}, {})
+    program = bind(sleepers(), {}, PackedWeights(), threads=2)
 
     activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=0)
     a = activations.environment((2,))[program.slots["a"]]

@@ -1,0 +1,326 @@
+"""Units on oneDNN primitives: convolution, linear, pooling, concatenation, sum.
+
+    bind_directly(unit, site) ──> Kernel, or None where oneDNN has nothing fast
+
+Activations flow in channels_last, which oneDNN's kernels read and write without a reorder. Its
+elementwise functions turn NaN into numbers (ReLU is max(x, 0)), and so does its maximum, so such
+kernels say that they need finite inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from core.graph import Operator, OpGraph
+from engine.kernels.activations import post_ops
+from engine.kernels.kernel import Kernel, PackedWeights
+from engine.kernels.onednn import (
+    ADD,
+    AVERAGE_ALL,
+    AVERAGE_VALID,
+    BIAS,
+    DST,
+    MANY,
+    MAX_POOLING,
+    POST_OP,
+    SRC,
+    SRC_1,
+    WEIGHTS,
+    OneDnn,
+    PostOp,
+    Run,
+)
+from engine.ops.convolution import same_padding
+from engine.ops.registry import EPILOGUE
+
+VARIANT = "onednn"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a unit is bound in."""
+
+    library: OneDnn
+    graph: OpGraph
+    constants: Mapping[str, Tensor]
+    packed: PackedWeights
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """Static extents of a value."""
+        return tuple(int(extent) for extent in self.graph.spec(value).shape)
+
+    def is_plain(self, value: str, rank: int | None = None) -> bool:
+        """Whether a value is fp32, of this rank, and not empty."""
+        spec = self.graph.spec(value)
+        return (
+            spec.dtype == "FP32"
+            and (rank is None or len(spec.shape) == rank)
+            and 0 not in spec.shape
+        )
+
+    def constant(self, value: str) -> Tensor | None:
+        """The tensor of a value that is a constant in fp32."""
+        found = self.constants.get(value)
+        return found if found is not None and found.dtype == torch.float32 else None
+
+
+def bind_directly(unit: Operator, site: Site) -> Kernel | None:
+    """A kernel on oneDNN, or None."""
+    binder = _BINDERS.get(unit.kind)
+    if binder is None or not all(site.is_plain(name) for name in (unit.inputs[0], *unit.outputs)):
+        return None
+    steps = post_ops(unit)
+    return None if steps is None else binder(unit, site, steps)
+
+
+def _convolution(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+    data, weight_name = unit.inputs[:2]
+    operands = _constants(unit, site)
+    if operands is None or not site.is_plain(data, 4) or unit.attributes.get("transposed"):
+        return None
+    weight, bias = operands
+    stride, padding, dilation, groups = image_window(unit)
+    result = site.shape(unit.outputs[0])
+    grouped = weight.reshape(groups, -1, *weight.shape[1:]) if groups > 1 else weight
+    shapes = site.shape(data), tuple(grouped.shape), result
+    fused, moving, positions = _with_residual(unit, steps)
+
+    def make(threads: int) -> Run:
+        library = site.library
+        with library.threads(threads):
+            window = stride, dilation, padding, padding
+            primitive = library.convolution(shapes, bias is not None, window, fused)
+            fixed = {
+                WEIGHTS: site.packed.for_primitive(library, primitive, weight_name, grouped),
+                **({BIAS: bias} if bias is not None else {}),
+            }
+            launch = primitive.launcher(fixed, moving)
+        return _over_images(launch, result, positions)
+
+    return Kernel(VARIANT, make, needs_finite=bool(steps))
+
+
+def _linear(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+    data, weight_name = unit.inputs[:2]
+    operands = _constants(unit, site)
+    if operands is None or not site.shape(data):
+        return None
+    weight, bias = operands
+    *leading, n = site.shape(unit.outputs[0])
+    m, k = math.prod(leading), weight.shape[1]
+    fused, moving, positions = _with_residual(unit, steps)
+
+    def make(threads: int) -> Run:
+        library = site.library
+        with library.threads(threads):
+            primitive = library.matmul(m, k, n, bias is not None, fused)
+            packed = site.packed.for_primitive(library, primitive, f"{weight_name}^T", weight.t())
+            fixed = {WEIGHTS: packed, **({BIAS: bias} if bias is not None else {})}
+            launch = primitive.launcher(fixed, moving)
+        return _over_rows(launch, (*leading, n), positions)
+
+    return Kernel(VARIANT, make, needs_finite=bool(steps))
+
+
+def _pooling(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+    (data,) = unit.inputs
+    if steps or not site.is_plain(data, 4):
+        return None
+    attributes, source, result = unit.attributes, site.shape(data), site.shape(unit.outputs[0])
+    kernel, stride = _wholes(attributes["kernel"]), _wholes(attributes["stride"])
+    dilation, pads = _wholes(attributes["dilation"]), attributes["pads"]
+    if isinstance(pads, str):
+        pairs = same_padding(source[2:], kernel, stride, dilation, pads == "same_upper")
+    else:
+        given = _wholes(pads)
+        pairs = list(zip(given[:2], given[2:], strict=True))
+    before = [pair[0] for pair in pairs]
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    after = [
+        max(0, (windows - 1) * s + span - extent - first)
+        for windows, s, span, extent, first in zip(
+            result[2:], stride, spans, source[2:], before, strict=True
+        )
+    ]
+    beyond = any(a > pair[1] for a, pair in zip(after, pairs, strict=True))
+    counted = bool(attributes.get("count_padding"))
+    if any(p >= k for p, k in zip((*before, *after), (*kernel, *kernel), strict=True)):
+        return None
+    if unit.kind == "braid.max_pool":
+        algorithm = MAX_POOLING
+    elif counted and beyond:
+        return None  # the last windows reach over the padding, which must not be counted there
+    else:
+        algorithm = AVERAGE_ALL if counted else AVERAGE_VALID
+
+    def make(threads: int) -> Run:
+        with site.library.threads(threads):
+            window = kernel, stride, dilation, before, after
+            primitive = site.library.pooling(algorithm, (source, result), window)
+            return _over_images(primitive.launcher({}, (SRC, DST)), result, (0,))
+
+    return Kernel(VARIANT, make, needs_finite=algorithm == MAX_POOLING)
+
+
+def _mean(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+    (data,) = unit.inputs
+    if steps or not site.is_plain(data, 4):
+        return None
+    source, result = site.shape(data), site.shape(unit.outputs[0])
+    if sorted(axis % 4 for axis in _wholes(unit.attributes.get("dims") or [])) != [2, 3]:
+        return None
+    extents, zeros, ones = source[2:], (0, 0), (1, 1)
+
+    def make(threads: int) -> Run:
+        with site.library.threads(threads):
+            window = extents, ones, ones, zeros, zeros
+            pooled = *source[:2], 1, 1
+            primitive = site.library.pooling(AVERAGE_ALL, (source, pooled), window)
+            run = _over_images(primitive.launcher({}, (SRC, DST)), pooled, (0,))
+        return run if result == pooled else partial(_reshaped, run, result)
+
+    return Kernel(VARIANT, make)
+
+
+def _reshaped(run: Run, shape: Sequence[int], x: Tensor) -> Tensor:
+    result = run(x)
+    assert isinstance(result, Tensor)
+    return result.reshape(shape)
+
+
+def _concatenation(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+    result = site.shape(unit.outputs[0])
+    if (
+        steps
+        or len(unit.inputs) < 2
+        or len(result) != 4
+        or unit.attributes["dim"] not in (1, -3)
+        or not all(site.is_plain(name, 4) for name in unit.inputs)
+    ):
+        return None
+    shapes = [site.shape(name) for name in unit.inputs]
+
+    def make(threads: int) -> Run:
+        with site.library.threads(threads):
+            primitive = site.library.concat(shapes, result)
+            moving = (*[MANY + i for i in range(len(shapes))], DST)
+            launch = primitive.launcher({}, moving)
+        images = torch.channels_last
+
+        def run(*inputs: Tensor) -> Tensor:
+            if not all(x.is_contiguous(memory_format=images) for x in inputs):
+                return torch.cat(inputs, 1)  # reads views as they are
+            out = torch.empty(result, memory_format=images)
+            launch(*inputs, out)
+            return out
+
+        return run
+
+    return Kernel(VARIANT, make)
+
+
+def _sum(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+    left, right = unit.inputs
+    shape = site.shape(unit.outputs[0])
+    same = site.is_plain(right) and site.shape(left) == site.shape(right) == shape
+    if not steps or not same or set(unit.attributes) - {EPILOGUE}:
+        return None  # a sum alone is as fast in torch
+
+    def make(threads: int) -> Run:
+        with site.library.threads(threads):
+            primitive = site.library.add(math.prod(shape), steps)
+            launch = primitive.launcher({}, (SRC, SRC_1, DST))
+        over = _over_images if len(shape) == 4 else _over_rows
+        return over(launch, shape, (0, 1))
+
+    return Kernel(VARIANT, make, needs_finite=True)
+
+
+_BINDERS: Mapping[str, Callable[[Operator, Site, list[PostOp]], Kernel | None]] = {
+    "aten.convolution": _convolution,
+    "braid.convolution_add": _convolution,
+    "aten.linear": _linear,
+    "braid.linear_add": _linear,
+    "braid.max_pool": _pooling,
+    "braid.avg_pool": _pooling,
+    "aten.mean": _mean,
+    "aten.cat": _concatenation,
+    "aten.add": _sum,
+}
+
+
+def _over_images(
+    launch: Callable[..., None], shape: Sequence[int], positions: Sequence[int]
+) -> Run:
+    """Call ``launch`` with the operands at ``positions`` and a new output, all channels_last."""
+    images, empty = torch.channels_last, torch.empty
+
+    def one(x: Tensor, *_: Tensor | None) -> Tensor:
+        if not x.is_contiguous(memory_format=images):
+            x = x.contiguous(memory_format=images)
+        out = empty(shape, memory_format=images)
+        launch(x, out)
+        return out
+
+    def several(*inputs: Tensor) -> Tensor:
+        operands = [inputs[at].contiguous(memory_format=images) for at in positions]
+        out = empty(shape, memory_format=images)
+        launch(*operands, out)
+        return out
+
+    return one if tuple(positions) == (0,) else several
+
+
+def _over_rows(launch: Callable[..., None], shape: Sequence[int], positions: Sequence[int]) -> Run:
+    """The same for dense operands of any rank."""
+
+    def run(*inputs: Tensor) -> Tensor:
+        operands = [inputs[at].contiguous() for at in positions]
+        out = torch.empty(shape)
+        launch(*operands, out)
+        return out
+
+    return run
+
+
+def _constants(unit: Operator, site: Site) -> tuple[Tensor, Tensor | None] | None:
+    """Weight and bias, if there is one; None if either is computed at run time."""
+    weight_name, bias_name = (*unit.inputs, "")[1:3]
+    weight, bias = site.constant(weight_name), site.constant(bias_name)
+    return None if weight is None or (bias_name and bias is None) else (weight, bias)
+
+
+def _with_residual(
+    unit: Operator, steps: list[PostOp]
+) -> tuple[list[PostOp], tuple[int, ...], tuple[int, ...]]:
+    """Post-operations, moving arguments, and the positions of the operands among them."""
+    if not unit.kind.endswith("_add"):
+        return steps, (SRC, DST), (0,)
+    return [(ADD, 0.0, 0.0), *steps], (SRC, POST_OP | SRC_1, DST), (0, 3)
+
+
+def image_window(unit: Operator) -> tuple[list[int], list[int], list[int], int]:
+    """Stride, padding, dilation and groups of a 2-D convolution; empty lists mean the usual."""
+    attributes = unit.attributes
+    return (
+        _wholes(attributes["stride"]) or [1, 1],
+        _wholes(attributes["padding"]) or [0, 0],
+        _wholes(attributes["dilation"]) or [1, 1],
+        _whole(attributes.get("groups", 1)),
+    )
+
+
+def _whole(value: object) -> int:
+    assert isinstance(value, int)
+    return value
+
+
+def _wholes(value: object) -> list[int]:
+    assert isinstance(value, list)
+    return [_whole(item) for item in value]

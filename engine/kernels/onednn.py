@@ -1,0 +1,357 @@
+"""oneDNN through its C API: primitives made once per shape and executed with nothing in between.
+
+    find_onednn() ──> OneDnn ──convolution, matmul, pooling, ...──> Primitive ──> Run
+
+torch calls oneDNN too, but describes and looks up the primitive again at each call, which costs
+some 35 us of CPU time (docs/decisions/0008-onednn.md); that is more than many a kernel. Here all of
+it happens when a unit is bound: a call sets data pointers and executes.
+
+A primitive is made for a number of threads and must be executed by a thread whose OpenMP team has
+that size. The library is the package ``onednn-cpu-gomp``; where it is missing, torch's kernels run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger("braid.kernels")
+
+Run = Callable[..., Tensor | tuple[Tensor, ...]]
+
+PACKAGE = "onednn-cpu-gomp"
+
+# Argument indices and enumerators of dnnl_types.h; stable within major version 3.
+SRC, SRC_1, DST, WEIGHTS, BIAS, MANY, POST_OP = 1, 2, 17, 33, 41, 1024, 32768
+_CPU, _IN_ORDER, _INFERENCE, _F32, _ANY = 1, 1, 96, 3, 1
+_CONVOLUTION_DIRECT, _BINARY_ADD = 0x1, 0x1FFF0
+_IMPLEMENTATION, _ARGUMENT = 8, 255
+MAX_POOLING, AVERAGE_ALL, AVERAGE_VALID = 0x1FF, 0x2FF, 0x3FF
+
+ADD = "add"
+
+ACTIVATIONS = {
+    name: 0x20 + number
+    for number, name in enumerate(
+        (
+            *("relu", "tanh", "elu", "square", "abs", "sqrt", "linear", "soft_relu"),
+            *("hardsigmoid", "logistic", "exp", "gelu_tanh", "swish", "log", "clip", "clip_v2"),
+            *("pow", "gelu_erf", "round", "mish", "hardswish"),
+        )
+    )
+}
+"""oneDNN's names of elementwise functions; each takes two numbers, alpha and beta."""
+
+PostOp = tuple[str, float, float]
+"""An elementwise function with alpha and beta, or ``("add", 0, 0)``: a tensor of the output's
+shape, the argument ``POST_OP * (position + 1) | SRC_1``."""
+
+_Pointer = ctypes.c_void_p
+_Dims = ctypes.c_int64 * 12
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = (("arg", ctypes.c_int), ("memory", _Pointer))
+
+
+class Unsupported(Exception):
+    """oneDNN has no fast kernel for this; another variant must run the unit."""
+
+
+class OneDnn:
+    """The library, with one engine for the CPU."""
+
+    def __init__(self, path: str) -> None:
+        self._c = ctypes.CDLL(path)  # releases the interpreter lock
+        self._c.dnnl_primitive_desc_query_md.restype = _Pointer
+        self._c.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+        self.execute = self._c.dnnl_primitive_execute
+        self.execute.argtypes = [_Pointer, _Pointer, ctypes.c_int, _Pointer]
+        # Too short to be worth releasing it.
+        self.set_handle = ctypes.PyDLL(path).dnnl_memory_set_data_handle
+        self.set_handle.argtypes = [_Pointer, _Pointer]
+        self._engine = self.make("engine_create", _CPU, ctypes.c_size_t(0))
+
+    def make(self, function: str, *arguments: Any) -> _Pointer:
+        """Call ``dnnl_<function>(&made, *arguments)``.
+
+        Raises:
+            Unsupported: the library refuses.
+        """
+        made = _Pointer()
+        status = getattr(self._c, f"dnnl_{function}")(ctypes.byref(made), *arguments)
+        if status:
+            raise Unsupported(f"{function} answered {status}")
+        return made
+
+    def owned(self, owner: object, kind: str, handle: _Pointer) -> _Pointer:
+        """Destroy ``handle`` when ``owner`` is gone."""
+        destroy, bare = getattr(self._c, f"dnnl_{kind}_destroy"), _Pointer(handle.value)
+        weakref.finalize(owner, destroy, bare).atexit = False
+        return handle
+
+    @contextmanager
+    def threads(self, count: int) -> Iterator[None]:
+        """Make primitives for this many threads."""
+        before = self._c.omp_get_max_threads()
+        self._c.omp_set_num_threads(count)
+        try:
+            yield
+        finally:
+            self._c.omp_set_num_threads(before)
+
+    # -- descriptions: each gives a primitive descriptor -----------------------------------------
+
+    def convolution(
+        self,
+        shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
+        bias: bool,
+        window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+        post_ops: Sequence[PostOp],
+    ) -> Primitive:
+        """Convolution over channels_last data.
+
+        Args:
+            shapes: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output.
+            bias: whether one is added.
+            window: stride, dilation (1 is dense), padding before and after, of each axis.
+            post_ops: what follows in the same pass.
+        """
+        source, weights, output = shapes
+        stride, dilation, before, after = window
+        result = self._channels_last(output)
+        handle = self.make(
+            "convolution_forward_primitive_desc_create",
+            self._engine,
+            _INFERENCE,
+            _CONVOLUTION_DIRECT,
+            self._channels_last(source),
+            self._any(weights),
+            self._dense([output[1]]) if bias else None,
+            result,
+            _Dims(*stride),
+            _Dims(*[d - 1 for d in dilation]),
+            _Dims(*before),
+            _Dims(*after),
+            self._attributes(post_ops, result),
+        )
+        return Primitive(self, handle)
+
+    def matmul(self, m: int, k: int, n: int, bias: bool, post_ops: Sequence[PostOp]) -> Primitive:
+        """[m, k] by weights [k, n], plus bias [1, n]."""
+        result = self._dense([m, n])
+        handle = self.make(
+            "matmul_primitive_desc_create",
+            self._engine,
+            self._dense([m, k]),
+            self._any([k, n]),
+            self._dense([1, n]) if bias else None,
+            result,
+            self._attributes(post_ops, result),
+        )
+        return Primitive(self, handle)
+
+    def pooling(
+        self,
+        algorithm: int,
+        shapes: tuple[Sequence[int], Sequence[int]],
+        window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
+    ) -> Primitive:
+        """Pooling over channels_last data; ``window``: kernel, stride, dilation, before, after."""
+        source, output = shapes
+        kernel, stride, dilation, before, after = window
+        handle = self.make(
+            "pooling_forward_primitive_desc_create",
+            self._engine,
+            _INFERENCE,
+            algorithm,
+            self._channels_last(source),
+            self._channels_last(output),
+            _Dims(*stride),
+            _Dims(*kernel),
+            _Dims(*[d - 1 for d in dilation]),
+            _Dims(*before),
+            _Dims(*after),
+            None,
+        )
+        return Primitive(self, handle)
+
+    def concat(self, shapes: Sequence[Sequence[int]], output: Sequence[int]) -> Primitive:
+        """Join channels_last data along the channels."""
+        parts = [self._channels_last(shape) for shape in shapes]  # alive until the call is over
+        sources = (_Pointer * len(parts))(*[part.value for part in parts])
+        handle = self.make(
+            "concat_primitive_desc_create",
+            self._engine,
+            self._channels_last(output),
+            len(shapes),
+            1,
+            sources,
+            None,
+        )
+        return Primitive(self, handle)
+
+    def add(self, elements: int, post_ops: Sequence[PostOp]) -> Primitive:
+        """Sum of two tensors that lie in memory alike."""
+        flat = self._dense([elements])
+        handle = self.make(
+            "binary_primitive_desc_create",
+            *(self._engine, _BINARY_ADD, flat, flat, flat, self._attributes(post_ops, flat)),
+        )
+        return Primitive(self, handle)
+
+    def reorder(self, tensor: Tensor, target: _Pointer) -> Tensor:
+        """``tensor``, dense, in the layout of the descriptor ``target``; a buffer of bytes."""
+        source = self._dense(tensor.shape)
+        handle = self.make(
+            "reorder_primitive_desc_create", source, self._engine, target, self._engine, None
+        )
+        packed = torch.empty(self._c.dnnl_memory_desc_get_size(target), dtype=torch.uint8)
+        Primitive(self, handle).launcher({SRC: tensor.contiguous(), DST: packed}, ())()
+        return packed
+
+    def same(self, left: _Pointer, right: _Pointer) -> bool:
+        """Whether two descriptors mean the same layout."""
+        return bool(self._c.dnnl_memory_desc_equal(left, right))
+
+    def argument(self, description: _Pointer, argument: int) -> _Pointer:
+        """Layout of one argument of a primitive, valid as long as its description."""
+        return _Pointer(self._c.dnnl_primitive_desc_query_md(description, _ARGUMENT, argument))
+
+    def memory(self, layout: _Pointer) -> _Pointer:
+        """A memory object without data."""
+        return self.make("memory_create", layout, self._engine, None)
+
+    def stream(self) -> _Pointer:
+        """Something to execute on: the calling thread and its team."""
+        return self.make("stream_create", self._engine, _IN_ORDER)
+
+    def implementation(self, description: _Pointer) -> str:
+        """Name of the kernel behind a description, e.g. ``brgconv:avx512_core``."""
+        name = ctypes.c_char_p()
+        self._c.dnnl_primitive_desc_query(
+            description, _IMPLEMENTATION, ctypes.c_int(0), ctypes.byref(name)
+        )
+        return (name.value or b"").decode()
+
+    # Descriptors and attributes are a few hundred bytes and copied by what is made of them.
+
+    def _described(self, function: str, *arguments: Any) -> _Pointer:
+        made = self.make(function, *arguments)
+        return self.owned(made, "memory_desc", made)
+
+    def _channels_last(self, shape: Sequence[int]) -> _Pointer:
+        _, c, h, w = shape
+        strides = _Dims(h * w * c, 1, w * c, c)
+        return self._described("memory_desc_create_with_strides", 4, _Dims(*shape), _F32, strides)
+
+    def _dense(self, shape: Sequence[int]) -> _Pointer:
+        strides = [1] * len(shape)
+        for axis in reversed(range(len(shape) - 1)):
+            strides[axis] = strides[axis + 1] * shape[axis + 1]
+        return self._described(
+            "memory_desc_create_with_strides",
+            *(len(shape), _Dims(*shape), _F32, _Dims(*strides)),
+        )
+
+    def _any(self, shape: Sequence[int]) -> _Pointer:
+        return self._described("memory_desc_create_with_tag", len(shape), _Dims(*shape), _F32, _ANY)
+
+    def _attributes(self, post_ops: Sequence[PostOp], output: _Pointer) -> _Pointer | None:
+        if not post_ops:
+            return None
+        chain = self.make("post_ops_create")
+        self.owned(chain, "post_ops", chain)
+        for name, alpha, beta in post_ops:
+            if name == ADD:
+                status = self._c.dnnl_post_ops_append_binary(chain, _BINARY_ADD, output)
+            else:
+                numbers = ctypes.c_float(alpha), ctypes.c_float(beta)
+                status = self._c.dnnl_post_ops_append_eltwise(chain, ACTIVATIONS[name], *numbers)
+            if status:
+                raise Unsupported(f"{name} cannot be fused")
+        attributes = self.make("primitive_attr_create")
+        self.owned(attributes, "primitive_attr", attributes)
+        self._c.dnnl_primitive_attr_set_post_ops(attributes, chain)
+        return attributes
+
+
+class Primitive:
+    """One computation on data of fixed shapes, for one thread count. One caller at a time."""
+
+    def __init__(self, library: OneDnn, description: _Pointer) -> None:
+        """Take over ``description``; compiles the kernel, unless the library has it already.
+
+        Raises:
+            Unsupported: there is only the slow reference kernel for it.
+        """
+        self._library = library
+        self.description = library.owned(self, "primitive_desc", description)
+        self.implementation = library.implementation(description)
+        if self.implementation.startswith(("ref", "gemm:ref")):
+            raise Unsupported(f"only {self.implementation}")
+        self._handle = library.owned(
+            self, "primitive", library.make("primitive_create", description)
+        )
+        self._stream = library.owned(self, "stream", library.stream())
+
+    def layout(self, argument: int) -> _Pointer:
+        """Layout that an argument must have."""
+        known = DST if argument >= POST_OP else argument  # an operand of a sum is like the output
+        return self._library.argument(self.description, known)
+
+    def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
+        """A function that executes it.
+
+        Args:
+            fixed: argument -> data that stays where it is; kept alive.
+            moving: arguments whose tensors the function takes, in this order.
+        """
+        library = self._library
+        indices = [*fixed, *moving]
+        memories = [
+            library.owned(self, "memory", library.memory(self.layout(index))) for index in indices
+        ]
+        for memory, tensor in zip(memories, fixed.values(), strict=False):
+            library.set_handle(memory, tensor.data_ptr())
+        arguments = (_Argument * len(indices))(
+            *[_Argument(*pair) for pair in zip(indices, memories, strict=True)]
+        )
+        handle, stream, count = self._handle, self._stream, len(indices)
+        handles = tuple(memory.value for memory in memories[len(fixed) :])
+        set_handle, execute = library.set_handle, library.execute
+        kept = (self, tuple(fixed.values()))
+
+        def launch(*tensors: Tensor, kept: object = kept) -> None:
+            for memory, tensor in zip(handles, tensors, strict=True):
+                set_handle(memory, tensor.data_ptr())
+            if status := execute(handle, stream, count, arguments):
+                raise RuntimeError(f"oneDNN answered {status}")
+
+        return launch
+
+
+@cache
+def find_onednn() -> OneDnn | None:
+    """The library, if its package is installed and loads here."""
+    try:
+        files = distribution(PACKAGE).files or ()
+    except PackageNotFoundError:
+        return None
+    for file in files:
+        if file.name == "libdnnl.so.3":
+            try:
+                return OneDnn(str(Path(str(file.locate())).resolve()))
+            except OSError:
+                log.warning("%s does not load; torch's kernels run instead", file, exc_info=True)
+    return None

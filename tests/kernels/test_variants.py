@@ -1,0 +1,232 @@
+"""Every kernel variant against the registry's, which follows torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+from torch import Tensor
+
+from core.graph import Literal, Operator, OpGraph
+from core.tensor import TensorSpec
+from engine.kernels.cpu import variants
+from engine.kernels.kernel import Kernel, PackedWeights
+from engine.kernels.onednn import find_onednn
+from engine.ops.registry import call
+from engine.specialise import specialise
+
+THREADS = (1, 2)
+
+EPILOGUES: list[list[Literal]] = [
+    [],
+    [["aten.relu"]],
+    [["aten.clamp", "min", 0.0, "max", 6.0]],
+    [["aten.silu"]],
+    [["aten.hardswish"]],
+    [["aten.sigmoid"]],
+    [["aten.tanh"]],
+    [["aten.gelu"]],
+    [["aten.leaky_relu", "negative_slope", 0.1]],
+    [["braid.hardsigmoid", "alpha", 0.2, "beta", 0.5]],
+    [["braid.affine", "scale", 2.0, "shift", -1.0], ["aten.relu"]],
+]
+
+Attributes = Mapping[str, Literal]
+
+
+def unit_graph(
+    kind: str, inputs: Mapping[str, Tensor | None], constants: list[str], attributes: Attributes
+) -> tuple[OpGraph, dict[str, Tensor]]:
+    """A static graph of one unit whose operands are ``inputs``, in order; None is absent."""
+    given = {name: tensor for name, tensor in inputs.items() if tensor is not None}
+    specs = {name: TensorSpec("FP32", tuple(tensor.shape)) for name, tensor in given.items()}
+    template = OpGraph(
+        name="one",
+        inputs={name: spec for name, spec in specs.items() if name not in constants},
+        outputs={"y": "y"},
+        constants={name: spec for name, spec in specs.items() if name in constants},
+        operators=(
+            Operator(
+                "unit",
+                kind,
+                tuple(name if tensor is not None else "" for name, tensor in inputs.items()),
+                ("y",),
+                attributes,
+            ),
+        ),
+    )
+    weights = {name: given[name] for name in constants if name in given}
+    return specialise(template, weights, template.inputs, {})
+
+
+def all_kernels(graph: OpGraph, constants: Mapping[str, Tensor]) -> dict[str, Kernel]:
+    (unit,) = graph.operators
+    found = variants(unit, graph, constants, PackedWeights())
+    return {kernel.variant: kernel for kernel in found}
+
+
+def check(
+    kind: str,
+    inputs: Mapping[str, Tensor | None],
+    constants: list[str],
+    attributes: Attributes,
+    expected: str = "onednn",
+) -> None:
+    """All variants agree with the registry on every memory layout and number of threads."""
+    graph, weights = unit_graph(kind, inputs, constants, attributes)
+    kernels = all_kernels(graph, weights)
+    if find_onednn() is not None:
+        assert expected in kernels
+    (unit,) = graph.operators
+    (wanted,) = call(unit, list(inputs.values()))
+    for kernel in kernels.values():
+        for threads in THREADS:
+            torch.set_num_threads(threads)
+            for layout in (torch.contiguous_format, torch.channels_last):
+                operands = [
+                    tensor.contiguous(memory_format=layout)
+                    if tensor is not None and tensor.dim() == 4 and name not in constants
+                    else tensor
+                    for name, tensor in inputs.items()
+                ]
+                result = kernel.run_on(threads)(*operands)
+                got = result if isinstance(result, Tensor) else result[0]
+                assert got.shape == wanted.shape
+                torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def convolution_attributes(**changed: Literal) -> dict[str, Literal]:
+    usual: dict[str, Literal] = {
+        "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
+        "output_padding": [0, 0], "groups": 1,
+    }  # fmt: skip
+    return {**usual, **changed}
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed_and_threads() -> object:
+    torch.manual_seed(0)
+    before = torch.get_num_threads()
+    with torch.inference_mode():
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)
+def test_convolutions_with_each_fused_activation(epilogue: list[Literal]) -> None:
+    inputs = {"x": torch.randn(2, 5, 9, 7), "w": torch.randn(6, 5, 3, 3), "b": torch.randn(6)}
+
+    attributes = convolution_attributes(epilogue=epilogue) if epilogue else convolution_attributes()
+    check("aten.convolution", inputs, ["w", "b"], attributes)
+
+
+@pytest.mark.parametrize(
+    ("weight", "changed"),
+    [
+        ((6, 4, 1, 1), {"padding": [0, 0]}),
+        ((6, 4, 1, 1), {"padding": [0, 0], "stride": [2, 2]}),
+        ((6, 4, 3, 3), {"stride": [2, 1]}),
+        ((6, 4, 3, 3), {"dilation": [2, 2], "padding": [2, 2]}),
+        ((6, 4, 1, 7), {"padding": [0, 3]}),
+        ((4, 1, 3, 3), {"groups": 4}),
+        ((8, 2, 3, 3), {"groups": 2}),
+        ((6, 4, 5, 5), {"stride": [], "padding": [], "dilation": []}),
+    ],
+)
+def test_convolutions_of_every_window(weight: tuple[int, ...], changed: Attributes) -> None:
+    inputs = {"x": torch.randn(3, 4, 10, 11), "w": torch.randn(weight), "b": None}
+
+    check("aten.convolution", inputs, ["w"], convolution_attributes(**changed))
+
+
+@pytest.mark.parametrize("epilogue", [[], [["aten.relu"]]], ids=str)
+def test_a_residual_sum_is_fused_before_the_activation(epilogue: list[Literal]) -> None:
+    inputs = {
+        "x": torch.randn(2, 4, 6, 6), "w": torch.randn(16, 4, 3, 3),
+        "b": torch.randn(16), "r": torch.randn(2, 16, 6, 6),
+    }  # fmt: skip
+    check("braid.convolution_add", inputs, ["w", "b"], convolution_attributes(epilogue=epilogue))
+    rows: dict[str, Tensor | None] = {
+        "x": torch.randn(2, 3, 8), "w": torch.randn(5, 8), "b": None, "r": torch.randn(2, 3, 5)
+    }  # fmt: skip
+    check("braid.linear_add", rows, ["w"], {"epilogue": epilogue})
+
+
+@pytest.mark.parametrize("rows", [(1,), (7,), (2, 3)])
+@pytest.mark.parametrize("epilogue", EPILOGUES[:8:7], ids=str)
+def test_linear_layers(rows: tuple[int, ...], epilogue: list[Literal]) -> None:
+    inputs = {"x": torch.randn(*rows, 12), "w": torch.randn(20, 12), "b": torch.randn(20)}
+
+    check("aten.linear", inputs, ["w", "b"], {"epilogue": epilogue} if epilogue else {})
+
+
+@pytest.mark.parametrize("kind", ["braid.max_pool", "braid.avg_pool"])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads"),
+    [
+        ([3, 3], [2, 2], [0, 0, 0, 0]),
+        ([3, 3], [1, 1], [1, 1, 1, 1]),
+        ([2, 3], [2, 2], [0, 1, 1, 1]),
+        ([3, 3], [2, 2], "same_upper"),
+        ([2, 2], [1, 1], "same_lower"),
+    ],
+)
+def test_pooling(
+    kind: str, ceil_mode: bool, kernel: Literal, stride: Literal, pads: Literal
+) -> None:
+    attributes: dict[str, Literal] = {
+        "kernel": kernel, "stride": stride, "pads": pads, "dilation": [1, 1], "ceil_mode": ceil_mode
+    }  # fmt: skip
+    check(kind, {"x": torch.randn(2, 5, 10, 8)}, [], attributes)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_average_pooling_counts_the_padding_or_not(counted: bool) -> None:
+    attributes: dict[str, Literal] = {
+        "kernel": [3, 3], "stride": [2, 2], "pads": [1, 1, 1, 1], "dilation": [1, 1],
+        "ceil_mode": True, "count_padding": counted,
+    }  # fmt: skip
+    reaches_over = "registry" if counted else "onednn"
+    check("braid.avg_pool", {"x": torch.randn(1, 3, 8, 8)}, [], attributes, reaches_over)
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_the_average_of_each_channel(keepdim: bool) -> None:
+    inputs = {"x": torch.randn(2, 5, 7, 6)}
+
+    check("aten.mean", inputs, [], {"dims": [2, 3], "keepdim": keepdim})
+
+
+def test_concatenation_of_channels_also_of_views() -> None:
+    channels = {"a": 3, "b": 4, "c": 1}
+    inputs = {name: torch.randn(2, count, 5, 4) for name, count in channels.items()}
+
+    check("aten.cat", inputs, [], {"dim": 1})
+    graph, _ = unit_graph("aten.cat", inputs, [], {"dim": 1})
+    wide = torch.randn(2, 16, 5, 4).contiguous(memory_format=torch.channels_last)
+    views = [wide[:, 0:3], wide[:, 3:7], wide[:, 7:8]]
+    for kernel in all_kernels(graph, {}).values():
+        result = kernel.run_on(1)(*views)
+        assert isinstance(result, Tensor)
+        assert torch.equal(result, wide[:, :8])
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4, 5), (6, 7)])
+def test_a_sum_with_its_activation(shape: tuple[int, ...]) -> None:
+    inputs = {"a": torch.randn(shape), "b": torch.randn(shape)}
+
+    check("aten.add", inputs, [], {"epilogue": [["aten.relu"]]})
+
+
+def test_what_is_not_fp32_runs_on_the_registry() -> None:
+    x, w = torch.randn(1, 4, 5, 5), torch.randn(4, 4, 3, 3)
+    graph, _ = unit_graph("aten.convolution", {"x": x, "w": w}, ["w"], convolution_attributes())
+    wide = TensorSpec("FP64", (1, 4, 5, 5))
+    graph = OpGraph(
+        "wide", {"x": wide}, graph.outputs, {"w": TensorSpec("FP64", (4, 4, 3, 3))},
+        graph.operators, {"y": wide},
+    )  # fmt: skip
+
+    assert list(all_kernels(graph, {"w": w.double()})) == ["registry"]
