@@ -38,6 +38,7 @@ class StreamPlan:
     launches: tuple[Launch, ...]
     streams: int
     barriers: tuple[int, ...] = ()
+    merges: tuple[tuple[int, ...], ...] = ()  # units that run as one kernel, launched in a row
 
     def __post_init__(self) -> None:
         if not 1 <= self.streams <= MAX_STREAMS:
@@ -47,6 +48,22 @@ class StreamPlan:
         inner = all(0 < position < len(self.launches) for position in self.barriers)
         if not inner or list(self.barriers) != sorted(set(self.barriers)):
             raise InvalidArtefact("barriers must be ascending positions inside the launch order")
+        self._check_merges()
+
+    def _check_merges(self) -> None:
+        position = {launch.unit: i for i, launch in enumerate(self.launches)}
+        merged = [unit for units in self.merges for unit in units]
+        if len(merged) != len(set(merged)) or not set(merged) <= set(position):
+            raise InvalidArtefact("a unit is merged twice, or merged and never launched")
+        for units in self.merges:
+            places = [position[unit] for unit in units]
+            in_a_row = len(units) > 1 and places == list(range(places[0], places[0] + len(units)))
+            streams = {self.launches[place].stream for place in places}
+            if not in_a_row or len(streams) > 1 or set(places[1:]) & set(self.barriers):
+                raise InvalidArtefact(
+                    f"the units {list(units)} run as one kernel: at least two, launched in a row "
+                    "on one stream, with no barrier between them"
+                )
 
     def segments(self) -> tuple[tuple[Launch, ...], ...]:
         """The launches between barriers: the stages, in order."""
@@ -71,7 +88,8 @@ def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None
         predecessors: for each unit, the units it reads from.
 
     Raises:
-        InvalidArtefact: naming the unit launched twice or never, or the edge not respected.
+        InvalidArtefact: naming the unit launched twice or never, the edge not respected, or the
+            units merged although one reads from the other.
     """
     order = [launch.unit for launch in plan.launches]
     if sorted(order) != list(range(len(predecessors))):
@@ -79,6 +97,7 @@ def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None
     finished: dict[int, int] = {}  # unit -> bit set of units finished when it has finished
     last_on: dict[int, int] = {}  # stream -> finished set of its last launch
     before_barrier, barriers = 0, set(plan.barriers)
+    together = {unit: units for units in plan.merges for unit in units}
     for position, launch in enumerate(plan.launches):
         if position in barriers:
             for done in finished.values():
@@ -89,6 +108,8 @@ def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None
                 raise InvalidArtefact(f"unit {launch.unit} waits for {other}, launched later")
             done |= finished[other]
         for needed in predecessors[launch.unit]:
+            if needed in together.get(launch.unit, ()):
+                raise InvalidArtefact(f"unit {launch.unit} reads from {needed}, merged with it")
             if not done >> needed & 1:
                 raise InvalidArtefact(
                     f"unit {launch.unit} reads from {needed} but nothing makes it wait for it"
@@ -102,6 +123,7 @@ def plan_to_json(plan: StreamPlan) -> dict[str, Any]:
         "launches": [[launch.unit, launch.stream, list(launch.waits)] for launch in plan.launches],
         "streams": plan.streams,
         "barriers": list(plan.barriers),
+        "merges": [list(units) for units in plan.merges],
     }
 
 
@@ -118,6 +140,7 @@ def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
             ),
             streams=document["streams"],
             barriers=tuple(document["barriers"]),
+            merges=tuple(tuple(units) for units in document.get("merges", ())),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArtefact(f"the stream plan is malformed: {error!r}") from error

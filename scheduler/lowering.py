@@ -59,9 +59,13 @@ def lower_stages(
             launches += [Launch(unit, number) for unit in units]
         previous_streams = len(streams)
     width = 1 + max((launch.stream for launch in launches), default=0)
-    plan = StreamPlan(tuple(launches), width, tuple(barriers))
+    plan = StreamPlan(tuple(launches), width, tuple(barriers), _merges(stages))
     verify_plan(plan, predecessors)
     return plan
+
+
+def _merges(stages: Sequence[Stage]) -> tuple[Group, ...]:
+    return tuple(stage.groups[0] for stage in stages if stage.strategy == "merge")
 
 
 def _streams(stage: Stage, length_us: Sequence[float], max_streams: int) -> list[list[int]]:
@@ -94,9 +98,14 @@ def _without_barriers(
     Of these, one that makes an input of the group saves an event; else the one that was idle for
     the shortest time, which leaves the others to those that could start earlier.
     """
+    merges = _merges(stages)
     groups = [group for stage in stages for group in _longest_first(stage, length_us)]
     if join == "unit":
-        groups = [(unit,) for group in groups for unit in group]
+        groups = [
+            part
+            for group in groups
+            for part in ([group] if group in merges else [(unit,) for unit in group])
+        ]
     stream_of: dict[int, int] = {}
     finish: dict[int, float] = {}
     free = [0.0] * max_streams
@@ -113,4 +122,4 @@ def _without_barriers(
             stream_of[unit] = number
             finish[unit] = start = start + length_us[unit]
         free[number] = start
-    return plan_with_events(stream_of, stream_of, predecessors)
+    return plan_with_events(stream_of, stream_of, predecessors, merges)

@@ -40,7 +40,10 @@ def lower_streams(
 
 
 def plan_with_events(
-    order: Iterable[int], stream_of: Mapping[int, int], predecessors: Sequence[Sequence[int]]
+    order: Iterable[int],
+    stream_of: Mapping[int, int],
+    predecessors: Sequence[Sequence[int]],
+    merges: tuple[tuple[int, ...], ...] = (),
 ) -> StreamPlan:
     """A plan in which each unit waits for as few units as its edges allow."""
     launches: list[Launch] = []
@@ -54,7 +57,8 @@ def plan_with_events(
             certain |= finished.get(other, 1 << other)  # verify_plan refuses unlaunched ones
         launches.append(Launch(unit, stream_of[unit], waits))
         finished[unit] = last_on[stream_of[unit]] = certain | 1 << unit
-    plan = StreamPlan(tuple(launches), streams=1 + max(stream_of.values(), default=0))
+    width = 1 + max(stream_of.values(), default=0)
+    plan = StreamPlan(tuple(launches), width, merges=merges)
     verify_plan(plan, predecessors)
     return plan
 

@@ -127,8 +127,8 @@ def run_steps(
                 env[slot] = tensor
         for slot in step.releases:
             env[slot] = None
-        if step.signals is not None:
-            events[step.signals].set()
+        for waited in step.signals:
+            events[waited].set()
 
 
 def _release_waiters(events: Mapping[int, threading.Event]) -> None:

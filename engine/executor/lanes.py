@@ -12,10 +12,11 @@ units launched before it, running lanes in launch order cannot deadlock.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from core.plan import Launch, StreamPlan
+from core.schedule import Strategy
 from engine.executor.program import BoundUnit, Program, last_readers
 from engine.kernels.onednn import Run
 
@@ -27,7 +28,7 @@ class Step:
     run: Run  # for the threads of the lane
     unit: BoundUnit
     waits: tuple[int, ...]  # units in other lanes of the same segment
-    signals: int | None  # this unit's index, if another lane waits for it
+    signals: tuple[int, ...]  # the unit, or its merged units, if another lane waits for them
     releases: tuple[int, ...] = ()  # slots nobody reads after this step (single-lane segments)
 
 
@@ -42,7 +43,7 @@ class Segment:
     @property
     def signals(self) -> tuple[int, ...]:
         """Units that other lanes wait for."""
-        return tuple(s.signals for lane in self.lanes for s in lane if s.signals is not None)
+        return tuple(unit for lane in self.lanes for step in lane for unit in step.signals)
 
 
 def lay_out(program: Program, plan: StreamPlan, threads: int) -> tuple[Segment, ...]:
@@ -56,24 +57,46 @@ def lay_out(program: Program, plan: StreamPlan, threads: int) -> tuple[Segment, 
     for launches in filter(None, plan.segments()):
         positions = range(start, start + len(launches))
         freed = {at: tuple(freed_at.get(at, ())) for at in positions}
-        segments.append(_segment(program, launches, threads, tuple(freed.values())))
+        merges = [units for units in plan.merges if position[units[0]] in positions]
+        part = _Part(launches, tuple(freed.values()), merges)
+        segments.append(_segment(program, part, threads))
         start += len(launches)
     return tuple(segments)
 
 
-def lay_out_stage(program: Program, groups: Sequence[Sequence[int]], threads: int) -> Segment:
+def lay_out_stage(
+    program: Program,
+    groups: Sequence[Sequence[int]],
+    threads: int,
+    strategy: Strategy = "concurrent",
+) -> Segment:
     """One stage as it runs inside a plan, group i on stream i; nothing is released."""
     launches = [Launch(unit, stream) for stream, group in enumerate(groups) for unit in group]
-    return _segment(program, launches, threads, [()] * len(launches))
+    merges = groups if strategy == "merge" else ()
+    return _segment(program, _Part(launches, [()] * len(launches), merges), threads)
 
 
-def _segment(
-    program: Program,
-    launches: Sequence[Launch],
-    threads: int,
-    freed: Sequence[tuple[int, ...]],
-) -> Segment:
-    work: dict[int, float] = {}
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Launches between two barriers, what each one frees, and which run as one kernel."""
+
+    launches: Sequence[Launch]
+    freed: Sequence[tuple[int, ...]]
+    merges: Sequence[Sequence[int]]
+
+    def kernels(self) -> Iterator[tuple[tuple[Launch, ...], tuple[int, ...]]]:
+        """The launches of each kernel, and the slots that are free after it."""
+        merged = {unit: len(units) for units in self.merges for unit in units}
+        at = 0
+        while at < len(self.launches):
+            end = at + merged.get(self.launches[at].unit, 1)
+            slots = tuple(slot for slots in self.freed[at:end] for slot in slots)
+            yield tuple(self.launches[at:end]), slots
+            at = end
+
+
+def _segment(program: Program, part: _Part, threads: int) -> Segment:
+    launches, work = part.launches, dict[int, float]()
     for launch in launches:
         cost = program.units[launch.unit].work_us
         work[launch.stream] = work.get(launch.stream, 0.0) + cost
@@ -88,21 +111,23 @@ def _segment(
     single = len(load) == 1
     crew = _divide(threads, load)
     lanes: list[list[Step]] = [[] for _ in load]
-    for launch, slots in zip(launches, freed, strict=True):
-        lane = unit_lane[launch.unit]
+    for together, slots in part.kernels():
+        lane = unit_lane[together[0].unit]
+        unit = program.unit(tuple(launch.unit for launch in together))
+        others = {wait for launch in together for wait in launch.waits}
         lanes[lane].append(
             Step(
-                run=program.units[launch.unit].kernel.run_on(crew[lane]),
-                unit=program.units[launch.unit],
-                waits=tuple(w for w in launch.waits if unit_lane.get(w, lane) != lane),
-                signals=launch.unit if launch.unit in waited else None,
+                run=unit.kernel.run_on(crew[lane]),
+                unit=unit,
+                waits=tuple(sorted(w for w in others if unit_lane.get(w, lane) != lane)),
+                signals=tuple(launch.unit for launch in together if launch.unit in waited),
                 releases=slots if single else (),
             )
         )
     return Segment(
         lanes=tuple(tuple(lane) for lane in lanes),
         threads=crew,
-        releases=() if single else tuple(slot for slots in freed for slot in slots),
+        releases=() if single else tuple(slot for slots in part.freed for slot in slots),
     )
 
 

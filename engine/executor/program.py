@@ -15,6 +15,7 @@ from core.graph import OpGraph
 from engine.executor.work import estimated_work_us
 from engine.kernels.cpu import choose, kernel_signature, variants
 from engine.kernels.kernel import Kernel, PackedWeights
+from engine.kernels.merge import bind_merged
 
 Environment = list[Tensor | None]
 
@@ -32,6 +33,15 @@ class BoundUnit:
 
 
 @dataclass(frozen=True, slots=True)
+class Binding:
+    """What kernels are chosen and made with."""
+
+    packed: PackedWeights  # shared by the plans of one model; filled as needed
+    threads: int  # of the whole device
+    choices: Mapping[str, str]  # kernel signature -> the variant measured to be fastest
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """All units of a static graph, by index, and where its values live."""
 
@@ -40,6 +50,27 @@ class Program:
     slots: Mapping[str, int]
     template: Environment = field(repr=False)  # constants filled in, everything else None
     needs_finite: bool  # some kernel may turn a NaN or infinity into a number
+    binding: Binding = field(repr=False)
+    merged: dict[tuple[int, ...], BoundUnit] = field(default_factory=dict, repr=False)
+
+    def unit(self, units: tuple[int, ...]) -> BoundUnit:
+        """One unit, or several that run as one kernel, bound when first asked for.
+
+        Raises:
+            InvalidArtefact: these units cannot be merged.
+        """
+        if len(units) == 1:
+            return self.units[units[0]]
+        if units not in self.merged:
+            how = self.binding
+            kernel = bind_merged(
+                self.graph, self.constants(), how.packed, units, (how.threads, how.choices)
+            )
+            parts = [self.units[unit] for unit in units]
+            outputs = tuple(slot for part in parts for slot in part.outputs)
+            work_us = sum(part.work_us for part in parts)
+            self.merged[units] = BoundUnit(kernel, parts[0].inputs[:1], outputs, work_us)
+        return self.merged[units]
 
     def environment(self, inputs: Mapping[str, Tensor]) -> Environment:
         """Slots for one run, with constants and inputs in place."""
@@ -104,7 +135,8 @@ def bind(
         for unit, kernel in zip(graph.operators, kernels, strict=True)
     )
     needs_finite = any(kernel.needs_finite for kernel in kernels)
-    return Program(graph, units, slots, template, needs_finite)
+    binding = Binding(packed, threads, choices)
+    return Program(graph, units, slots, template, needs_finite, binding)
 
 
 def last_readers(program: Program, positions: Sequence[int]) -> dict[int, int]:

@@ -341,6 +341,11 @@ class Primitive:
         return launch
 
 
+def onednn_version() -> str:
+    """Version of the package in use, or ``none``."""
+    return "none" if find_onednn() is None else distribution(PACKAGE).version
+
+
 @cache
 def find_onednn() -> OneDnn | None:
     """The library, if its package is installed and loads here."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import Segment, Step
 from engine.executor.program import BoundUnit, Environment
+from engine.kernels.kernel import Kernel, on_any_threads
 
 _SAMPLES = 9
 _INNER = 50  # runs of an idle stage in one sample: each takes some microseconds
@@ -60,14 +61,17 @@ def _segment(executor: CpuExecutor, groups: Sequence[int]) -> Segment:
     """Groups of idle units; group i writes slot 1 + i."""
     lanes = []
     for group, count in enumerate(groups):
-        unit = BoundUnit(_idle, (0,), (1 + group,), 1.0)
-        lanes.append(tuple(Step(unit, (), None) for _ in range(count)))
+        unit = BoundUnit(_IDLE, (0,), (1 + group,), 1.0)
+        lanes.append(tuple(Step(_idle, unit, (), ()) for _ in range(count)))
     threads = executor.threads if len(groups) == 1 else 1
     return Segment(tuple(lanes), (threads,) * len(groups))
 
 
 def _idle(x: Tensor) -> Tensor:
     return x
+
+
+_IDLE = Kernel("idle", on_any_threads(_idle))
 
 
 def _sample_us(executor: CpuExecutor, segment: Segment, env: Environment) -> float:

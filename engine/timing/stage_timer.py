@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
 
+from core.schedule import Strategy
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import Segment, lay_out_stage
 from engine.executor.program import Environment
@@ -47,6 +48,7 @@ class StageTimer:
         activations: Activations,
         groups: Sequence[Sequence[int]],
         threads: int | None = None,
+        strategy: Strategy = "concurrent",
     ) -> Generator[None, None, Timing]:
         """Latency of one stage, in microseconds.
 
@@ -54,9 +56,11 @@ class StageTimer:
             activations: of the program that the stage belongs to.
             groups: units that run in order within a group, side by side across groups.
             threads: how many the stage may use; None: all of the device.
+            strategy: ``merge`` runs the only group as one kernel.
         """
         units = tuple(unit for group in groups for unit in group)
-        segment = lay_out_stage(activations.program, groups, threads or self._executor.threads)
+        threads = threads or self._executor.threads
+        segment = lay_out_stage(activations.program, groups, threads, strategy)
         env = activations.environment(units)
         self._sample(segment, env, 1)
         first = self._sample(segment, env, 1)

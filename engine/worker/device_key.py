@@ -9,14 +9,21 @@ from pathlib import Path
 
 import torch
 
+from engine.kernels.onednn import onednn_version
+
+KERNELS_REVISION = 2
+"""Raised when our kernels or fusions change so much that old measurements mislead."""
+
 
 def cpu_device_key(threads: int) -> str:
-    """Canonical text, e.g. ``cpu:AMD EPYC:cores=2:isa=AVX512:threads=2:torch=2.13.0+cpu``."""
+    """Canonical text: ``cpu:AMD EPYC:cores=2:isa=AVX512:threads=2:torch=2.13.0+cpu:...``."""
     facts = {
         "cores": str(_cores()),
         "isa": torch.backends.cpu.get_cpu_capability(),
         "threads": str(threads),
         "torch": torch.__version__,
+        "onednn": onednn_version(),
+        "kernels": str(KERNELS_REVISION),
     }
     return ":".join(["cpu", _cpu_model(), *(f"{name}={value}" for name, value in facts.items())])
 
@@ -36,4 +43,8 @@ def _cores() -> int:
 
 def software_versions() -> dict[str, str]:
     """Versions that a schedule's provenance names."""
-    return {"torch": torch.__version__, "python": platform.python_version()}
+    return {
+        "torch": torch.__version__,
+        "onednn": onednn_version(),
+        "python": platform.python_version(),
+    }

@@ -36,6 +36,7 @@ from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out
 from engine.executor.program import Program
 from engine.executor.work import estimated_needs
+from engine.kernels.merge import merge_groups
 from engine.ops.dtypes import torch_dtype
 from engine.specialise import interpret
 from engine.timing.activations import Activations
@@ -257,13 +258,11 @@ class Worker:
             "launch_us": prices.launch_us,
             "moved_bytes": [need.moved_bytes for need in needs],
             "memory_bound": [need.memory_bound for need in needs],
-            "merge_groups": [],
+            "merge_groups": merge_groups(program.graph),
         }
 
     def measure(self, message: Message) -> Task:
         """Latency of the stage with ``groups`` and ``strategy``, on ``threads`` (None: all)."""
-        if message.get("strategy", "concurrent") != "concurrent":
-            raise InvalidRequest("this device runs concurrent stages only")
         program, static = self._program(message)
         if self._activations is None or self._activations.program is not program:
             self._activations = None  # free before the next ones are made
@@ -276,7 +275,10 @@ class Worker:
             )
             yield
         timing = yield from self._timer.measure(
-            self._activations, message["groups"], message.get("threads")
+            self._activations,
+            message["groups"],
+            message.get("threads"),
+            message.get("strategy", "concurrent"),
         )
         return {
             "latency_us": timing.latency_us,

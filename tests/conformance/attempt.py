@@ -18,6 +18,7 @@ from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out
 from engine.executor.program import bind
 from engine.importer.parse import parse_model
+from engine.kernels.kernel import PackedWeights
 from engine.onnx import lower, prepare
 from engine.ops.dtypes import spec_of
 from engine.passes import run_passes
@@ -51,7 +52,9 @@ def _attempt(case: Case, executor: CpuExecutor) -> tuple[Verdict, str]:
         inputs = dict(zip(names, map(as_tensor, arrays), strict=False))
         static = {name: inputs[name] for name in static_inputs(template)}
         specs = {name: spec_of(tensor) for name, tensor in inputs.items()}
-        program = bind(*specialise(template, weights, specs, static), {})
+        program = bind(
+            *specialise(template, weights, specs, static), PackedWeights(), executor.threads
+        )
         plan = sequential_plan(len(program.units))
         results = executor.run(program, lay_out(program, plan, executor.threads), inputs)
         wrong = _differences(list(results.values()), expected, case)

@@ -12,6 +12,7 @@ from core.tensor import TensorSpec
 from engine.executor.cpu import CpuExecutor
 from engine.executor.program import bind
 from engine.executor.work import estimated_needs
+from engine.kernels.kernel import PackedWeights
 from engine.ops.registry import operator
 from engine.timing.activations import Activations
 from engine.timing.overheads import measure_prices
@@ -54,7 +55,7 @@ def test_a_stage_can_be_timed_on_one_thread(executor: CpuExecutor) -> None:
         "g", {"x": SPEC}, {"a": "a"}, {}, (Operator("a", "test.threads", ("x",), ("a",)),),
         {"a": SPEC},
     )  # fmt: skip
-    program = bind(graph, {}, {})
+    program = bind(graph, {}, PackedWeights(), threads=2)
     activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
     timer = StageTimer(executor, TimerOptions())
     seen.clear()

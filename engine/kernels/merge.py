@@ -1,0 +1,196 @@
+"""Merging: units that read one input and do the same to it run as one kernel (IOS, section 4).
+
+    x ─┬─> conv 1x1, 64                x ─> conv 3x3, 64 + 96 ─┬─> channels  0 to 63
+       └─> conv 3x3, 96      ──>                               └─> channels 64 to 159
+
+Convolutions with kernels of different sizes merge too: the smaller ones are padded with zeros up to
+the largest. That works where the windows share their centre, which takes equal parity of the sizes
+and paddings to match. The merged result is cut into views where every reader can read a view, and
+copied apart where one cannot: then the copies belong to the price of the stage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from core.errors import InvalidArtefact
+from core.graph import Literal, Operator, OpGraph
+from core.tensor import TensorSpec
+from engine.kernels.cpu import choose, kernel_signature, variants
+from engine.kernels.direct import image_window
+from engine.kernels.kernel import Kernel, PackedWeights
+from engine.kernels.onednn import Run
+from engine.ops.registry import EPILOGUE
+
+_READ_VIEWS = frozenset(
+    {
+        *("aten.cat", "aten.permute", "aten.matmul", "aten.softmax", "aten.layer_norm"),
+        *("braid.reshape", "braid.split", "braid.slice", "braid.unsqueeze"),
+    }
+)
+"""Kinds whose kernels take a slice of channels or columns as it is."""
+
+
+def merge_groups(graph: OpGraph) -> list[list[int]]:
+    """Sets of at least two units, by index, any of which can run as one kernel."""
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for index, unit in enumerate(graph.operators):
+        key = _merge_key(unit, graph)
+        if key is not None:
+            alike[key].append(index)
+    return [units for units in alike.values() if len(units) > 1]
+
+
+def bind_merged(
+    graph: OpGraph,
+    constants: Mapping[str, Tensor],
+    packed: PackedWeights,
+    units: Sequence[int],
+    setting: tuple[int, Mapping[str, str]],
+) -> Kernel:
+    """One kernel that takes the units' common input and gives all their outputs.
+
+    Args:
+        graph: static.
+        constants: tensor of each constant.
+        packed: reordered weights of the model.
+        units: a part of one of ``merge_groups(graph)``, in the order of the outputs.
+        setting: threads of the device, and the variants chosen by kernel signature.
+
+    Raises:
+        InvalidArtefact: these units cannot be merged.
+    """
+    operators = [graph.operators[unit] for unit in units]
+    keys = {_merge_key(op, graph) for op in operators}
+    if len(keys) != 1 or None in keys:
+        names = ", ".join(repr(op.name) for op in operators)
+        raise InvalidArtefact(f"the units {names} cannot run as one kernel")
+    join = _joined_convolution if operators[0].kind == "aten.convolution" else _joined_linear
+    merged, weight, bias = join(operators, graph, constants)
+    axis = 1 if operators[0].kind == "aten.convolution" else -1
+    extents = [int(graph.spec(op.outputs[0]).shape[axis]) for op in operators]
+    weight_name, bias_name, output = *merged.inputs[1:], *merged.outputs
+    shape = list(graph.spec(operators[0].outputs[0]).shape)
+    shape[axis] = sum(extents)
+    enlarged = dataclasses.replace(
+        graph,
+        constants={
+            **graph.constants,
+            weight_name: TensorSpec("FP32", tuple(weight.shape)),
+            bias_name: TensorSpec("FP32", tuple(bias.shape)),
+        },
+        specs={**graph.specs, output: TensorSpec("FP32", tuple(shape))},
+    )
+    tensors = {weight_name: weight, bias_name: bias}
+    threads, choices = setting
+    kernel = choose(
+        variants(merged, enlarged, tensors, packed),
+        threads,
+        choices.get(kernel_signature(merged, enlarged)),
+    )
+    as_views = [_only_view_readers(op.outputs[0], graph) for op in operators]
+
+    def make(count: int) -> Run:
+        return _cut(kernel.run_on(count), tensors, axis, list(zip(extents, as_views, strict=True)))
+
+    return Kernel(f"{kernel.variant}, merged", make, kernel.needs_finite)
+
+
+def _cut(
+    run: Run, tensors: Mapping[str, Tensor], axis: int, parts: Sequence[tuple[int, bool]]
+) -> Run:
+    weight, bias = tensors.values()
+    layout = torch.channels_last if axis == 1 else torch.contiguous_format
+
+    def kernel(x: Tensor) -> tuple[Tensor, ...]:
+        result = run(x, weight, bias)
+        whole = result if isinstance(result, Tensor) else result[0]
+        found, start = [], 0
+        for extent, as_view in parts:
+            part = whole.narrow(axis, start, extent)
+            found.append(part if as_view else part.contiguous(memory_format=layout))
+            start += extent
+        return tuple(found)
+
+    return kernel
+
+
+def _only_view_readers(value: str, graph: OpGraph) -> bool:
+    readers = [op.kind for op in graph.operators if value in op.inputs]
+    return value not in graph.outputs.values() and all(kind in _READ_VIEWS for kind in readers)
+
+
+def _merge_key(unit: Operator, graph: OpGraph) -> Hashable | None:
+    """Equal for units that can be merged; None for a unit that cannot be."""
+    data, weight, *rest = (*unit.inputs, "", "")[:3]
+    fixed = all(name in graph.constants for name in (weight, *filter(None, rest)))
+    values = [name for name in (data, weight, *rest, *unit.outputs) if name]
+    if unit.kind not in ("aten.convolution", "aten.linear") or not fixed:
+        return None
+    if any(graph.spec(name).dtype != "FP32" or 0 in graph.spec(name).shape for name in values):
+        return None
+    epilogue = repr(unit.attributes.get(EPILOGUE))
+    if unit.kind == "aten.linear":
+        return ("linear", data, epilogue)
+    if len(graph.spec(data).shape) != 4 or unit.attributes.get("transposed"):
+        return None
+    stride, padding, dilation, groups = image_window(unit)
+    if groups != 1:
+        return None
+    kernel = [int(extent) for extent in graph.spec(weight).shape[2:]]
+    # Two windows share their centre if 2 * padding - dilation * (kernel - 1) is the same.
+    centre = [2 * p - d * (k - 1) for p, d, k in zip(padding, dilation, kernel, strict=True)]
+    parity = [k % 2 for k in kernel]
+    return ("convolution", data, epilogue, *map(tuple, (stride, dilation, centre, parity)))
+
+
+def _joined_convolution(
+    operators: Sequence[Operator], graph: OpGraph, constants: Mapping[str, Tensor]
+) -> tuple[Operator, Tensor, Tensor]:
+    weights = [constants[op.inputs[1]] for op in operators]
+    kernel = [max(w.shape[axis] for w in weights) for axis in (2, 3)]
+    first = operators[0]
+    stride, padding, dilation, _ = image_window(first)
+    widened = []
+    for weight in weights:
+        rows, columns = ((k - e) // 2 for k, e in zip(kernel, weight.shape[2:], strict=True))
+        widened.append(torch.nn.functional.pad(weight, (columns, columns, rows, rows)))
+    reached = [
+        p + d * (k - e) // 2
+        for p, d, k, e in zip(padding, dilation, kernel, weights[0].shape[2:], strict=True)
+    ]
+    window: dict[str, Literal] = {
+        "stride": [*stride], "dilation": [*dilation], "padding": [*reached]
+    }  # fmt: skip
+    merged = _merged(
+        operators, dataclasses.replace(first, attributes={**first.attributes, **window})
+    )
+    return merged, torch.cat(widened), _joined_bias(operators, constants)
+
+
+def _joined_linear(
+    operators: Sequence[Operator], graph: OpGraph, constants: Mapping[str, Tensor]
+) -> tuple[Operator, Tensor, Tensor]:
+    weight = torch.cat([constants[op.inputs[1]] for op in operators])
+    return _merged(operators, operators[0]), weight, _joined_bias(operators, constants)
+
+
+def _joined_bias(operators: Sequence[Operator], constants: Mapping[str, Tensor]) -> Tensor:
+    biases = []
+    for op in operators:
+        bias_name = (*op.inputs, "")[2]
+        rows = constants[op.inputs[1]].shape[0]
+        biases.append(constants[bias_name] if bias_name else torch.zeros(rows))
+    return torch.cat(biases)
+
+
+def _merged(operators: Sequence[Operator], like: Operator) -> Operator:
+    name = "+".join(op.outputs[0] for op in operators)
+    return dataclasses.replace(
+        like, name=name, inputs=(like.inputs[0], f"{name}:weight", f"{name}:bias"), outputs=(name,)
+    )
