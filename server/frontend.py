@@ -40,6 +40,7 @@ from server.jobs.workshop import Workshop
 from server.logs import configure_logging
 from server.metrics import Metrics, PlanLabels
 from server.preload import preload
+from server.registry import Registry
 from server.repository import Repository
 from server.servicers.admin import AdminServicer
 from server.servicers.health import Health
@@ -98,6 +99,7 @@ class FrontEnd:
         self.repository = Repository(
             self.store, self.runner, self.catalogue, settings.max_upload_bytes
         )
+        self.registry = Registry(self.store, self.runner, self.catalogue, self.device)
         self.regions = SharedRegions(settings.system_shared_memory, settings.max_message_bytes)
         self.grpc_port = self.http_port = 0
         self._server = self._grpc_server()
@@ -125,7 +127,7 @@ class FrontEnd:
                 self.store,
                 self.runner,
                 self.catalogue,
-                self.device,
+                self.registry,
                 self.settings.max_upload_bytes,
             ),
             server,

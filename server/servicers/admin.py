@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 
-from core.errors import InvalidUpload, ModelNotFound, ScheduleNotFound, VersionNotFound
-from core.graph import OpGraph, graph_to_json
+from core.errors import InvalidUpload
+from core.graph import graph_to_json
 from core.schedule import schedule_to_json
-from engine.importer.report import read_graph, read_report
 from protos.braid.v1 import admin_pb2 as wire
 from protos.braid.v1 import admin_pb2_grpc
 from server.catalogue import Catalogue
-from server.device import Device
 from server.jobs.runner import JobRunner
-from server.profiled import profiled_inputs
+from server.registry import Registry
 from server.servicers.wire import job_to_wire, model_to_wire, options_from_wire
 from server.status import answering
-from server.store.records import ModelState, ModelVersion, check_model_name
+from server.store.records import ModelVersion, check_model_name
 from server.store.store import Store
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -37,13 +34,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         store: Store,
         runner: JobRunner,
         catalogue: Catalogue,
-        device: Device,
+        registry: Registry,
         max_upload_bytes: int,
     ) -> None:
         self._store = store
         self._runner = runner
         self._catalogue = catalogue
-        self._device = device
+        self._registry = registry
         self._max_upload_bytes = max_upload_bytes
 
     async def RegisterModel(
@@ -106,18 +103,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def GetModel(self, request: wire.GetModelRequest, context: Context) -> wire.Model:
         """One version of one model."""
         async with answering(context):
-            return await self._describe(await self._find(request.model, request.version))
+            return await self._describe(await self._registry.find(request.model, request.version))
 
     async def DeleteModel(
         self, request: wire.DeleteModelRequest, context: Context
     ) -> wire.DeleteModelResponse:
         """Refuse new requests, finish accepted ones, then remove; completes once begun."""
         async with answering(context):
-            if request.version:
-                doomed = [await self._find(request.model, request.version)]
-            else:
-                doomed = await self._versions(request.model)
-            await asyncio.shield(self._delete(doomed))
+            await self._registry.delete(request.model, request.version)
             return wire.DeleteModelResponse()
 
     async def GetSchedule(
@@ -125,70 +118,19 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> wire.GetScheduleResponse:
         """The schedule of a model at one batch size, and the graph it refers to."""
         async with answering(context):
-            model = await self._find(request.model, request.version)
-            batch_size = request.batch_size or 1
-            if request.device not in ("", self._device.name):
-                raise ScheduleNotFound(
-                    f"there is no device {request.device!r}; devices: {self._device.name}"
-                )
-            schedules = await self._store.call(
-                self._store.schedules_of, model.sha256, self._device.device_key
+            model = await self._registry.find(request.model, request.version)
+            schedule = await self._registry.schedule(model, request.batch_size or 1, request.device)
+            graph = await self._registry.graph(model, schedule.key.batch_size)
+            return wire.GetScheduleResponse(
+                plan_id=schedule.id,
+                schedule_json=json.dumps(schedule_to_json(schedule)),
+                graph_json=json.dumps(graph_to_json(graph)),
             )
-            wanted = model.options.planner.text
-            for schedule in schedules:
-                if (schedule.key.batch_size, schedule.key.planner) == (batch_size, wanted):
-                    graph = await self._scheduled_graph(model, batch_size)
-                    return wire.GetScheduleResponse(
-                        plan_id=schedule.id,
-                        schedule_json=json.dumps(schedule_to_json(schedule)),
-                        graph_json=json.dumps(graph_to_json(graph)),
-                    )
-            made = sorted(s.key.batch_size for s in schedules if s.key.planner == wanted)
-            raise ScheduleNotFound(
-                f"model {model.name!r} version {model.version} has no schedule for batch size "
-                f"{batch_size} on {self._device.name}; batch sizes with one: "
-                f"{', '.join(map(str, made)) or 'none yet'}"
-            )
-
-    async def _versions(self, name: str) -> list[ModelVersion]:
-        models = await self._store.call(self._store.models, name)
-        if not models:
-            raise ModelNotFound(name)
-        return models
-
-    async def _find(self, name: str, version: str) -> ModelVersion:
-        models = await self._versions(name)
-        if not version:
-            return models[-1]
-        for model in models:
-            if str(model.version) == version:
-                return model
-        raise VersionNotFound(name, version, tuple(model.version for model in models))
 
     async def _describe(self, model: ModelVersion) -> wire.Model:
-        schedules = await self._store.call(
-            self._store.schedules_of, model.sha256, self._device.device_key
-        )
-        mine = [s for s in schedules if s.key.planner == model.options.planner.text]
+        schedules = await self._registry.schedules(model)
         served = self._catalogue.served_version(model.name, model.version)
-        return model_to_wire(model, served, mine)
-
-    async def _scheduled_graph(self, model: ModelVersion, batch_size: int) -> OpGraph:
-        """The units that a schedule's indices refer to."""
-        artefact = self._store.folder.artefact(model.sha256)
-        template = await asyncio.to_thread(read_graph, artefact)
-        report = await asyncio.to_thread(read_report, artefact)
-        inputs = profiled_inputs(template.inputs, report, model.options.input_shapes, batch_size)
-        await self._device.load(model.sha256, artefact)
-        return await self._device.describe(model.sha256, inputs)
-
-    async def _delete(self, doomed: list[ModelVersion]) -> None:
-        for model in doomed:
-            name, version = model.name, model.version
-            await self._store.call(self._store.set_model_state, name, version, ModelState.DRAINING)
-            await self._runner.cancel_model(name, version)
-            await self._catalogue.remove(name, version)
-            await self._store.call(self._store.delete_model, name, version)
+        return model_to_wire(model, served, schedules)
 
 
 async def _header(parts: AsyncIterator[wire.RegisterModelRequest]) -> wire.RegisterModelHeader:
