@@ -22,7 +22,8 @@ from core.errors import (
 )
 from core.schedule import Schedule
 from engine.importer.report import read_graph, read_report
-from server.batcher import Batcher
+from server.batching.batcher import Batcher
+from server.batching.policy import BatchPolicy
 from server.device import Device, Specs
 from server.metrics import Metrics, ModelMetrics
 from server.profiled import profiled_inputs

@@ -28,7 +28,8 @@ from engine.importer.limits import ImportLimits
 from engine.worker.link import LinkState
 from engine.worker.process import WorkerOptions
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
-from server.batcher import Batcher
+from server.batching.batcher import Batcher
+from server.batching.execution import DeviceExecution
 from server.catalogue import Catalogue
 from server.device import Device
 from server.drift import DriftWatch
@@ -76,8 +77,10 @@ class FrontEnd:
         self.store = Store.open(settings.store)
         self.device = Device(settings.devices[0], worker_options(settings))
         self.device.link.on_state = self._worker_changed
-        self.batcher = Batcher(self.device, settings.max_queue_requests, settings.max_queue_rows)
-        self.catalogue = Catalogue(self.device, self.batcher, self.store.folder, self.metrics)
+        self.batcher = Batcher(DeviceExecution(self.device))
+        self.catalogue = Catalogue(
+            self.device, self.batcher, self.store.folder, self.metrics, batch_policy(settings)
+        )
         self.catalogue.on_serving = self.health.model
         self.shop = Workshop(
             store=self.store,

@@ -1,12 +1,11 @@
 """Rows on their way through a batch: cut from requests, laid into a slot, cut out again.
 
-request ──split_rows──> pieces ──write_rows──> slot ──device──> slot ──outcome──> each piece's
-rows ──join──> the request's answer
+pieces ──write_rows──> slot ──device──> slot ──outcome──> each piece's rows ──join──> the
+request's answer
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import numpy as np
 
 from core.tensor import DTYPE_BYTES
 from engine.worker.layout import Field
+from server.batching.tickets import Piece
 from server.device import Executable
 from server.requests import CheckedRequest
 from server.served import ServedModel
@@ -34,22 +34,11 @@ class Outcome:
 
     outputs: Mapping[str, OutputTensor]
     queue_us: int
+    transfer_us: int  # to the device and back, beside the computing
     compute_us: int
     batch_size: int
     batch_rows: int
     plan_id: str
-
-
-@dataclass(slots=True, eq=False)
-class Piece:
-    """Some rows of one request: all of them, or as many as a batch takes."""
-
-    request: CheckedRequest
-    first_row: int
-    rows: int
-    deadline: float | None  # time.monotonic()
-    accepted_ns: int
-    result: asyncio.Future[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +50,8 @@ class BatchRun:
     batch_size: int
     rows: int
     sent_ns: int
+    ended_ns: int
     compute_us: int
-
-
-def split_rows(rows: int, largest: int) -> list[tuple[int, int]]:
-    """Cut a request into (first row, rows) pieces of at most ``largest`` rows."""
-    return [(first, min(largest, rows - first)) for first in range(0, rows, largest)]
 
 
 def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
@@ -104,7 +89,8 @@ def outcome_of(
     }
     return Outcome(
         outputs,
-        queue_us=(run.sent_ns - piece.accepted_ns) // 1000,
+        queue_us=(run.sent_ns - piece.ticket.accepted_ns) // 1000,
+        transfer_us=max(0, (run.ended_ns - run.sent_ns) // 1000 - run.compute_us),
         compute_us=run.compute_us,
         batch_size=run.batch_size,
         batch_rows=run.rows,
@@ -143,6 +129,7 @@ def join(model: ServedModel, request: CheckedRequest, parts: Sequence[Outcome]) 
             for name in request.outputs
         },
         queue_us=parts[0].queue_us,
+        transfer_us=sum(part.transfer_us for part in parts),
         compute_us=sum(part.compute_us for part in parts),
         batch_size=largest.batch_size,
         batch_rows=largest.batch_rows,

@@ -21,11 +21,16 @@ from core.graph import OpGraph
 from core.plan import StreamPlan
 from core.tensor import TensorSpec
 from engine.importer.report import Report
+from server.batching.latencies import LatencyTable
+from server.batching.policy import BatchPolicy
 from server.device import SEQUENTIAL, Device, Executable
 from server.static_values import StaticBytes, static_bytes, static_message
 
 MAX_ON_DEMAND = 32
 """Executables kept for shape classes that were not profiled."""
+
+MAX_TABLES = 64
+"""Shape classes whose latencies are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class ServedModel:
         self._example_static = static_bytes(report.static_values, graph.inputs)
         self.device = device
         self.batch_sizes: tuple[int, ...] = (1,)
+        self.policy = BatchPolicy()
+        self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
         self._on_demand: OrderedDict[tuple[ShapeClass, int], asyncio.Task[Executable]]
         self._on_demand = OrderedDict()
@@ -62,18 +69,20 @@ class ServedModel:
         self._retired: set[Executable] = set()  # replaced, but still in use
         self._releasing: asyncio.Task[None] | None = None
 
-    @property
-    def largest_batch(self) -> int:
-        """Rows of the largest batch."""
-        return self.batch_sizes[-1]
-
-    def batch_size_for(self, rows: int) -> int:
-        """The smallest batch size that holds ``rows``, or the largest there is."""
-        return next((size for size in self.batch_sizes if size >= rows), self.largest_batch)
-
     def offer_batch_sizes(self, sizes: Sequence[int]) -> None:
         """Batch sizes to form from now on."""
         self.batch_sizes = tuple(sorted(set(sizes))) if self.batched else (1,)
+        self._latencies.clear()
+
+    def latencies(self, shape_class: ShapeClass) -> LatencyTable:
+        """What batches of one class take, by size."""
+        table = self._latencies.get(shape_class)
+        if table is None:
+            table = self._latencies[shape_class] = LatencyTable(self.batch_sizes)
+            if len(self._latencies) > MAX_TABLES:
+                self._latencies.popitem(last=False)
+        self._latencies.move_to_end(shape_class)
+        return table
 
     def profiled_class(self, inputs: Mapping[str, TensorSpec]) -> ShapeClass:
         """The class of the inputs that jobs measure with, at any batch size."""

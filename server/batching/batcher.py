@@ -1,0 +1,325 @@
+"""Decides what a device runs next; every request ends exactly once.
+
+    submit ──admitted?──> queue of the model ──> batch (one shape class, in order) ──> Execution
+                                                                                          │
+    caller <── its rows ──────────────────────────────────────────────────────────────────┘
+
+While the device is busy, what arrives collects: the next batch is sent just before the present
+one ends, or as soon as a largest batch is full. With the device idle, the batch size is the one
+that ends the waiting soonest (``completion``), and a model waits for more rows only while that is
+expected to pay, at most as long as its policy says and as every deadline in the batch allows.
+
+Models that have work share the device's time by their policies' shares: the one that used the
+least goes first. Inside a model the priority decides, then the order of arrival.
+
+A request leaves at once when its caller goes away or its deadline passes. If a batch fails and
+carried several requests, each is run again alone, so that a bad one harms no neighbour.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic, perf_counter_ns
+from typing import Protocol
+
+from core.errors import QueueFull, Unavailable
+from server.batching.execution import Ran
+from server.batching.queues import BatchObserver, Lane, ModelQueue
+from server.batching.tickets import Piece, Ticket
+from server.requests import CheckedRequest
+from server.rows import Outcome, join
+from server.served import ServedModel
+
+IN_FLIGHT = 2
+"""Batches sent to a device at once: one runs, the next is already there."""
+
+HANDOVER_S, LONGEST_HANDOVER_S = 0.001, 0.01
+"""What a batch costs beside the computing: a first guess, and the most that is believed."""
+
+SHORTEST_RETRY_S, LONGEST_RETRY_S = 0.001, 30.0
+
+
+class Handle(Protocol):
+    """Something that will happen, unless it is cancelled."""
+
+    def cancel(self) -> None:
+        """Let it not happen."""
+
+
+class Clock(Protocol):
+    """The time, in seconds from an arbitrary moment, and an alarm."""
+
+    def now(self) -> float:
+        """The time; deadlines are told by it."""
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
+        """Call back at ``when``, or soon if that is past."""
+
+
+class MonotonicClock:
+    """``time.monotonic`` and the running event loop."""
+
+    def now(self) -> float:
+        """The time."""
+        return monotonic()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
+        """Call back at ``when``."""
+        return asyncio.get_running_loop().call_later(max(0.0, when - monotonic()), callback)
+
+
+class Execution(Protocol):
+    """What runs batches; see ``server.batching.execution``."""
+
+    async def run(self, model: ServedModel, pieces: Sequence[Piece], size: int) -> Ran:
+        """Run pieces of one shape class as a batch of ``size`` rows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Some pieces on their way to the device."""
+
+    queue: ModelQueue
+    lane: Lane
+    pieces: Sequence[Piece]
+    size: int
+    expected_s: float
+    was_idle: bool  # the device had nothing else to do
+
+
+class Batcher:
+    """The queues of one device. Belongs to the event loop."""
+
+    def __init__(self, execution: Execution, clock: Clock | None = None) -> None:
+        self._execution = execution
+        self._clock: Clock = clock or MonotonicClock()
+        self._queues: dict[ServedModel, ModelQueue] = {}
+        self._in_flight: dict[asyncio.Task[None], _Batch] = {}
+        self._free_at = 0.0  # when the device will have done what was sent to it
+        self._used_s = 0.0  # of the queue that went last: where a queue that wakes up begins
+        self._handover_s = HANDOVER_S
+        self._alarm: Handle | None = None
+        self._progress = asyncio.Event()  # set, and replaced, whenever something ended
+
+    async def submit(
+        self,
+        model: ServedModel,
+        request: CheckedRequest,
+        observer: BatchObserver,
+        deadline: float | None = None,
+    ) -> Outcome:
+        """Run one request; cancelling the caller takes it out of the queue.
+
+        Args:
+            model: what to run.
+            request: checked against that model.
+            observer: of the model's queue.
+            deadline: by the clock; nobody wants the result after it.
+
+        Raises:
+            QueueFull: too much waits already for this model, or for the deadline to be met.
+            DeadlineExceeded: the deadline passed.
+            WorkerRestarting: the worker died, or is not up again yet.
+        """
+        queue = self._queues.get(model)
+        if queue is None:
+            queue = self._queues[model] = ModelQueue(model, observer)
+        now = self._clock.now()
+        queue.arrivals.arrived(now, request.rows)
+        self._admit(queue, request, deadline, now)
+        result: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        ticket = Ticket(request, deadline, now, perf_counter_ns(), result)
+        if queue.is_empty:
+            queue.used_s = max(queue.used_s, self._used_s)
+        queue.add(ticket)
+        alarm = None if deadline is None else self._clock.call_at(deadline, ticket.expire)
+        try:
+            self._pump()
+            if not queue.is_empty:
+                queue.tell()
+            return await result
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+            if not result.cancel() and not result.cancelled():
+                result.exception()  # seen
+            if queue.discard(ticket):
+                queue.tell()
+                self._has_progressed()
+
+    async def drain(self, model: ServedModel | None = None) -> None:
+        """Wait until nothing is queued or running (for ``model``)."""
+        while any(
+            not queue.is_empty or any(batch.queue is queue for batch in self._in_flight.values())
+            for at, queue in self._queues.items()
+            if model in (None, at)
+        ):
+            await self._progress.wait()
+
+    def forget(self, model: ServedModel) -> None:
+        """Drop the (empty) queue of a model that is gone."""
+        self._queues.pop(model, None)
+
+    # -- admitting ----------------------------------------------------------------------------
+
+    def _admit(
+        self, queue: ModelQueue, request: CheckedRequest, deadline: float | None, now: float
+    ) -> None:
+        """Refuse what would not fit, or what could only be late. Alone, everything may try."""
+        if queue.is_empty:
+            return
+        policy = queue.model.policy
+        lane = queue.lane(request.shape_class)
+        over = queue.rows + request.rows - policy.max_rows
+        if queue.requests >= policy.max_requests or over > 0:
+            raise QueueFull(
+                f"{queue.requests} requests with {queue.rows} rows wait for this model already; "
+                "send fewer at once or try again",
+                self._retry_after_s(lane, max(1, over), now),
+            )
+        if deadline is None:
+            return
+        before = lane.rows_before(request.priority)
+        wait_s = self._clearing_s(queue, lane, before + request.rows, now)
+        if now + wait_s > deadline:
+            raise QueueFull(
+                f"{before} rows wait before this request, which takes {wait_s:.3f} s; its "
+                f"deadline is in {deadline - now:.3f} s: allow more time or send fewer at once",
+                self._retry_after_s(lane, before, now),
+            )
+
+    def _clearing_s(self, queue: ModelQueue, lane: Lane, rows: int, now: float) -> float:
+        """Expected time until ``rows`` rows of a lane are done, other models taking their part."""
+        busy = [each for each in self._queues.values() if each is queue or not each.is_empty]
+        part = queue.model.policy.share / sum(each.model.policy.share for each in busy)
+        return max(0.0, self._free_at - now) + lane.table.clearing_s(rows) / part
+
+    def _retry_after_s(self, lane: Lane, rows: int, now: float) -> float:
+        """When ``rows`` of the rows that wait now will be gone."""
+        seconds = max(0.0, self._free_at - now) + lane.table.clearing_s(rows)
+        return min(max(SHORTEST_RETRY_S, seconds), LONGEST_RETRY_S)
+
+    # -- forming batches ----------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Send what is to be sent now, and set the alarm for what may be sent later."""
+        wake_at = self._clock.now()
+        while len(self._in_flight) < IN_FLIGHT and wake_at <= self._clock.now():
+            wake_at = self._send_next(self._clock.now())
+        self._wake(wake_at if len(self._in_flight) < IN_FLIGHT else inf)
+
+    def _send_next(self, now: float) -> float:
+        """Send the next batch if one should go now; returns when to look again."""
+        waiting = [queue for queue in self._queues.values() if not queue.is_empty]
+        waiting.sort(key=lambda queue: queue.used_s)
+        wake_at = inf
+        for queue in waiting:
+            send_at = self._send_at(queue, now)
+            if send_at <= now:
+                self._send(queue, now)
+                return now
+            wake_at = min(wake_at, send_at)
+            if self._in_flight:
+                break  # it is next, and waits for the device only: nobody goes before it
+        return wake_at
+
+    def _send_at(self, queue: ModelQueue, now: float) -> float:
+        """When the next batch of a queue should go, as far as is known now."""
+        lane = queue.next_lane()
+        if lane.rows >= lane.table.sizes[-1]:
+            return now
+        busy_until = self._free_at - 2 * self._handover_s
+        if self._in_flight and busy_until > now:
+            return busy_until
+        ticket = lane.first
+        assert ticket is not None
+        size = lane.table.size_for(lane.rows)
+        latest = ticket.accepted_at + queue.model.policy.max_wait_s
+        if ticket.deadline is not None:
+            latest = min(latest, ticket.deadline - lane.table.seconds(size) - self._handover_s)
+        gap_s = queue.arrivals.gap_s(now)
+        if not lane.plan.waiting_pays(lane.rows, gap_s, latest - now):
+            return now
+        assert gap_s is not None
+        return min(latest, now + 2 * gap_s)
+
+    def _send(self, queue: ModelQueue, now: float) -> None:
+        lane = queue.next_lane()
+        wanted = lane.plan.best_size(lane.rows, queue.arrivals.gap_s(now))
+        room = max(wanted, lane.table.size_for(queue.first_piece_rows(lane)))
+        pieces = queue.take(lane, room, now)
+        queue.tell()
+        if not pieces:
+            return
+        size = lane.table.size_for(sum(piece.rows for piece in pieces))
+        self._used_s = max(self._used_s, queue.used_s)
+        expected_s = lane.table.seconds(size)
+        batch = _Batch(queue, lane, pieces, size, expected_s, was_idle=not self._in_flight)
+        self._free_at = max(now, self._free_at) + expected_s
+        queue.used_s += expected_s / queue.model.policy.share
+        task = asyncio.create_task(self._run(batch))
+        self._in_flight[task] = batch
+        task.add_done_callback(self._ended)
+
+    def _wake(self, when: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None if when == inf else self._clock.call_at(when, self._pump)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._in_flight[task]
+        left_s = sum(each.expected_s for each in self._in_flight.values())
+        self._free_at = self._clock.now() + left_s
+        self._has_progressed()
+        self._pump()
+
+    def _has_progressed(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+    # -- running batches ----------------------------------------------------------------------
+
+    async def _run(self, batch: _Batch) -> None:
+        """Run one batch and end all its pieces."""
+        began = self._clock.now()
+        try:
+            ran = await self._execution.run(batch.queue.model, batch.pieces, batch.size)
+        except Exception as error:
+            if len(batch.pieces) > 1 and not isinstance(error, Unavailable):
+                await self._run_each_alone(batch)
+                return
+            for piece in batch.pieces:
+                piece.ticket.fail(error)
+            return
+        for piece, outcome in ran.outcomes:
+            self._deliver(batch.queue.model, piece, outcome)
+        if ran.rows:
+            batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
+            self._learn(batch, ran.compute_us / 1e6, self._clock.now() - began)
+
+    async def _run_each_alone(self, batch: _Batch) -> None:
+        """One of them is bad: the others get their answers."""
+        for piece in batch.pieces:
+            if not piece.ticket.has_ended:
+                size = batch.lane.table.size_for(piece.rows)
+                await self._run(replace(batch, pieces=[piece], size=size))
+
+    def _deliver(self, model: ServedModel, piece: Piece, outcome: Outcome) -> None:
+        """Give a piece's rows to its request, and the answer to the caller once it is whole."""
+        ticket = piece.ticket
+        if ticket.has_ended:
+            return
+        if parts := ticket.deliver(piece, outcome):
+            whole = parts[0] if len(parts) == 1 else join(model, ticket.request, parts)
+            ticket.result.set_result(whole)
+
+    def _learn(self, batch: _Batch, compute_s: float, spent_s: float) -> None:
+        """Correct what was believed of the device when the batch was sent."""
+        batch.lane.table.observe(batch.size, max(1e-6, compute_s))
+        batch.queue.used_s += (compute_s - batch.expected_s) / batch.queue.model.policy.share
+        if batch.was_idle:
+            handover_s = min(max(0.0, spent_s - compute_s), LONGEST_HANDOVER_S)
+            self._handover_s += 0.1 * (handover_s - self._handover_s)

@@ -1,0 +1,102 @@
+"""What each batch size of a model takes, and how fast its rows arrive: measured, never set.
+
+A latency starts as the schedule's, and follows what batches really take. A size that was neither
+scheduled nor seen is believed to be as cheap as the known ones allow, so that it is tried.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+UNKNOWN_S = 0.005
+"""Latency of every size while nothing at all is known."""
+
+SMOOTHING = 0.1
+OUTLIER = 4.0  # one observation moves the belief by no more than if it were this many times it
+NOTICED = 0.05  # relative change after which decisions are made anew
+
+
+class LatencyTable:
+    """Expected seconds of a batch, by batch size."""
+
+    def __init__(self, sizes: Sequence[int], scheduled_s: Mapping[int, float] | None = None) -> None:
+        self.sizes = tuple(sorted(sizes))
+        self.revision = 0  # of the latencies, as far as decisions can tell
+        self._known: dict[int, float] = {}
+        self._told: dict[int, float] = {}  # as of ``revision``
+        for size, seconds in (scheduled_s or {}).items():
+            self.expect(size, seconds)
+
+    def expect(self, size: int, seconds: float) -> None:
+        """Believe this from now on: a schedule was made, or another plan serves."""
+        assert seconds > 0
+        self._known[size] = seconds
+        self._notice(size)
+
+    def observe(self, size: int, seconds: float) -> None:
+        """A batch of this size took this long."""
+        old = self._known.get(size)
+        if old is None:
+            self._known[size] = seconds
+        else:
+            self._known[size] = old + SMOOTHING * (min(seconds, OUTLIER * old) - old)
+        self._notice(size)
+
+    def seconds(self, size: int) -> float:
+        """Expected latency of a batch of ``size`` rows."""
+        if (known := self._known.get(size)) is not None:
+            return known
+        smaller = [self._known[each] for each in self._known if each < size]
+        if smaller:  # optimistic: no dearer than what is known
+            return max(smaller)
+        larger = min((each for each in self._known if each > size), default=None)
+        if larger is None:
+            return UNKNOWN_S
+        return self._known[larger] * size / larger
+
+    def size_for(self, rows: int) -> int:
+        """The cheapest batch size that holds ``rows``, or the largest there is."""
+        holding = [size for size in self.sizes if size >= rows]
+        return min(holding, key=self.seconds, default=self.sizes[-1])
+
+    @property
+    def seconds_per_row(self) -> float:
+        """At the size that brings the most rows a second."""
+        return min(self.seconds(size) / size for size in self.sizes)
+
+    def clearing_s(self, rows: int) -> float:
+        """Time to run ``rows`` waiting rows, one batch after the other."""
+        if rows <= 0:
+            return 0.0
+        best = min(self.sizes, key=lambda size: self.seconds(size) / size)
+        full, rest = divmod(rows, best)
+        return full * self.seconds(best) + (self.seconds(self.size_for(rest)) if rest else 0.0)
+
+    def _notice(self, size: int) -> None:
+        told = self._told.get(size)
+        if told is None or abs(self._known[size] - told) > NOTICED * told:
+            self._told[size] = self._known[size]
+            self.revision += 1
+
+
+class ArrivalRate:
+    """How far apart rows arrive, smoothed. A long silence counts as a gap, too."""
+
+    def __init__(self) -> None:
+        self._gap_s: float | None = None
+        self._last: float | None = None
+
+    def arrived(self, now: float, rows: int) -> None:
+        """``rows`` rows came at ``now``."""
+        if self._last is not None:
+            gap = (now - self._last) / rows
+            self._gap_s = gap if self._gap_s is None else self._gap_s + SMOOTHING * (
+                gap - self._gap_s
+            )
+        self._last = now
+
+    def gap_s(self, now: float) -> float | None:
+        """Expected time to the next row; None while nothing is known."""
+        if self._gap_s is None or self._last is None:
+            return None
+        return max(self._gap_s, (now - self._last) / 2)
