@@ -63,12 +63,18 @@ class Catalogue:
     """Names, versions and what serves them. Belongs to the event loop."""
 
     def __init__(
-        self, device: Device, batcher: Batcher, folder: StoreFolder, metrics: Metrics
+        self,
+        device: Device,
+        batcher: Batcher,
+        folder: StoreFolder,
+        metrics: Metrics,
+        policy: BatchPolicy,
     ) -> None:
         self._device = device
         self._batcher = batcher
         self._folder = folder
         self._metrics = metrics
+        self._policy = policy
         self._names: dict[str, _Name] = {}
         self._is_refusing = False
         self.on_serving: OnServing = lambda name, serving: None
@@ -133,10 +139,12 @@ class Catalogue:
         graph = await asyncio.to_thread(read_graph, artefact)
         report = await asyncio.to_thread(read_report, artefact)
         served = ServedModel(model.name, model.version, graph, report, self._device)
+        served.policy = self._policy
         served.offer_batch_sizes(model.options.batch_sizes)
         inputs = profiled_inputs(graph.inputs, report, model.options.input_shapes, 1)
+        served.profiled = served.profiled_class(inputs)
         for batch_size in served.batch_sizes:
-            await served.use_plan(served.profiled_class(inputs), batch_size)
+            await served.use_plan(served.profiled, batch_size)
         known.served[model.version] = served
         self.on_serving(model.name, True)
 
@@ -156,6 +164,14 @@ class Catalogue:
         await served.use_plan(
             served.profiled_class(inputs), schedule.key.batch_size, schedule.plan, schedule.id
         )
+
+    def expect(self, name: str, version: int, schedule: Schedule) -> None:
+        """Form batches by what a schedule says that its batch size takes."""
+        served = self.served_version(name, version)
+        seen = schedule.provenance
+        latency_us = seen.measured_us if seen.promoted else seen.sequential_us
+        if served is not None and served.profiled is not None and latency_us:
+            served.latencies(served.profiled).expect(schedule.key.batch_size, latency_us / 1e6)
 
     async def remove(self, name: str, version: int) -> None:
         """Stop taking requests, finish the accepted ones, then forget the version."""

@@ -22,6 +22,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from core.errors import BraidError, StartupError, WorkerFault
+from core.schedule import Schedule
 from engine.allocator import keep_freed_memory
 from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
@@ -30,6 +31,7 @@ from engine.worker.process import WorkerOptions
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 from server.batching.batcher import Batcher
 from server.batching.execution import DeviceExecution
+from server.batching.policy import BatchPolicy
 from server.catalogue import Catalogue
 from server.device import Device
 from server.drift import DriftWatch
@@ -93,7 +95,7 @@ class FrontEnd:
         )
         self.runner = JobRunner(self.shop)
         self.drift = DriftWatch(self.metrics, settings.drift_ratio, settings.drift_seconds)
-        self.metrics.on_schedule = self.drift.expect
+        self.metrics.on_schedule = self._scheduled
         self.device.on_ran = self.drift.ran
         self.drift.on_drift = self._plan_drifted
         self._background: set[asyncio.Task[None]] = set()
@@ -252,6 +254,11 @@ class FrontEnd:
         else:
             self.metrics.profiled_again(plan.device)
 
+    def _scheduled(self, plan: PlanLabels, schedule: Schedule) -> None:
+        """What a schedule promises is what the batcher and the drift watch go by."""
+        self.drift.expect(plan, schedule)
+        self.catalogue.expect(plan.model, int(plan.version), schedule)
+
     def _worker_changed(self, state: LinkState) -> None:
         """Health follows the worker: without it, nothing can be answered."""
         if state is LinkState.DOWN:
@@ -270,6 +277,15 @@ def worker_options(settings: Settings) -> WorkerOptions:
         timing_repeats=settings.timing_repeats,
         pin_threads=settings.pin_threads,
         keep_spare=settings.spare_worker,
+    )
+
+
+def batch_policy(settings: Settings) -> BatchPolicy:
+    """How models are batched that were told nothing else."""
+    return BatchPolicy(
+        max_wait_s=settings.max_batch_wait_ms / 1000,
+        max_requests=settings.max_queue_requests,
+        max_rows=settings.max_queue_rows,
     )
 
 

@@ -61,6 +61,7 @@ class ServedModel:
         self.device = device
         self.batch_sizes: tuple[int, ...] = (1,)
         self.policy = BatchPolicy()
+        self.profiled: ShapeClass | None = None  # what its schedules were made for
         self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
         self._on_demand: OrderedDict[tuple[ShapeClass, int], asyncio.Task[Executable]]

@@ -58,6 +58,9 @@ class Settings(BaseSettings):
     max_queue_requests: int = Field(default=1024, ge=1)
     max_queue_rows: int = Field(default=4096, ge=1)
 
+    # Longest wait for more rows while the device is idle; taken only where it is expected to pay.
+    max_batch_wait_ms: float = Field(default=5.0, ge=0, le=10_000, allow_inf_nan=False)
+
     # Memory that tensors cross into a device worker through, per device.
     shared_memory_bytes: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
 

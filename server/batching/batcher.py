@@ -25,7 +25,7 @@ from math import inf
 from time import monotonic, perf_counter_ns
 from typing import Protocol
 
-from core.errors import QueueFull, Unavailable
+from core.errors import DeadlineExceeded, QueueFull, Unavailable
 from server.batching.execution import Ran
 from server.batching.queues import BatchObserver, Lane, ModelQueue
 from server.batching.tickets import Piece, Ticket
@@ -38,6 +38,9 @@ IN_FLIGHT = 2
 
 HANDOVER_S, LONGEST_HANDOVER_S = 0.001, 0.01
 """What a batch costs beside the computing: a first guess, and the most that is believed."""
+
+CROWD = 8
+"""Waiting requests from which on the latency table is trusted to say who will be late."""
 
 SHORTEST_RETRY_S, LONGEST_RETRY_S = 0.001, 30.0
 
@@ -55,7 +58,7 @@ class Clock(Protocol):
     def now(self) -> float:
         """The time; deadlines are told by it."""
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
+    def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
         """Call back at ``when``, or soon if that is past."""
 
 
@@ -66,7 +69,7 @@ class MonotonicClock:
         """The time."""
         return monotonic()
 
-    def call_at(self, when: float, callback: Callable[[], None]) -> Handle:
+    def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
         """Call back at ``when``."""
         return asyncio.get_running_loop().call_later(max(0.0, when - monotonic()), callback)
 
@@ -168,7 +171,9 @@ class Batcher:
     def _admit(
         self, queue: ModelQueue, request: CheckedRequest, deadline: float | None, now: float
     ) -> None:
-        """Refuse what would not fit, or what could only be late. Alone, everything may try."""
+        """Refuse what would not fit, or in a crowd what could only be late."""
+        if deadline is not None and deadline <= now:
+            raise DeadlineExceeded("the deadline had passed when the request came")
         if queue.is_empty:
             return
         policy = queue.model.policy
@@ -180,7 +185,7 @@ class Batcher:
                 "send fewer at once or try again",
                 self._retry_after_s(lane, max(1, over), now),
             )
-        if deadline is None:
+        if deadline is None or queue.requests < CROWD:
             return
         before = lane.rows_before(request.priority)
         wait_s = self._clearing_s(queue, lane, before + request.rows, now)

@@ -6,26 +6,25 @@ scheduled nor seen is believed to be as cheap as the known ones allow, so that i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 UNKNOWN_S = 0.005
 """Latency of every size while nothing at all is known."""
 
 SMOOTHING = 0.1
 OUTLIER = 4.0  # one observation moves the belief by no more than if it were this many times it
+SHORTEST_GAP_S = 1e-4
 NOTICED = 0.05  # relative change after which decisions are made anew
 
 
 class LatencyTable:
     """Expected seconds of a batch, by batch size."""
 
-    def __init__(self, sizes: Sequence[int], scheduled_s: Mapping[int, float] | None = None) -> None:
+    def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sorted(sizes))
         self.revision = 0  # of the latencies, as far as decisions can tell
         self._known: dict[int, float] = {}
         self._told: dict[int, float] = {}  # as of ``revision``
-        for size, seconds in (scheduled_s or {}).items():
-            self.expect(size, seconds)
 
     def expect(self, size: int, seconds: float) -> None:
         """Believe this from now on: a schedule was made, or another plan serves."""
@@ -90,9 +89,9 @@ class ArrivalRate:
         """``rows`` rows came at ``now``."""
         if self._last is not None:
             gap = (now - self._last) / rows
-            self._gap_s = gap if self._gap_s is None else self._gap_s + SMOOTHING * (
-                gap - self._gap_s
-            )
+            old = gap if self._gap_s is None else self._gap_s
+            # Callers that wait for answers come in bursts: one pause says little about them.
+            self._gap_s = old + SMOOTHING * (min(gap, max(OUTLIER * old, SHORTEST_GAP_S)) - old)
         self._last = now
 
     def gap_s(self, now: float) -> float | None:

@@ -1,0 +1,198 @@
+"""A clock, a device and a model for tests of the batcher: no time passes but by ``advance``."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from core.errors import BraidError
+from core.tensor import TensorSpec
+from server.batching.batcher import Batcher
+from server.batching.execution import Ran
+from server.batching.latencies import LatencyTable
+from server.batching.policy import BatchPolicy
+from server.batching.tickets import Piece
+from server.requests import DEFAULT_PRIORITY, CheckedRequest
+from server.rows import Outcome, OutputTensor
+from server.served import ShapeClass
+
+ROW = ShapeClass((("x", TensorSpec("INT32", (1, 1))),))
+
+
+@dataclass(order=True, slots=True)
+class Alarm:
+    when: float
+    number: int
+    callback: Callable[[], object] = field(compare=False)
+    cancelled: bool = field(default=False, compare=False)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakeClock:
+    """Alarms ring in order while time is advanced; in between, tasks run as far as they can."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._alarms: list[Alarm] = []
+        self._numbers = count()
+
+    def now(self) -> float:
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[[], object]) -> Alarm:
+        alarm = Alarm(when, next(self._numbers), callback)
+        heapq.heappush(self._alarms, alarm)
+        return alarm
+
+    async def sleep(self, seconds: float) -> None:
+        woken = asyncio.Event()
+        self.call_at(self._now + seconds, woken.set)
+        await woken.wait()
+
+    async def advance(self, seconds: float) -> None:
+        end = self._now + seconds
+        await settle()
+        while self._alarms and self._alarms[0].when <= end:
+            alarm = heapq.heappop(self._alarms)
+            if not alarm.cancelled:
+                self._now = max(self._now, alarm.when)
+                alarm.callback()
+                await settle()
+        self._now = end
+
+
+async def settle() -> None:
+    """Let everything run that can run now."""
+    for _ in range(12):
+        await asyncio.sleep(0)
+
+
+class FakeModel:
+    """As much of a ServedModel as the batcher looks at."""
+
+    def __init__(self, latencies_s: Mapping[int, float], policy: BatchPolicy | None = None) -> None:
+        self.batched = True
+        self.batch_sizes = tuple(sorted(latencies_s))
+        self.policy = policy or BatchPolicy()
+        self.output_axes = {"y": 0}
+        self.latencies_s = latencies_s
+        self._table = LatencyTable(self.batch_sizes)
+        for size, seconds in latencies_s.items():
+            self._table.expect(size, seconds)
+
+    def latencies(self, shape_class: ShapeClass) -> LatencyTable:
+        return self._table
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch as the device saw it."""
+
+    model: FakeModel
+    began: float
+    size: int
+    rows: tuple[int, ...]
+
+
+class FakeExecution:
+    """One batch after the other; each takes what the model says; answers the rows it was given."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self.batches: list[Batch] = []
+        self.is_bad: Callable[[int], bool] = lambda row: False
+
+    async def run(self, model: Any, pieces: Sequence[Piece], size: int) -> Ran:
+        async with self._turn:
+            pieces = [piece for piece in pieces if not piece.ticket.has_ended]
+            given = [_rows(piece) for piece in pieces]
+            rows = tuple(row for each in given for row in each)
+            if not rows:
+                return Ran((), size, 0, 0)
+            assert len(rows) <= size
+            assert size in model.batch_sizes
+            assert not any(piece.ticket.is_late(self._clock.now()) for piece in pieces)
+            self.batches.append(Batch(model, self._clock.now(), size, rows))
+            seconds = model.latencies_s[size]
+            await self._clock.sleep(seconds)
+            if any(map(self.is_bad, rows)):
+                raise BraidError("a row is bad")
+            compute_us = round(seconds * 1e6)
+            outcomes = [
+                (piece, _answer(each, size, len(rows), compute_us))
+                for piece, each in zip(pieces, given, strict=True)
+            ]
+            return Ran(outcomes, size, len(rows), compute_us)
+
+
+def _rows(piece: Piece) -> list[int]:
+    content = memoryview(bytes(piece.request.inputs["x"])).cast("i").tolist()
+    return content[piece.first_row : piece.first_row + piece.rows]
+
+
+def _answer(rows: Sequence[int], size: int, batch_rows: int, compute_us: int) -> Outcome:
+    data = b"".join(row.to_bytes(4, "little") for row in rows)
+    tensor = OutputTensor("INT32", (len(rows), 1), data)
+    return Outcome({"y": tensor}, 0, 0, compute_us, size, batch_rows, "fake")
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.waiting = (0, 0)
+
+    def queue_is(self, requests: int, rows: int) -> None:
+        self.waiting = (requests, rows)
+
+    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
+        assert 0 < rows <= batch_size
+
+
+class Bench:
+    """A batcher with its fakes. Requests are made of rows that are numbered."""
+
+    def __init__(self, latencies_s: Mapping[int, float], policy: BatchPolicy | None = None) -> None:
+        self.clock = FakeClock()
+        self.device = FakeExecution(self.clock)
+        self.model = FakeModel(latencies_s, policy)
+        self.batcher = Batcher(self.device, self.clock)
+        self.watcher = Watcher()
+        self._next_row = 0
+
+    def send(
+        self,
+        rows: int = 1,
+        *,
+        priority: int = DEFAULT_PRIORITY,
+        within: float | None = None,
+        model: FakeModel | None = None,
+    ) -> asyncio.Task[list[int]]:
+        """Submit a request; the task brings the rows of its answer."""
+        numbers = range(self._next_row, self._next_row + rows)
+        self._next_row += rows
+        content = b"".join(row.to_bytes(4, "little") for row in numbers)
+        request = CheckedRequest(ROW, rows, {"x": content}, ("y",), priority)
+        deadline = None if within is None else self.clock.now() + within
+        return asyncio.create_task(self._submit(request, deadline, model or self.model))
+
+    async def _submit(
+        self, request: CheckedRequest, deadline: float | None, model: Any
+    ) -> list[int]:
+        outcome = await self.batcher.submit(model, request, self.watcher, deadline)
+        return memoryview(outcome.outputs["y"].data).cast("i").tolist()
+
+    @property
+    def sizes(self) -> list[int]:
+        """Batch sizes that ran, in order."""
+        return [batch.size for batch in self.device.batches]
+
+    @property
+    def rows(self) -> list[tuple[int, ...]]:
+        """Rows of each batch."""
+        return [batch.rows for batch in self.device.batches]
