@@ -36,7 +36,7 @@ def config_of(model: ServedModel) -> Any:
         name=model.name,
         platform=PLATFORM,
         backend=BACKEND,
-        max_batch_size=model.largest_batch if batched else 0,
+        max_batch_size=model.batch_sizes[-1] if batched else 0,
         input=[
             config.ModelInput(name=name, data_type=_type(spec), dims=_dims(spec, batched))
             for name, spec in model.inputs.items()
