@@ -1,9 +1,10 @@
-"""Write benchmark networks as ONNX files.
+"""Write benchmark networks as ONNX or ``.pt2`` files.
 
-    python -m benchmarks.networks.export squeezenet inception_v3 --out DIR
+    python -m benchmarks.networks.export squeezenet inception_v3 --out DIR [--format pt2]
 
-Uses torch's TorchScript exporter: it needs no further package and writes one node per layer. Batch
-norms are kept, so that the file is the network as written. The same seed gives the same bytes.
+For ONNX, uses torch's TorchScript exporter: it needs no further package and writes one node per
+layer. Batch norms are kept, so that the file is the network as written. The same seed gives the
+same bytes.
 """
 
 from __future__ import annotations
@@ -69,6 +70,27 @@ def export_onnx(name: str, path: Path, *, seed: int = 0) -> Path:
     return path
 
 
+def export_pt2(name: str, path: Path, *, seed: int = 0) -> Path:
+    """Write network ``name`` as torch.export saves it, dimension 0 of every input open.
+
+    Raises:
+        KeyError: no network has this name; the message lists those there are.
+    """
+    if name not in NETWORKS:
+        raise KeyError(f"no network named {name!r}; known: {', '.join(NETWORKS)}")
+    network = NETWORKS[name]
+    inputs = network.example_inputs(_TRACED_BATCH)
+    batch = torch.export.Dim("batch")
+    program = torch.export.export(
+        network.build(seed), inputs, dynamic_shapes=tuple({0: batch} for _ in inputs)
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.export.save(program, path)
+    return path
+
+
 def _declare_output(path: Path, output: Tensor) -> None:
     """Give the only output its known extents, where the exporter's shape inference lost them."""
     model = onnx.load(path)
@@ -86,13 +108,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.networks.export")
     parser.add_argument("names", nargs="+", metavar="NAME", choices=[*NETWORKS, "all"])
-    parser.add_argument("--out", type=Path, required=True, help="folder to write NAME.onnx into")
+    parser.add_argument("--out", type=Path, required=True, help="folder to write into")
+    parser.add_argument("--format", choices=["onnx", "pt2"], default="onnx")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
     names = list(NETWORKS) if "all" in options.names else options.names
     for name in names:
         started = time.perf_counter()
-        path = export_onnx(name, options.out / f"{name}.onnx", seed=options.seed)
+        export = export_pt2 if options.format == "pt2" else export_onnx
+        path = export(name, options.out / f"{name}.{options.format}", seed=options.seed)
         seconds = time.perf_counter() - started
         print(f"{path}  {path.stat().st_size / 1e6:.1f} MB  {seconds:.1f} s")
     return 0

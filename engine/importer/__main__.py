@@ -18,6 +18,7 @@ from core.errors import BraidError, ImportLimitExceeded, InvalidRequest, ModelIm
 from engine.importer.limits import ImportLimits, limit_message, limits_from_json
 from engine.importer.messages import Done, Failed, Message, Progress, encode
 from engine.importer.sandbox import confine
+from engine.importer.sources import open_upload
 
 
 def main() -> None:
@@ -37,15 +38,14 @@ def main() -> None:
     try:
         on_progress(0.0, "reading the model")
         upload = Path(arguments.request["upload"])
-        from engine.importer.parse import parse_model  # loads onnx
-
-        model = parse_model(upload.read_bytes())
+        artefact = Path(arguments.request["artefact"])
+        source = open_upload(upload, artefact.parent)
         from engine.importer.pipeline import import_upload  # loads torch and onnxruntime
 
         import_upload(
-            model=model,
+            source=source,
             upload=upload,
-            artefact=Path(arguments.request["artefact"]),
+            artefact=artefact,
             limits=limits,
             on_progress=on_progress,
             example_shapes={

@@ -24,7 +24,6 @@ MAX_NESTING = 16  # of subgraphs
 MAX_TENSORS = 200_000
 
 _OTHER_FORMATS = {
-    b"PK\x03\x04": "a zip archive (a torch checkpoint, or .pt2?)",
     b"\x1f\x8b": "a gzip archive",
     b"\x89HDF": "an HDF5 file (Keras?)",
     b"GGUF": "a GGUF file",
@@ -33,14 +32,18 @@ _OTHER_FORMATS = {
 }
 
 
-def parse_model(data: bytes) -> ModelProto:
+def parse_model(data: bytes, external: frozenset[str] = frozenset()) -> ModelProto:
     """Read the bytes of an ONNX file.
+
+    Args:
+        data: the file.
+        external: names of the files beside it that may hold tensors.
 
     Raises:
         ModelImportError: not an ONNX model, or over a structural budget; says why.
     """
     model = _decoded(data)
-    _check_tensors(model)
+    _check_tensors(model, external)
     _check_structure(model)
     return model
 
@@ -150,23 +153,26 @@ def _calls_first(
             called.difference_update(ready)
 
 
-def _check_tensors(model: ModelProto) -> None:
-    """Refuse data outside the file; every tensor anywhere in the model is looked at.
+def _check_tensors(model: ModelProto, external: frozenset[str]) -> None:
+    """Refuse data outside the upload; every tensor anywhere in the model is looked at.
 
     Raises:
         ModelImportError: naming the tensor and the place it points to.
     """
-    for count, tensor in enumerate(_all_tensors(model)):
+    for count, tensor in enumerate(all_tensors(model)):
         if count > MAX_TENSORS:
             raise ModelImportError(f"the model has more than {MAX_TENSORS} tensors")
         if tensor.data_location != TensorProto.EXTERNAL and not tensor.external_data:
             continue
         places = [entry.value for entry in tensor.external_data if entry.key == "location"]
         place = places[0] if places else ""
+        if len(places) == 1 and place in external:
+            continue
         inside = "leaves the upload" if _leaves(place) else "is not part of the upload"
         raise ModelImportError(
             f"tensor {tensor.name!r} keeps its data in {place!r}, which {inside}; save the model "
-            "as one file (onnx.save_model(..., save_as_external_data=False))"
+            "as one file (onnx.save_model(..., save_as_external_data=False)), or upload a zip of "
+            "the model and its data files"
         )
 
 
@@ -175,7 +181,8 @@ def _leaves(place: str) -> bool:
     return os.path.isabs(path) or path.startswith("..") or place[1:2] == ":"
 
 
-def _all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
+    """Every tensor of a model: initialisers, attributes, those of subgraphs and functions."""
     bodies = [list(model.graph.node), *(list(f.node) for f in model.functions)]
     yield from _graph_tensors(model.graph)
     for body in bodies:

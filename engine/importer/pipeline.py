@@ -1,6 +1,6 @@
 """One upload, from bytes to artefact; runs inside the confined process.
 
-read ─> lower ─> onnx.checker ─> passes ─> example ─> verify at batch 1
+source ─> lower ─> passes ─> example ─> verify at batch 1
                                               └─> guess the batch ─> verify at 1, 3, 5 ─> write
 """
 
@@ -11,20 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from onnx import ModelProto
-from torch import Tensor
 
-from core.errors import InvalidRequest, ModelImportError
-from core.graph import OpGraph
+from core.errors import InvalidRequest
 from engine.importer.artefact import write_artefact
 from engine.importer.batch import guess_batch, repair_reshapes, without_batch_symbol
 from engine.importer.compare import TOLERANCE, Disagreement
 from engine.importer.examples import Example, find_example, second_example
 from engine.importer.limits import ImportLimits
 from engine.importer.outputs import with_output_specs
-from engine.importer.parse import complaint
-from engine.importer.reference import THREADS, Reference, open_reference
+from engine.importer.reference import THREADS, Reference
 from engine.importer.report import BatchAxes, Report, Verified, file_digest
+from engine.importer.sources import Source
 from engine.importer.verify import (
     CHECKED_BATCHES,
     Checked,
@@ -33,9 +30,6 @@ from engine.importer.verify import (
     verify_content,
     verify_single,
 )
-from engine.onnx import lower
-from engine.onnx.lowering import opset_of
-from engine.onnx.prepare import prepare
 from engine.passes import run_passes
 from engine.specialise import static_inputs
 
@@ -54,18 +48,18 @@ class Study:
 
 
 def import_upload(
-    model: ModelProto,
+    source: Source,
     upload: Path,
     artefact: Path,
     limits: ImportLimits,
     on_progress: OnProgress,
     example_shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """Import one ONNX file.
+    """Import one model.
 
     Args:
-        model: what ``parse.parse_model`` read from the file.
-        upload: the file itself, for the checker and the reference.
+        source: what ``sources.open_upload`` made of the file.
+        upload: the file itself, for its checksum.
         artefact: the folder to write; incomplete if this raises.
         limits: of this process.
         on_progress: told a fraction and the present step.
@@ -77,44 +71,25 @@ def import_upload(
     """
     torch.set_num_threads(THREADS)
     on_progress(0.1, "lowering the operators")
-    template, weights, invalid = _lowered(model, upload)
+    template, weights, invalid = source.lowered()
     on_progress(0.3, "simplifying the graph")
     template, weights = run_passes(template, weights)
-    on_progress(0.4, "loading the model into ONNX Runtime")
-    reference = open_reference(upload)
+    on_progress(0.4, "loading the model into the reference")
+    reference = source.reference()
     on_progress(0.5, "looking for shapes that the model takes")
     memory_bytes = int(limits.memory_bytes * _MEMORY_FOR_TENSORS)
     plain = without_batch_symbol(template)
     example = find_example(plain, weights, reference, memory_bytes, example_shapes)
-    on_progress(0.6, "checking against ONNX Runtime")
+    on_progress(0.6, f"checking against {reference.name}")
     study = study_batch(Subject(plain, weights, example, memory_bytes), reference)
     on_progress(0.8, "checking at other shapes")
     verify_elsewhere(study.subject, reference)
     if invalid:
         study = replace(study, warnings=(*study.warnings, f"not valid ONNX: {invalid}"))
     on_progress(0.9, "writing the artefact")
-    report = _report(study, reference, upload, opset_of(model))
+    report = _report(study, reference, upload, source)
     template = with_output_specs(study.subject, study.batch)
     write_artefact(artefact, template, weights, report)
-
-
-def _lowered(model: ModelProto, upload: Path) -> tuple[OpGraph, dict[str, Tensor], str]:
-    """The template, its constants, and what onnx's checker has to say.
-
-    The checker comes last, because it stops at the first operator it does not know. What it finds
-    in a model that lowers (an output without a shape, say) is worth a warning; the comparison with
-    the reference decides.
-    """
-    try:
-        template, weights = lower(prepare(model))
-    except ModelImportError:
-        raise
-    except Exception as error:
-        reason = complaint(upload)
-        if not reason:
-            raise
-        raise ModelImportError(f"the model is not valid ONNX: {reason}") from error
-    return template, weights, complaint(upload)
 
 
 def study_batch(subject: Subject, reference: Reference) -> Study:
@@ -176,15 +151,15 @@ def _cautions(checked: Checked) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _report(study: Study, reference: Reference, upload: Path, opset: int) -> Report:
+def _report(study: Study, reference: Reference, upload: Path, source: Source) -> Report:
     example: Example = study.subject.example
     template = study.subject.template
     batches = (1, *CHECKED_BATCHES) if study.batch else (1,)
     return Report(
         sha256=file_digest(upload),
         size_bytes=upload.stat().st_size,
-        source="onnx",
-        opset=opset,
+        source=source.kind,
+        opset=source.opset,
         batch=study.batch,
         static_inputs=static_inputs(template),
         example_shapes={

@@ -57,7 +57,7 @@ class _Lowering:
         if self._reasons:
             raise UnsupportedOperators(tuple(self._reasons))
         read = {name for op in builder.operators for name in op.reads()} | set(outputs.values())
-        constants = _separate(builder.constants, read)
+        constants = separate(builder.constants, read)
         graph = OpGraph(
             name=self._graph.name or "model",
             inputs=inputs,
@@ -186,7 +186,7 @@ class _Lowering:
         return Branch(tuple(operators), tuple(outputs.values()))
 
 
-def _separate(constants: dict[str, Tensor], read: set[str]) -> dict[str, Tensor]:
+def separate(constants: dict[str, Tensor], read: set[str]) -> dict[str, Tensor]:
     """The constants that are read, each dense and with memory of its own.
 
     So far some are views: transposed weights, parts of others. Emptied one by one, so that the

@@ -8,10 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx
 from onnx import AttributeProto
 
 from core.errors import ModelImportError
+
+
+def shortest(value: float) -> float:
+    """The shortest decimal that rounds to this single-precision number: 0.1 and not 0.10000000149.
+
+    It is what the exporter was given, and what other formats say in double precision.
+    """
+    return float(str(np.float32(value)))
 
 
 class UnsupportedUse(Exception):
@@ -101,7 +110,7 @@ class Node:
     def real(self, attribute: str, default: float | None = None) -> float:
         """A float attribute."""
         proto = self._get(attribute, AttributeProto.FLOAT)
-        value = default if proto is None else float(proto.f)
+        value = default if proto is None else shortest(proto.f)
         if value is None:
             raise UnsupportedUse(f"attribute {attribute} is missing")
         return value
@@ -129,7 +138,7 @@ class Node:
     def reals(self, attribute: str) -> list[float] | None:
         """A list of floats, None if absent."""
         proto = self._get(attribute, AttributeProto.FLOATS)
-        return None if proto is None else [float(value) for value in proto.floats]
+        return None if proto is None else [shortest(value) for value in proto.floats]
 
     def texts(self, attribute: str) -> list[str] | None:
         """A list of strings, None if absent."""

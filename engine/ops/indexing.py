@@ -46,6 +46,12 @@ def gather_elements(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
     return x.gather(axis, _counted_from_front(indices, x.shape[axis]))
 
 
+@operator("braid.place")
+def place(x: Tensor, part: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
+    """x with ``part`` at positions ``start``, ``start + step``, ... below ``end`` of an axis."""
+    return torch.slice_scatter(x, part, axis, start, end, step)
+
+
 @operator("braid.gather_nd")
 def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     """Slices of x at the index tuples in the last axis of ``indices``."""

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -180,6 +180,24 @@ def global_avg_pool(x: Tensor) -> Tensor:
 def global_max_pool(x: Tensor) -> Tensor:
     """Maximum over all spatial axes, which stay with extent 1."""
     return x.amax(list(range(2, x.dim())), keepdim=True)
+
+
+_ADAPTIVE: dict[str, tuple[Callable[..., Tensor], ...]] = {
+    "avg": (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d),
+    "max": (F.adaptive_max_pool1d, F.adaptive_max_pool2d, F.adaptive_max_pool3d),
+}
+
+
+@operator("aten.adaptive_avg_pool")
+def adaptive_avg_pool(x: Tensor, size: Ints) -> Tensor:
+    """Average over ``size`` windows that cover each spatial axis."""
+    return _ADAPTIVE["avg"][len(size) - 1](x, list(size))
+
+
+@operator("aten.adaptive_max_pool")
+def adaptive_max_pool(x: Tensor, size: Ints) -> Tensor:
+    """Maximum over ``size`` windows that cover each spatial axis."""
+    return _ADAPTIVE["max"][len(size) - 1](x, list(size))
 
 
 @operator("braid.global_lp_pool")

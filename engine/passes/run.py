@@ -14,8 +14,11 @@ from engine.passes.activations import recognise_activations
 from engine.passes.affine import fold_affine, matmul_to_linear
 from engine.passes.body import Pass, Weights
 from engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
+from engine.passes.concat import flatten_concats
 from engine.passes.fold import fold_constants
 from engine.passes.fuse import fuse_epilogues
+from engine.passes.norms import recognise_norms
+from engine.passes.pads import fold_pads
 from engine.passes.views import fold_pooled_views
 
 PASSES: tuple[Pass, ...] = (
@@ -26,6 +29,9 @@ PASSES: tuple[Pass, ...] = (
     merge_duplicates,
     fold_affine,
     recognise_activations,
+    recognise_norms,
+    fold_pads,
+    flatten_concats,
     fold_pooled_views,
     drop_dead,
     fuse_epilogues,

@@ -33,13 +33,14 @@ def _enter_reduction(op_type: str, last: int, operand_from: int, kind: str) -> N
             return
         axes, noop = node.maybe(1), node.flag("noop_with_empty_axes")
         attributes: dict[str, Any] = {"dims": [] if noop else None} if not axes else {}
+        if noop:
+            attributes["noop"] = True
         to.emit(
             kind,
             [node.operand(0)],
             node.output,
             host={"dims": axes},
             keepdim=keepdim,
-            noop=noop,
             **attributes,
         )
 

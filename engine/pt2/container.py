@@ -1,0 +1,213 @@
+"""The files inside a ``.pt2``: one graph, weights as raw bytes, and what must not be there.
+
+<name>/models/model.json                        the graph
+<name>/data/weights/model_weights_config.json   weight -> file, element type, sizes, strides
+<name>/data/weights/weight_0                    raw little-endian bytes
+<name>/data/constants/...                       the same for constants
+<name>/data/sample_inputs/model.pt              a pickle; looked at as opcodes, never loaded
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import pickletools
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.errors import ModelImportError
+from engine.importer.archive import Archive
+from engine.ops.dtypes import torch_dtype
+from engine.pt2.document import DTYPES, MAX_JSON_BYTES, Program, read_program
+
+_MAX_CONFIG_BYTES = 64 << 20
+_MAX_SAMPLE_BYTES = 4 << 30
+_MAX_PICKLE_BYTES = 16 << 20
+_STRIDED = 7
+_CODE = ("data/aotinductor/", "data/executorch/", "data/mtia", "extra/code/")
+_LIBRARIES = (".so", ".o", ".cubin", ".hsaco", ".dll", ".dylib", ".cpp", ".py", ".ptx")
+
+# What torch.save writes for tensors; anything else in a pickle may run code when loaded.
+_HARMLESS = frozenset(
+    {
+        *("torch._utils _rebuild_tensor_v2", "torch._utils _rebuild_parameter"),
+        *("collections OrderedDict", "torch Size", "torch device", "torch.storage UntypedStorage"),
+        *("torch.serialization _get_layout", "builtins tuple", "__builtin__ tuple"),
+        *("torch.storage TypedStorage", "torch.nn.parameter Parameter"),
+    }
+)
+
+
+def is_pt2(archive: Archive) -> bool:
+    """True if an archive calls itself a ``.pt2``."""
+    return any(name.endswith("/archive_format") for name in archive.names)
+
+
+def read_container(archive: Archive) -> tuple[Program, dict[str, Tensor]]:
+    """The program, and its weights by their names in the graph.
+
+    Raises:
+        ModelImportError: not a .pt2 that is plain data; says why.
+    """
+    root = _root(archive)
+    _refuse_code(archive, root)
+    models = [name for name in archive.names if name.startswith(f"{root}models/")]
+    if len(models) != 1:
+        raise ModelImportError(f"the .pt2 holds {len(models)} models, only one can be imported")
+    stem = models[0].removeprefix(f"{root}models/").removesuffix(".json")
+    program = read_program(archive.read(models[0], MAX_JSON_BYTES))
+    payloads: dict[str, Any] = {}
+    for folder in ("weights", "constants"):
+        config = f"{root}data/{folder}/{stem}_{folder}_config.json"
+        if config in archive.names:
+            entries = _config(archive, config)
+            payloads |= {k: (f"{root}data/{folder}/", v) for k, v in entries.items()}
+    storages: dict[str, Tensor] = {}
+    weights = {}
+    for name, weight in program.weights.items():
+        if weight not in payloads:
+            raise ModelImportError(f"the .pt2 has no data for {weight!r}")
+        folder, payload = payloads[weight]
+        weights[name] = _tensor(archive, folder, weight, payload, storages)
+    return program, weights
+
+
+def _root(archive: Archive) -> str:
+    """The folder that everything lies in, with its slash."""
+    roots = {name.partition("/")[0] for name in archive.names}
+    if len(roots) != 1:
+        raise ModelImportError("the .pt2 has several top folders")
+    root = f"{roots.pop()}/"
+    for name, expected in (("archive_format", b"pt2"), ("byteorder", b"little")):
+        if archive.read(root + name, 64).strip() != expected:
+            raise ModelImportError(f"the .pt2 states a {name} other than {expected.decode()}")
+    return root
+
+
+def _refuse_code(archive: Archive, root: str) -> None:
+    for name in archive.names:
+        inner = name.removeprefix(root)
+        if inner.startswith(_CODE) or inner.endswith(_LIBRARIES):
+            raise ModelImportError(
+                f"the .pt2 holds compiled code ({inner}), which is never run; save the exported "
+                "program itself with torch.export.save"
+            )
+        if inner.startswith("data/constants/") and "_obj_" in inner:
+            raise ModelImportError(
+                f"the .pt2 holds an opaque object ({inner}), which could only be unpickled"
+            )
+        if inner.startswith("data/sample_inputs/"):
+            _check_samples(archive, name)
+
+
+def _check_samples(archive: Archive, name: str) -> None:
+    """Sample inputs are not needed; they are refused if loading them would run anything.
+
+    Raises:
+        ModelImportError: the pickle names something else than tensors.
+    """
+    data = bytes(archive.read(name, _MAX_SAMPLE_BYTES))
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as inner:
+            pickles = [i for i in inner.infolist() if i.filename.endswith(".pkl")]
+            if any(i.file_size > _MAX_PICKLE_BYTES for i in pickles):
+                raise ModelImportError("the sample inputs of the .pt2 are too large to look at")
+            texts = [inner.read(i) for i in pickles]
+    except zipfile.BadZipFile:
+        texts = [data[:_MAX_PICKLE_BYTES]]  # the old format: bare pickles
+    for text in texts:
+        for used in _globals(text):
+            module = used.partition(" ")[0]
+            storage = module == "torch" and used.endswith("Storage")
+            if used not in _HARMLESS and not storage:
+                raise ModelImportError(
+                    f"the sample inputs of the .pt2 are a pickle that calls {used!r} when loaded; "
+                    "they are never loaded. Export again without such inputs"
+                )
+
+
+def _globals(pickle: bytes) -> list[str]:
+    """Everything a pickle would import, as "module name"; found without running it."""
+    found, strings = [], []
+    try:
+        for opcode, argument, _ in pickletools.genops(pickle):
+            if isinstance(argument, str) and "UNICODE" in opcode.name:
+                strings.append(argument)
+            elif opcode.name in ("GLOBAL", "INST"):
+                found.append(str(argument))
+            elif opcode.name == "STACK_GLOBAL":
+                found.append(" ".join(strings[-2:]))
+            elif opcode.name in ("EXT1", "EXT2", "EXT4"):
+                found.append("an extension")
+    except Exception as error:  # pickletools raises whatever it likes on a broken pickle
+        raise ModelImportError("the sample inputs of the .pt2 are damaged") from error
+    return found
+
+
+def _config(archive: Archive, name: str) -> Mapping[str, Any]:
+    try:
+        entries = json.loads(bytes(archive.read(name, _MAX_CONFIG_BYTES)))["config"]
+    except (ValueError, RecursionError, KeyError, TypeError) as error:
+        raise ModelImportError(f"{name} is malformed: {error!r}") from error
+    if not isinstance(entries, dict):
+        raise ModelImportError(f"{name} is malformed")
+    for weight, payload in entries.items():
+        if not isinstance(payload, dict) or payload.get("use_pickle") is not False:
+            raise ModelImportError(
+                f"{weight!r} is stored as a pickle, which is never loaded; only plain, strided "
+                "tensors are read"
+            )
+    return entries
+
+
+def _tensor(
+    archive: Archive,
+    folder: str,
+    name: str,
+    payload: Mapping[str, Any],
+    storages: dict[str, Tensor],
+) -> Tensor:
+    """One weight: a view of its file's bytes that stays inside them.
+
+    Raises:
+        ModelImportError: sizes, strides and offset reach outside the file, or overlap.
+    """
+    try:
+        path, meta = str(payload["path_name"]), payload["tensor_meta"]
+        sizes = [int(size["as_int"]) for size in meta["sizes"]]
+        strides = [int(stride["as_int"]) for stride in meta["strides"]]
+        offset = int(meta["storage_offset"]["as_int"])
+        dtype, layout = DTYPES[meta["dtype"]], meta["layout"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelImportError(f"the description of weight {name!r} is malformed") from error
+    if layout != _STRIDED or len(sizes) != len(strides) or min([0, offset, *sizes, *strides]) < 0:
+        raise ModelImportError(f"weight {name!r} is not a plain strided tensor")
+    if "/" in path or path.startswith("."):
+        raise ModelImportError(f"weight {name!r} lies in {path!r}, outside its folder")
+    kind = torch_dtype(dtype)
+    key = f"{folder}{path}"
+    if key not in storages:
+        storages[key] = _storage(archive, key)
+    storage = storages[key]
+    elements = storage.numel() // kind.itemsize
+    reach = offset + sum((s - 1) * stride for s, stride in zip(sizes, strides, strict=True)) + 1
+    needed = 0 if 0 in sizes else max(reach, math.prod(sizes))
+    if needed > elements:
+        raise ModelImportError(
+            f"weight {name!r} ({dtype}{sizes}, strides {strides}, offset {offset}) needs "
+            f"{needed * kind.itemsize} bytes, its file has {storage.numel()}"
+        )
+    if 0 in sizes:
+        return torch.empty(sizes, dtype=kind)
+    whole = storage[: elements * kind.itemsize].view(kind)
+    return whole.as_strided(sizes, strides, offset)
+
+
+def _storage(archive: Archive, key: str) -> Tensor:
+    data = archive.read(key)
+    return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
