@@ -33,6 +33,9 @@ from server.batching.batcher import Batcher
 from server.batching.execution import DeviceExecution
 from server.batching.policy import BatchPolicy
 from server.catalogue import Catalogue
+from server.console.facts import Facts
+from server.console.sessions import Sessions, token_in
+from server.console.site import Console
 from server.device import Device
 from server.drift import DriftWatch
 from server.http import HttpServer, health_routes, metrics_route
@@ -50,7 +53,7 @@ from server.servicers.health import Health
 from server.servicers.inference import InferenceServicer
 from server.servicers.oip import wire as oip
 from server.servicers.oip.servicer import OipServicer
-from server.settings import Settings
+from server.settings import Settings, shown_settings
 from server.shared_regions import SharedRegions
 from server.store.records import ModelState
 from server.store.store import Store
@@ -112,8 +115,21 @@ class FrontEnd:
             {
                 "/metrics": metrics_route(self.metrics.registry),
                 **health_routes(lambda: self.health.is_ready),
+                **self._console().routes(),
             }
         )
+
+    def _console(self) -> Console:
+        """Shows what is here; changes it for those who know the admin token."""
+        facts = Facts(
+            self.registry,
+            self.runner,
+            self.catalogue,
+            self.metrics,
+            self.device,
+            shown_settings(self.settings),
+        )
+        return Console(facts, Sessions(token_in(self.settings.admin_token_file)))
 
     def _grpc_server(self) -> grpc.aio.Server:
         limit = self.settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES

@@ -1,8 +1,9 @@
-"""The HTTP port: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes.
+"""The HTTP port: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes, the console.
 
-A handful of routes on asyncio streams, without a framework: GET and HEAD, one request a
-connection. Nobody can hold it: a request must arrive whole within ``REQUEST_SECONDS``, an answer
-must be taken within ``RESPONSE_SECONDS``, and the number of connections is bounded.
+A handful of routes on asyncio streams, without a framework: GET and HEAD, and POST of small forms
+below a *folder*; one request a connection. Nobody can hold it: a request must arrive whole within
+``REQUEST_SECONDS``, an answer must be taken within ``RESPONSE_SECONDS``, and the number of
+connections is bounded.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ log = logging.getLogger("braid.http")
 REQUEST_SECONDS = 5.0
 RESPONSE_SECONDS = 10.0
 MAX_HEAD_BYTES = 16 * 1024
+MAX_FORM_BYTES = 8 * 1024
 MAX_CONNECTIONS = 64
 
 
@@ -34,6 +36,7 @@ class Request:
     path: str
     query: str
     headers: Mapping[str, str]  # names in lower case
+    body: bytes = b""  # of a POST
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Response:
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
     content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()  # more of them
 
 
 Route = Callable[[Request], Awaitable[Response]]
@@ -85,10 +89,14 @@ class BadRequest(Exception):
 
 
 class HttpServer:
-    """Serves ``routes`` (path -> route) from ``start`` until ``stop``."""
+    """Serves ``routes`` (path -> route) from ``start`` until ``stop``.
+
+    A path that ends with ``/`` is a folder: its route answers everything below, POST included.
+    """
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self._routes = dict(routes)
+        self._folders = {path: route for path, route in routes.items() if path.endswith("/")}
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -143,10 +151,12 @@ class HttpServer:
             writer.transport.abort()
 
     async def _answer(self, request: Request) -> Response:
-        route = self._routes.get(request.path)
+        below = (route for path, route in self._folders.items() if request.path.startswith(path))
+        folder = next(below, None)
+        route = folder or self._routes.get(request.path)
         if route is None:
             raise BadRequest(HTTPStatus.NOT_FOUND)
-        if request.method not in ("GET", "HEAD"):
+        if request.method not in (("GET", "HEAD", "POST") if folder else ("GET", "HEAD")):
             raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED)
         try:
             return await route(request)
@@ -156,7 +166,7 @@ class HttpServer:
 
 
 async def _read(reader: asyncio.StreamReader) -> Request:
-    """Read a request's head; a body, if any, is left unread."""
+    """Read a request; only a POST's body is read."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.LimitOverrunError:
@@ -171,10 +181,21 @@ async def _read(reader: asyncio.StreamReader) -> Request:
         if not colon:
             raise BadRequest(HTTPStatus.BAD_REQUEST)
         headers[name.strip().lower()] = value.strip()
+    body = await _read_body(reader, headers) if parts[0] == "POST" else b""
     with contextlib.suppress(ValueError):
         target = urlsplit(parts[1])
-        return Request(parts[0], target.path, target.query, headers)
+        return Request(parts[0], target.path, target.query, headers, body)
     raise BadRequest(HTTPStatus.BAD_REQUEST)
+
+
+async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    """The body of a form; its length must be said beforehand."""
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
+        raise BadRequest(HTTPStatus.LENGTH_REQUIRED)
+    if len(length) > 9 or int(length) > MAX_FORM_BYTES:
+        raise BadRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    return await reader.readexactly(int(length))
 
 
 def _head(response: Response) -> bytes:
@@ -185,5 +206,6 @@ def _head(response: Response) -> bytes:
         "X-Content-Type-Options: nosniff",
         "Cache-Control: no-store",
         "Connection: close",
+        *(f"{name}: {value}" for name, value in response.headers),
     )
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

@@ -35,6 +35,21 @@ class Drawn:
         if tuple(op.name for op in self.graph.operators) != self.schedule.unit_names:
             raise InvalidArtefact("the schedule names other units than its graph")
 
+    @staticmethod
+    def of(name: str, schedule: Schedule, graph: OpGraph, block: int | None = None) -> Drawn:
+        """A model's schedule; of one block only, from 1, or from the end if negative.
+
+        Raises:
+            InvalidArtefact: the graph is not the schedule's.
+            InvalidRequest: there is no such block.
+        """
+        device = schedule.key.device_key.split(":")[0]
+        label = f"{name}, batch {schedule.key.batch_size}, {device}"
+        if block is None:
+            return Drawn(label, schedule, graph)
+        units = block_units(schedule, graph, block)
+        return Drawn(f"{label}, {_block_name(block)}", schedule, graph, units)
+
     @property
     def tracks(self) -> list[Timeline]:
         """The sequential plan, then this one."""
@@ -42,24 +57,8 @@ class Drawn:
 
 
 def drawn(name: str, schedule: Any, graph: Any, block: int | None = None) -> Drawn:
-    """Read both documents, as GetSchedule answers them.
-
-    Args:
-        name: of the model.
-        schedule: JSON form of the schedule.
-        graph: JSON form of its graph.
-        block: draw this block only: from 1, or from the end if negative.
-
-    Raises:
-        InvalidArtefact: the schedule or its graph does not verify.
-        InvalidRequest: there is no such block.
-    """
-    read, units = schedule_from_json(dict(schedule)), graph_from_json(graph)
-    device = read.key.device_key.split(":")[0]
-    label = f"{name}, batch {read.key.batch_size}, {device}"
-    if block is None:
-        return Drawn(label, read, units)
-    return Drawn(f"{label}, {_block_name(block)}", read, units, block_units(read, units, block))
+    """Read both documents, as GetSchedule answers them, then as ``Drawn.of``."""
+    return Drawn.of(name, schedule_from_json(dict(schedule)), graph_from_json(graph), block)
 
 
 def _block_name(block: int) -> str:

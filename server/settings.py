@@ -168,6 +168,26 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
         raise StartupError(f"bad settings: {problems}") from None
 
 
+def shown_settings(settings: Settings) -> dict[str, str]:
+    """All settings as an operator may see them; of secrets only whether they are set."""
+    return {
+        f"{PREFIX}{name.upper()}": _shown(name, value)
+        for name, value in settings
+        if value not in (None, ())
+    }
+
+
+def _shown(name: str, value: Any) -> str:
+    if any(word in name for word in _SECRET):
+        return "set"
+    if isinstance(value, ByteSize):
+        return value.human_readable()
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+_SECRET = ("token", "password", "secret", "key")
+
+
 def _problem(item: Any, given: Mapping[str, Any]) -> str:
     name = str(item["loc"][0]) if item["loc"] else ""
     source = f"--{name.replace('_', '-')}" if name in given else f"{PREFIX}{name.upper()}"

@@ -1,0 +1,241 @@
+"""The pages about models: all of them, and one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from core.schedule import Schedule
+from core.tensor import TensorSpec
+from server.console.facts import Facts
+from server.console.html import Child, Html, h, table
+from server.console.layout import (
+    Page,
+    action,
+    duration,
+    live,
+    moment,
+    pairs,
+    state,
+    tiles,
+    url,
+)
+from server.console.rates import Activity, Key
+from server.metrics import candidates_of
+from server.store.records import ModelVersion
+
+COLUMNS = ("model", "version", "state", "requests/s", "p50", "p99", "failures/s", "waiting",
+           "speed-up by batch")  # fmt: skip
+NUMBERS = ("version", "requests/s", "p50", "p99", "failures/s", "waiting")
+FEW = 12  # models that need no filter
+
+
+async def all_models(facts: Facts, wanted: str) -> Page:
+    """Every model version with what it does now; those whose name holds ``wanted``."""
+    models = await facts.registry.models()
+    shown = [each for each in models if wanted.lower() in each.name.lower()]
+    activity = await facts.activity()
+    jobs = [each for each in await facts.jobs() if not each.state.has_ended]
+    total = sum(each.requests_per_s for each in activity.values())
+    body = h(
+        "div",
+        live(
+            "tiles",
+            tiles(
+                ("models", len({each.name for each in models})),
+                ("requests/s", f"{total:.1f}" if activity else "–"),
+                ("jobs under way", h("a", str(len(jobs)), href=url("jobs"))),
+            ),
+        ),
+        _filter(wanted) if len(models) > FEW or wanted else None,
+        live("models", _models_table(facts, shown, activity)),
+        h("p", "Rates and latencies are those of the last minute.", class_="note"),
+    )
+    return Page("Models", body, "Models", is_live=True)
+
+
+def _filter(wanted: str) -> Html:
+    field = h(
+        "input", type="search", name="q", value=wanted, id="filter", autocomplete="off",
+        aria_keyshortcuts="/", placeholder="part of a name",
+    )  # fmt: skip
+    label = h("label", "Filter ", field)
+    return h("form", label, h("button", "Show"), method="get", role="search", class_="row")
+
+
+def _models_table(
+    facts: Facts, models: Sequence[ModelVersion], activity: Mapping[Key, Activity]
+) -> Html:
+    speedups = facts.speedups()
+    rows = (
+        _row(facts, each, activity.get(_key(each)), speedups.get(_key(each), {})) for each in models
+    )
+    hint = "no models; register one: braid register NAME FILE --wait"
+    return table(COLUMNS, rows, right=NUMBERS, caption="Models", empty=hint)
+
+
+def _key(model: ModelVersion) -> Key:
+    return model.name, str(model.version)
+
+
+def _row(
+    facts: Facts, model: ModelVersion, now: Activity | None, speedups: Mapping[int, float]
+) -> Sequence[Child]:
+    page = url("models", model.name, version=model.version)
+    faster = ", ".join(f"{size}: {ratio:.2f}×" for size, ratio in sorted(speedups.items()))
+    return (
+        h("a", model.name, href=page),
+        model.version,
+        state(model.state.value),
+        *_activity_cells(now),
+        facts.waiting(model),
+        faster or "–",
+    )
+
+
+def _activity_cells(now: Activity | None) -> tuple[str, str, str, str]:
+    if now is None:
+        return "–", "–", "–", "–"
+    return (
+        f"{now.requests_per_s:.1f}",
+        duration(None if now.p50_s is None else now.p50_s * 1e6),
+        duration(None if now.p99_s is None else now.p99_s * 1e6),
+        f"{now.failures_per_s:.1f}",
+    )
+
+
+async def one_model(facts: Facts, name: str, version: str, *, is_admin: bool) -> Page:
+    """One version: what it takes and gives, what it does now, its schedules, its jobs."""
+    versions = await facts.registry.versions(name)
+    model = await facts.registry.find(name, version)
+    schedules = await facts.registry.schedules(model)
+    body = h(
+        "div",
+        _versions(versions, model),
+        live("now", await _now(facts, model)),
+        _about(facts, model),
+        h("h2", "Schedules"),
+        live("schedules", _schedules(facts, model, schedules)),
+        [_candidates(each) for each in schedules],
+        h("h2", "Jobs"),
+        live("jobs", await _jobs(facts, model)),
+        _actions(model, schedules) if is_admin else None,
+    )
+    return Page(f"{model.name} version {model.version}", body, "Models", is_live=True)
+
+
+def _versions(versions: Sequence[ModelVersion], shown: ModelVersion) -> Html | None:
+    if len(versions) < 2:
+        return None
+    links = [
+        h("a", f"version {each.version}", href=url("models", each.name, version=each.version),
+          aria_current="page" if each.version == shown.version else None)
+        for each in reversed(versions)
+    ]  # fmt: skip
+    return h("nav", links, class_="row", aria_label="Versions")
+
+
+async def _now(facts: Facts, model: ModelVersion) -> Html:
+    now = (await facts.activity()).get(_key(model))
+    rate, p50, p99, failures = _activity_cells(now)
+    return tiles(
+        ("state", state(model.state.value)),
+        ("requests/s", rate),
+        ("p50", p50),
+        ("p99", p99),
+        ("failures/s", failures),
+        ("waiting", facts.waiting(model)),
+    )
+
+
+def _about(facts: Facts, model: ModelVersion) -> Html:
+    served = facts.served(model)
+    specs: list[tuple[str, Child]] = []
+    if served is not None:
+        specs = [
+            ("inputs", _specs(served.inputs)),
+            ("outputs", _specs(served.output_specs)),
+            ("batching", "requests share batches" if served.batched else "one request at a time"),
+            ("warnings", [h("p", text) for text in served.warnings] or ""),
+        ]
+    return pairs(
+        ("message", model.message),
+        *specs,
+        ("batch sizes", ", ".join(map(str, model.options.batch_sizes))),
+        ("planner", model.options.planner.text),
+        ("file", f"{model.size_bytes / 2**20:.1f} MiB"),
+        ("SHA-256", h("code", model.sha256)),
+        ("registered", moment(model.created_unix)),
+    )
+
+
+def _specs(specs: Mapping[str, TensorSpec]) -> list[Html]:
+    return [h("div", h("code", name), f" {spec}") for name, spec in specs.items()]
+
+
+def _schedules(facts: Facts, model: ModelVersion, schedules: Sequence[Schedule]) -> Html:
+    columns = ("batch", "planner", "stages", "groups", "sequential", "scheduled", "speed-up",
+               "live / profiled", "serves")  # fmt: skip
+    rows = (_schedule_row(facts, model, each) for each in schedules)
+    hint = "no schedule yet: the sequential plan serves"
+    return table(columns, rows, right=(*columns[:1], *columns[2:8]), caption="Schedules",
+                 empty=hint)  # fmt: skip
+
+
+def _schedule_row(facts: Facts, model: ModelVersion, schedule: Schedule) -> Sequence[Child]:
+    seen, size = schedule.provenance, schedule.key.batch_size
+    page = url("schedules", model.name, model.version, size)
+    drift = facts.drift(model, size)
+    return (
+        h("a", str(size), href=page),
+        schedule.planner,
+        len(schedule.stages),
+        sum(len(stage.groups) for stage in schedule.stages),
+        duration(seen.sequential_us),
+        duration(seen.measured_us),
+        "–" if seen.speedup is None else f"{seen.speedup:.2f}×",
+        "–" if drift is None else f"{drift:.2f}",
+        "schedule" if seen.promoted else f"sequential: {seen.reason}",
+    )
+
+
+def _candidates(schedule: Schedule) -> Html | None:
+    """Every plan that was measured as a whole model, as bars on one scale."""
+    found = sorted(candidates_of(schedule).items(), key=lambda each: each[1])
+    if not found:
+        return None
+    longest = found[-1][1]
+
+    def rows() -> Iterator[Sequence[Child]]:
+        for name, latency_us in found:
+            bar = h("meter", duration(latency_us), value=latency_us, min=0, max=longest)
+            yield name, bar, duration(latency_us)
+
+    title = f"Candidates compared, batch {schedule.key.batch_size}"
+    return h("section", h("h3", title),
+             table(("plan", "", "latency"), rows(), right=("latency",), caption=title))  # fmt: skip
+
+
+async def _jobs(facts: Facts, model: ModelVersion) -> Html:
+    jobs = [each for each in await facts.jobs(model.name) if each.version == model.version]
+    rows = (
+        (h("a", each.id, href=url("jobs", each.id)), state(each.state.value),
+         f"{each.progress:.0%}", moment(each.updated_unix), each.message or each.detail)
+        for each in jobs
+    )  # fmt: skip
+    return table(("job", "state", "done", "changed", "detail"), rows, right=("done",),
+                 caption="Jobs of this version")  # fmt: skip
+
+
+def _actions(model: ModelVersion, schedules: Sequence[Schedule]) -> Html:
+    where = ("models", model.name, model.version)
+    return h(
+        "div",
+        action("Profile again", url(*where, "profile")) if schedules else None,
+        action(
+            "Delete this version",
+            url(*where, "delete"),
+            confirm=f"Delete {model.name} version {model.version}?",
+            danger=True,
+        ),
+        class_="row actions",
+    )

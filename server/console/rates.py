@@ -1,0 +1,112 @@
+"""What models do now: rates and quantiles over the last minute, from two looks at the metrics.
+
+Looks are taken when somebody views a page, at most one a second, so a console that nobody has
+open costs nothing; the first view of a while has nothing to compare with and says so.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+
+from server.metrics import Metrics
+
+WINDOW_SECONDS = 60.0
+MIN_SECONDS = 1.0
+
+Key = tuple[str, str]
+"""Model name and version."""
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What a model had done at one moment."""
+
+    outcomes: dict[str, float] = field(default_factory=dict)
+    buckets: dict[float, float] = field(default_factory=dict)  # upper bound -> requests, cumulative
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What a model does now. Durations in seconds; None where there were no requests."""
+
+    requests_per_s: float
+    failures_per_s: float
+    p50_s: float | None
+    p99_s: float | None
+
+
+class Rates:
+    """Remembers a minute of looks. Called from one thread at a time."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._looks: deque[tuple[float, dict[Key, _Counts]]] = deque()
+
+    def look(self) -> Mapping[Key, Activity]:
+        """Activity of all models over the last minute, or since the first look."""
+        now = monotonic()
+        while len(self._looks) > 1 and self._looks[1][0] < now - WINDOW_SECONDS:
+            self._looks.popleft()
+        if self._looks and self._looks[0][0] < now - 2 * WINDOW_SECONDS:
+            self._looks.clear()
+        counts = self._counts()
+        if not self._looks or now - self._looks[-1][0] >= MIN_SECONDS:
+            self._looks.append((now, counts))
+        began, before = self._looks[0]
+        seconds = now - began
+        if seconds < MIN_SECONDS:
+            return {}
+        return {
+            key: _activity(before.get(key, _Counts()), after, seconds)
+            for key, after in counts.items()
+        }
+
+    def _counts(self) -> dict[Key, _Counts]:
+        found: dict[Key, _Counts] = {}
+        for metric in (self._metrics.requests, self._metrics.duration_seconds):
+            for family in metric.collect():
+                for sample in family.samples:
+                    key = sample.labels["model"], sample.labels["version"]
+                    counts = found.setdefault(key, _Counts())
+                    if "outcome" in sample.labels and sample.name.endswith("_total"):
+                        counts.outcomes[sample.labels["outcome"]] = sample.value
+                    elif "le" in sample.labels:
+                        counts.buckets[float(sample.labels["le"])] = sample.value
+        return found
+
+
+def _activity(before: _Counts, after: _Counts, seconds: float) -> Activity:
+    done = {
+        outcome: count - before.outcomes.get(outcome, 0.0)
+        for outcome, count in after.outcomes.items()
+    }
+    total = sum(done.values())
+    buckets = [
+        (bound, count - before.buckets.get(bound, 0.0))
+        for bound, count in sorted(after.buckets.items())
+    ]
+    return Activity(
+        total / seconds,
+        (total - done.get("OK", 0.0)) / seconds,
+        quantile(0.5, buckets),
+        quantile(0.99, buckets),
+    )
+
+
+def quantile(q: float, buckets: list[tuple[float, float]]) -> float | None:
+    """A quantile of cumulative buckets, by linear interpolation, as Prometheus has it."""
+    total = buckets[-1][1] if buckets else 0.0
+    if total <= 0:
+        return None
+    rank, low, below = q * total, 0.0, 0.0
+    for bound, count in buckets:
+        if count >= rank:
+            if bound == float("inf"):
+                return low
+            share = (rank - below) / (count - below) if count > below else 1.0
+            return low + (bound - low) * share
+        low, below = bound, count
+    return low

@@ -1,0 +1,156 @@
+"""The pages about schedules: one with its timeline, and two compared."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Sequence
+
+from charts.difference import compare
+from charts.kinds import kind_text
+from core.schedule import Schedule, schedule_to_json
+from server import pictures
+from server.console.facts import Facts
+from server.console.html import Child, Html, h, table
+from server.console.layout import Page, duration, pairs, url
+from server.pictures import Drawn
+from server.store.records import ModelVersion
+
+
+async def one_schedule(
+    facts: Facts, name: str, version: str, batch_size: int, block: int | None
+) -> Page:
+    """A schedule: timeline beside the sequential plan, where it came from, its stages."""
+    model = await facts.registry.find(name, version)
+    schedule = await facts.registry.schedule(model, batch_size)
+    which = await facts.drawn(model, schedule, block)
+    picture = await asyncio.to_thread(pictures.svg, which)
+    blocks = await asyncio.to_thread(_choices, schedule, which)
+    where = ("schedules", model.name, model.version, batch_size)
+    others = await facts.registry.schedules(model)
+    body = h(
+        "div",
+        _block_form(blocks, block),
+        h("div", Html(picture), class_="scroll picture", tabindex=0, role="region",
+          aria_label="Timeline"),
+        h("p", "Point at a unit for its shapes, times and kernel. ",
+          h("a", "SVG", href=url(*where, "svg", block=block)), " ",
+          h("a", "Perfetto trace", href=url(*where, "perfetto", block=block)), " ",
+          h("a", "JSON", href=url(*where, "json")), class_="note"),
+        _compare_links(model, schedule, others),
+        _provenance(schedule),
+        h("h2", "Stages"),
+        table(("stage", "strategy", "latency", "group", "units"), _stages(which),
+              right=("stage", "latency", "group"), caption="Stages", empty="a plan of streams"),
+    )  # fmt: skip
+    return Page(f"Schedule of {model.name}, batch {batch_size}", body, "Models")
+
+
+def _choices(schedule: Schedule, which: Drawn) -> int:
+    """How many blocks there are to choose from."""
+    return sum(len(units) > 1 for units in pictures.blocks_of(schedule, which.graph))
+
+
+def _block_form(blocks: int, chosen: int | None) -> Html | None:
+    if blocks < 2:
+        return None
+    options = [h("option", "whole model", value="", selected=chosen is None)]
+    options += [
+        h(
+            "option",
+            f"block {number}",
+            value=number,
+            selected=chosen in (number, number - 1 - blocks),
+        )
+        for number in range(1, blocks + 1)
+    ]
+    label = h("label", "Show ", h("select", options, name="block", data_submit="1"))
+    return h("form", label, h("button", "Draw"), method="get", class_="row")
+
+
+def _compare_links(
+    model: ModelVersion, schedule: Schedule, others: Sequence[Schedule]
+) -> Html | None:
+    links = [
+        h("a", f"batch {other.key.batch_size}",
+          href=url("compare", model.name, model.version, schedule.key.batch_size,
+                   other.key.batch_size))
+        for other in others
+        if other.key.batch_size != schedule.key.batch_size
+    ]  # fmt: skip
+    return h("nav", h("span", "Compare with "), links, class_="row") if links else None
+
+
+def _provenance(schedule: Schedule) -> Html:
+    seen = schedule.provenance
+    return pairs(
+        ("plan", h("code", schedule.id)),
+        ("planner", f"{schedule.planner} (asked: {schedule.key.planner})"),
+        ("measured", duration(seen.measured_us)),
+        ("sequential, same run", duration(seen.sequential_us)),
+        ("speed-up", "–" if seen.speedup is None else f"{seen.speedup:.2f}×"),
+        ("sum of the stages", duration(seen.predicted_us)),
+        ("spread", "–" if seen.spread is None else f"{seen.spread:.1%}"),
+        ("proved gap", "–" if seen.gap is None else f"{seen.gap:.2%}"),
+        ("stages measured", f"{seen.stages_measured}, {seen.stages_reused} found in the store"),
+        ("search", f"{seen.search_seconds:.2f} s"),
+        ("largest error", "–" if seen.max_rel_error is None else f"{seen.max_rel_error:.1e}"),
+        ("serves", "yes" if seen.promoted else f"no: {seen.reason}"),
+        ("device", schedule.key.device_key),
+        ("software", ", ".join(f"{name} {value}" for name, value in seen.software.items())),
+        ("made", seen.created),
+    )
+
+
+def _stages(which: Drawn) -> Iterator[Sequence[Child]]:
+    """One row a group; what holds for the whole stage stands at its first."""
+    wanted = None if which.units is None else set(which.units)
+    for number, stage in enumerate(which.schedule.stages, start=1):
+        if wanted is not None and not wanted & set(stage.operators):
+            continue
+        for index, group in enumerate(stage.groups):
+            ops = [which.graph.operators[unit] for unit in group]
+            units = " → ".join(f"{op.name} ({kind_text(op)})" for op in ops)
+            first: Sequence[Child] = ("", "", "")
+            if not index:
+                first = (number, stage.strategy, duration(stage.latency_us))
+            yield (*first, index + 1, units)
+
+
+async def comparison(facts: Facts, name: str, version: str, first: int, second: int) -> Page:
+    """Two batch sizes of one model on one axis, and what differs."""
+    model = await facts.registry.find(name, version)
+    sides = [
+        await facts.drawn(model, await facts.registry.schedule(model, size))
+        for size in (first, second)
+    ]
+    picture = await asyncio.to_thread(pictures.compared_svg, *sides)
+    found = compare(sides[0].schedule, sides[1].schedule)
+    columns = ("stage", "change", "its units run in", "latency", "latency there")
+    body = h(
+        "div",
+        h("div", Html(picture), class_="scroll picture", tabindex=0, role="region",
+          aria_label="Both timelines"),
+        [h("p", line) for line in pictures.difference_lines(*sides)],
+        table(columns, pictures.difference_rows(found), right=(columns[0], *columns[3:]),
+              caption=f"Stages of batch {first} that batch {second} does not have",
+              empty="every stage is in both"),
+    )  # fmt: skip
+    return Page(f"{model.name}: batch {first} against {second}", body, "Models")
+
+
+async def download(
+    facts: Facts, name: str, version: str, batch_size: int, kind: str, block: int | None
+) -> tuple[str, str, str]:
+    """A schedule as (file name, content type, text)."""
+    model = await facts.registry.find(name, version)
+    schedule = await facts.registry.schedule(model, batch_size)
+    stem = f"{model.name}-{model.version}-batch{batch_size}"
+    if kind == "json":
+        document = json.dumps(schedule_to_json(schedule), indent=2)
+        return f"{stem}.schedule.json", "application/json", document
+    which = await facts.drawn(model, schedule, block)
+    if kind == "svg":
+        return f"{stem}.svg", "image/svg+xml", await asyncio.to_thread(pictures.svg, which)
+    trace = await asyncio.to_thread(pictures.trace, which)
+    return f"{stem}.perfetto.json", "application/json", json.dumps(trace)

@@ -1,0 +1,215 @@
+"""Which page a request gets: the console's paths, who may do what, and its headers.
+
+GET   models, jobs, schedules, device   everyone who reaches the port
+POST  sign-in                           whoever knows the admin token
+POST  cancel, delete, profile           those who have signed in, from our own pages only
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from importlib.resources import files
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from charts.svg import STYLE
+from core.errors import BraidError, InvalidRequest, NotFound
+from server.console import device, jobs, models, schedules
+from server.console.facts import Facts
+from server.console.html import h
+from server.console.layout import BASE, Page, framed, url
+from server.console.sessions import Sessions, set_cookie
+from server.http import Request, Response, Route
+
+_STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+SECURITY = (
+    (
+        "Content-Security-Policy",
+        f"default-src 'none'; style-src 'self' 'sha256-{_STYLE_HASH}'; script-src 'self'; "
+        "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+        "frame-ancestors 'none'",
+    ),
+    ("Referrer-Policy", "same-origin"),
+    ("X-Frame-Options", "DENY"),
+)
+ASSETS = {
+    "console.css": "text/css; charset=utf-8",
+    "console.js": "text/javascript; charset=utf-8",
+    "icon.svg": "image/svg+xml",
+}
+
+Action = Callable[[], Awaitable[str]]
+"""Changes something; returns the path to go to."""
+
+
+class Console:
+    """The route below ``/console/``."""
+
+    def __init__(self, facts: Facts, sessions: Sessions) -> None:
+        self._facts = facts
+        self._sessions = sessions
+        folder = files("server.console") / "assets"
+        self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
+
+    def routes(self) -> dict[str, Route]:
+        """What the HTTP server is to know."""
+        return {BASE: self.answer, BASE.rstrip("/"): _to_console, "/": _to_console}
+
+    async def answer(self, request: Request) -> Response:
+        """A page, an asset, or what became of an action."""
+        parts = [unquote(part) for part in request.path.removeprefix(BASE).split("/")]
+        if parts[0] in self._assets and len(parts) == 1:
+            return Response(self._assets[parts[0]], content_type=ASSETS[parts[0]])
+        is_admin = self._sessions.is_signed_in(request.headers)
+        try:
+            if request.method == "POST":
+                return await self._post(parts, request, is_admin)
+            return await self._get(parts, request, is_admin)
+        except NotFound as error:
+            return self._problem(HTTPStatus.NOT_FOUND, str(error), is_admin)
+        except InvalidRequest as error:
+            return self._problem(HTTPStatus.BAD_REQUEST, str(error), is_admin)
+        except BraidError as error:
+            return self._problem(HTTPStatus.CONFLICT, str(error), is_admin)
+
+    # -- showing ------------------------------------------------------------------------------
+
+    async def _get(self, parts: list[str], request: Request, is_admin: bool) -> Response:
+        query = {name: values[-1] for name, values in parse_qs(request.query).items()}
+        block = _number(query["block"]) if query.get("block") else None
+        match parts:
+            case ["schedules", name, version, size, ("svg" | "perfetto" | "json") as kind]:
+                file = await schedules.download(
+                    self._facts, name, version, _number(size), kind, block
+                )
+                return _attachment(*file)
+            case ["schedules", name, version, size]:
+                page = await schedules.one_schedule(
+                    self._facts, name, version, _number(size), block
+                )
+            case ["compare", name, version, first, second]:
+                page = await schedules.comparison(
+                    self._facts, name, version, _number(first), _number(second)
+                )
+            case ["models", name]:
+                version = query.get("version", "")
+                page = await models.one_model(self._facts, name, version, is_admin=is_admin)
+            case ["jobs", job_id]:
+                page = await jobs.one_job(self._facts, job_id, is_admin=is_admin)
+            case ["jobs"]:
+                page = await jobs.all_jobs(self._facts)
+            case ["device"]:
+                page = await device.device(self._facts)
+            case ["sign-in"]:
+                page = _sign_in_page("")
+            case [""]:
+                page = await models.all_models(self._facts, query.get("q", ""))
+            case _:
+                return self._problem(HTTPStatus.NOT_FOUND, "There is no such page.", is_admin)
+        return _page(page, is_admin)
+
+    def _problem(self, status: HTTPStatus, message: str, is_admin: bool) -> Response:
+        body = h("div", h("p", message), h("p", h("a", "All models", href=BASE)))
+        return _page(Page(status.phrase, body), is_admin, status)
+
+    # -- changing -----------------------------------------------------------------------------
+
+    async def _post(self, parts: list[str], request: Request, is_admin: bool) -> Response:
+        if not _is_from_here(request):
+            return self._problem(
+                HTTPStatus.FORBIDDEN, "This request does not come from a page here.", is_admin
+            )
+        if parts == ["sign-in"]:
+            return self._sign_in(request)
+        if parts == ["sign-out"]:
+            self._sessions.sign_out(request.headers)
+            return _redirect(BASE, set_cookie(""))
+        action = self._action(parts)
+        if action is None:
+            return self._problem(HTTPStatus.NOT_FOUND, "There is no such action.", is_admin)
+        if not is_admin:
+            return self._problem(
+                HTTPStatus.FORBIDDEN, "Sign in with the admin token to change things.", is_admin
+            )
+        return _redirect(await action())
+
+    def _action(self, parts: list[str]) -> Action | None:
+        match parts:
+            case ["jobs", job_id, "cancel"]:
+
+                async def act() -> str:
+                    await self._facts.runner.cancel(job_id)
+                    return url("jobs", job_id)
+
+            case ["models", name, version, "delete"]:
+
+                async def act() -> str:
+                    await self._facts.registry.delete(name, version)
+                    return BASE
+
+            case ["models", name, version, "profile"]:
+
+                async def act() -> str:
+                    model = await self._facts.registry.find(name, version)
+                    job = await self._facts.runner.profile_again(model.name, model.version)
+                    return url("jobs", job.id)
+
+            case _:
+                return None
+        return act
+
+    def _sign_in(self, request: Request) -> Response:
+        form = parse_qs(request.body.decode("utf-8", "replace"))
+        session = self._sessions.sign_in(form.get("token", [""])[-1].strip())
+        if session is None:
+            page = _sign_in_page("This is not the admin token.")
+            return _page(page, False, HTTPStatus.FORBIDDEN)
+        return _redirect(BASE, set_cookie(session))
+
+
+def _sign_in_page(problem: str) -> Page:
+    field = h("input", type="password", name="token", autocomplete="current-password",
+              required=True, autofocus=True)  # fmt: skip
+    form = h("form", h("label", "Admin token ", field), h("button", "Sign in"), method="post",
+             action=url("sign-in"), class_="row")  # fmt: skip
+    note = "The token is in the file that BRAID_ADMIN_TOKEN_FILE names. Without it, this console "
+    note += "only shows things."
+    alert = h("p", problem, role="alert") if problem else None
+    return Page("Sign in", h("div", alert, form, h("p", note, class_="note")))
+
+
+def _page(page: Page, is_admin: bool, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    body = framed(page, is_admin=is_admin)
+    return Response(body, status, "text/html; charset=utf-8", SECURITY)
+
+
+def _attachment(name: str, content_type: str, text: str) -> Response:
+    """A file to keep. Names of models are letters, digits, dots, dashes: safe in a header."""
+    header = ("Content-Disposition", f'attachment; filename="{name}"')
+    return Response(text.encode(), HTTPStatus.OK, content_type, (header, *SECURITY))
+
+
+def _redirect(where: str, *headers: tuple[str, str]) -> Response:
+    return Response(b"", HTTPStatus.SEE_OTHER, headers=(("Location", where), *headers, *SECURITY))
+
+
+async def _to_console(_: Request) -> Response:
+    return _redirect(BASE)
+
+
+def _is_from_here(request: Request) -> bool:
+    """Whether a form was sent by one of our own pages, as far as the browser tells."""
+    origin = request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site", "same-origin")
+    if site not in ("same-origin", "none"):
+        return False
+    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+
+
+def _number(text: str) -> int:
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
+    if not (digits.isascii() and digits.isdigit() and len(digits) < 9):
+        raise InvalidRequest(f"not a number: {text[:20]!r}")
+    return sign * int(digits)
