@@ -108,6 +108,7 @@ class Browser:
         """A picture of the whole page."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.call("Emulation.setEmulatedMedia", features=features)
+        self.call("Emulation.clearDeviceMetricsOverride")
         height = min(int(self.run("document.documentElement.scrollHeight")), 2000)
         self.call(
             "Emulation.setDeviceMetricsOverride",

@@ -1,0 +1,79 @@
+"""The console's parts by themselves: HTML, sessions, rates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.console import rates as rates_module
+from server.console import sessions as sessions_module
+from server.console.html import Html, h, table
+from server.console.rates import Rates, quantile
+from server.console.sessions import Sessions, token_in
+from server.metrics import Metrics
+
+
+def test_text_is_escaped_and_html_is_not_escaped_twice() -> None:
+    evil = '<b onclick="x">&'
+    assert h("p", evil, title=evil) == (
+        '<p title="&lt;b onclick=&quot;x&quot;&gt;&amp;">&lt;b onclick=&quot;x&quot;&gt;&amp;</p>'
+    )
+    assert h("p", h("i", "a"), [Html("<br>"), 3, None]) == "<p><i>a</i><br>3</p>"
+    assert "<script>" not in table(("a",), [("<script>",)])
+
+
+def test_the_token_is_read_anew_and_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    sessions = Sessions(token_in(file))
+    assert sessions.sign_in("") is None
+    file.write_text("\n")
+    assert sessions.sign_in("") is None
+    file.write_text("one\n")
+    assert sessions.sign_in("one") is not None
+    file.write_text("two\n")
+    assert sessions.sign_in("one") is None
+    assert Sessions(token_in(None)).sign_in("") is None
+
+
+def test_sessions_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = Sessions(lambda token: True)
+    headers = {"cookie": f"{sessions_module.COOKIE}={sessions.sign_in('x')}"}
+    assert sessions.is_signed_in(headers)
+    monkeypatch.setattr(sessions_module, "SESSION_SECONDS", -1.0)
+    assert not sessions.is_signed_in(
+        {"cookie": f"{sessions_module.COOKIE}={sessions.sign_in('x')}"}
+    )
+    sessions.sign_out(headers)
+    assert not sessions.is_signed_in(headers)
+
+
+def test_rates_are_those_since_the_look_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(rates_module, "monotonic", lambda: now)
+    metrics = Metrics()
+    series = metrics.add_model("lenet", 1)
+    for _ in range(1000):
+        series.request_ended("OK", 5.0)
+    rates = Rates(metrics)
+    assert rates.look() == {}, "nothing to compare with yet"
+
+    now = 10.0
+    for _ in range(30):
+        series.request_ended("OK", 0.002)
+    for _ in range(10):
+        series.request_ended("INTERNAL", 0.002)
+    found = rates.look()["lenet", "1"]
+
+    assert found.requests_per_s == pytest.approx(4.0)
+    assert found.failures_per_s == pytest.approx(1.0)
+    assert found.p50_s == pytest.approx(0.00175)
+    assert found.p99_s is not None
+    assert found.p99_s < 0.0025
+
+
+def test_quantiles_are_interpolated_as_prometheus_does() -> None:
+    buckets = [(0.1, 10.0), (0.2, 30.0), (float("inf"), 40.0)]
+    assert quantile(0.5, buckets) == pytest.approx(0.15)
+    assert quantile(0.99, buckets) == 0.2
+    assert quantile(0.5, [(0.1, 0.0), (float("inf"), 0.0)]) is None
