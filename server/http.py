@@ -91,12 +91,15 @@ class BadRequest(Exception):
 class HttpServer:
     """Serves ``routes`` (path -> route) from ``start`` until ``stop``.
 
-    A path that ends with ``/`` is a folder: its route answers everything below, POST included.
+    A path that ends with ``/``, but for the root, is a folder: its route answers everything below
+    that has no route of its own, POST included.
     """
 
     def __init__(self, routes: Mapping[str, Route]) -> None:
         self._routes = dict(routes)
-        self._folders = {path: route for path, route in routes.items() if path.endswith("/")}
+        self._folders = {
+            path: route for path, route in routes.items() if path.endswith("/") and path != "/"
+        }
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 

@@ -46,11 +46,16 @@ async def broken(_: Request) -> Response:
     raise RuntimeError("secret")
 
 
+async def shown(request: Request) -> Response:
+    return Response(f"{request.method} {request.path} {request.body.decode()}".encode())
+
+
 @pytest.fixture
 async def port() -> AsyncIterator[Port]:
     state = {"ready": True}
     routes = {"/metrics": metrics_route(Metrics().registry), "/broken": broken}
-    server = HttpServer({**routes, **health_routes(lambda: state["ready"])})
+    folders = {"/folder/": shown, "/": shown}
+    server = HttpServer({**routes, **folders, **health_routes(lambda: state["ready"])})
     yield Port(server, await server.start("127.0.0.1", 0), state)
     await server.stop()
 
@@ -96,6 +101,25 @@ async def test_each_bad_request_has_its_status(
     port: Port, request_bytes: bytes, status: bytes
 ) -> None:
     assert (await port.raw(request_bytes)).startswith(b"HTTP/1.1 " + status)
+
+
+async def test_a_folder_answers_what_is_below_it_and_takes_forms_and_the_root_is_none(
+    port: Port,
+) -> None:
+    assert (await port.get("/folder/a/b"))[2] == b"GET /folder/a/b "
+    assert (await port.get("/"))[2] == b"GET / "
+    assert (await port.get("/a"))[0] == 404
+    posted = await port.raw(b"POST /folder/x HTTP/1.1\r\nContent-Length: 3\r\n\r\na=b")
+    assert posted.endswith(b"POST /folder/x a=b")
+    for bad, status in (
+        (b"Content-Length: 9000", b"413"),
+        (b"Content-Length: -1", b"411"),
+        (b"Content-Length: 1e3", b"411"),
+        (b"Transfer-Encoding: chunked", b"411"),
+    ):
+        answer = await port.raw(b"POST /folder/x HTTP/1.1\r\n" + bad + b"\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 " + status), bad
+    assert (await port.raw(b"POST / HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 405")
 
 
 async def test_head_has_a_length_and_no_body(port: Port) -> None:
