@@ -76,6 +76,41 @@ class ScheduleKey:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
+SEQUENTIAL = "sequential"
+"""The planner, and the plan id, of the plan that needs no schedule."""
+
+ONNXRUNTIME = "onnxruntime"
+"""The planner of a schedule whose model runs in ONNX Runtime; its plan is what else would run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """A way to run the whole model, as measured beside the others in one run."""
+
+    name: str  # planner and options that give it, e.g. "lazy-ios(r=3,s=8)"; or ONNXRUNTIME
+    latency_us: float | None = None  # median; None: it never ran to an end
+    spread: float | None = None  # relative: (75th - 25th percentile) / median of its runs
+    runs: int = 0  # fewer than others: given up as clearly slower
+    speedup: float | None = None  # sequential over this, median of the rounds both ran in
+    max_rel_error: float | None = None  # outputs, relative to the largest element
+    also: tuple[str, ...] = ()  # other planners that found the same plan
+    remark: str = ""  # why it cannot serve; empty if it could
+
+    @property
+    def erred(self) -> bool:
+        """Whether it ran, and its outputs were refused."""
+        return bool(self.remark) and self.max_rel_error is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, the inverse of ``contender_from_json``."""
+        return {name: getattr(self, name) for name in self.__slots__} | {"also": list(self.also)}
+
+
+def contender_from_json(document: Mapping[str, Any]) -> Contender:
+    """Read one contender."""
+    return Contender(**{**document, "also": tuple(document.get("also", ()))})
+
+
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Where a schedule came from and what was seen of it. Latencies in microseconds."""
@@ -96,6 +131,7 @@ class Provenance:
     software: Mapping[str, str] = field(default_factory=dict)
     unit_us: Mapping[str, float] = field(default_factory=dict)  # units alone, where measured
     created: str = ""  # ISO 8601, UTC
+    candidates: tuple[Contender, ...] = ()  # all that were measured for this, sequential first
 
     @property
     def speedup(self) -> float | None:
@@ -105,11 +141,18 @@ class Provenance:
         return self.sequential_us / self.measured_us
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form; ``Provenance(**document)`` reads it."""
+        """JSON form, the inverse of ``provenance_from_json``."""
         document = {name: getattr(self, name) for name in self.__slots__}
         document["software"] = dict(self.software)
         document["unit_us"] = dict(self.unit_us)
+        document["candidates"] = [contender.to_json() for contender in self.candidates]
         return document
+
+
+def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
+    """Read a provenance; what older versions did not record is at its default."""
+    candidates = tuple(map(contender_from_json, document.get("candidates", ())))
+    return Provenance(**{**document, "candidates": candidates})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +176,11 @@ class Schedule:
         staged = [op for stage in self.stages for op in stage.operators]
         if self.stages and sorted(staged) != list(range(units)):
             raise InvalidArtefact("the stages do not cover every unit exactly once")
+
+    @property
+    def in_onnxruntime(self) -> bool:
+        """Whether ONNX Runtime runs the model, and ``plan`` only if it cannot."""
+        return self.planner == ONNXRUNTIME
 
     @property
     def id(self) -> str:
@@ -190,7 +238,7 @@ def schedule_from_json(document: Any) -> Schedule:
                 for stage in body["stages"]
             ),
             unit_names=tuple(body["unit_names"]),
-            provenance=Provenance(**body["provenance"]),
+            provenance=provenance_from_json(body["provenance"]),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise InvalidArtefact(f"the schedule is malformed: {error!r}") from error

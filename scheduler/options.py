@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 from core.errors import InvalidRequest
 from core.plan import MAX_STREAMS
+
+PORTFOLIO = "portfolio"
 
 PLANNERS = (
     "sequential",
@@ -20,8 +22,11 @@ PLANNERS = (
     "lios",
     "opara",
     "nimble",
-    "portfolio",  # all of them, see scheduler/portfolio.py
+    PORTFOLIO,  # all of them, see scheduler/portfolio.py
 )
+
+SERVING_GAP = 0.01
+SERVING_BUDGET_S = 15.0
 
 Join = Literal["stage", "group", "unit"]
 JOINS: tuple[Join, ...] = ("stage", "group", "unit")
@@ -31,7 +36,7 @@ JOINS: tuple[Join, ...] = ("stage", "group", "unit")
 class PlannerOptions:
     """A planner and its limits. Hashable; equal options give equal plans on equal latencies."""
 
-    planner: str = "ios"
+    planner: str = PORTFOLIO
     max_group_ops: int | None = 3  # r: units in one group; None = no limit
     max_groups: int | None = 8  # s: groups in one stage; None = no limit
     single_root: bool = False  # groups with one source only, as in the code of the IOS authors
@@ -69,13 +74,28 @@ class PlannerOptions:
             later.append("max_block_ops")
         if self.planner in (*_EXACT[:4], "greedy", "rammer"):
             later.append("join")
-        if self.planner in ("lazy-ios", "portfolio"):
+        if self.planner in _LAZY:
             later += _REAL
         for option in fields(self):
             value = getattr(self, option.name)
             if option.name in later and value != option.default:
                 parts.append(f"{option.name}={_number(value)}")
         return f"{self.planner}({','.join(parts)})" if parts else self.planner
+
+    @staticmethod
+    def for_serving(text: str = "") -> PlannerOptions:
+        """What a registration asks for: a planner, with options or without, or nothing.
+
+        A lazy search that is told no end stops when another percent is all there is to gain, or
+        after a quarter of a minute.
+
+        Raises:
+            InvalidRequest: an unknown planner or option.
+        """
+        options = PlannerOptions.parse(text or PORTFOLIO)
+        if options.planner not in _LAZY or "gap=" in text or "time_budget_s=" in text:
+            return options
+        return replace(options, gap=SERVING_GAP, time_budget_s=SERVING_BUDGET_S)
 
     @staticmethod
     def parse(text: str) -> PlannerOptions:
@@ -109,7 +129,8 @@ class PlannerOptions:
 _OPTIONAL = ("max_group_ops", "max_groups", "max_block_ops")
 _WHOLE = (*_OPTIONAL, "max_streams")
 _REAL = ("gap", "time_budget_s")
-_EXACT = ("ios-merge", "ios-parallel", "ios", "lazy-ios", "portfolio")
+_LAZY = ("lazy-ios", PORTFOLIO)
+_EXACT = ("ios-merge", "ios-parallel", "ios", *_LAZY)
 
 
 def _number(value: str | float | None) -> str:

@@ -33,6 +33,7 @@ class Candidate:
 
     options: PlannerOptions  # that give this plan
     planned: Planned
+    also: tuple[PlannerOptions, ...] = ()  # others that give the same plan
 
 
 def candidates(
@@ -52,13 +53,21 @@ def candidates(
     for planner in dict.fromkeys(("sequential", *entrants)):
         entered = replace(options, planner=planner, join="stage")
         planned = plan(units, cost, entered, facts)
-        found.setdefault(planned.plan, Candidate(entered, planned))
+        _enter(found, Candidate(entered, planned))
         if not planned.stages or planner == "sequential":
             continue
         for join in _WITHOUT_BARRIERS:
             lowered = lower_stages(
                 planned.stages, units.predecessors, unit_us, options.max_streams, join
             )
-            joined = Candidate(replace(entered, join=join), replace(planned, plan=lowered))
-            found.setdefault(lowered, joined)
+            joined = replace(entered, join=join)
+            _enter(found, Candidate(joined, replace(planned, plan=lowered)))
     return list(found.values())
+
+
+def _enter(found: dict[StreamPlan, Candidate], new: Candidate) -> None:
+    """Take a candidate, or note that its plan is known."""
+    plan = new.planned.plan
+    known = found.setdefault(plan, new)
+    if known is not new:
+        found[plan] = replace(known, also=(*known.also, new.options))

@@ -162,7 +162,11 @@ class Catalogue:
         if served is None:
             raise PreconditionFailed(f"{model.name} version {model.version} does not serve")
         await served.use_plan(
-            served.profiled_class(inputs), schedule.key.batch_size, schedule.plan, schedule.id
+            served.profiled_class(inputs),
+            schedule.key.batch_size,
+            schedule.plan,
+            schedule.id,
+            schedule.in_onnxruntime,
         )
 
     def expect(self, name: str, version: int, schedule: Schedule) -> None:

@@ -1,20 +1,20 @@
 """One device as the server sees it: what is loaded and prepared there, and calls to its worker.
 
 Device ──owns──> WorkerLink, Arena, what a restarted worker must be told again
-   ▲ batcher: run          ▲ jobs: load, static_graph, facts, measure_stage, compare
+   ▲ batcher: run          ▲ jobs: load, static_graph, facts, measure_stage, contest
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from core.graph import OpGraph, graph_from_json
 from core.plan import StreamPlan, plan_to_json
-from core.schedule import Stage
+from core.schedule import SEQUENTIAL, Stage
 from core.tensor import TensorSpec, spec_from_json
 from engine.importer.report import read_graph, read_report
 from engine.worker.arena import Arena
@@ -22,11 +22,8 @@ from engine.worker.layout import SlotLayout, slot_layout
 from engine.worker.link import LinkState, WorkerLink
 from engine.worker.process import WorkerOptions
 from scheduler.cost import Overheads
-from server.jobs.ports import GraphFacts, PlanComparison, StageTiming
+from server.jobs.ports import GraphFacts, Showing, StageTiming
 from server.static_values import StaticBytes, StaticValues, static_bytes, static_message
-
-SEQUENTIAL = "sequential"
-"""Plan id of the plan that needs no schedule."""
 
 Specs = Mapping[str, TensorSpec]
 
@@ -45,6 +42,7 @@ class Executable:
     plan: StreamPlan | None  # None: sequential
     plan_id: str
     layout: SlotLayout = field(repr=False)
+    in_onnxruntime: bool = False  # the plan runs only if that cannot
 
 
 @dataclass(slots=True)
@@ -124,6 +122,7 @@ class Device:
         static: StaticValues,
         plan: StreamPlan | None = None,
         plan_id: str = SEQUENTIAL,
+        in_onnxruntime: bool = False,
     ) -> Executable:
         """Make an executable for static input shapes.
 
@@ -132,7 +131,9 @@ class Device:
             WorkerRestarting: the worker is not up.
         """
         self._next_number += 1
-        asked = Executable(self._next_number, digest, inputs, static, plan, plan_id, _EMPTY)
+        asked = Executable(
+            self._next_number, digest, inputs, static, plan, plan_id, _EMPTY, in_onnxruntime
+        )
         answer = await self.link.call("prepare", **_prepare_fields(asked))
         outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
         ready = replace(asked, layout=slot_layout(inputs, outputs))
@@ -197,18 +198,26 @@ class Device:
         )
         return StageTiming(answer["latency_us"], answer["spread"], answer["repeats"])
 
-    async def compare(self, digest: str, batch_size: int, plan: StreamPlan) -> PlanComparison:
-        """A plan beside the sequential plan, interleaved in one run, and its output's error."""
+    async def contest(
+        self,
+        digest: str,
+        batch_size: int,
+        plans: Sequence[StreamPlan],
+        *,
+        onnxruntime: bool,
+        tolerance: float,
+        on_progress: Callable[[float], None],
+    ) -> list[Showing]:
+        """Whole models against each other, in turns in one run; the first plan is the baseline."""
         answer = await self.link.call(
-            "compare", plan=plan_to_json(plan), **self._models[digest].profiled[batch_size]
+            "contest",
+            on_progress,
+            plans=[plan_to_json(plan) for plan in plans],
+            onnxruntime=onnxruntime,
+            tolerance=tolerance,
+            **self._models[digest].profiled[batch_size],
         )
-        return PlanComparison(
-            measured_us=answer["measured_us"],
-            sequential_us=answer["sequential_us"],
-            spread=answer["spread"],
-            max_abs_error=answer["max_abs_error"],
-            max_rel_error=answer["max_rel_error"],
-        )
+        return [Showing(**contender) for contender in answer["contenders"]]
 
 
 _EMPTY = slot_layout({}, {})
@@ -229,4 +238,5 @@ def _prepare_fields(ready: Executable) -> dict[str, Any]:
         "inputs": {name: spec.to_json() for name, spec in ready.inputs.items()},
         "static": ready.static,
         "plan": None if ready.plan is None else plan_to_json(ready.plan),
+        "onnxruntime": ready.in_onnxruntime,
     }

@@ -166,6 +166,9 @@ class Metrics:
             ("device",),
             **at,
         )
+        self.refused = Counter(
+            "braid_plans_refused", "Plans refused for wrong outputs", ("device",), **at
+        )
         self.cache = Counter(
             "braid_schedule_cache_lookups", "Schedule cache look-ups", ("result",), **at
         )
@@ -272,7 +275,7 @@ class Metrics:
         """Make the series of a device, so that they begin at zero."""
         for counter in (
             self.worker_restarts, self.measurements, self.measurement_seconds,
-            self.measurements_reused, self.reprofiles,
+            self.measurements_reused, self.reprofiles, self.refused,
         ):  # fmt: skip
             counter.labels(device)
 
@@ -295,6 +298,10 @@ class Metrics:
     def stages_reused(self, device: str, count: int) -> None:
         """Count stage latencies that were found in the store."""
         self.measurements_reused.labels(device).inc(count)
+
+    def plans_refused(self, device: str, count: int) -> None:
+        """Count plans whose outputs were wrong."""
+        self.refused.labels(device).inc(count)
 
     def schedule_looked_up(self, hit: bool) -> None:
         """Count one look-up in the schedule cache."""

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 
 from core.graph import OpGraph
 from core.plan import StreamPlan
+from core.schedule import SEQUENTIAL
 from core.tensor import TensorSpec
 from engine.importer.report import Report
 from server.batching.latencies import LatencyTable
 from server.batching.policy import BatchPolicy
-from server.device import SEQUENTIAL, Device, Executable
+from server.device import Device, Executable
 from server.static_values import StaticBytes, static_bytes, static_message
 
 MAX_ON_DEMAND = 32
@@ -101,6 +102,7 @@ class ServedModel:
         batch_size: int,
         plan: StreamPlan | None = None,
         plan_id: str = SEQUENTIAL,
+        in_onnxruntime: bool = False,
     ) -> None:
         """Prepare a plan and swap it in: batches formed from now on use it."""
         ready = await self.device.prepare(
@@ -109,6 +111,7 @@ class ServedModel:
             static_message(shape_class.static, dict(shape_class.inputs)),
             plan,
             plan_id,
+            in_onnxruntime,
         )
         old = self._profiled.get((shape_class, batch_size))
         self._profiled[shape_class, batch_size] = ready

@@ -38,12 +38,12 @@ class CpuExecutor:
         """
         assert len(cpus) in (0, threads)
         self.threads = threads
-        self._cpus = tuple(cpus)
+        self.cpus = tuple(cpus)
         self._crews: dict[tuple[int, int], _Crew] = {}  # (first thread, threads)
         self._intra_op = threads
         torch.set_num_threads(threads)
-        if self._cpus:
-            make_pinned_team(self._cpus)
+        if self.cpus:
+            make_pinned_team(self.cpus)
 
     def run(
         self, program: Program, segments: Sequence[Segment], inputs: Mapping[str, Tensor]
@@ -106,7 +106,7 @@ class CpuExecutor:
 
     def _crew(self, first: int, count: int) -> _Crew:
         if (first, count) not in self._crews:
-            cpus = self._cpus[first : first + count]
+            cpus = self.cpus[first : first + count]
             self._crews[first, count] = _Crew(f"lane-{first}+{count}", count, cpus)
         return self._crews[first, count]
 

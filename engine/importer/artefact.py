@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from core.errors import InvalidArtefact, ModelImportError
 from core.graph import OpGraph, graph_to_json
 from engine.importer.report import (
     GRAPH_FILE,
+    MODEL_FILE,
     REPORT_FILE,
     WEIGHTS_FILE,
     Report,
@@ -63,7 +65,11 @@ def load_artefact(folder: Path) -> Artefact:
 
 
 def write_artefact(
-    folder: Path, graph: OpGraph, weights: Mapping[str, Tensor], report: Report
+    folder: Path,
+    graph: OpGraph,
+    weights: Mapping[str, Tensor],
+    report: Report,
+    model: Path | None = None,
 ) -> None:
     """Write a new artefact folder and make sure it is on the disk.
 
@@ -72,6 +78,7 @@ def write_artefact(
         graph: the template.
         weights: tensor of each of ``graph.constants``.
         report: its ``files`` are filled in.
+        model: the upload, to keep for ONNX Runtime.
 
     Raises:
         ModelImportError: a constant has a name that cannot be stored.
@@ -82,12 +89,23 @@ def write_artefact(
     own = {name: tensor.contiguous().clone() for name, tensor in weights.items()}
     save_file(own, folder / WEIGHTS_FILE)
     (folder / GRAPH_FILE).write_text(json.dumps(graph_to_json(graph), allow_nan=False))
-    files = {name: file_digest(folder / name) for name in (GRAPH_FILE, WEIGHTS_FILE)}
-    report = dataclasses.replace(report, files=files)
+    names = [GRAPH_FILE, WEIGHTS_FILE]
+    if model is not None:
+        _keep(model, folder / MODEL_FILE)
+        names.append(MODEL_FILE)
+    report = dataclasses.replace(report, files={n: file_digest(folder / n) for n in names})
     (folder / REPORT_FILE).write_text(json.dumps(report.to_json(), indent=1))
-    for name in (GRAPH_FILE, WEIGHTS_FILE, REPORT_FILE):
+    for name in (*names, REPORT_FILE):
         _sync_file(folder / name)
     sync_folder(folder)
+
+
+def _keep(file: Path, kept: Path) -> None:
+    """A second name for a file that is about to lose its first; a copy where that cannot be."""
+    try:
+        os.link(file, kept)
+    except OSError:
+        shutil.copyfile(file, kept)
 
 
 def _sync_file(path: Path) -> None:

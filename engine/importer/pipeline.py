@@ -89,7 +89,8 @@ def import_upload(
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, upload, source)
     template = with_output_specs(study.subject, study.batch)
-    write_artefact(artefact, template, weights, report)
+    kept = upload if reference.runs_file else None
+    write_artefact(artefact, template, weights, report, kept)
 
 
 def study_batch(subject: Subject, reference: Reference) -> Study:

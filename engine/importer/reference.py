@@ -32,6 +32,7 @@ class Reference(Protocol):
     """An independent implementation of the uploaded model."""
 
     name: str
+    runs_file: bool  # ONNX Runtime runs the file as it is: it can be served that way, too
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Outputs by name.
@@ -51,6 +52,8 @@ class Reference(Protocol):
 
 
 class _OnnxRuntime:
+    runs_file = True
+
     def __init__(self, upload: Path) -> None:
         self._upload = upload
         self._session = _session(upload, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
@@ -88,6 +91,8 @@ def _session(upload: Path, level: object) -> onnxruntime.InferenceSession:
 
 
 class _OnnxReference:
+    runs_file = False
+
     def __init__(self, upload: Path) -> None:
         self._evaluator = ReferenceEvaluator(onnx.load(upload, load_external_data=False))
         self.name = f"onnx {onnx.__version__} reference"

@@ -3,7 +3,8 @@
 <store>/artefacts/<sha256 of the upload>/
     graph.json            the template; its operators are the schedule units
     weights.safetensors   its constants, by value name
-    report.json           what is known of the model, and the checksums of the other two
+    model.onnx            the upload, where ONNX Runtime ran it in the verification
+    report.json           what is known of the model, and the checksums of the others
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ REPORT_FORMAT = 1
 GRAPH_FILE = "graph.json"
 WEIGHTS_FILE = "weights.safetensors"
 REPORT_FILE = "report.json"
+MODEL_FILE = "model.onnx"
 
 _MAX_REPORT_BYTES = 16 << 20
 _MAX_GRAPH_BYTES = 512 << 20
@@ -154,6 +156,8 @@ def verify_files(artefact: Path, report: Report) -> None:
         InvalidArtefact: a file is missing, of another kind, changed, or too many.
     """
     expected = {GRAPH_FILE, WEIGHTS_FILE}
+    if report.files.get(MODEL_FILE) == report.sha256:
+        expected.add(MODEL_FILE)
     found = {e.name: e.is_file(follow_symlinks=False) for e in os.scandir(artefact)}
     if set(report.files) != expected or found != dict.fromkeys([*expected, REPORT_FILE], True):
         raise InvalidArtefact(f"the artefact should hold {sorted(expected)}, not {sorted(found)}")

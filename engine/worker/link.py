@@ -23,7 +23,7 @@ from typing import Any
 
 from core.errors import BraidError, WorkerFault, WorkerRestarting
 from engine.worker.arena import Arena
-from engine.worker.process import WorkerOptions, WorkerProcess
+from engine.worker.process import OnProgress, WorkerOptions, WorkerProcess
 
 log = logging.getLogger("braid.worker.link")
 
@@ -77,8 +77,10 @@ class WorkerLink:
         if self._worker is not None:
             await self._worker.end()
 
-    def call(self, op: str, **fields: Any) -> asyncio.Future[Any]:
-        """Send a call; the future brings its result.
+    def call(
+        self, op: str, on_progress: OnProgress | None = None, **fields: Any
+    ) -> asyncio.Future[Any]:
+        """Send a call; the future brings its result, ``on_progress`` is told on the way.
 
         Cancelling the future drops a measurement in the worker; an inference already sent runs
         to its end unheard.
@@ -89,7 +91,7 @@ class WorkerLink:
         if self.state is not LinkState.UP:
             raise WorkerRestarting("the device worker is restarting; try again in a moment")
         assert self._worker is not None
-        return self._worker.send(op, fields)
+        return self._worker.send(op, fields, on_progress)
 
     def startup_call(self, op: str, **fields: Any) -> asyncio.Future[Any]:
         """As ``call``, for ``on_start`` only: the worker is told what it must know first."""

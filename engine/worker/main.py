@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
@@ -26,31 +26,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.errors import BraidError, DeviceOutOfMemory, InvalidRequest, WorkerFault
+from core.errors import (
+    BraidError,
+    DeviceOutOfMemory,
+    InvalidArtefact,
+    InvalidRequest,
+    PreconditionFailed,
+    WorkerFault,
+)
 from core.graph import graph_to_json
 from core.plan import plan_from_json
-from core.tensor import TensorSpec, spec_from_json
 from engine.allocator import keep_freed_memory
 from engine.executor.affinity import usable_cpus
 from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import lay_out
-from engine.executor.program import Program
-from engine.executor.work import estimated_needs
-from engine.kernels.merge import merge_groups
+from engine.executor.session import OnnxSession
 from engine.ops.dtypes import torch_dtype
 from engine.specialise import interpret
-from engine.timing.activations import Activations
-from engine.timing.compare import ComparisonOptions, compare_plans
-from engine.timing.overheads import StagePrices, measure_prices
-from engine.timing.stage_timer import StageTimer, TimerOptions
+from engine.timing.stage_timer import TimerOptions
 from engine.worker.device_key import cpu_device_key, software_versions
 from engine.worker.frames import BlockingChannel, Message
 from engine.worker.layout import Field
+from engine.worker.measurements import Measurements, Task, program_of
 from engine.worker.models import Executable, ModelTable, output_specs, seeded_inputs, spec_shape
+from engine.worker.sessions import SessionTable
 
 log = logging.getLogger("braid.worker")
-
-Task = Generator[None, None, dict[str, Any]]
 
 
 @dataclass(slots=True)
@@ -59,6 +59,7 @@ class _Background:
 
     call: int | None
     task: Task
+    told: float = 0.0  # the progress that was reported
 
 
 class Worker:
@@ -75,12 +76,16 @@ class Worker:
         self._channel = channel
         self._arena = arena
         self._threads = executor.threads
-        self._activation_bytes = activation_bytes
         self._executor = executor
         self._models = ModelTable(self._executor)
-        self._timer = StageTimer(self._executor, TimerOptions(timing_repeats))
-        self._activations: Activations | None = None
-        self._prices: StagePrices | None = None
+        self._sessions = SessionTable(self._executor)
+        self._measurements = Measurements(
+            executor,
+            self._models,
+            self._sessions,
+            activation_bytes,
+            TimerOptions(timing_repeats),
+        )
         self._background = deque([_Background(None, _warm_up())])
         self._views: dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
@@ -103,7 +108,7 @@ class Worker:
         call = message["id"]
         try:
             if message["op"] in _BACKGROUND:
-                task = _BACKGROUND[message["op"]](self, message)
+                task = _BACKGROUND[message["op"]](self._measurements, message)
                 self._background.append(_Background(call, task))
                 return
             result = _FOREGROUND[message["op"]](self, message)
@@ -115,7 +120,7 @@ class Worker:
     def _advance(self) -> None:
         current = self._background[0]
         try:
-            next(current.task)
+            self._tell(current, next(current.task))
         except StopIteration as stop:
             self._background.popleft()
             if current.call is not None:
@@ -123,6 +128,12 @@ class Worker:
         except Exception as error:
             self._background.popleft()
             self._fail(current.call, error)
+
+    def _tell(self, current: _Background, fraction: float | None) -> None:
+        """Pass on how far a task has come, where it is worth a message."""
+        if current.call is not None and fraction is not None and fraction >= current.told + 0.02:
+            current.told = fraction
+            self._channel.send({"id": current.call, "progress": fraction})
 
     def _fail(self, call: int | None, error: Exception) -> None:
         known = _as_braid_error(error)
@@ -141,14 +152,21 @@ class Worker:
         number, offset = message["number"], message["offset"]
         ready = self._models.executable(number)
         inputs, outputs = self._slot_views(number, offset, ready)
-        program = ready.program
-        if program.needs_finite and not all(map(_is_finite, inputs.values())):
-            found = interpret(program.graph, program.constants(), inputs)
-        else:
-            found = self._executor.run(program, ready.segments, inputs)
-        for name, tensor in found.items():
+        for name, tensor in self._outputs(ready, inputs).items():
             outputs[name].copy_(tensor)
         return {"compute_us": (perf_counter_ns() - start) // 1000}
+
+    def _outputs(self, ready: Executable, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        program = ready.program
+        fused = program.needs_finite or ready.session is not None
+        if fused and not all(map(_is_finite, inputs.values())):
+            return interpret(program.graph, program.constants(), inputs)
+        if ready.session is not None:
+            try:
+                return ready.session.run(inputs)
+            except PreconditionFailed:
+                log.exception("model %s runs under its plan instead", ready.digest[:12])
+        return self._executor.run(program, ready.segments, inputs)
 
     def _slot_views(
         self, number: int, offset: int, ready: Executable
@@ -180,24 +198,33 @@ class Worker:
 
     def unload(self, message: Message) -> dict[str, Any]:
         """Forget ``digest`` and everything prepared for it."""
-        self._forget_activations()
+        self._measurements.forget()
         self._views.clear()
         self._models.unload(message["digest"])
         return {}
 
     def prepare(self, message: Message) -> dict[str, Any]:
         """Make executable ``number`` for the given shapes and plan; run it once to warm up."""
-        program, static = self._program(message)
-        plan = message.get("plan")
+        program, static = program_of(self._models, message)
+        plan, digest = message.get("plan"), message["digest"]
         ready = self._models.prepare(
             message["number"],
-            message["digest"],
+            digest,
             program,
             None if plan is None else plan_from_json(plan),
+            self._session(digest) if message.get("onnxruntime") else None,
         )
-        self._executor.run(ready.program, ready.segments, seeded_inputs(program.graph, static, 0))
+        self._outputs(ready, seeded_inputs(program.graph, static, 0))
         outputs = {name: spec.to_json() for name, spec in output_specs(program.graph).items()}
         return {"outputs": outputs}
+
+    def _session(self, digest: str) -> OnnxSession | None:
+        """ONNX Runtime's session of a model, if it can still be had: the plan runs without it."""
+        try:
+            return self._sessions.session(digest, self._models.model(digest).artefact)
+        except (PreconditionFailed, InvalidArtefact):
+            log.exception("model %s runs under its plan instead", digest[:12])
+            return None
 
     def release(self, message: Message) -> dict[str, Any]:
         """Forget executable ``number``."""
@@ -209,7 +236,7 @@ class Worker:
 
     def describe(self, message: Message) -> dict[str, Any]:
         """The static graph for the given shapes; its operators are the schedule units."""
-        program, _ = self._program(message)
+        program, _ = program_of(self._models, message)
         return {"graph": graph_to_json(program.graph)}
 
     def device(self, _: Message) -> dict[str, Any]:
@@ -224,86 +251,8 @@ class Worker:
         """Drop the measurement that call ``target`` asked for; that call is never answered."""
         kept = [item for item in self._background if item.call != message["target"]]
         self._background = deque(kept)
-        self._forget_activations()
+        self._measurements.forget()
         return {}
-
-    def _forget_activations(self) -> None:
-        self._activations = None
-
-    def _program(self, message: Message) -> tuple[Program, dict[str, Tensor]]:
-        static = {
-            name: torch.tensor(value["data"], dtype=torch_dtype(value["dtype"])).reshape(
-                value["shape"]
-            )
-            for name, value in message.get("static", {}).items()
-        }
-        inputs: dict[str, TensorSpec] = {
-            name: spec_from_json(spec) for name, spec in message["inputs"].items()
-        }
-        return self._models.program(message["digest"], inputs, static), static
-
-    # -- background -------------------------------------------------------------------------
-
-    def facts(self, message: Message) -> Task:
-        """What planners may know of the device and the units of a static graph."""
-        program, _ = self._program(message)
-        if self._prices is None:
-            self._prices = yield from measure_prices(self._executor)
-        needs = [estimated_needs(unit, program.graph) for unit in program.graph.operators]
-        prices = self._prices
-        return {
-            "threads": self._threads,
-            "stage_us": prices.stage_us,
-            "group_us": prices.group_us,
-            "launch_us": prices.launch_us,
-            "moved_bytes": [need.moved_bytes for need in needs],
-            "memory_bound": [need.memory_bound for need in needs],
-            "merge_groups": merge_groups(program.graph),
-        }
-
-    def measure(self, message: Message) -> Task:
-        """Latency of the stage with ``groups`` and ``strategy``, on ``threads`` (None: all)."""
-        program, static = self._program(message)
-        if self._activations is None or self._activations.program is not program:
-            self._activations = None  # free before the next ones are made
-            yield
-            self._activations = Activations(
-                program,
-                seeded_inputs(program.graph, static, 0),
-                self._executor,
-                self._activation_bytes,
-            )
-            yield
-        timing = yield from self._timer.measure(
-            self._activations,
-            message["groups"],
-            message.get("threads"),
-            message.get("strategy", "concurrent"),
-        )
-        return {
-            "latency_us": timing.latency_us,
-            "spread": timing.spread,
-            "repeats": timing.repeats,
-        }
-
-    def compare(self, message: Message) -> Task:
-        """Candidate ``plan`` against the sequential plan: numbers and latency."""
-        self._forget_activations()
-        program, static = self._program(message)
-        candidate = lay_out(program, plan_from_json(message["plan"]), self._threads)
-        sequential = self._models.lay_out(program, None)
-        inputs = seeded_inputs(program.graph, static, 1)
-        comparison = yield from compare_plans(
-            self._executor, program, (candidate, sequential), inputs, ComparisonOptions()
-        )
-        return {
-            "measured_us": comparison.plan.latency_us,
-            "sequential_us": comparison.sequential.latency_us,
-            "spread": comparison.plan.spread,
-            "repeats": comparison.plan.repeats,
-            "max_abs_error": comparison.max_abs_error,
-            "max_rel_error": comparison.max_rel_error,
-        }
 
 
 _FOREGROUND = {
@@ -319,13 +268,13 @@ _FOREGROUND = {
         "cancel",
     )
 }
-_BACKGROUND = {name: getattr(Worker, name) for name in ("facts", "measure", "compare")}
+_BACKGROUND = {name: getattr(Measurements, name) for name in ("facts", "measure", "contest")}
 
 
 def _warm_up() -> Task:
     """The first operator on a meta tensor loads a second's worth of torch: do it while idle."""
     torch.relu(torch.empty(1, device="meta"))
-    yield
+    yield None
     return {}
 
 

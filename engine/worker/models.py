@@ -23,6 +23,7 @@ from core.tensor import TensorSpec
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import Segment, lay_out
 from engine.executor.program import Program, bind
+from engine.executor.session import OnnxSession
 from engine.importer.artefact import load_artefact
 from engine.kernels.kernel import PackedWeights
 from engine.ops.dtypes import torch_dtype
@@ -38,6 +39,7 @@ ShapeKey = tuple[tuple[str, TensorSpec], ...]
 class LoadedModel:
     """One model's template and weights, shared by all its executables."""
 
+    artefact: Path
     template: OpGraph
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
@@ -52,6 +54,7 @@ class Executable:
     program: Program
     segments: tuple[Segment, ...]
     layout: SlotLayout
+    session: OnnxSession | None = None  # runs instead of the plan, as long as it can
 
 
 class ModelTable:
@@ -66,7 +69,7 @@ class ModelTable:
         """Read an artefact; does nothing if the model is loaded already."""
         if digest not in self._models:
             loaded = load_artefact(artefact)
-            self._models[digest] = LoadedModel(loaded.graph, loaded.weights)
+            self._models[digest] = LoadedModel(artefact, loaded.graph, loaded.weights)
 
     def unload(self, digest: str) -> None:
         """Forget a model and its executables."""
@@ -109,6 +112,7 @@ class ModelTable:
         digest: str,
         program: Program,
         plan: StreamPlan | None,
+        session: OnnxSession | None = None,
     ) -> Executable:
         """Lay out ``plan`` (None: the sequential plan) and keep it under ``number``."""
         ready = Executable(
@@ -116,6 +120,7 @@ class ModelTable:
             program,
             self.lay_out(program, plan),
             slot_layout(program.graph.inputs, output_specs(program.graph)),
+            session,
         )
         self._executables[number] = ready
         return ready

@@ -13,6 +13,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -21,9 +22,12 @@ from core.errors import BraidError, WorkerFault, WorkerRestarting
 from engine.worker.arena import Arena
 from engine.worker.frames import FrameDecoder, encode
 
+OnProgress = Callable[[float], None]
+"""Told the fraction done of a long call, now and then."""
+
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 
-_MEASUREMENTS = ("facts", "measure", "compare")  # calls that are dropped when nobody waits any more
+_MEASUREMENTS = ("facts", "measure", "contest")  # calls that are dropped when nobody waits any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._listeners: dict[int, OnProgress] = {}  # of calls that report how far they are
         self._next_call = 0
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -104,7 +109,9 @@ class WorkerProcess(asyncio.Protocol):
             await self._process.wait()
         self._fail_calls()
 
-    def send(self, op: str, fields: dict[str, Any]) -> asyncio.Future[Any]:
+    def send(
+        self, op: str, fields: dict[str, Any], on_progress: OnProgress | None = None
+    ) -> asyncio.Future[Any]:
         """Send a call; the future brings its result.
 
         Cancelling the future drops a measurement in the worker; an inference already sent runs
@@ -115,6 +122,9 @@ class WorkerProcess(asyncio.Protocol):
         number = self._next_call
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[number] = future
+        if on_progress is not None:
+            self._listeners[number] = on_progress
+            future.add_done_callback(lambda _: self._listeners.pop(number, None))
         self._transport.write(encode({"id": number, "op": op, **fields}))
         if op in _MEASUREMENTS:
             future.add_done_callback(lambda done: self._drop(number, done))
@@ -131,6 +141,10 @@ class WorkerProcess(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand each answer to its caller."""
         for message in self._decoder.feed(data):
+            if "progress" in message:
+                if listener := self._listeners.get(message["id"]):
+                    listener(message["progress"])
+                continue
             future = self._calls.pop(message["id"], None)
             if future is None or future.done():
                 continue

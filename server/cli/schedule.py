@@ -131,6 +131,12 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
         raise InvalidArtefact("the schedule names other units than its graph")
     for line in _header(name, schedule):
         print(line)
+    if len(schedule.provenance.candidates) > 1:
+        print_table(
+            ("candidate", "latency", "spread", "runs", "speed-up", "remark"),
+            _candidate_rows(schedule),
+            right=("latency", "spread", "runs", "speed-up"),
+        )
     if schedule.stages:
         print_table(
             ("stage", "strategy", "latency", "group", "units"),
@@ -151,17 +157,43 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
             f"measured {duration_text(seen.measured_us)}, "
             f"sequential {duration_text(seen.sequential_us)}, speed-up {seen.speedup or 0:.2f}x"
         )
+    if schedule.in_onnxruntime:
+        yield "ONNX Runtime runs the model; if it cannot, the plan below does"
+    elif schedule.planner != key.planner:
+        yield f"the plan is that of {schedule.planner}"
     groups = sum(len(stage.groups) for stage in schedule.stages)
     facts = [f"{len(schedule.unit_names)} units in {len(schedule.stages)} stages, {groups} groups"]
     if seen.predicted_us is not None:
         facts.append(f"predicted {duration_text(seen.predicted_us)}")
     facts.append(f"{seen.stages_measured} stages measured, {seen.stages_reused} reused")
     facts.append(f"searched {seen.search_seconds:.2f} s")
+    if seen.gap is not None:
+        facts.append(f"within {seen.gap:.1%} of the best possible by its measurements")
     yield ", ".join(facts)
     if seen.max_abs_error is not None:
         yield f"largest difference from the sequential outputs: {seen.max_abs_error:.2g}"
     if not seen.promoted:
         yield f"not promoted, the sequential plan serves: {seen.reason or 'no reason given'}"
+
+
+def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
+    """Everything that was measured for this schedule as a whole model, sequential first."""
+    longest = max(contender.runs for contender in schedule.provenance.candidates)
+    for contender in schedule.provenance.candidates:
+        serves = contender.name == schedule.planner and schedule.provenance.promoted
+        remarks = [contender.remark, "serves" if serves else ""]
+        if 0 < contender.runs < longest:
+            remarks.append("given up as slower")
+        if contender.also:
+            remarks.append(f"same plan: {', '.join(contender.also)}")
+        yield (
+            contender.name,
+            "-" if contender.latency_us is None else duration_text(contender.latency_us),
+            "-" if contender.spread is None else f"{contender.spread:.1%}",
+            str(contender.runs),
+            "-" if contender.speedup is None else f"{contender.speedup:.3f}x",
+            "; ".join(filter(None, remarks)),
+        )
 
 
 def _stage_rows(schedule: Schedule, graph: OpGraph) -> Iterator[tuple[str, ...]]:

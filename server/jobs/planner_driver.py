@@ -50,7 +50,7 @@ class PlannerProcess:
 
     async def __call__(
         self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
-    ) -> PlannedModel:
+    ) -> list[PlannedModel]:
         """Plan one static graph.
 
         Raises:
@@ -61,12 +61,12 @@ class PlannerProcess:
             await child.send(await asyncio.to_thread(_request, graph, options, facts))
             while True:
                 match await asyncio.to_thread(_decode, await self._receive(child)):
-                    case PlannedModel() as planned:
-                        return planned
+                    case _Asked(queries):
+                        await child.send(_answer(await measure(queries)))
                     case PlanningFailed() as error:
                         raise error
-                    case queries:
-                        await child.send(_answer(await measure(queries)))
+                    case planned:
+                        return planned
 
     async def _receive(self, child: _Child) -> bytes:
         try:
@@ -163,16 +163,24 @@ def _answer(latencies_us: Sequence[float]) -> bytes:
     return json.dumps({"latencies_us": list(latencies_us)}).encode() + b"\n"
 
 
-def _decode(line: bytes) -> list[StageQuery] | PlannedModel | PlanningFailed:
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The child wants to know latencies."""
+
+    queries: list[StageQuery]
+
+
+def _decode(line: bytes) -> _Asked | list[PlannedModel] | PlanningFailed:
     """One message of the child; it is our own program, so a malformed one is a bug."""
     message: dict[str, Any] = json.loads(line)
     if "measure" in message:
-        return [
+        queries = [
             StageQuery(signature, Stage(tuple(map(tuple, groups)), strategy), ask)
             for signature, groups, strategy, ask in message["measure"]
         ]
+        return _Asked(queries)
     if "planned" in message:
-        return _planned(message["planned"])
+        return [_planned(document) for document in message["planned"]]
     return PlanningFailed(message["message"])
 
 
@@ -188,4 +196,5 @@ def _planned(document: dict[str, Any]) -> PlannedModel:
         search_seconds=document["search_seconds"],
         gap=document["gap"],
         spread=document["spread"],
+        also=tuple(document["also"]),
     )

@@ -6,7 +6,7 @@ loop. One JSON object a line, strictly in turns:
     server  {"graph": {...}, "options": "ios(r=3,s=8)", "facts": {...}}  first, once
     child   {"measure": [[signature, groups, strategy, ask], ...]}       any number of times
     server  {"latencies_us": [...]}                                      in the same order
-    child   {"planned": {...}}  or  {"failed": type, "message": ...}     last
+    child   {"planned": [{...}, ...]}  or  {"failed": type, "message": ...}  last
 
 What is asked is ``ports.Ask``, what the facts are is ``ports.GraphFacts``.
 
@@ -32,7 +32,8 @@ from core.plan import plan_to_json
 from core.schedule import Stage
 from scheduler.cost import DeviceFacts, MergeGroups, Overheads, UnitProfile
 from scheduler.options import PlannerOptions
-from scheduler.planners import Planned, plan, stages_to_measure
+from scheduler.planners import plan, stages_to_measure
+from scheduler.portfolio import Candidate, candidates
 from scheduler.signature import stage_signature
 from scheduler.units import UnitGraph
 from server.jobs.ports import Ask
@@ -142,7 +143,11 @@ def answer(conversation: Conversation) -> None:
     cost.ask_all(stages_to_measure(units, options, facts), work=bounded)
     if bounded:
         facts = device_facts(request["facts"], device_times_us(request["facts"], cost, len(units)))
-    conversation.send({"planned": planned_to_json(plan(units, cost, options, facts), options)})
+    if options.planner == "portfolio":
+        found = candidates(units, cost, options, facts)
+    else:
+        found = [Candidate(options, plan(units, cost, options, facts))]
+    conversation.send({"planned": [candidate_to_json(candidate) for candidate in found]})
 
 
 def device_times_us(document: Mapping[str, Any], cost: AskingCost, units: int) -> list[float]:
@@ -172,16 +177,18 @@ def device_facts(document: Mapping[str, Any], work_us: Sequence[float]) -> Devic
     )
 
 
-def planned_to_json(planned: Planned, options: PlannerOptions) -> dict[str, Any]:
+def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
     """What the driver turns into a ``ports.PlannedModel``."""
+    planned = candidate.planned
     return {
-        "planner": options.planner,
+        "planner": candidate.options.text,
         "plan": plan_to_json(planned.plan),
         "stages": [[stage.groups, stage.strategy, stage.latency_us] for stage in planned.stages],
         "predicted_us": planned.predicted_us,
         "search_seconds": planned.search_seconds,
         "gap": planned.gap,
         "spread": planned.spread,
+        "also": [options.text for options in candidate.also],
     }
 
 

@@ -41,14 +41,16 @@ class StageTiming:
 
 
 @dataclass(frozen=True, slots=True)
-class PlanComparison:
-    """A whole-model plan beside the sequential plan, measured in turns in one series."""
+class Showing:
+    """What one way to run the whole model showed beside the others, in turns in one run."""
 
-    measured_us: float
-    sequential_us: float
-    spread: float  # the larger of the two, relative
-    max_abs_error: float  # outputs against the sequential fp32 reference
-    max_rel_error: float  # relative to the largest element of each output
+    latency_us: float | None  # median; None: it did not take part in the rounds
+    spread: float | None = None  # relative: (75th - 25th percentile) / median
+    runs: int = 0
+    speedup: float | None = None  # sequential over this, median of the rounds both ran in
+    max_abs_error: float | None = None  # outputs against the fp32 reference
+    max_rel_error: float | None = None  # relative to the largest element of each output
+    problem: str = ""  # why it could not run
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +79,16 @@ class StageQuery:
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """What a planner found for one static graph."""
+    """A plan that a planner found for one static graph."""
 
-    planner: str
+    planner: str  # with its options
     plan: StreamPlan
     stages: tuple[Stage, ...]
     predicted_us: float | None = None
     search_seconds: float = 0.0
     gap: float | None = None  # proven relative distance to the optimum
     spread: float | None = None  # of the stages measured several times, relative
+    also: tuple[str, ...] = ()  # other planners that found the same plan
 
 
 MeasureStages = Callable[[Sequence[StageQuery]], Awaitable[Sequence[float]]]
@@ -133,8 +136,21 @@ class Device(Protocol):
     ) -> StageTiming:
         """Latency of one stage of the static graph, on some or all (None) threads."""
 
-    async def compare(self, digest: str, batch_size: int, plan: StreamPlan) -> PlanComparison:
-        """A plan of the static graph against the sequential plan."""
+    async def contest(
+        self,
+        digest: str,
+        batch_size: int,
+        plans: Sequence[StreamPlan],
+        *,
+        onnxruntime: bool,
+        tolerance: float,
+        on_progress: Callable[[float], None],
+    ) -> Sequence[Showing]:
+        """Plans of the static graph against each other, the first one being the sequential plan.
+
+        With ``onnxruntime``, a session of the whole model runs too, and its showing comes last.
+        Who errs by more than ``tolerance`` is not timed, but for the first.
+        """
 
 
 class Planner(Protocol):
@@ -142,8 +158,10 @@ class Planner(Protocol):
 
     async def __call__(
         self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
-    ) -> PlannedModel:
-        """Plan one static graph. Asks for each latency at most once, but for fresh ones.
+    ) -> Sequence[PlannedModel]:
+        """Plan one static graph: one plan, or of the portfolio all different ones.
+
+        Asks for each latency at most once, but for fresh ones.
 
         Raises:
             BraidError: the graph is too big for the search, or the planner failed.
@@ -183,6 +201,9 @@ class JobObserver(Protocol):
 
     def schedule_looked_up(self, hit: bool) -> None:
         """The schedule cache was asked."""
+
+    def plans_refused(self, device: str, count: int) -> None:
+        """Plans were refused because their outputs were wrong."""
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """A schedule was found or made for a model; it serves if it was promoted."""

@@ -107,6 +107,12 @@ class Share:
             eta_seconds=eta_seconds,
         )
 
+    def comparing(self, fraction: float) -> None:
+        """Whole models run against each other."""
+        at = SEARCH_ENDS + (1.0 - SEARCH_ENDS) * fraction
+        detail = f"{self.label}: comparing whole models"
+        self.tell(JobState.VERIFYING, self.at(at), detail)
+
     def _eta_seconds(self, left: int, total: int) -> float:
         """Time for what is left here; the later batch sizes take as much as this one."""
         later = self.of - self.index - 1

@@ -32,7 +32,7 @@ class Outcome:
     """How a registration went whose model serves."""
 
     failures: tuple[str, ...] = ()  # batch sizes without a schedule, and why
-    remarks: tuple[str, ...] = ()  # batch sizes that the sequential plan goes on serving, and why
+    remarks: tuple[str, ...] = ()  # plans that do not serve, and why
 
 
 async def register_model(model: ModelVersion, shop: Workshop, tell: Tell) -> Outcome:
@@ -60,10 +60,17 @@ async def register_model(model: ModelVersion, shop: Workshop, tell: Tell) -> Out
             log.exception("scheduling failed", extra={"model": model.name, "size": batch_size})
             failures.append(f"{share.label}: internal error; the server's log has the details")
         else:
-            if not schedule.provenance.promoted:
-                remarks.append(f"{share.label}: {schedule.provenance.reason}")
+            remarks += [f"{share.label}: {remark}" for remark in _remarks(schedule)]
         share.finished()
     return Outcome(tuple(failures), tuple(remarks))
+
+
+def _remarks(schedule: Schedule) -> list[str]:
+    """What the owner of a model should know of a schedule."""
+    seen = schedule.provenance
+    if not seen.promoted:
+        return [seen.reason]
+    return [f"{wrong.name} is refused: {wrong.remark}" for wrong in seen.candidates if wrong.erred]
 
 
 async def serve_again(model: ModelVersion, shop: Workshop) -> None:
@@ -130,6 +137,8 @@ async def _schedule(
         share.waiting()
     async with turn:
         schedule = await make_schedule(model, imported, device, inputs, batch_size, shop, share)
+    wrong = sum(contender.erred for contender in schedule.provenance.candidates)
+    shop.observer.plans_refused(device.name, wrong)
     await shop.store.call(shop.store.put_schedule, schedule)
     await _promote(model, device, inputs, schedule, shop)
     return schedule

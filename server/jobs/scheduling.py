@@ -1,6 +1,6 @@
 """One batch size on one device: from a static graph to a schedule, promoted or not.
 
-static graph, facts ──planner <──> StageMeasurer──> plan ──compare──> refusal or promotion
+static graph, facts ──planner <──> StageMeasurer──> plans ──contest──> verdict
 """
 
 from __future__ import annotations
@@ -11,20 +11,15 @@ from datetime import UTC, datetime
 from core.graph import OpGraph
 from core.plan import verify_plan
 from core.schedule import Provenance, Schedule, Stage
+from scheduler.options import PORTFOLIO
 from scheduler.signature import stage_signature
 from scheduler.units import UnitGraph
 from server.jobs.measuring import StageMeasurer, patiently
-from server.jobs.ports import Device, PlanComparison, PlannedModel, Specs
+from server.jobs.ports import Device, Specs
 from server.jobs.progress import Share
+from server.jobs.verdict import Field, judge
 from server.jobs.workshop import Imported, Workshop, schedule_key
 from server.store.records import ModelVersion
-
-NOISE_MARGIN = 0.01
-"""A plan up to this much slower, and not by more than the runs scatter, is as fast.
-
-Two medians of one series never agree exactly, and a plan equal to the sequential one would be
-refused half of the time. The margin stays below what anyone could see in a served latency.
-"""
 
 
 async def make_schedule(
@@ -42,33 +37,48 @@ async def make_schedule(
     timer = StageMeasurer(digest, batch_size, device, shop, share)
     facts = await patiently(lambda: device.facts(digest, batch_size))
     planned = await shop.planner(graph, options, facts, timer.measure)
-    verify_plan(planned.plan, graph.predecessors())
+    predecessors = graph.predecessors()
+    for found in planned:
+        verify_plan(found.plan, predecessors)
+    choose = options.planner == PORTFOLIO
+    field = Field.of(planned, len(graph.operators), onnxruntime=choose)
     share.verifying(timer.measured + timer.reused)
-    compared = await patiently(lambda: device.compare(digest, batch_size, planned.plan))
-    reason = refusal(planned, compared, shop.tolerance)
+    showings = await patiently(
+        lambda: device.contest(
+            digest,
+            batch_size,
+            field.plans,
+            onnxruntime=field.onnxruntime,
+            tolerance=shop.tolerance,
+            on_progress=share.comparing,
+        )
+    )
+    verdict = judge(field, showings, shop.tolerance, choose=choose)
+    chosen, served = verdict.contenders[verdict.chosen], field.planned[verdict.fallback]
     return Schedule(
         key=schedule_key(model, imported, device.device_key, inputs, batch_size),
-        planner=planned.planner,
-        plan=planned.plan,
-        stages=planned.stages,
+        planner=chosen.name if choose else options.planner,
+        plan=served.plan,
+        stages=served.stages,
         unit_names=tuple(operator.name for operator in graph.operators),
         provenance=Provenance(
-            predicted_us=planned.predicted_us,
-            measured_us=compared.measured_us,
-            sequential_us=compared.sequential_us,
-            spread=compared.spread,
+            predicted_us=served.predicted_us,
+            measured_us=chosen.latency_us,
+            sequential_us=verdict.contenders[0].latency_us,
+            spread=chosen.spread,
             stages_measured=timer.measured,
             stages_reused=timer.reused,
-            search_seconds=planned.search_seconds,
-            gap=planned.gap,
-            max_abs_error=compared.max_abs_error,
-            max_rel_error=compared.max_rel_error,
+            search_seconds=sum(found.search_seconds for found in planned),
+            gap=served.gap,
+            max_abs_error=showings[verdict.chosen].max_abs_error,
+            max_rel_error=chosen.max_rel_error,
             tolerance=shop.tolerance,
-            promoted=not reason,
-            reason=reason,
+            promoted=not verdict.reason,
+            reason=verdict.reason,
             software=device.software,
             unit_us=await _unit_latencies(graph, device, shop),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
+            candidates=verdict.contenders,
         ),
     )
 
@@ -87,23 +97,3 @@ async def _unit_latencies(graph: OpGraph, device: Device, shop: Workshop) -> dic
     wanted = list(set(named.values()))
     known = await shop.store.call(shop.store.find_latencies, device.device_key, wanted)
     return {name: known[mark] for name, mark in named.items() if mark in known}
-
-
-def refusal(planned: PlannedModel, compared: PlanComparison, tolerance: float) -> str:
-    """Why a plan may not serve; empty if it may.
-
-    It serves if its outputs agree with the sequential ones, and it is not slower. A plan on one
-    stream is the sequential plan: there is nothing to be slower than.
-    """
-    if not compared.max_rel_error <= tolerance:  # also refuses NaN
-        return (
-            f"the sequential plan goes on serving: outputs differ by {compared.max_rel_error:.2g} "
-            f"of the largest element, {tolerance:.2g} is allowed"
-        )
-    margin = 1.0 + min(NOISE_MARGIN, compared.spread)
-    if planned.plan.streams > 1 and not compared.measured_us <= compared.sequential_us * margin:
-        return (
-            "the sequential plan goes on serving: the schedule takes "
-            f"{compared.measured_us:.0f} us, the sequential plan {compared.sequential_us:.0f} us"
-        )
-    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from core.schedule import Schedule
 from core.tensor import TensorSpec
@@ -11,8 +12,6 @@ from scheduler.options import PlannerOptions
 from server.served import ServedModel
 from server.store.records import Job, ModelVersion, RegistrationOptions
 
-_DEFAULT_PLANNER = PlannerOptions()
-
 
 def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
     """What a registration asks for; zero and empty mean the defaults.
@@ -20,13 +19,13 @@ def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
     Raises:
         InvalidRequest: a batch size, limit or shape is out of range.
     """
-    planner = header.planner
+    planner = PlannerOptions.for_serving(header.planner.name)
     return RegistrationOptions(
         batch_sizes=tuple(header.batch_sizes) or (1,),
-        planner=PlannerOptions(
-            planner.name or _DEFAULT_PLANNER.planner,
-            planner.max_group_ops or _DEFAULT_PLANNER.max_group_ops,
-            planner.max_groups or _DEFAULT_PLANNER.max_groups,
+        planner=replace(
+            planner,
+            max_group_ops=header.planner.max_group_ops or planner.max_group_ops,
+            max_groups=header.planner.max_groups or planner.max_groups,
         ),
         input_shapes={name: tuple(shape.dims) for name, shape in header.input_shapes.items()},
     )

@@ -15,6 +15,7 @@ from engine.importer.report import (
     BatchAxes,
     Report,
     Verified,
+    file_digest,
     read_graph,
     read_report,
     verify_files,
@@ -84,6 +85,22 @@ def test_a_missing_file_is_an_invalid_artefact(name: str, tmp_path: Path) -> Non
 
     with pytest.raises(InvalidArtefact, match=name):
         load_artefact(folder)
+
+
+def test_the_upload_is_kept_and_must_be_what_was_uploaded(tmp_path: Path) -> None:
+    upload = tmp_path / "upload"
+    upload.write_bytes(b"a model")
+    report = dataclasses.replace(REPORT, sha256=file_digest(upload))
+    graph = OpGraph("empty", {}, {}, {}, ())
+
+    write_artefact(tmp_path / "kept", graph, {}, report, upload)
+    write_artefact(tmp_path / "swapped", graph, {}, REPORT, upload)
+    upload.unlink()
+
+    assert (tmp_path / "kept" / "model.onnx").read_bytes() == b"a model"
+    verify_files(tmp_path / "kept", read_report(tmp_path / "kept"))
+    with pytest.raises(InvalidArtefact, match="should hold"):
+        verify_files(tmp_path / "swapped", read_report(tmp_path / "swapped"))
 
 
 def test_what_does_not_belong_is_refused(tmp_path: Path) -> None:

@@ -77,6 +77,7 @@ class Picky:
     """A model that takes one width only, and only indices below 2."""
 
     name = "a picky reference"
+    runs_file = False
 
     def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if inputs["x"].shape[1] != 512:

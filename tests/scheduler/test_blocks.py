@@ -76,4 +76,6 @@ def test_wide_blocks_are_split_before_the_search_explodes() -> None:
 def test_without_a_limit_the_graph_is_one_block() -> None:
     chain = UnitGraph.from_edges([[], [0], [1]])
 
-    assert split_blocks(chain, PlannerOptions(max_block_ops=None).max_block_ops) == [(0, 1, 2)]
+    assert split_blocks(chain, PlannerOptions("ios", max_block_ops=None).max_block_ops) == [
+        (0, 1, 2)
+    ]

@@ -13,9 +13,9 @@ from scheduler.units import UnitGraph
 from tests.scheduler.networks import FIRE_WITH_BYPASS, INCEPTION_E, paper_block
 from tests.scheduler.oracle import every_schedule, random_graph
 
-TEXT = PlannerOptions(max_group_ops=None, max_groups=None, max_block_ops=None)
+TEXT = PlannerOptions("ios", max_group_ops=None, max_groups=None, max_block_ops=None)
 AUTHORS_CODE = PlannerOptions(
-    max_group_ops=None, max_groups=None, single_root=True, max_block_ops=None
+    "ios", max_group_ops=None, max_groups=None, single_root=True, max_block_ops=None
 )
 
 
@@ -61,7 +61,7 @@ def test_schedules_are_counted_as_if_listed(seed: int) -> None:
     graph, rng = random_graph(seed, max_ops=6)
     edges = [list(row) for row in graph.predecessors]
     r, s = rng.choice([(3, 8), (2, 2), (1, 3), (6, 6)])
-    options = PlannerOptions(max_group_ops=r, max_groups=s, max_block_ops=None)
+    options = PlannerOptions("ios", max_group_ops=r, max_groups=s, max_block_ops=None)
 
     assert count_schedules(graph, options) == sum(1 for _ in every_schedule(edges, r, s))
 

@@ -7,17 +7,17 @@ from scheduler.options import PlannerOptions
 
 
 def test_the_text_names_the_planner_and_its_pruning() -> None:
-    assert PlannerOptions().text == "ios(r=3,s=8)"
+    assert PlannerOptions("ios").text == "ios(r=3,s=8)"
     assert PlannerOptions("sequential").text == "sequential"
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        PlannerOptions(),
+        PlannerOptions("ios"),
         PlannerOptions("sequential"),
-        PlannerOptions(max_group_ops=None, max_groups=2, single_root=True),
-        PlannerOptions(max_block_ops=None, max_streams=2),
+        PlannerOptions("ios", max_group_ops=None, max_groups=2, single_root=True),
+        PlannerOptions("ios", max_block_ops=None, max_streams=2),
     ],
 )
 def test_the_text_reads_back(options: PlannerOptions) -> None:

@@ -72,7 +72,7 @@ def test_strategy_wiring_shape_and_attributes_count() -> None:
 
 def test_equal_stages_are_measured_once() -> None:
     graph = two_chains(3)
-    options = PlannerOptions()
+    options = PlannerOptions("ios")
 
     stages = stages_to_measure(graph, options)
 

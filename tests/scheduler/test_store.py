@@ -14,8 +14,8 @@ def test_what_one_model_measured_serves_the_next() -> None:
     first = StoredCost(RandomCost(1), store, "cpu", UnitGraph.from_graph(ours))
     second = StoredCost(RandomCost(2), store, "cpu", UnitGraph.from_graph(theirs))
 
-    plan(ours, first, PlannerOptions())
-    plan(theirs, second, PlannerOptions())
+    plan(ours, first, PlannerOptions("ios"))
+    plan(theirs, second, PlannerOptions("ios"))
 
     assert first.measured > 0
     assert second.measured == 0
@@ -27,8 +27,8 @@ def test_another_device_measures_for_itself() -> None:
     graph = two_chains(2)
     units = UnitGraph.from_graph(graph)
 
-    plan(graph, StoredCost(RandomCost(1), store, "cpu", units), PlannerOptions())
+    plan(graph, StoredCost(RandomCost(1), store, "cpu", units), PlannerOptions("ios"))
     other = StoredCost(RandomCost(1), store, "cuda:0", units)
-    plan(graph, other, PlannerOptions())
+    plan(graph, other, PlannerOptions("ios"))
 
     assert other.reused == 0

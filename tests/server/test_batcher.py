@@ -19,6 +19,7 @@ from core.errors import (
 )
 from core.graph import OpGraph
 from core.plan import StreamPlan
+from core.schedule import SEQUENTIAL
 from core.tensor import BATCH, TensorSpec
 from engine.importer.report import BatchAxes, Report, Verified
 from engine.worker.arena import Arena
@@ -26,7 +27,7 @@ from engine.worker.layout import slot_layout
 from server.batching.batcher import Batcher
 from server.batching.execution import DeviceExecution
 from server.batching.policy import BatchPolicy
-from server.device import SEQUENTIAL, Executable, Specs
+from server.device import Executable, Specs
 from server.requests import GivenRequest, GivenTensor, check_request
 from server.rows import Outcome
 from server.served import MAX_ON_DEMAND, ServedModel

@@ -22,13 +22,14 @@ from engine.importer.report import BatchAxes, Report, Verified
 from scheduler.cost import Overheads
 from scheduler.options import PlannerOptions
 from scheduler.planners import plan, stages_to_measure
+from scheduler.portfolio import Candidate, candidates
 from scheduler.signature import stage_signature
 from server.jobs.ports import (
     GraphFacts,
     MeasureStages,
     OnProgress,
-    PlanComparison,
     PlannedModel,
+    Showing,
     Specs,
     StageQuery,
     StageTiming,
@@ -116,11 +117,13 @@ class FakeDevice:
         self.device_key = "fake-cpu"
         self.loads: list[str] = []
         self.measured: Counter[tuple[int, Stage]] = Counter()
-        self.compared = 0
+        self.contests: list[list[StreamPlan]] = []
         self.before_measuring: Callable[[Stage], object] = lambda _: None
         self.before_comparing: Callable[[], Awaitable[None]] = a_moment
         self.gate: asyncio.Event | None = None
-        self.comparison = PlanComparison(90.0, 100.0, 0.01, 1e-6, 1e-6)
+        self.sequential = Showing(100.0, 0.01, 10, 1.0, 1e-6, 1e-6)
+        self.others = Showing(90.0, 0.01, 10, 1.11, 1e-6, 1e-6)
+        self.in_onnxruntime = Showing(None, problem="there is no session")
         self.measuring = 0
         self.pause_s = 0.0
         self.fails_at = 0  # this batch size
@@ -154,10 +157,21 @@ class FakeDevice:
         finally:
             self.measuring -= 1
 
-    async def compare(self, digest: str, batch_size: int, plan: StreamPlan) -> PlanComparison:
+    async def contest(
+        self,
+        digest: str,
+        batch_size: int,
+        plans: Sequence[StreamPlan],
+        *,
+        onnxruntime: bool,
+        tolerance: float,
+        on_progress: Callable[[float], None],
+    ) -> list[Showing]:
         await self.before_comparing()
-        self.compared += 1
-        return self.comparison
+        self.contests.append(list(plans))
+        on_progress(0.5)
+        last = [self.in_onnxruntime] if onnxruntime else []
+        return [self.sequential, *[self.others] * (len(plans) - 1), *last]
 
 
 class InProcessPlanner:
@@ -170,7 +184,7 @@ class InProcessPlanner:
 
     async def __call__(
         self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
-    ) -> PlannedModel:
+    ) -> list[PlannedModel]:
         self.calls += 1
         stages = {stage_signature(graph, each): each for each in stages_to_measure(graph, options)}
         latencies = await measure([StageQuery(name, each) for name, each in stages.items()])
@@ -181,10 +195,18 @@ class InProcessPlanner:
 
         class Cost:
             def stage_latency_us(self, stage: Stage) -> float:
-                return known[stage_signature(graph, stage)]
+                known_us = known.get(stage_signature(graph, stage))
+                return 10.0 * max(map(len, stage.groups)) if known_us is None else known_us
 
-        found = plan(graph, Cost(), options)
-        return PlannedModel("ios", found.plan, found.stages, found.predicted_us, 0.1, 0.0)
+        if options.planner == "portfolio":
+            found = candidates(graph, Cost(), options)
+        else:
+            found = [Candidate(options, plan(graph, Cost(), options))]
+        return [
+            PlannedModel(each.options.text, each.planned.plan, each.planned.stages,
+                each.planned.predicted_us, 0.1, each.planned.gap)
+            for each in found
+        ]  # fmt: skip
 
 
 class FakeCatalogue:
@@ -218,6 +240,7 @@ class Observer:
         self.jobs: dict[str, int] = {}
         self.measured = 0
         self.reused = 0
+        self.refused = 0
         self.looked_up: Counter[bool] = Counter()
         self.chosen: list[tuple[int, bool]] = []
 
@@ -232,6 +255,9 @@ class Observer:
 
     def schedule_looked_up(self, hit: bool) -> None:
         self.looked_up[hit] += 1
+
+    def plans_refused(self, device: str, count: int) -> None:
+        self.refused += count
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         self.chosen.append((schedule.key.batch_size, schedule.provenance.promoted))
@@ -266,7 +292,7 @@ class Server:
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         planner: PlannerOptions | None = None,
     ) -> Registration:
-        options = RegistrationOptions(tuple(sizes), planner or PlannerOptions(), shapes or {})
+        options = RegistrationOptions(tuple(sizes), planner or PlannerOptions("ios"), shapes or {})
         async with self.store.receive(1000) as upload:
             await upload.write(content)
             received = await upload.finish(hashlib.sha256(content).hexdigest())

@@ -20,7 +20,7 @@ from core.errors import (
 )
 from core.schedule import Stage
 from scheduler.options import PlannerOptions
-from server.jobs.ports import PlanComparison
+from server.jobs.ports import Showing
 from server.jobs.registration import serve_again
 from server.store.records import Job, JobState, ModelState
 from tests.server_state.fakes import Server, template
@@ -143,12 +143,12 @@ async def test_the_same_registration_again_is_answered_at_once(server: Server) -
 
 async def test_the_same_bytes_under_another_name_measure_and_import_nothing(server: Server) -> None:
     await registered(server, sizes=(1, 4))
-    measured, compared = server.device.measured.total(), server.device.compared
+    measured, compared = server.device.measured.total(), len(server.device.contests)
 
     job = await registered(server, name="other", sizes=(1, 4))
 
     assert job.state is JobState.READY
-    assert (server.device.measured.total(), server.device.compared) == (measured, compared)
+    assert (server.device.measured.total(), len(server.device.contests)) == (measured, compared)
     assert (server.importer.imports, server.planner.calls) == (1, 2)
     assert ("other", 1, 4) in server.catalogue.plans
     assert server.observer.looked_up == {False: 2, True: 2}
@@ -229,18 +229,18 @@ async def test_a_bug_tells_the_user_nothing_but_where_to_look(
 
 
 @pytest.mark.parametrize(
-    ("comparison", "reason"),
+    ("showing", "reason"),
     [
-        (PlanComparison(102.0, 100.0, 0.5, 0.0, 0.0), "takes 102 us, the sequential plan 100 us"),
-        (PlanComparison(100.5, 100.0, 0.001, 0.0, 0.0), "the sequential plan goes on serving"),
-        (PlanComparison(50.0, 100.0, 0.01, 1.0, 0.1), "outputs differ by 0.1 .* 0.0001 is allowed"),
-        (PlanComparison(50.0, 100.0, 0.01, 0.0, float("nan")), "outputs differ by nan"),
+        (Showing(102.0, 0.5, 9, 0.98, 0.0, 0.0), "takes 102 us, the sequential plan 100 us"),
+        (Showing(100.5, 0.001, 9, 0.99, 0.0, 0.0), "the sequential plan goes on serving"),
+        (Showing(50.0, 0.01, 9, 2.0, 1.0, 0.1), "outputs differ by 0.1 .* 0.0001 is allowed"),
+        (Showing(None, None, 0, None, 0.0, float("nan")), "outputs differ by nan"),
     ],
 )
 async def test_a_plan_that_is_wrong_or_slower_is_kept_but_does_not_serve(
-    server: Server, comparison: PlanComparison, reason: str
+    server: Server, showing: Showing, reason: str
 ) -> None:
-    server.device.comparison = comparison
+    server.device.others = showing
 
     job = await registered(server)
 
@@ -253,7 +253,7 @@ async def test_a_plan_that_is_wrong_or_slower_is_kept_but_does_not_serve(
 
 
 async def test_a_plan_within_the_noise_of_the_sequential_one_serves(server: Server) -> None:
-    server.device.comparison = PlanComparison(100.9, 100.0, 0.02, 0.0, 0.0)
+    server.device.others = Showing(100.9, 0.02, 9, 0.99, 0.0, 0.0)
 
     await registered(server)
 
@@ -261,11 +261,42 @@ async def test_a_plan_within_the_noise_of_the_sequential_one_serves(server: Serv
 
 
 async def test_the_sequential_planner_cannot_be_slower_than_sequential(server: Server) -> None:
-    server.device.comparison = PlanComparison(120.0, 100.0, 0.01, 0.0, 0.0)
+    server.device.others = Showing(120.0, 0.01, 9, 0.8, 0.0, 0.0)
 
     job = await registered(server, planner=PlannerOptions("sequential"))
 
     assert (job.state, job.message) == (JobState.READY, "")
+
+
+async def test_the_portfolio_serves_the_fastest_and_keeps_what_all_of_them_showed(
+    server: Server,
+) -> None:
+    server.device.in_onnxruntime = Showing(80.0, 0.01, 10, 1.25, 1e-6, 1e-6)
+
+    job = await registered(server, planner=PlannerOptions("portfolio"))
+
+    assert (job.state, job.message) == (JobState.READY, "")
+    (schedule,) = server.catalogue.plans.values()
+    assert schedule.in_onnxruntime
+    assert schedule.plan.streams > 1, "the best plan of our own is what runs if that cannot"
+    seen = schedule.provenance
+    assert (seen.measured_us, seen.sequential_us, seen.promoted) == (80.0, 100.0, True)
+    names = [contender.name for contender in seen.candidates]
+    assert (names[0], names[-1]) == ("sequential", "onnxruntime")
+    (plans,) = server.device.contests
+    assert len(plans) == len(set(plans)) == len(names) - 1
+
+
+async def test_a_wrong_candidate_never_serves_and_the_job_says_so(server: Server) -> None:
+    server.device.others = Showing(None, None, 0, None, 0.3, 0.3)
+
+    job = await registered(server, planner=PlannerOptions("portfolio"))
+
+    (schedule,) = server.catalogue.plans.values()
+    assert (schedule.planner, schedule.plan.streams) == ("sequential", 1)
+    assert job.state is JobState.READY
+    assert re.search(r"greedy.* is refused: outputs differ by 0.3", job.message)
+    assert server.observer.refused > 0
 
 
 async def test_a_worker_that_restarts_interrupts_nothing(server: Server) -> None:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from core.graph import Operator, OpGraph
-from core.plan import verify_plan
+from core.plan import sequential_plan, verify_plan
 from core.schedule import Stage
 from core.tensor import TensorSpec
 from scheduler.cost import OperatorLatencies, Overheads
@@ -45,6 +45,7 @@ def facts(units: int, merges: Sequence[tuple[int, ...]] = ()) -> GraphFacts:
 
 
 FACTS = facts(4)
+IOS = PlannerOptions("ios")
 
 
 class FakeDevice:
@@ -75,12 +76,12 @@ def children() -> list[psutil.Process]:
 async def test_a_plan_from_the_process_is_the_plan_made_here() -> None:
     device = FakeDevice()
 
-    found = await planner()(DIAMOND, PlannerOptions(), FACTS, device.measure)
+    (found,) = await planner()(DIAMOND, IOS, FACTS, device.measure)
 
-    here = plan(DIAMOND, COST, PlannerOptions())
+    here = plan(DIAMOND, COST, IOS)
     assert [stage.groups for stage in found.stages] == [((0,),), ((1,), (2,)), ((3,),)]
     assert (found.plan, found.predicted_us) == (here.plan, here.predicted_us)
-    assert (found.planner, found.gap) == ("ios", 0.0)
+    assert (found.planner, found.gap) == ("ios(r=3,s=8)", 0.0)
     verify_plan(found.plan, DIAMOND.predecessors())
     assert not children()
 
@@ -88,7 +89,7 @@ async def test_a_plan_from_the_process_is_the_plan_made_here() -> None:
 async def test_each_signature_is_asked_once_and_all_together() -> None:
     device = FakeDevice()
 
-    await planner()(DIAMOND, PlannerOptions(), FACTS, device.measure)
+    await planner()(DIAMOND, IOS, FACTS, device.measure)
 
     (queries,) = device.asked
     assert len({query.signature for query in queries}) == len(queries)
@@ -103,7 +104,7 @@ async def test_cancelling_ends_the_process() -> None:
         await asyncio.sleep(3600)
         return []
 
-    task = asyncio.create_task(planner()(DIAMOND, PlannerOptions(), FACTS, never))
+    task = asyncio.create_task(planner()(DIAMOND, IOS, FACTS, never))
     await asked.wait()
     assert len(children()) == 1
 
@@ -121,7 +122,7 @@ async def test_a_crash_of_the_process_is_a_failed_plan() -> None:
         return [1.0]
 
     with pytest.raises(PlanningFailed, match="exit code -9"):
-        await planner()(DIAMOND, PlannerOptions(), FACTS, kill)
+        await planner()(DIAMOND, IOS, FACTS, kill)
 
 
 async def test_a_bug_in_the_process_is_logged_here(caplog: pytest.LogCaptureFixture) -> None:
@@ -129,7 +130,7 @@ async def test_a_bug_in_the_process_is_logged_here(caplog: pytest.LogCaptureFixt
         return []
 
     with pytest.raises(PlanningFailed, match=r"crashed .exit code 1.*server's log"):
-        await planner()(DIAMOND, PlannerOptions(), FACTS, too_few)
+        await planner()(DIAMOND, IOS, FACTS, too_few)
 
     assert "ValueError" in str(vars(caplog.records[-1])["stderr_tail"])
 
@@ -138,12 +139,12 @@ async def test_a_graph_that_planners_cannot_read_is_a_failed_plan() -> None:
     unspecialised = OpGraph("g", {"x": SPEC}, {"y": "a"}, {}, DIAMOND.operators[:1])
 
     with pytest.raises(PlanningFailed, match="specialise the graph"):
-        await planner()(unspecialised, PlannerOptions(), FACTS, FakeDevice().measure)
+        await planner()(unspecialised, IOS, FACTS, FakeDevice().measure)
 
 
 async def test_a_search_without_end_is_ended() -> None:
     with pytest.raises(PlanningFailed, match=r"searched for more than 0.01 s"):
-        await planner(seconds=0.01)(DIAMOND, PlannerOptions(), FACTS, FakeDevice().measure)
+        await planner(seconds=0.01)(DIAMOND, IOS, FACTS, FakeDevice().measure)
 
     assert not children()
 
@@ -151,7 +152,7 @@ async def test_a_search_without_end_is_ended() -> None:
 async def test_out_of_memory_says_so() -> None:
     leaves = [f"u{n}" for n in range(22)]
     wide = graph({**dict.fromkeys(leaves, "x"), "last": leaves})
-    options = PlannerOptions(max_group_ops=None, max_groups=None, max_block_ops=None)
+    options = PlannerOptions("ios", max_group_ops=None, max_groups=None, max_block_ops=None)
 
     with pytest.raises(PlanningFailed, match=r"memory|too big|search takes at most"):
         await PlannerProcess(64 << 20, 30.0)(wide, options, FACTS, FakeDevice().measure)
@@ -182,7 +183,7 @@ class NoisyDevice(FakeDevice):
 async def test_lazy_search_measures_work_first_and_near_ties_again() -> None:
     device = NoisyDevice()
 
-    found = await planner()(DIAMOND, PlannerOptions("lazy-ios"), FACTS, device.measure)
+    (found,) = await planner()(DIAMOND, PlannerOptions("lazy-ios"), FACTS, device.measure)
 
     first, *later = device.asked
     assert [query.ask for query in first] == ["latency"] * 4 + ["work"] * 4
@@ -203,7 +204,7 @@ async def test_work_bounds_spare_measurements_where_nothing_can_overlap() -> Non
 
     device = Filled()
 
-    found = await planner()(DIAMOND, PlannerOptions("lazy-ios"), FACTS, device.measure)
+    (found,) = await planner()(DIAMOND, PlannerOptions("lazy-ios"), FACTS, device.measure)
 
     assert found.predicted_us == 400.0
     assert found.gap == 0.0
@@ -218,3 +219,17 @@ async def test_units_that_the_device_can_merge_are_asked_as_merged() -> None:
 
     merged = [q.stage for queries in device.asked for q in queries if q.stage.strategy == "merge"]
     assert merged == [Stage(((1, 2),), "merge")]
+
+
+async def test_the_portfolio_answers_with_all_different_plans_and_asks_nothing_twice() -> None:
+    device = FakeDevice()
+
+    found = await planner()(DIAMOND, PlannerOptions("portfolio"), FACTS, device.measure)
+
+    assert found[0].planner == "sequential"
+    assert found[0].plan == sequential_plan(4)
+    assert len({model.plan for model in found}) == len(found) > 1
+    names = [name for model in found for name in (model.planner, *model.also)]
+    assert {"greedy", "lios", "lazy-ios(r=3,s=8)"} <= set(names)
+    asked = [(q.signature, q.ask) for queries in device.asked for q in queries if q.ask != "again"]
+    assert len(asked) == len(set(asked))

@@ -286,7 +286,7 @@ def test_registering_again_after_a_failure_tries_the_same_version_again(
     "options",
     [
         RegistrationOptions(batch_sizes=(1, 4)),
-        RegistrationOptions(planner=PlannerOptions(max_groups=2)),
+        RegistrationOptions(planner=PlannerOptions("ios", max_groups=2)),
         RegistrationOptions(input_shapes={"x": (1, 3, 48, 320)}),
     ],
 )

@@ -15,7 +15,7 @@ from engine.executor.program import bind
 from engine.kernels.kernel import PackedWeights
 from engine.ops.registry import operator
 from engine.timing.activations import Activations
-from engine.timing.compare import errors
+from engine.timing.agreement import errors
 from engine.timing.samples import reduce_samples, steady
 from engine.timing.stage_timer import StageTimer, TimerOptions
 from tests.timing.running import finish

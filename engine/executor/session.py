@@ -1,0 +1,90 @@
+"""A whole model in ONNX Runtime, as one more way to run it on the CPU device.
+
+The file is the upload that the importer read, ran in its sandbox and kept in the artefact. It gets
+as many threads as the device has, on the device's cores. They spin only while a run lasts: left to
+itself, ONNX Runtime's pool would spin on into whatever the device does next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from core.errors import InvalidArtefact, PreconditionFailed
+from engine.importer.report import MODEL_FILE, file_digest
+
+
+class OnnxSession:
+    """One model, ready for any of its shapes. One run at a time."""
+
+    def __init__(self, artefact: Path, digest: str, threads: int, cpus: Sequence[int] = ()) -> None:
+        """Open the model that an artefact keeps.
+
+        Args:
+            artefact: the folder.
+            digest: SHA-256 of the upload, which the file must still have.
+            threads: that work at the same time, the caller's included.
+            cpus: the core of each one; empty leaves them to the kernel.
+
+        Raises:
+            PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it.
+            InvalidArtefact: the file was changed after the import.
+        """
+        import onnxruntime  # half a second that only sessions need
+
+        path = artefact / MODEL_FILE
+        if not path.is_file():
+            raise PreconditionFailed("the import kept no file for ONNX Runtime")
+        try:
+            unchanged = file_digest(path) == digest
+        except OSError as error:
+            raise InvalidArtefact(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
+        if not unchanged:
+            raise InvalidArtefact(f"{MODEL_FILE} was changed after the import; import again")
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(path), _options(onnxruntime, threads, cpus), providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its exceptions share no base but this
+            raise PreconditionFailed(f"ONNX Runtime refuses the model: {_line(error)}") from error
+        self._outputs = [output.name for output in self._session.get_outputs()]
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Outputs by name.
+
+        Raises:
+            PreconditionFailed: the model does not run at these shapes.
+        """
+        feeds = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in inputs.items()}
+        try:
+            results = self._session.run(None, feeds)
+        except Exception as error:
+            raise PreconditionFailed(f"ONNX Runtime cannot run it: {_line(error)}") from error
+        return {
+            name: torch.from_numpy(np.asarray(result))
+            for name, result in zip(self._outputs, results, strict=True)
+        }
+
+
+def _options(onnxruntime: object, threads: int, cpus: Sequence[int]) -> object:
+    options = onnxruntime.SessionOptions()  # type: ignore[attr-defined]
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if len(cpus) == threads > 1:
+        # One list a thread of its pool, which the caller is not in; it counts cores from 1.
+        affinities = ";".join(str(cpu + 1) for cpu in cpus[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
+    return options
+
+
+def _line(error: Exception) -> str:
+    """The first line of its complaint."""
+    text = str(error).strip().partition("\n")[0]
+    return (text or type(error).__name__)[:300]

@@ -1,0 +1,161 @@
+"""Which way of running a model serves, given what each one showed.
+
+    showings ──wrong, failing?──> refused        a single planner: its plan, unless it is refused
+        └─ fastest of the others, simpler where nearly equal        the portfolio: the winner
+
+The sequential plan is always among them, so a model is never served slower than sequential.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from core.plan import StreamPlan, sequential_plan
+from core.schedule import ONNXRUNTIME, SEQUENTIAL, Contender
+from server.jobs.ports import PlannedModel, Showing
+
+NOISE_MARGIN = 0.01
+"""Up to this much slower, and not by more than the runs scatter, is as fast.
+
+Two medians of one series never agree exactly, and a plan equal to the sequential one would be
+refused half of the time. The margin stays below what anyone could see in a served latency.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Who takes part: the sequential plan, then all other plans, then ONNX Runtime if wanted."""
+
+    planned: tuple[PlannedModel, ...]  # the first one's plan is sequential
+    onnxruntime: bool
+
+    @staticmethod
+    def of(planned: Sequence[PlannedModel], units: int, *, onnxruntime: bool) -> Field:
+        """The field of what a planner found; the sequential plan is added unless it is there."""
+        plan = sequential_plan(units)
+        same = [model for model in planned if model.plan == plan]
+        also = tuple(name for model in same for name in (model.planner, *model.also))
+        first = PlannedModel(
+            SEQUENTIAL,
+            plan,
+            next((model.stages for model in same), ()),
+            next((model.predicted_us for model in same), None),
+            gap=next((model.gap for model in same), None),
+            also=tuple(name for name in also if name != SEQUENTIAL),
+        )
+        return Field((first, *(m for m in planned if m.plan != plan)), onnxruntime)
+
+    @property
+    def plans(self) -> list[StreamPlan]:
+        """What the device runs."""
+        return [model.plan for model in self.planned]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What serves, or why what was asked for does not."""
+
+    contenders: tuple[Contender, ...]  # in the order of the field
+    chosen: int  # the contender that the schedule is about
+    fallback: int  # its plan, or the one that runs if ONNX Runtime cannot
+    reason: str = ""  # why the sequential plan serves instead; empty if the chosen one does
+
+    @property
+    def refused(self) -> tuple[Contender, ...]:
+        """Contenders with wrong outputs, and those that could not run."""
+        return tuple(contender for contender in self.contenders if contender.remark)
+
+
+def judge(field: Field, showings: Sequence[Showing], tolerance: float, *, choose: bool) -> Verdict:
+    """Decide.
+
+    Args:
+        field: who took part.
+        showings: of each, in the same order.
+        tolerance: of outputs, relative to the largest element.
+        choose: take the best (the portfolio), not the plan of the one planner that was asked.
+    """
+    contenders = _contenders(field, showings, tolerance)
+    if not choose:
+        asked = len(contenders) - 1  # sequential itself, if that is what the planner found
+        return Verdict(contenders, asked, asked, _refusal(contenders[0], contenders[asked]))
+    longest = max(contender.runs for contender in contenders)
+    fit = [
+        index
+        for index, contender in enumerate(contenders)
+        if index == 0 or (not contender.remark and contender.runs == longest)
+    ]
+    own = [index for index in fit if index < len(field.planned)]
+    chosen, fallback = _best(field, contenders, fit), _best(field, contenders, own)
+    return Verdict(contenders, chosen, fallback)
+
+
+def _contenders(
+    field: Field, showings: Sequence[Showing], tolerance: float
+) -> tuple[Contender, ...]:
+    named = [(model.planner, model.also) for model in field.planned]
+    named += [(ONNXRUNTIME, ())] if field.onnxruntime else []
+    return tuple(
+        Contender(
+            name,
+            latency_us=showing.latency_us,
+            spread=showing.spread,
+            runs=showing.runs,
+            speedup=showing.speedup,
+            max_rel_error=showing.max_rel_error,
+            also=also,
+            remark=_remark(showing, tolerance),
+        )
+        for (name, also), showing in zip(named, showings, strict=True)
+    )
+
+
+def _remark(showing: Showing, tolerance: float) -> str:
+    """Why it cannot serve, whatever its speed."""
+    if showing.problem:
+        return showing.problem
+    error = math.nan if showing.max_rel_error is None else showing.max_rel_error
+    if not error <= tolerance:  # also refuses NaN
+        return f"outputs differ by {error:.2g} of the largest element, {tolerance:.2g} is allowed"
+    return ""
+
+
+def _refusal(sequential: Contender, asked: Contender) -> str:
+    """Why the plan of the only planner may not serve; empty if it may."""
+    if asked.remark:
+        return f"the sequential plan goes on serving: {asked.remark}"
+    if asked is sequential:
+        return ""
+    measured_us, sequential_us = asked.latency_us or math.inf, sequential.latency_us or 0.0
+    if not measured_us <= sequential_us * _margin(asked):
+        return (
+            "the sequential plan goes on serving: the schedule takes "
+            f"{measured_us:.0f} us, the sequential plan {sequential_us:.0f} us"
+        )
+    return ""
+
+
+def _best(field: Field, contenders: Sequence[Contender], fit: Sequence[int]) -> int:
+    """The fastest; of those that are as fast, the simplest."""
+
+    def latency_us(index: int) -> float:
+        return contenders[index].latency_us or math.inf
+
+    fastest = min(fit, key=latency_us)
+    limit = latency_us(fastest) * _margin(contenders[fastest])
+    as_fast = [index for index in fit if latency_us(index) <= limit]
+    return min(as_fast, key=lambda index: (_complexity(field, index), latency_us(index)))
+
+
+def _margin(contender: Contender) -> float:
+    return 1.0 + min(NOISE_MARGIN, contender.spread or 0.0)
+
+
+def _complexity(field: Field, index: int) -> float:
+    """Points at which threads wait for each other; another runtime is the last resort."""
+    if index >= len(field.planned):
+        return math.inf
+    plan = field.planned[index].plan
+    return len(plan.barriers) + sum(len(launch.waits) for launch in plan.launches)

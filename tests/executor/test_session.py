@@ -1,0 +1,89 @@
+"""Whole models in ONNX Runtime, from the file that the import kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from core.errors import InvalidArtefact, PreconditionFailed
+from engine.executor.cpu import CpuExecutor
+from engine.executor.session import OnnxSession
+from engine.importer.report import MODEL_FILE, file_digest
+from engine.worker.sessions import SessionTable, in_thread
+from tests.server.service import small_cnn
+from tests.timing.running import finish
+
+
+@pytest.fixture
+def artefact(tmp_path: Path) -> Path:
+    return small_cnn(tmp_path / MODEL_FILE).parent
+
+
+@pytest.fixture
+def table() -> Iterator[SessionTable]:
+    executor = CpuExecutor(threads=2)
+    yield SessionTable(executor)
+    executor.close()
+
+
+def test_it_runs_any_batch_and_spares_the_cores_of_others(artefact: Path) -> None:
+    digest = file_digest(artefact / MODEL_FILE)
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    session = OnnxSession(artefact, digest, len(cores), cores)
+
+    for batch in (1, 3):
+        outputs = session.run({"x": torch.zeros(batch, 3, 16, 16)})
+        assert all(output.shape[0] == batch for output in outputs.values())
+    with pytest.raises(PreconditionFailed, match="cannot run"):
+        session.run({"x": torch.zeros(1, 4, 16, 16)})
+
+
+def test_a_changed_or_missing_file_is_not_opened(artefact: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArtefact, match="changed after the import"):
+        OnnxSession(artefact, "0" * 64, 1)
+    (artefact / MODEL_FILE).unlink()
+    with pytest.raises(PreconditionFailed, match="kept no file"):
+        OnnxSession(artefact, "0" * 64, 1)
+
+
+def test_what_onnxruntime_refuses_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / MODEL_FILE).write_bytes(b"not a model")
+
+    with pytest.raises(PreconditionFailed, match="refuses"):
+        OnnxSession(tmp_path, file_digest(tmp_path / MODEL_FILE), 1)
+
+
+def test_sessions_are_shared_while_used_and_closed_after(
+    table: SessionTable, artefact: Path
+) -> None:
+    digest = file_digest(artefact / MODEL_FILE)
+
+    first, _ = finish(table.opening(digest, artefact))
+    assert table.session(digest, artefact) is first
+    del first
+    table.forget_latest()
+
+    second = table.session(digest, artefact)
+    np.testing.assert_array_equal(second.run({"x": torch.ones(1, 3, 16, 16)})["y"].shape[0], 1)
+
+
+def test_work_in_a_thread_gives_inference_its_turns_and_passes_errors_on() -> None:
+    def slow() -> int:
+        import time
+
+        time.sleep(0.02)
+        return 7
+
+    assert finish(in_thread(slow))[0] == 7
+    assert finish(in_thread(slow))[1] >= 5
+
+    def fails() -> int:
+        raise PreconditionFailed("no")
+
+    with pytest.raises(PreconditionFailed):
+        finish(in_thread(fails))

@@ -1,0 +1,96 @@
+"""Which way of running a model serves, given what each one showed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from core.plan import Launch, StreamPlan, sequential_plan
+from server.jobs.ports import PlannedModel, Showing
+from server.jobs.verdict import Field, Verdict, judge
+
+SEQUENTIAL = sequential_plan(2)
+PARALLEL = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
+CHAINED = StreamPlan((Launch(0, 0), Launch(1, 1, (0,))), streams=2)
+FIELD = Field.of(
+    [PlannedModel("lios", CHAINED, ()), PlannedModel("greedy", PARALLEL, ())], 2, onnxruntime=True
+)
+
+
+def ran(latency_us: float, *, spread: float = 0.0, runs: int = 9, error: float = 0.0) -> Showing:
+    return Showing(latency_us, spread, runs, 100 / latency_us, error, error)
+
+
+def chosen(*showings: Showing) -> tuple[str, str]:
+    """Who serves, and whose plan runs if ONNX Runtime cannot."""
+    verdict: Verdict = judge(FIELD, showings, 1e-4, choose=True)
+    names = [contender.name for contender in verdict.contenders]
+    return names[verdict.chosen], names[verdict.fallback]
+
+
+def test_the_fastest_wins_and_the_best_of_our_own_stands_by() -> None:
+    assert chosen(ran(100), ran(90), ran(95), ran(80)) == ("onnxruntime", "lios")
+    assert chosen(ran(100), ran(90), ran(95), ran(98)) == ("lios", "lios")
+
+
+def test_within_the_noise_the_simpler_one_wins() -> None:
+    assert chosen(ran(100.4), ran(100, spread=0.02), ran(101), ran(100)) == (
+        ("sequential", "sequential")
+    )
+    assert chosen(ran(110), ran(100, spread=0.02), ran(100.5), ran(120))[0] == "greedy", (
+        "no event is simpler than one"
+    )
+    assert chosen(ran(100.4), ran(100, spread=0.001), ran(101), ran(101))[0] == "lios"
+
+
+def test_never_slower_than_sequential() -> None:
+    assert chosen(ran(100), ran(120), ran(130), ran(140)) == ("sequential", "sequential")
+
+
+@pytest.mark.parametrize("error", [0.3, math.inf, math.nan])
+def test_who_is_wrong_never_serves(error: float) -> None:
+    wrong = Showing(None, None, 0, None, error, error)
+
+    verdict = judge(FIELD, [ran(100), wrong, wrong, wrong], 1e-4, choose=True)
+
+    assert verdict.chosen == 0
+    assert [contender.erred for contender in verdict.contenders] == [False, True, True, True]
+    assert "is allowed" in verdict.contenders[1].remark
+
+
+def test_who_was_given_up_early_does_not_win_by_few_runs() -> None:
+    assert chosen(ran(100), ran(90, runs=2), ran(95), ran(99))[0] == "greedy"
+
+
+def test_who_cannot_run_is_listed_with_its_reason() -> None:
+    verdict = judge(
+        FIELD, [ran(100), ran(90), ran(95), Showing(None, problem="no file")], 1e-4, choose=True
+    )
+
+    last = verdict.contenders[-1]
+    assert (last.name, last.latency_us, last.remark, last.erred) == (
+        ("onnxruntime", None, "no file", False)
+    )
+
+
+def test_equal_plans_take_part_once_under_all_their_names() -> None:
+    planned = [PlannedModel("lios", SEQUENTIAL, (), also=("opara",))]
+
+    field = Field.of(planned, 2, onnxruntime=False)
+    verdict = judge(field, [ran(100)], 1e-4, choose=False)
+
+    assert field.plans == [SEQUENTIAL]
+    assert verdict.contenders[0].also == ("lios", "opara")
+    assert (verdict.chosen, verdict.reason) == (0, "")
+
+
+def test_one_planner_alone_serves_unless_it_is_slower() -> None:
+    field = Field.of([PlannedModel("lios", CHAINED, ())], 2, onnxruntime=False)
+
+    faster = judge(field, [ran(100), ran(90)], 1e-4, choose=False)
+    slower = judge(field, [ran(100), ran(103, spread=0.5)], 1e-4, choose=False)
+
+    assert (faster.chosen, faster.reason) == (1, "")
+    assert slower.chosen == 1
+    assert "takes 103 us, the sequential plan 100 us" in slower.reason
