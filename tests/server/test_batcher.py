@@ -60,6 +60,7 @@ class FakeDevice:
         static: StaticValues,
         plan: StreamPlan | None = None,
         plan_id: str = SEQUENTIAL,
+        in_onnxruntime: bool = False,
     ) -> Executable:
         await asyncio.sleep(0)
         self._number += 1

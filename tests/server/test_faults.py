@@ -65,7 +65,7 @@ def test_a_killed_worker_costs_moments_and_no_measurement(
     server.start()
     with server.client() as client:
         client.register("cnn", models["cnn"], batch_sizes=[1, 4], wait=True)
-        plan = client.infer("cnn", {"x": ROW}).plan_id
+        plans = {schedule.plan_id for schedule in client.model("cnn").schedules}
     measured = server.metric("braid_stage_measurements_total")
     load = Load(server.address, clients=8)
     time.sleep(0.5)
@@ -85,7 +85,8 @@ def test_a_killed_worker_costs_moments_and_no_measurement(
     assert server.metric("braid_worker_restarts_total") == 1
     assert server.metric("braid_stage_measurements_total") == measured
     with server.client() as client:
-        assert client.infer("cnn", {"x": ROW}).plan_id == plan
+        # Whichever batch size is faster for one row, its schedule survived.
+        assert client.infer("cnn", {"x": ROW}).plan_id in plans
 
 
 def test_a_killed_server_finishes_the_registration_after_its_restart(

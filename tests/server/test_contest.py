@@ -1,0 +1,73 @@
+"""A device worker with an imported model: whole models against each other, ONNX Runtime too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from core.plan import sequential_plan
+from core.schedule import Stage
+from core.tensor import TensorSpec
+from engine.importer.launch import import_model
+from engine.importer.limits import ImportLimits
+from engine.importer.report import file_digest
+from engine.worker.process import WorkerOptions
+from server.device import Device, Executable
+from tests.server.service import small_cnn
+
+OPTIONS = WorkerOptions(2, 64 << 20, 64 << 20, 3, keep_spare=False)
+INPUTS = {"x": TensorSpec("FP32", (2, 3, 16, 16))}
+
+
+async def test_a_worker_measures_stages_merges_and_whole_models_and_serves_in_onnxruntime(
+    tmp_path: Path,
+) -> None:
+    upload = small_cnn(tmp_path / "cnn.onnx")
+    digest = file_digest(upload)
+    await import_model(upload, tmp_path / "artefact", ImportLimits(), lambda *_: None, {})
+    device = Device("cpu", OPTIONS)
+    await device.start()
+    try:
+        await device.load(digest, tmp_path / "artefact")
+        graph = await device.static_graph(digest, 2, INPUTS)
+        facts = await device.facts(digest, 2)
+        (branches,) = facts.merge_groups
+        merged = await device.measure_stage(digest, 2, Stage((branches,), "merge"))
+        alone = await device.measure_stage(digest, 2, Stage(((0,),)), threads=1)
+        told: list[float] = []
+        plan = sequential_plan(len(graph.operators))
+        contest = await device.contest(
+            digest, 2, [plan], onnxruntime=True, tolerance=1e-4, on_progress=told.append
+        )
+        ready = await device.prepare(digest, INPUTS, {}, plan, "x", in_onnxruntime=True)
+        outputs = await _infer(device, ready)
+    finally:
+        await device.close()
+
+    assert len(facts.moved_bytes) == len(graph.operators)
+    assert min(merged.latency_us, alone.latency_us) > 0
+    assert [showing.problem for showing in contest] == ["", ""]
+    assert all(showing.max_rel_error is not None for showing in contest)
+    assert max(showing.max_rel_error or 0.0 for showing in contest) < 1e-5
+    assert told == sorted(told)
+    session = onnxruntime.InferenceSession(str(upload), providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"x": _ROWS})[0]
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+
+
+_ROWS = np.random.default_rng(0).normal(size=(2, 3, 16, 16)).astype(np.float32)
+
+
+async def _infer(device: Device, ready: Executable) -> np.ndarray:
+    offset = device.arena.allocate(ready.layout.size_bytes)
+    assert offset is not None
+    field = ready.layout.inputs["x"]
+    start = offset + field.offset
+    device.arena.view[start : start + _ROWS.nbytes] = _ROWS.tobytes()
+    await device.run(ready, offset)
+    out = ready.layout.outputs["y"]
+    data = bytes(device.arena.view[offset + out.offset :][: out.spec.size_bytes])
+    device.arena.release(offset)
+    return np.frombuffer(data, np.float32).reshape(2, 4, 16, 16)
