@@ -89,7 +89,7 @@ def import_upload(
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, upload, source)
     template = with_output_specs(study.subject, study.batch)
-    kept = upload if reference.runs_file else None
+    kept = upload if reference.file == upload else None  # not what was taken out of a zip
     write_artefact(artefact, template, weights, report, kept)
 
 

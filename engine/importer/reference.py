@@ -32,7 +32,7 @@ class Reference(Protocol):
     """An independent implementation of the uploaded model."""
 
     name: str
-    runs_file: bool  # ONNX Runtime runs the file as it is: it can be served that way, too
+    file: Path | None  # what ONNX Runtime runs, if it does: it can be served that way, too
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Outputs by name.
@@ -52,9 +52,8 @@ class Reference(Protocol):
 
 
 class _OnnxRuntime:
-    runs_file = True
-
     def __init__(self, upload: Path) -> None:
+        self.file: Path | None = upload
         self._upload = upload
         self._session = _session(upload, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
         self._outputs = [output.name for output in self._session.get_outputs()]
@@ -91,7 +90,7 @@ def _session(upload: Path, level: object) -> onnxruntime.InferenceSession:
 
 
 class _OnnxReference:
-    runs_file = False
+    file: Path | None = None
 
     def __init__(self, upload: Path) -> None:
         self._evaluator = ReferenceEvaluator(onnx.load(upload, load_external_data=False))

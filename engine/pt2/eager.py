@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,8 @@ _PYTHON: Mapping[str, Callable[..., Any]] = {
 
 class EagerReference:
     """Runs an exported program as it stands."""
+
+    file: Path | None = None  # nothing for ONNX Runtime
 
     def __init__(self, program: Program, weights: Mapping[str, torch.Tensor]) -> None:
         self.name = f"torch {torch.__version__} eager"

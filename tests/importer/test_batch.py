@@ -143,7 +143,7 @@ class Shifted:
     """A reference whose outputs are off by one factor, and by another when computed again."""
 
     name = "an oracle"
-    runs_file = False
+    file: Path | None = None
 
     def __init__(self, inner: Reference, factor: float, again: float) -> None:
         self._inner, self._factor, self._again = inner, factor, again
@@ -188,7 +188,7 @@ class WrongElsewhere:
     """A reference that has other numbers for wide inputs."""
 
     name = "an oracle"
-    runs_file = False
+    file: Path | None = None
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         x = inputs["x"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ class Picky:
     """A model that takes one width only, and only indices below 2."""
 
     name = "a picky reference"
-    runs_file = False
+    file: Path | None = None
 
     def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if inputs["x"].shape[1] != 512:
