@@ -1,8 +1,4 @@
-"""The console script ``braid``.
-
-Exit codes: 0 it worked; 1 the operation failed, with one line on stderr that says why; 2 the
-command line or a setting is wrong; 130 Ctrl-C.
-"""
+"""The console script ``braid``. Its manual page is ``braid --help``; see ``MANUAL``."""
 
 from __future__ import annotations
 
@@ -16,7 +12,18 @@ from typing import Protocol
 
 import braid_client
 import core.errors
-from server.cli import delete, demo, health, infer, jobs, models, register, schedule, serve
+from server.cli import (
+    completion,
+    delete,
+    demo,
+    health,
+    infer,
+    jobs,
+    models,
+    register,
+    schedule,
+    serve,
+)
 from server.cli.connection import Subparsers
 
 
@@ -39,22 +46,81 @@ COMMANDS: dict[str, Command] = {
     "infer": infer,
     "schedule": schedule,
     "health": health,
+    "completion": completion,
     "demo": demo,
 }
 if importlib.util.find_spec("server.cli.plan") is not None:
     COMMANDS["plan"] = importlib.import_module("server.cli.plan")
 
 
+GROUPS = (
+    ("Run a server", ("serve", "health")),
+    ("Models and their schedules", ("register", "models", "jobs", "schedule", "delete")),
+    ("Use a model", ("infer",)),
+    ("Study planners, no server needed", ("plan", "demo")),
+    ("Your shell", ("completion",)),
+)
+
+MANUAL = """\
+Braid serves models over gRPC and finds out, by measuring on the device itself,
+which of their operators should run side by side. Register an ONNX model; it
+answers as soon as it is imported, and a faster plan is swapped in once it has
+been measured and verified.
+
+{commands}
+
+Lists and answers are tables for people on a terminal, plain lines elsewhere;
+--json makes them JSON for programs. Progress goes to stderr. Ctrl-C while a
+command waits for a registration ends the waiting, not the registration.
+`braid COMMAND --help` describes one command."""
+
+EPILOG = """\
+environment:
+  BRAID_ADDRESS  HOST:PORT of the server that commands talk to (127.0.0.1:8001)
+  BRAID_*        settings of `braid serve`, such as BRAID_STORE; flags win
+  NO_COLOR       no colours in tables and progress
+
+exit status:
+  0    it worked
+  1    it failed; one line on stderr says why
+  2    the command line or a setting is wrong
+  130  interrupted by Ctrl-C
+
+examples:
+  braid serve --store /srv/braid
+  braid register squeezenet model.onnx --batch-sizes 1,4 --wait
+  braid infer squeezenet --input data=random
+  braid schedule show squeezenet --batch 4 --format svg --output plan.svg
+  braid models --json | jq '.[].name'
+"""
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line with all its subcommands."""
     parser = argparse.ArgumentParser(
-        prog="braid", description="Inference server that schedules operators side by side."
+        prog="braid",
+        usage="braid [--version] COMMAND ...",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=braid_client.__version__)
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS
+    )
     for command in COMMANDS.values():
         command.add_parser(subparsers)
+    parser.description = MANUAL.format(commands=_command_list(subparsers))
     return parser
+
+
+def _command_list(subparsers: Subparsers) -> str:
+    """All commands with what they do, under headings."""
+    texts = {each.dest: each.help or "" for each in subparsers._choices_actions}
+    lines = []
+    for heading, names in GROUPS:
+        lines.append(f"{heading}:")
+        lines += [f"  {name:<12}{texts[name]}" for name in names if name in texts]
+    return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from braid_client import Client, Job, JobFailed, JobState, PlannerOptions
 from server.cli.connection import Subparsers, add_address, address_option, connect
 from server.cli.progress import JobProgress
-from server.cli.text import duration_text, print_table
+from server.cli.text import duration_text, print_json, print_table
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -46,6 +46,7 @@ def add_parser(subparsers: Subparsers) -> None:
         help="whole shape, batch as 1, of an input with other open extents; repeat for each",
     )
     parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
+    parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
     add_address(parser)
 
 
@@ -90,6 +91,9 @@ def run(args: argparse.Namespace) -> int:
             return INTERRUPTED
         if args.wait:
             return watch(client, job, args, progress)
+    if args.json:
+        print_json([job])
+        return 0
     follow = f"braid jobs watch {job.id}{address_option(args)}"
     print(f"{job.model} version {job.version} is accepted as job {job.id}; follow it: {follow}")
     return 0
@@ -117,6 +121,9 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
     progress.close()
     if job.state is not JobState.READY:
         raise JobFailed(job)
+    if getattr(args, "json", False):
+        print_json([job])
+        return 0
     remark = f": {job.message}" if job.message else ""
     print(f"{job.model} version {job.version} is ready{remark}")
     print_schedules(client, job)
