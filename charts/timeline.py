@@ -94,8 +94,9 @@ def _mean_us(schedule: Schedule) -> float:
 def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timeline:
     """The timeline of a schedule; of the stages that hold some of ``units``, if given."""
     times = UnitTimes(schedule)
-    measured = schedule.provenance.measured_us if units is None else None
-    title = f"{schedule.planner}, batch {schedule.key.batch_size}"
+    whole = units is None and not schedule.in_onnxruntime
+    measured = schedule.provenance.measured_us if whole else None
+    title = _title(schedule)
     if not schedule.stages:
         return _simulated(schedule, times, units, title, measured)
     bars: list[Bar] = []
@@ -113,6 +114,16 @@ def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timel
         now += length
     lanes = max((bar.lane for bar in bars), default=0) + 1
     return Timeline(title, tuple(bars), tuple(spans), lanes, now, measured, guessed)
+
+
+def _title(schedule: Schedule) -> str:
+    """What made the plan, and what a reader must know to read the chart."""
+    title = f"{schedule.planner}, batch {schedule.key.batch_size}"
+    if schedule.in_onnxruntime:
+        return f"{title}: the plan that runs if ONNX Runtime cannot"
+    if schedule.stages and len(schedule.plan.barriers) < len(schedule.stages) - 1:
+        return f"{title}, no barriers: stages may overlap"
+    return title
 
 
 def _stage_bars(stage: Stage, start: float, length: float, times: UnitTimes) -> list[Bar]:

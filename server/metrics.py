@@ -56,13 +56,11 @@ OnSchedule = Callable[[PlanLabels, Schedule], None]
 
 def candidates_of(schedule: Schedule) -> dict[str, float]:
     """Whole-model latency in microseconds of each plan that was measured, by what made it."""
-    seen = schedule.provenance
-    found: dict[str, float] = {}
-    if seen.sequential_us:
-        found["sequential"] = seen.sequential_us
-    if seen.measured_us:
-        found[schedule.planner] = seen.measured_us
-    return found
+    return {
+        contender.name: contender.latency_us
+        for contender in schedule.provenance.candidates
+        if contender.latency_us is not None
+    }
 
 
 class ModelMetrics:

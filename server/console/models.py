@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 
-from core.schedule import Schedule
+from core.schedule import Contender, Schedule
 from core.tensor import TensorSpec
 from server.console.facts import Facts
 from server.console.html import Child, Html, h, table
@@ -20,7 +21,6 @@ from server.console.layout import (
     url,
 )
 from server.console.rates import Activity, Key
-from server.metrics import candidates_of
 from server.store.records import ModelVersion
 
 COLUMNS = ("model", "version", "state", "requests/s", "p50", "p99", "failures/s", "waiting",
@@ -199,20 +199,38 @@ def _schedule_row(facts: Facts, model: ModelVersion, schedule: Schedule) -> Sequ
 
 
 def _candidates(schedule: Schedule) -> Html | None:
-    """Every plan that was measured as a whole model, as bars on one scale."""
-    found = sorted(candidates_of(schedule).items(), key=lambda each: each[1])
+    """Every plan that was measured as a whole model, as bars on one scale, the fastest first."""
+    found = sorted(schedule.provenance.candidates, key=lambda each: each.latency_us or math.inf)
     if not found:
         return None
-    longest = found[-1][1]
-
-    def rows() -> Iterator[Sequence[Child]]:
-        for name, latency_us in found:
-            bar = h("meter", duration(latency_us), value=latency_us, min=0, max=longest)
-            yield name, bar, duration(latency_us)
-
+    longest = max(each.latency_us or 0.0 for each in found)
     title = f"Candidates compared, batch {schedule.key.batch_size}"
+    columns = ("plan", "", "latency", "speed-up", "runs", "error", "remark")
+    rows = (_candidate_row(schedule, each, longest) for each in found)
     return h("section", h("h3", title),
-             table(("plan", "", "latency"), rows(), right=("latency",), caption=title))  # fmt: skip
+             table(columns, rows, right=columns[2:6], caption=title))  # fmt: skip
+
+
+def _candidate_row(schedule: Schedule, one: Contender, longest: float) -> Sequence[Child]:
+    latency = duration(one.latency_us)
+    bar = None
+    if one.latency_us is not None:
+        bar = h("meter", latency, value=one.latency_us, min=0, max=longest, aria_label=one.name)
+    serves = one.name == schedule.planner and schedule.provenance.promoted
+    remarks = [
+        "serves" if serves else "",
+        one.remark,
+        f"same plan: {', '.join(one.also)}" if one.also else "",
+    ]
+    return (
+        one.name,
+        bar,
+        latency,
+        "–" if one.speedup is None else f"{one.speedup:.2f}×",
+        one.runs,
+        "–" if one.max_rel_error is None else f"{one.max_rel_error:.1e}",
+        "; ".join(filter(None, remarks)),
+    )
 
 
 async def _jobs(facts: Facts, model: ModelVersion) -> Html:

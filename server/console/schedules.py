@@ -16,6 +16,11 @@ from server.console.layout import Page, duration, pairs, url
 from server.pictures import Drawn
 from server.store.records import ModelVersion
 
+ONNXRUNTIME_SERVES = (
+    "ONNX Runtime runs this model: of all candidates it was the fastest. Drawn is the plan that "
+    "would run if it could not."
+)
+
 
 async def one_schedule(
     facts: Facts, name: str, version: str, batch_size: int, block: int | None
@@ -30,6 +35,7 @@ async def one_schedule(
     others = await facts.registry.schedules(model)
     body = h(
         "div",
+        h("p", ONNXRUNTIME_SERVES) if schedule.in_onnxruntime else None,
         _block_form(blocks, block),
         h("div", Html(picture), class_="scroll picture", tabindex=0, role="region",
           aria_label="Timeline"),

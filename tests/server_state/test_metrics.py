@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from prometheus_client import generate_latest
 
 from core.plan import sequential_plan
-from core.schedule import Provenance, Schedule, ScheduleKey
+from core.schedule import Contender, Provenance, Schedule, ScheduleKey
 from server.metrics import UNKNOWN_MODEL, Metrics, PlanLabels
 from server.store.records import ModelVersion, RegistrationOptions
 
@@ -18,7 +19,11 @@ SCHEDULE = Schedule(
     sequential_plan(1),
     (),
     ("a",),
-    Provenance(measured_us=50.0, sequential_us=100.0),
+    Provenance(
+        measured_us=50.0,
+        sequential_us=100.0,
+        candidates=(Contender("sequential", 100.0), Contender("ios", 50.0), Contender("lios")),
+    ),
 )
 
 
@@ -105,3 +110,14 @@ def test_every_metric_of_ours_is_prefixed_and_documented() -> None:
 
     assert all(family.documentation for family in families)
     assert all(re.match(r"braid_|process_|python_", family.name) for family in families)
+
+
+def test_every_candidate_that_was_measured_has_its_latency() -> None:
+    metrics = Metrics()
+    metrics.add_model("lenet", 1)
+
+    metrics.schedule_chosen(LENET, "cpu", SCHEDULE)
+
+    (family,) = metrics.candidate_seconds.collect()
+    found = {each.labels["planner"]: each.value for each in family.samples}
+    assert found == pytest.approx({"sequential": 100e-6, "ios": 50e-6})
