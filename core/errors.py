@@ -75,8 +75,8 @@ class UnsupportedOperators(ModelImportError):
 
     def __init__(self, reasons: tuple[str, ...]) -> None:
         super().__init__(
-            f"{len(reasons)} unsupported operator use(s): {'; '.join(reasons)}. "
-            "Export the model without them (see docs/onnx-operators.md)"
+            f"the model cannot be imported, for {len(reasons)} reason(s): {'; '.join(reasons)}. "
+            "Export it without them (see docs/onnx-operators.md)"
         )
         self.reasons = reasons
 

@@ -191,6 +191,25 @@ def _file_bytes(batch: int) -> Arrays:
     return {"bytes": np.stack([np.roll(one, 7 * row) for row in range(batch)])}
 
 
+def _photograph(name: str, side: int) -> Callable[[int], Arrays]:
+    """Blobs of colour in 0..1 with soft edges, [batch, 3, side, side]."""
+
+    def inputs(batch: int) -> Arrays:
+        rng = np.random.default_rng(11)
+        coarse = rng.random((batch, 3, 9, 9), dtype=np.float32)
+        places = np.linspace(0, 7.999, side)
+        low, part = places.astype(int), (places % 1).astype(np.float32)
+        rows = coarse[:, :, low] * (1 - part[:, None]) + coarse[:, :, low + 1] * part[:, None]
+        image = rows[..., low] * (1 - part) + rows[..., low + 1] * part
+        return {name: image.astype(np.float32)}
+
+    return inputs
+
+
+def _captcha(batch: int) -> Arrays:
+    return {"input1": text_image(batch, 64, 160)[:, :1]}
+
+
 REAL_MODELS: Mapping[str, RealModel] = {
     "ppocr4_det": RealModel(
         "rapidocr_onnxruntime", "models/ch_PP-OCRv4_det_infer.onnx", _image_input(160, 256)
@@ -214,7 +233,12 @@ REAL_MODELS: Mapping[str, RealModel] = {
         "silero_vad", "data/silero_vad_openvino_16k.onnx", _voice_input(576)
     ),
     "magika": RealModel("magika", "models/standard_v3_3/model.onnx", _file_bytes),
+    "nudenet": RealModel("nudenet", "320n.onnx", _photograph("images", 320)),
+    "ddddocr_det": RealModel("ddddocr", "common_det.onnx", _photograph("images", 416)),
+    "ddddocr_rec": RealModel("ddddocr", "common.onnx", _captcha),
 }
+WHOLE_MODEL = RealModel("ddddocr", "common_old.onnx", _captcha)
+"""Uses operators of ONNX Runtime's own, so it is served as one unit; declares batch 1."""
 
 
 @cache

@@ -153,6 +153,11 @@ def _try(
     return _content(reference, specs, static)
 
 
+def drawable(reference: Reference, specs: Mapping[str, TensorSpec]) -> Example | str:
+    """An example at these shapes that the reference runs, or why it does not."""
+    return _content(reference, specs, {})
+
+
 def _content(
     reference: Reference, specs: Mapping[str, TensorSpec], static: Mapping[str, Tensor]
 ) -> Example | str:

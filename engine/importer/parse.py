@@ -44,7 +44,7 @@ def parse_model(data: bytes, external: frozenset[str] = frozenset()) -> ModelPro
     """
     model = _decoded(data)
     _check_tensors(model, external)
-    _check_structure(model)
+    check_structure(model)
     return model
 
 
@@ -107,8 +107,12 @@ def _all_nodes(nodes: list[NodeProto]) -> Iterator[NodeProto]:
             pending += [_Level(list(g.node), level.depth + 1) for g in _subgraphs(node)]
 
 
-def _check_structure(model: ModelProto) -> None:
-    """Bound the number of nodes, counting every function call as the function's body."""
+def check_structure(model: ModelProto) -> None:
+    """Bound the number of nodes, counting every function call as the function's body.
+
+    Raises:
+        ModelImportError: over the budget, nested too deep, or functions that call themselves.
+    """
     functions = {(f.domain, f.name): f for f in model.functions}
     if len(functions) != len(model.functions):
         raise ModelImportError("two local functions of the model have the same name")

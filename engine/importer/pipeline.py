@@ -11,8 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
-from core.errors import InvalidRequest
+from core.errors import InvalidRequest, UnsupportedOperators
+from core.graph import OpGraph
 from engine.importer.artefact import write_artefact
 from engine.importer.batch import guess_batch, repair_reshapes, without_batch_symbol
 from engine.importer.compare import TOLERANCE, Disagreement
@@ -30,10 +32,12 @@ from engine.importer.verify import (
     verify_content,
     verify_single,
 )
+from engine.ops.dtypes import torch_dtype
 from engine.passes import run_passes
 from engine.specialise import static_inputs
 
 OnProgress = Callable[[float, str], None]
+_MOST_STATIC_ELEMENTS = 256
 _MEMORY_FOR_TENSORS = 0.5  # of the limit: the rest is for libraries, weights and the reference
 
 
@@ -71,9 +75,7 @@ def import_upload(
     """
     torch.set_num_threads(THREADS)
     on_progress(0.1, "lowering the operators")
-    template, weights, invalid = source.lowered()
-    on_progress(0.3, "simplifying the graph")
-    template, weights = run_passes(template, weights)
+    template, weights, remark = _template(source, on_progress, example_shapes)
     on_progress(0.4, "loading the model into the reference")
     reference = source.reference()
     on_progress(0.5, "looking for shapes that the model takes")
@@ -84,13 +86,52 @@ def import_upload(
     study = study_batch(Subject(plain, weights, example, memory_bytes), reference)
     on_progress(0.8, "checking at other shapes")
     verify_elsewhere(study.subject, reference)
-    if invalid:
-        study = replace(study, warnings=(*study.warnings, f"not valid ONNX: {invalid}"))
+    if remark:
+        study = replace(study, warnings=(*study.warnings, remark))
     on_progress(0.9, "writing the artefact")
     report = _report(study, reference, upload, source)
     template = with_output_specs(study.subject, study.batch)
     kept = upload if reference.file == upload else None  # not what was taken out of a zip
     write_artefact(artefact, template, weights, report, kept)
+
+
+def _template(
+    source: Source, on_progress: OnProgress, given: Mapping[str, tuple[int, ...]]
+) -> tuple[OpGraph, Mapping[str, Tensor], str]:
+    """The template after the passes, its constants, and a remark for the report.
+
+    Raises:
+        ModelImportError: it can be served neither in parts nor whole.
+    """
+    try:
+        template, weights, complaint = source.lowered()
+        on_progress(0.3, "simplifying the graph")
+        template, weights = run_passes(template, weights)
+        _check_static_inputs(template)
+    except UnsupportedOperators as refusal:
+        on_progress(0.3, "trying to serve the model as one unit")
+        template, weights = source.whole(refusal, given)
+        reasons = "; ".join(refusal.reasons[:5])[:1000]
+        return template, weights, f"served whole by ONNX Runtime, unscheduled: {reasons}"
+    return template, weights, f"not valid ONNX: {complaint}" if complaint else ""
+
+
+def _check_static_inputs(template: OpGraph) -> None:
+    """Refuse shapes and branches that follow from other than a few integers.
+
+    A plan is made for each content of such an input, so there may be few of them.
+
+    Raises:
+        UnsupportedOperators: naming the inputs.
+    """
+    reasons = []
+    for name in static_inputs(template):
+        spec = template.inputs[name]
+        few = spec.is_static and spec.elements <= _MOST_STATIC_ELEMENTS
+        if torch_dtype(spec.dtype).is_floating_point or not few:
+            reasons.append(f"shapes or branches depend on the content of input {name!r} ({spec})")
+    if reasons:
+        raise UnsupportedOperators(tuple(reasons))
 
 
 def study_batch(subject: Subject, reference: Reference) -> Study:

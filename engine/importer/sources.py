@@ -41,6 +41,16 @@ class Source(Protocol):
         """
         ...
 
+    def whole(
+        self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
+    ) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        """The template of one operator that runs what ``lowered`` refused.
+
+        Raises:
+            UnsupportedOperators: there is no safe way to run it; with all reasons.
+        """
+        ...
+
     def reference(self) -> Reference:
         """An independent implementation of the model.
 
@@ -115,6 +125,18 @@ class OnnxSource:
             raise ModelImportError(f"the model is not valid ONNX: {reason}") from error
         return template, weights, complaint(self._file)
 
+    def whole(
+        self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
+    ) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        """Let ONNX Runtime serve it as one unit.
+
+        Raises:
+            UnsupportedOperators: that is not safe, or it refuses as well.
+        """
+        from engine.importer.whole import as_one_unit
+
+        return as_one_unit(self._model, refusal.reasons, self.reference, given)
+
     def reference(self) -> Reference:
         """ONNX Runtime, or onnx's own implementation.
 
@@ -155,6 +177,16 @@ class Pt2Source:
             raise
         except (KeyError, AssertionError) as error:
             raise ModelImportError(f"the graph of the .pt2 is malformed: {error!r}") from error
+
+    def whole(
+        self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
+    ) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        """Nothing else runs a ``.pt2`` safely.
+
+        Raises:
+            UnsupportedOperators: always.
+        """
+        raise refusal
 
     def reference(self) -> Reference:
         """The program run as it stands."""

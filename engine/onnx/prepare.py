@@ -12,11 +12,11 @@ import onnx
 from onnx import checker, defs, helper, inliner, shape_inference, version_converter
 
 from core.errors import ModelImportError
+from engine.importer.parse import check_structure
 from engine.onnx.lowering import DEFAULT_DOMAINS
 from engine.onnx.registry import OLDEST_OPSET
 from engine.onnx.structure import check_nesting, subgraphs
 
-MAX_NODES = 200_000  # after functions are inlined
 MAX_EXPANSIONS = 4  # a function of ONNX's own may be defined by others
 
 EXPANDED = (
@@ -31,12 +31,12 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     """Return the model in a form that ``lower`` takes; the given one is not changed.
 
     Raises:
-        ModelImportError: functions that call themselves or grow beyond ``MAX_NODES``, or an
+        ModelImportError: functions that call themselves or grow beyond the importer's budget, or an
             operator set too old to convert.
     """
     check_nesting(model.graph)
     if model.functions:
-        _check_expansion(model)
+        check_structure(model)
         _check(model)
         model = inliner.inline_local_functions(model)
     versions = [o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS]
@@ -120,30 +120,3 @@ def _used(graph: onnx.GraphProto) -> set[str]:
     """Operators of the default domain, subgraphs included."""
     used = {node.op_type for node in graph.node if node.domain in DEFAULT_DOMAINS}
     return used.union(*(_used(inner) for node in graph.node for inner in subgraphs(node)))
-
-
-def _check_expansion(model: onnx.ModelProto) -> None:
-    """Count the nodes that inlining would make, before anything expands."""
-    bodies = {(f.domain, f.name): f.node for f in model.functions}
-    sizes: dict[tuple[str, str], int] = {}
-
-    def size(nodes: object, active: tuple[tuple[str, str], ...]) -> int:
-        total = 0
-        for node in nodes:  # type: ignore[attr-defined]
-            key = (node.domain, node.op_type)
-            total += sum(size(graph.node, active) for graph in subgraphs(node))
-            if key not in bodies:
-                total += 1
-            elif key in active:
-                raise ModelImportError(f"function {node.op_type!r} calls itself")
-            elif len(active) >= 100:
-                raise ModelImportError("functions call each other more than 100 deep")
-            else:
-                if key not in sizes:
-                    sizes[key] = size(bodies[key], (*active, key))
-                total += sizes[key]
-        if total > MAX_NODES:
-            raise ModelImportError(f"inlining the model's functions makes over {MAX_NODES} nodes")
-        return total
-
-    size(model.graph.node, ())

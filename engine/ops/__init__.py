@@ -18,6 +18,8 @@ from engine.ops import (
     sampling,
     shape,
     signal,
+    unsigned,
+    whole,
 )
 
 __all__ = [
@@ -38,4 +40,6 @@ __all__ = [
     "sampling",
     "shape",
     "signal",
+    "unsigned",
+    "whole",
 ]

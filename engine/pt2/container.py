@@ -140,8 +140,8 @@ def _globals(pickle: bytes) -> list[str]:
                 strings.append(argument)
             elif opcode.name in ("GLOBAL", "INST"):
                 found.append(str(argument))
-            elif opcode.name == "STACK_GLOBAL":
-                found.append(" ".join(strings[-2:]))
+            elif opcode.name == "STACK_GLOBAL":  # torch.save writes none; names may hide in memos
+                found.append("whatever " + " ".join(strings[-2:]))
             elif opcode.name in ("EXT1", "EXT2", "EXT4"):
                 found.append("an extension")
     except Exception as error:  # pickletools raises whatever it likes on a broken pickle

@@ -139,6 +139,8 @@ def _program(document: Mapping[str, Any]) -> Program:
         )
     for guard in document.get("guards_code") or ():
         check_guard(str(guard))
+    for extent in document.get("range_constraints") or ():
+        symbol_name(str(extent))
     module = document["graph_module"]
     graph, signature = module["graph"], module["signature"]
     if len(graph["nodes"]) > MAX_NODES:

@@ -179,6 +179,41 @@ def lying_dims() -> bytes:
     return made.SerializeToString()
 
 
+def overflowing_dims() -> bytes:
+    """Their product is 0 in 64 bits."""
+    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
+    made.graph.initializer.append(
+        TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[1 << 32, 1 << 32], raw_data=b"")
+    )
+    return made.SerializeToString()
+
+
+def twice(what: str) -> bytes:
+    """One name for two nodes' results, two initialisers or two inputs."""
+    weight = {"w": np.ones(4, np.float32)}
+    made = model([helper.make_node("Add", ["x", "w"], ["y"])], weight)
+    if what == "value":
+        made.graph.node.append(made.graph.node[0])
+    elif what == "weight":
+        made.graph.initializer.append(made.graph.initializer[0])
+    else:
+        made.graph.input.append(made.graph.input[0])
+    return made.SerializeToString()
+
+
+def recursive_pair() -> bytes:
+    """Two functions that call each other."""
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    functions = [
+        helper.make_function(
+            "own", name, ["a"], ["b"], [helper.make_node(called, ["a"], ["b"], domain="own")], opset
+        )
+        for name, called in (("f", "g"), ("g", "f"))
+    ]
+    call = helper.make_node("f", ["x"], ["y"], domain="own")
+    return model([call], functions=functions).SerializeToString()
+
+
 def negative_dims() -> bytes:
     made = model([helper.make_node("Add", ["x", "w"], ["y"])])
     made.graph.initializer.append(
@@ -239,7 +274,7 @@ BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
     "data at a windows path": (lambda: external_data("C:\\w.bin"), "leaves the upload"),
     "data in a neighbour": (lambda: external_data("w.bin"), "not part of the upload"),
     "hidden external data": (hidden_external_data, "leaves the upload"),
-    "unsupported operators": (unsupported, "2 unsupported operator use"),
+    "unsupported operators": (unsupported, "for 3 reason"),
     "cycle": (cycle, "cycle through"),
     "thirty doubling functions": (lambda: doubling_functions(30), "more than 200000 nodes"),
     "recursive function": (recursive_function, "call themselves"),
@@ -249,6 +284,11 @@ BAD: Mapping[str, tuple[Callable[[], bytes], str]] = {
     "Pad to 2^40": (huge_pad, "bytes"),
     "Range of 2^38": (huge_range, "bytes"),
     "lying dims": (lying_dims, "needs 4398046511104 bytes"),
+    "overflowing dims": (overflowing_dims, "needs 73786976294838206464 bytes"),
+    "a value named twice": (lambda: twice("value"), "produced twice"),
+    "a weight named twice": (lambda: twice("weight"), "defined twice"),
+    "an input named twice": (lambda: twice("input"), "two inputs"),
+    "functions that call each other": (recursive_pair, "call themselves"),
     "negative dims": (negative_dims, "negative extent"),
     "Loop of 2^62": (endless_loop, "Loop"),
     "a value that nothing produces": (never_produced, "ghost"),

@@ -19,8 +19,17 @@ from tests.importer.running import imported
 from tests.models import LIGHT_MODELS, REAL_MODELS, Arrays, light_inputs, light_model, real_path
 
 _FAST = {"squeezenet", "ppocr2_cls", "silero"}
-_BATCHED = ("ppocr4_det", "ppocr4_rec", "ppocr2_cls", "ppocr6_det", "ppocr6_rec", "magika")
-_UNBATCHED = tuple(name for name in REAL_MODELS if name not in _BATCHED)
+_FIXED = ("ddddocr_det", "ddddocr_rec")  # declare batch 1
+_BATCHED = (
+    "nudenet",
+    "ppocr4_det",
+    "ppocr4_rec",
+    "ppocr2_cls",
+    "ppocr6_det",
+    "ppocr6_rec",
+    "magika",
+)
+_UNBATCHED = tuple(name for name in REAL_MODELS if name not in (*_BATCHED, *_FIXED))
 
 
 def each(names: Iterable[str]) -> list[Any]:

@@ -1,0 +1,165 @@
+"""A whole ONNX model as one operator, run by ONNX Runtime: for what the lowering table lacks.
+
+The model is a constant of bytes, so it lies in the artefact with the weights. A session is made
+when the operator first runs and lives as long as that constant. Runs only in processes that may
+die: the importer and the device worker.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.ops.dtypes import torch_dtype
+from engine.ops.registry import operator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KIND = "braid.onnxruntime"
+RUN_SECONDS = 60.0  # a loop over run-time values may never end by itself
+_MOST_BYTES = 16 << 30  # of all tensors of all sessions together, on any machine
+
+_sessions: dict[int, Any] = {}  # id of the model's tensor -> session
+_registered = threading.Event()
+
+Extents = Sequence[Sequence[int | str]]
+
+
+@operator(KIND)
+def whole_model(
+    model: Tensor,
+    *inputs: Tensor,
+    names: Sequence[str],
+    outputs: Sequence[str],
+    input_shapes: Extents,
+    shapes: Extents,
+    dtypes: Sequence[str],
+    loops: bool = False,
+) -> tuple[Tensor, ...]:
+    """Run a model that is stored as bytes.
+
+    Args:
+        model: the file, UINT8.
+        inputs: one for each of ``names``.
+        names: the model's inputs.
+        outputs: the model's outputs.
+        input_shapes: extents of the inputs; a name stands for an open one.
+        shapes: extents of the outputs, in the same names.
+        dtypes: element types of the outputs.
+        loops: it may run for ever; ended after ``RUN_SECONDS``.
+    """
+    expected = _empty(inputs, input_shapes, shapes, dtypes)
+    if any(tensor.is_meta for tensor in inputs):
+        return expected
+    session = _session(model)
+    feeds = {name: _array(tensor) for name, tensor in zip(names, inputs, strict=True)}
+    try:
+        with _watched(loops) as options:
+            results = session.run(list(outputs), feeds, options)
+    except Exception as error:  # its exceptions share no base but this
+        raise RuntimeError(f"ONNX Runtime: {str(error).strip().partition(chr(10))[0]}") from error
+    for name, result, wanted in zip(outputs, results, expected, strict=True):
+        if result.shape != wanted.shape:
+            raise RuntimeError(
+                f"output {name!r} is {list(result.shape)} for this content, not "
+                f"{list(wanted.shape)} as when the model was imported"
+            )
+    device = inputs[0].device
+    return tuple(torch.from_numpy(np.array(result, order="C")).to(device) for result in results)
+
+
+def _empty(
+    inputs: Sequence[Tensor], input_shapes: Extents, shapes: Extents, dtypes: Sequence[str]
+) -> tuple[Tensor, ...]:
+    """Results without data, their open extents taken from the inputs."""
+    known: dict[int | str, int] = {}
+    for tensor, declared in zip(inputs, input_shapes, strict=True):
+        if len(declared) != tensor.dim():
+            raise ValueError(f"an input has {tensor.dim()} axes, the model takes {len(declared)}")
+        for name, extent in zip(declared, tensor.shape, strict=True):
+            if isinstance(name, int):
+                known[name] = name
+            if known.setdefault(name, extent) != extent:
+                raise ValueError(f"an extent is {extent}, the model takes {known[name]}")
+    return tuple(
+        torch.empty(
+            [dim if isinstance(dim, int) else known[dim] for dim in shape],
+            dtype=torch_dtype(dtype),
+            device="meta",
+        )
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    )
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().contiguous().numpy()
+
+
+def _session(model: Tensor) -> Any:
+    key = id(model)
+    if key not in _sessions:
+        _sessions[key] = open_session(model.cpu().numpy().tobytes(), torch.get_num_threads())
+        weakref.finalize(model, _sessions.pop, key, None)
+    return _sessions[key]
+
+
+def open_session(model: bytes, threads: int) -> Any:
+    """A session on the CPU whose tensors are bounded, and whose threads do not spin."""
+    import onnxruntime
+
+    _bound_memory(onnxruntime)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _bound_memory(onnxruntime: Any) -> None:
+    """Let all sessions share one arena of at most half the machine's memory."""
+    if _registered.is_set():
+        return
+    _registered.set()
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    where = onnxruntime.OrtMemoryInfo(
+        "Cpu",
+        onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR,
+        0,
+        onnxruntime.OrtMemType.DEFAULT,
+    )
+    limits = {"max_mem": min(_MOST_BYTES, physical // 2), "arena_extend_strategy": 1}
+    onnxruntime.create_and_register_allocator(where, onnxruntime.OrtArenaCfg(limits))
+
+
+@contextmanager
+def _watched(loops: bool) -> Iterator[Any]:
+    """Run options; with ``loops``, the run is ended when it takes too long."""
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = 4
+    if not loops:
+        yield options
+        return
+
+    def end() -> None:
+        options.terminate = True
+
+    timer = threading.Timer(RUN_SECONDS, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield options
+    finally:
+        timer.cancel()
