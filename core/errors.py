@@ -25,6 +25,8 @@
     ├── RequestCancelled
     ├── PreconditionFailed          legal, but not in the present state
     ├── NotOffered                  part of a protocol that this server does not offer
+    ├── Unauthenticated             the call needs a token, and none or an unknown one came
+    ├── PermissionDenied            the token is for less than this call
     ├── SearchTooLarge              the graph is too big for the exact search
     ├── WorkerFault                 the device worker failed in a way it should not
     └── StartupError                the server cannot start: a bad setting, a store in use
@@ -165,6 +167,14 @@ class PreconditionFailed(BraidError):
 
 class NotOffered(BraidError):
     """The protocol has it; this server, as it is set up, does not offer it."""
+
+
+class Unauthenticated(BraidError):
+    """The call needs a token, and none or an unknown one came."""
+
+
+class PermissionDenied(BraidError):
+    """Who calls is known and may not do this."""
 
 
 class SearchTooLarge(BraidError):

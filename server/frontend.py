@@ -34,10 +34,11 @@ from server.batching.execution import DeviceExecution
 from server.batching.policy import BatchPolicy
 from server.catalogue import Catalogue
 from server.console.facts import Facts
-from server.console.sessions import Sessions, token_in
+from server.console.sessions import Sessions
 from server.console.site import Console
 from server.device import Device
 from server.drift import DriftWatch
+from server.grpc_ports import GrpcPorts
 from server.http import HttpServer, health_routes, metrics_route
 from server.jobs.planner_driver import PlannerProcess
 from server.jobs.registration import serve_again
@@ -55,6 +56,7 @@ from server.servicers.oip import wire as oip
 from server.servicers.oip.servicer import OipServicer
 from server.settings import Settings, shown_settings
 from server.shared_regions import SharedRegions
+from server.store.quota import StoreLimits
 from server.store.records import ModelState
 from server.store.store import Store
 from server.triton_metrics import TritonMetrics
@@ -66,8 +68,6 @@ SERVICES = (
     admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
     oip.SERVICE_NAME,
 )
-MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
-UPLOAD_CHUNK_BYTES = 4 << 20
 LINGER_SECONDS = 0.2  # for the last answers to leave the process
 
 
@@ -79,7 +79,7 @@ class FrontEnd:
         self.metrics = Metrics()
         self.metrics.queue_limit.set(settings.max_queue_requests)
         self.health = Health(SERVICES)
-        self.store = Store.open(settings.store)
+        self.store = Store.open(settings.store, store_limits(settings))
         self.device = Device(settings.devices[0], worker_options(settings))
         self.device.link.on_state = self._worker_changed
         self.batcher = Batcher(DeviceExecution(self.device))
@@ -110,7 +110,7 @@ class FrontEnd:
         self.registry = Registry(self.store, self.runner, self.catalogue, self.device)
         self.regions = SharedRegions(settings.system_shared_memory, settings.max_message_bytes)
         self.grpc_port = self.http_port = 0
-        self._server = self._grpc_server()
+        self._grpc = GrpcPorts(settings, self._add_services)
         self._http = HttpServer(
             {
                 "/metrics": metrics_route(self.metrics.registry),
@@ -129,17 +129,9 @@ class FrontEnd:
             self.device,
             shown_settings(self.settings),
         )
-        return Console(facts, Sessions(token_in(self.settings.admin_token_file)))
+        return Console(facts, Sessions(self._grpc.tokens.is_admin))
 
-    def _grpc_server(self) -> grpc.aio.Server:
-        limit = self.settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
-        server = grpc.aio.server(
-            options=[
-                ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),
-            ]
-        )
+    def _add_services(self, server: grpc.aio.Server) -> None:
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(
             InferenceServicer(self.catalogue), server
         )
@@ -166,7 +158,6 @@ class FrontEnd:
             ],
             server,
         )
-        return server
 
     async def start(self) -> None:
         """Start everything; returns when requests are taken.
@@ -190,20 +181,15 @@ class FrontEnd:
     async def _listen(self) -> None:
         host = self.settings.host
         try:
-            self.grpc_port = self._server.add_insecure_port(f"{host}:{self.settings.grpc_port}")
-        except RuntimeError as error:
-            raise StartupError(
-                f"gRPC port {host}:{self.settings.grpc_port} cannot be used (taken?); "
-                "choose another with BRAID_GRPC_PORT or --grpc-port"
-            ) from error
-        try:
-            self.http_port = await self._http.start(host, self.settings.http_port)
+            certificates = self._grpc.certificates
+            tls = None if certificates is None else certificates.http_context()
+            self.http_port = await self._http.start(host, self.settings.http_port, tls)
         except OSError as error:
             raise StartupError(
                 f"HTTP port {host}:{self.settings.http_port} cannot be used ({error.strerror}); "
                 "choose another with BRAID_HTTP_PORT or --http-port"
             ) from error
-        await self._server.start()
+        self.grpc_port = await self._grpc.start()
 
     async def _restore(self) -> None:
         """Serve the models that served before, with the schedules found in the cache."""
@@ -302,6 +288,13 @@ def batch_policy(settings: Settings) -> BatchPolicy:
         max_wait_s=settings.max_batch_wait_ms / 1000,
         max_requests=settings.max_queue_requests,
         max_rows=settings.max_queue_rows,
+    )
+
+
+def store_limits(settings: Settings) -> StoreLimits:
+    """How much the store may hold."""
+    return StoreLimits(
+        settings.max_store_bytes, settings.max_models, settings.max_concurrent_uploads
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -103,14 +104,14 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the port, which matters when 0 was asked for.
 
         Raises:
             OSError: the address is in use or not ours.
         """
         self._server = await asyncio.start_server(
-            self._accept, host, port, limit=MAX_HEAD_BYTES, backlog=128
+            self._accept, host, port, limit=MAX_HEAD_BYTES, backlog=128, ssl=tls
         )
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ByteSize, Field, ValidationError, field_validator
+from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from core.errors import StartupError
@@ -43,6 +43,25 @@ class Settings(BaseSettings):
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     http_port: int = Field(default=8002, ge=0, le=65535)
 
+    # Where admin calls are answered instead of the gRPC port: HOST:PORT, or unix:/PATH.
+    admin_address: str = ""
+
+    # TLS: PEM files. With an authority for clients, callers must show a certificate signed by it.
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    tls_client_ca: Path | None = None
+
+    # Bearer tokens. Files hold one a line, as it is or hashed (`braid token`); the admin's are also
+    # what lets the console change things. With any of them, calls without a token are refused.
+    admin_token_file: Path | None = None
+    infer_token_file: Path | None = None
+    admin_token: SecretStr = SecretStr("")
+    infer_token: SecretStr = SecretStr("")
+
+    # Let callers without a token run models (and, if there are no tokens at all, everything), also
+    # on addresses that other machines reach.
+    allow_unauthenticated: bool = False
+
     # Devices, comma-separated, and the threads of the CPU one (0 = all usable cores).
     devices: Annotated[tuple[str, ...], NoDecode] = ("cpu",)
     threads: int = Field(default=0, ge=0, le=1024)
@@ -53,6 +72,14 @@ class Settings(BaseSettings):
     # What one caller may send.
     max_upload_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=1)
     max_message_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=64 * KIB, lt=2 * GIB)
+
+    # Calls under way at once on one connection, and uploads on all of them.
+    max_concurrent_streams: int = Field(default=1024, ge=1, le=2**31 - 1)
+    max_concurrent_uploads: int = Field(default=8, ge=1)
+
+    # Registered model versions, and what the store may take on disk; 0: as much as there is.
+    max_models: int = Field(default=1000, ge=1)
+    max_store_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
     # What may wait in the queue of one model.
     max_queue_requests: int = Field(default=1024, ge=1)
@@ -97,9 +124,6 @@ class Settings(BaseSettings):
 
     # Models registered at start, comma-separated NAME=FILE; a folder means the .onnx file in it.
     preload: Annotated[tuple[str, ...], NoDecode] = ()
-
-    # File with the token that lets the console change things; without it, it only shows them.
-    admin_token_file: Path | None = None
 
     # A plan drifts if it is this much slower than profiled, for this long without a break. What
     # drifts is reported, and profiled again in the background if asked for.
@@ -148,6 +172,24 @@ class Settings(BaseSettings):
             raise ValueError("name a folder")
         return value.expanduser().absolute()
 
+    @model_validator(mode="after")
+    def _whole_tls(self) -> Settings:
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise ValueError("BRAID_TLS_CERTIFICATE and BRAID_TLS_KEY go together")
+        if self.tls_client_ca is not None and self.tls_certificate is None:
+            raise ValueError("BRAID_TLS_CLIENT_CA needs BRAID_TLS_CERTIFICATE and BRAID_TLS_KEY")
+        return self
+
+    @field_validator("admin_address")
+    @classmethod
+    def _host_and_port(cls, value: str) -> str:
+        host, colon, port = value.rpartition(":")
+        if value.startswith("unix:/") or not value:
+            return value
+        if not (host and colon and port.isascii() and port.isdigit() and int(port) < 2**16):
+            raise ValueError("give HOST:PORT, or unix:/PATH")
+        return value
+
     @field_validator("log_level", mode="before")
     @classmethod
     def _upper_level(cls, value: Any) -> Any:
@@ -189,7 +231,9 @@ _SECRET = ("token", "password", "secret", "key")
 
 
 def _problem(item: Any, given: Mapping[str, Any]) -> str:
-    name = str(item["loc"][0]) if item["loc"] else ""
+    reason = str(item["msg"]).removeprefix("Value error, ").removeprefix("Input ")
+    if not item["loc"]:
+        return reason  # of several settings together; their values may be secret
+    name = str(item["loc"][0])
     source = f"--{name.replace('_', '-')}" if name in given else f"{PREFIX}{name.upper()}"
-    reason = item["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{source}={str(item['input'])[:100]!r} {reason}".replace("\n", " ")

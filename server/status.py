@@ -49,6 +49,8 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.RequestCancelled: grpc.StatusCode.CANCELLED,
     errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotOffered: grpc.StatusCode.UNIMPLEMENTED,
+    errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     errors.SearchTooLarge: grpc.StatusCode.FAILED_PRECONDITION,
     errors.WorkerFault: grpc.StatusCode.INTERNAL,
     errors.StartupError: grpc.StatusCode.INTERNAL,
@@ -132,4 +134,5 @@ def _log(error: BaseException) -> None:
     if code is grpc.StatusCode.INTERNAL:
         log.error("internal error", exc_info=error)
     else:
-        log.debug("refused", extra={"status": code.name, "reason": str(error)})
+        # Not the message: it repeats what the caller sent, and the caller has it.
+        log.debug("refused", extra={"status": code.name, "kind": type(error).__name__})

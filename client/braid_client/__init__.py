@@ -3,6 +3,7 @@
     Client, AsyncClient     the same surface twice (client.py, aio.py)
     records                 Job, Model, InferResult, ...: frozen dataclasses
     errors                  one tree, BraidError at its root
+    security                tokens and TLS
     tensors                 numpy <-> wire, BF16 included
     retries, upload, rpcs   what both clients share; no I/O
     wire                    generated code
@@ -47,6 +48,7 @@ from braid_client.records import (
 )
 from braid_client.retries import RetryPolicy
 from braid_client.rpcs import Timeouts
+from braid_client.security import Tls
 from braid_client.tensors import BFloat16Bits
 
 __version__ = "0.1.0"
@@ -83,6 +85,7 @@ __all__ = [
     "TensorSpec",
     "Timeouts",
     "Timing",
+    "Tls",
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",

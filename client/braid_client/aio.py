@@ -49,6 +49,7 @@ from braid_client.records import (
 )
 from braid_client.retries import Attempts, RetryPolicy
 from braid_client.rpcs import Request, Response, Rpc, Timeouts
+from braid_client.security import Tls, call_metadata, channel_credentials
 from braid_client.tensors import Array
 from braid_client.upload import ModelSource, OnUpload, open_model, upload_parts
 from braid_client.wire import admin_pb2
@@ -66,13 +67,16 @@ class AsyncClient:
         *,
         timeouts: Timeouts | None = None,
         retry: RetryPolicy | None = None,
+        token: str | None = None,
+        tls: Tls | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.address = address
         self.timeouts = timeouts or Timeouts()
         self.retry = retry or RetryPolicy()
-        self._metadata = tuple(metadata)
+        self._metadata = call_metadata(metadata, token)
+        credentials = channel_credentials(credentials, tls)
         options = rpcs.CHANNEL_OPTIONS
         if credentials is None:
             self._channel = grpc.aio.insecure_channel(address, options=options)
@@ -98,10 +102,11 @@ class AsyncClient:
         *,
         version: str | int | None = None,
         request_id: str | None = None,
+        priority: int = 0,
         timeout_s: float | None = None,
     ) -> InferResult:
         """Run a model once; see ``Client.infer``."""
-        request = InferRequest(model, inputs, outputs, version, request_id).to_wire()
+        request = InferRequest(model, inputs, outputs, version, request_id, priority).to_wire()
         return result_from_wire(await self._call(rpcs.INFER, request, timeout_s))
 
     async def infer_stream(

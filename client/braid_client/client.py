@@ -38,6 +38,7 @@ from braid_client.records import (
 )
 from braid_client.retries import Attempts, RetryPolicy
 from braid_client.rpcs import Request, Response, Rpc, Timeouts
+from braid_client.security import Tls, call_metadata, channel_credentials
 from braid_client.tensors import Array
 from braid_client.upload import Feed, ModelSource, OnUpload, open_model, upload_parts
 from braid_client.wire import admin_pb2
@@ -53,7 +54,9 @@ class Client:
         address: ``host:port`` of the server's gRPC port.
         timeouts: deadlines of calls that are given none.
         retry: how often and when inference and reads are tried again.
-        credentials: None for a plain-text connection.
+        token: bearer token, where the server asks for one.
+        tls: for a connection with TLS.
+        credentials: instead of ``tls``, whatever gRPC has; None for a plain-text connection.
         metadata: sent with every call.
     """
 
@@ -63,13 +66,16 @@ class Client:
         *,
         timeouts: Timeouts | None = None,
         retry: RetryPolicy | None = None,
+        token: str | None = None,
+        tls: Tls | None = None,
         credentials: grpc.ChannelCredentials | None = None,
         metadata: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.address = address
         self.timeouts = timeouts or Timeouts()
         self.retry = retry or RetryPolicy()
-        self._metadata = tuple(metadata)
+        self._metadata = call_metadata(metadata, token)
+        credentials = channel_credentials(credentials, tls)
         if credentials is None:
             self._channel = grpc.insecure_channel(address, options=rpcs.CHANNEL_OPTIONS)
         else:
@@ -94,6 +100,7 @@ class Client:
         *,
         version: str | int | None = None,
         request_id: str | None = None,
+        priority: int = 0,
         timeout_s: float | None = None,
     ) -> InferResult:
         """Run a model once.
@@ -102,8 +109,9 @@ class Client:
             model: name of a registered model.
             inputs: every input of the model; along the batch axis any number of rows.
             outputs: names of the outputs wanted; None means all.
-            version: None means the newest that serves.
-            request_id: returned unchanged; appears in the server's logs.
+            version: a number or a label; None means what the server answers with by default.
+            request_id: returned unchanged.
+            priority: 1 (goes first) to 10; 0 means the default.
             timeout_s: bounds the call, with all its retries.
 
         Raises:
@@ -113,7 +121,7 @@ class Client:
             Unavailable: the server is not reachable or the model is not loaded yet.
             DeadlineExceeded: no answer in time.
         """
-        request = InferRequest(model, inputs, outputs, version, request_id).to_wire()
+        request = InferRequest(model, inputs, outputs, version, request_id, priority).to_wire()
         return result_from_wire(self._call(rpcs.INFER, request, timeout_s))
 
     def infer_stream(

@@ -144,6 +144,8 @@ class InferRequest:
     outputs: Sequence[str] | None = None  # None: all
     version: str | int | None = None  # None: the newest that serves
     request_id: str | None = None  # None: one is made up
+    priority: int = 0  # 1 (goes first) to 10; 0: the default
+    timeout_s: float | None = None  # for this request alone, beside that of the stream
 
     def to_wire(self) -> inference_pb2.InferRequest:
         """The message.
@@ -157,6 +159,8 @@ class InferRequest:
             request_id=self.request_id or "",
             inputs=[tensor_from_array(name, array) for name, array in self.inputs.items()],
             outputs=self.outputs or (),
+            priority=self.priority,
+            timeout_us=0 if self.timeout_s is None else max(1, round(self.timeout_s * 1e6)),
         )
 
 

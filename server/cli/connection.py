@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import TypeAlias
 
-from braid_client import Client, RetryPolicy
+from braid_client import Client, InvalidArgument, RetryPolicy, Tls
 from braid_client.rpcs import DEFAULT_ADDRESS
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -18,13 +19,52 @@ def default_address() -> str:
 
 
 def add_address(parser: argparse.ArgumentParser, *, nested: bool = False) -> None:
-    """Add ``--address``; ``nested``: the parent parser has it too, and sets the default."""
-    parser.add_argument(
+    """Add ``--address``, token and TLS; ``nested``: the parent parser has them, with defaults."""
+
+    def add(flag: str, metavar: str, default: str | None, text: str) -> None:
+        value = argparse.SUPPRESS if nested else default
+        parser.add_argument(flag, metavar=metavar, default=value, help=text)
+
+    environment = os.environ.get
+    add(
         "--address",
-        metavar="HOST:PORT",
-        default=argparse.SUPPRESS if nested else default_address(),
-        help=f"of the server's gRPC port (default: BRAID_ADDRESS or {DEFAULT_ADDRESS})",
+        "HOST:PORT",
+        default_address(),
+        f"of the server's gRPC port (default: BRAID_ADDRESS or {DEFAULT_ADDRESS})",
     )
+    # No flag takes the token itself: others could read it in the list of processes.
+    add(
+        "--token-file",
+        "FILE",
+        environment("BRAID_TOKEN_FILE"),
+        "with the token to show (default: BRAID_TOKEN_FILE, or the token in BRAID_TOKEN)",
+    )
+    add(
+        "--tls-ca",
+        "FILE",
+        environment("BRAID_TLS_CA"),
+        "use TLS, and trust this authority; 'system': those of the system (default: BRAID_TLS_CA)",
+    )
+    add("--tls-cert", "FILE", environment("BRAID_TLS_CERT"), "certificate to show (BRAID_TLS_CERT)")
+    add("--tls-key", "FILE", environment("BRAID_TLS_KEY"), "its key (BRAID_TLS_KEY)")
+
+
+def tls_of(args: argparse.Namespace) -> Tls | None:
+    """TLS as the command line asks for it."""
+    if args.tls_ca is None and args.tls_cert is None:
+        return None
+    authority = None if args.tls_ca in (None, "system") else args.tls_ca
+    try:
+        return Tls(authority, args.tls_cert, args.tls_key)
+    except ValueError as error:
+        raise InvalidArgument(str(error)) from None
+
+
+def token_of(args: argparse.Namespace) -> str | None:
+    """The token to show, if there is one."""
+    if args.token_file:
+        return Path(args.token_file).read_text().strip()
+    return os.environ.get("BRAID_TOKEN") or None
 
 
 def connect(args: argparse.Namespace, *, patient: bool = False) -> Client:
@@ -33,7 +73,12 @@ def connect(args: argparse.Namespace, *, patient: bool = False) -> Client:
     Someone waits at a terminal, so an unreachable server is reported soon; unless ``patient``,
     for what is to outlast a restart of the server.
     """
-    return Client(args.address, retry=RetryPolicy(max_attempts=12 if patient else 3))
+    return Client(
+        args.address,
+        retry=RetryPolicy(max_attempts=12 if patient else 3),
+        token=token_of(args),
+        tls=tls_of(args),
+    )
 
 
 def address_option(args: argparse.Namespace) -> str:

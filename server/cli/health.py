@@ -8,7 +8,7 @@ import sys
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from server.cli.connection import Subparsers, add_address
+from server.cli.connection import Subparsers, add_address, tls_of
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -26,7 +26,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Ask once."""
-    with grpc.insecure_channel(args.address) as channel:
+    tls = tls_of(args)
+    with (
+        grpc.insecure_channel(args.address)
+        if tls is None
+        else grpc.secure_channel(args.address, tls.credentials())
+    ) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             answer = stub.Check(

@@ -23,6 +23,7 @@ from server.cli import (
     register,
     schedule,
     serve,
+    token,
 )
 from server.cli.connection import Subparsers
 
@@ -39,6 +40,7 @@ class Command(Protocol):
 
 COMMANDS: dict[str, Command] = {
     "serve": serve,
+    "token": token,
     "register": register,
     "models": models,
     "jobs": jobs,

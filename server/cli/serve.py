@@ -13,6 +13,13 @@ FLAGS = {
     "--host": ("HOST", "address to listen on (default: 127.0.0.1, this machine only)"),
     "--grpc-port": ("PORT", "default: 8001; 0 takes any free port"),
     "--http-port": ("PORT", "metrics; default: 8002"),
+    "--admin-address": ("HOST:PORT", "answer admin calls here instead; or unix:/PATH"),
+    "--tls-certificate": ("FILE", "PEM; serve with TLS"),
+    "--tls-key": ("FILE", "PEM; its key"),
+    "--tls-client-ca": ("FILE", "PEM; callers must show a certificate signed by it"),
+    "--admin-token-file": ("FILE", "tokens that may do everything, one a line"),
+    "--infer-token-file": ("FILE", "tokens that may run models, one a line"),
+    "--allow-unauthenticated": ("", "let callers without a token run models, from anywhere"),
     "--devices": ("LIST", "comma-separated; default: cpu"),
     "--threads": ("N", "of the CPU device; default: all cores"),
     "--preload": ("NAME=FILE,...", "register these models at start; a folder: the .onnx in it"),
@@ -30,7 +37,10 @@ def add_parser(subparsers: Subparsers) -> None:
         "so on; flags win.",
     )
     for flag, (metavar, text) in FLAGS.items():
-        parser.add_argument(flag, metavar=metavar, help=text)
+        if metavar:
+            parser.add_argument(flag, metavar=metavar, help=text)
+        else:
+            parser.add_argument(flag, action="store_const", const=True, help=text)
 
 
 def run(args: argparse.Namespace) -> int:

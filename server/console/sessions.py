@@ -1,39 +1,19 @@
 """Who may change things through the console: whoever signed in with the admin token.
 
-The token is read from its file at each attempt, so that it can be changed while the server runs.
 A session is a random name in a cookie that scripts cannot read and other sites do not send.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import secrets
 from collections.abc import Callable, Mapping
 from http.cookies import CookieError, SimpleCookie
-from pathlib import Path
 from time import monotonic
 
 COOKIE = "braid-console"
 SESSION_SECONDS = 12 * 3600.0
 MAX_SESSIONS = 256
-
-
-def token_in(path: Path | None) -> Callable[[str], bool]:
-    """Whether a text is the token in a file; never, without a file or with an empty one."""
-
-    def is_admin(given: str) -> bool:
-        try:
-            token = path.read_text().strip() if path is not None else ""
-        except OSError:
-            return False
-        return bool(token) and hmac.compare_digest(_digest(given), _digest(token))
-
-    return is_admin
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha256(text.encode()).digest()
 
 
 class Sessions:

@@ -268,7 +268,8 @@ class JobRunner:
         try:
             outcome = await register_model(live.model, self._shop, tell)
         except BraidError as error:
-            log.warning("job failed", extra={**where, "reason": str(error)})
+            # The reason is in the job: it may repeat names from the uploaded file.
+            log.warning("job failed", extra={**where, "kind": type(error).__name__})
             await self._end(live, JobState.FAILED, str(error))
         except Exception:
             log.exception("job failed", extra=where)

@@ -9,11 +9,12 @@ from typing import Any
 
 import grpc
 
+from core.errors import InvalidRequest
 from protos.braid.v1 import inference_pb2 as wire
 from protos.braid.v1 import inference_pb2_grpc
 from server.catalogue import Catalogue
 from server.inference import Answer, infer
-from server.requests import GivenRequest, GivenTensor
+from server.requests import DEFAULT_PRIORITY, GivenRequest, GivenTensor
 from server.servicers.streams import answers
 from server.status import answering, wire_error
 
@@ -67,6 +68,8 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
 
 def given_request(request: wire.InferRequest) -> GivenRequest:
     """The request in the server's own terms."""
+    if request.timeout_us < 0:
+        raise InvalidRequest(f"timeout_us is {request.timeout_us}; give microseconds, or 0")
     return GivenRequest(
         request_id=request.request_id,
         inputs=[
@@ -74,6 +77,8 @@ def given_request(request: wire.InferRequest) -> GivenRequest:
             for tensor in request.inputs
         ],
         outputs=request.outputs,
+        priority=request.priority or DEFAULT_PRIORITY,
+        timeout_s=request.timeout_us / 1e6 if request.timeout_us else None,
     )
 
 

@@ -27,6 +27,7 @@ from core.schedule import Schedule
 from server.store import jobs, models, plans
 from server.store.files import StoreFolder
 from server.store.plans import Measurement
+from server.store.quota import Quota, StoreLimits
 from server.store.records import (
     Job,
     JobState,
@@ -51,13 +52,14 @@ T = TypeVar("T")
 class Store:
     """Models, jobs, schedules, measurements, uploads and artefacts of one server."""
 
-    def __init__(self, folder: StoreFolder, engine: Engine) -> None:
+    def __init__(self, folder: StoreFolder, engine: Engine, quota: Quota) -> None:
         self.folder = folder
+        self._quota = quota
         self._engine = engine
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="braid-store")
 
     @classmethod
-    def open(cls, root: Path) -> Self:
+    def open(cls, root: Path, limits: StoreLimits | None = None) -> Self:
         """Take the folder, open the database, remove what a crash left behind.
 
         Raises:
@@ -66,7 +68,8 @@ class Store:
         folder = StoreFolder(root)
         folder.open()
         try:
-            store = cls(folder, open_database(f"sqlite:///{folder.database}"))
+            quota = Quota(root, limits or StoreLimits())
+            store = cls(folder, open_database(f"sqlite:///{folder.database}"), quota)
             store._recover()
         except StartupError:
             folder.close()
@@ -128,7 +131,7 @@ class Store:
 
     def receive(self, limit_bytes: int) -> Upload:
         """A file that is about to come in; use with ``async with``."""
-        return Upload(self.folder.uploads, limit_bytes)
+        return Upload(self.folder.uploads, limit_bytes, self._quota)
 
     def register(
         self,
@@ -159,7 +162,7 @@ class Store:
             self.folder.adopt_upload(received.path, received.sha256)
         try:
             return self._register(name, received, options, device_keys, version)
-        except PreconditionFailed:
+        except (PreconditionFailed, ResourceExhausted):
             self.discard_upload(received.sha256)
             raise
 
@@ -180,6 +183,7 @@ class Store:
             ]
             model = versions[-1] if versions else None
             if model is None or (model.sha256, model.options) != (received.sha256, options):
+                self._quota.check_models(len(models.present(connection)))
                 sha256, size_bytes = received.sha256, received.size_bytes
                 model = models.add(connection, name, sha256, size_bytes, options, version)
             last = jobs.last_of(connection, model)

@@ -24,6 +24,7 @@ from types import TracebackType
 from typing import Self
 
 from core.errors import InvalidUpload, ResourceExhausted, UploadTooLarge
+from server.store.quota import Quota
 from server.store.records import ReceivedUpload
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -32,7 +33,8 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class Upload:
     """One file on its way in. Used by one task; a write that was cancelled is waited for."""
 
-    def __init__(self, folder: Path, limit_bytes: int) -> None:
+    def __init__(self, folder: Path, limit_bytes: int, quota: Quota) -> None:
+        self._quota = quota
         self._path = folder / f"{secrets.token_hex(8)}.part"
         self._limit_bytes = limit_bytes
         self._size_bytes = 0
@@ -41,7 +43,18 @@ class Upload:
         self._descriptor: int | None = None
 
     async def __aenter__(self) -> Self:
-        self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        """Begin.
+
+        Raises:
+            ResourceExhausted: too many uploads are under way.
+        """
+        self._quota.begin()
+        try:
+            await asyncio.to_thread(self._quota.look)
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        except BaseException:
+            self._quota.end()
+            raise
         return self
 
     async def __aexit__(
@@ -50,6 +63,7 @@ class Upload:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._quota.end()
         await self.abort()
 
     async def write(self, chunk: bytes) -> None:
@@ -57,7 +71,7 @@ class Upload:
 
         Raises:
             UploadTooLarge: over the limit.
-            ResourceExhausted: the disk is full.
+            ResourceExhausted: the disk is full, or the store's part of it.
         """
         await asyncio.to_thread(self._write, chunk)
 
@@ -80,6 +94,7 @@ class Upload:
                 return  # aborted while this write waited for a thread
             if self._size_bytes + len(chunk) > self._limit_bytes:
                 raise UploadTooLarge(self._limit_bytes)
+            self._quota.take(len(chunk))
             self._hash.update(chunk)
             view = memoryview(chunk)
             try:

@@ -10,8 +10,10 @@ from server.console import rates as rates_module
 from server.console import sessions as sessions_module
 from server.console.html import Html, h, table
 from server.console.rates import Rates, quantile
-from server.console.sessions import Sessions, token_in
+from server.console.sessions import Sessions
 from server.metrics import Metrics
+from server.security.roles import Role
+from server.security.tokens import Tokens, TokenSource
 
 
 def test_text_is_escaped_and_html_is_not_escaped_twice() -> None:
@@ -25,15 +27,14 @@ def test_text_is_escaped_and_html_is_not_escaped_twice() -> None:
 
 def test_the_token_is_read_anew_and_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:
     file = tmp_path / "token"
-    sessions = Sessions(token_in(file))
-    assert sessions.sign_in("") is None
     file.write_text("\n")
+    sessions = Sessions(Tokens([TokenSource(Role.ADMIN, file)]).is_admin)
     assert sessions.sign_in("") is None
-    file.write_text("one\n")
-    assert sessions.sign_in("one") is not None
-    file.write_text("two\n")
-    assert sessions.sign_in("one") is None
-    assert Sessions(token_in(None)).sign_in("") is None
+    file.write_text("the-first-of-them\n")
+    assert sessions.sign_in("the-first-of-them") is not None
+    file.write_text("another-one-then\n")
+    assert sessions.sign_in("the-first-of-them") is None
+    assert Sessions(Tokens([]).is_admin).sign_in("") is None
 
 
 def test_sessions_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,11 @@ class ServerProcess:
         """host:port of metrics and console."""
         return self._await(r" ready .*http=(\S+)")[1]
 
+    @property
+    def http_port(self) -> int:
+        """The HTTP port."""
+        return int(self._await(r" ready .*http=\S+:(\d+)")[1])
+
     def http(self, path: str) -> str:
         """GET a path of the HTTP port."""
         with urlopen(f"http://{self.http_address}{path}", timeout=10) as response:
@@ -101,8 +106,9 @@ class ServerProcess:
         return total
 
     def client(self) -> Client:
-        """A client of this server."""
-        return Client(self.address)
+        """A client of this server, with the admin token if it has one."""
+        file = self._environment.get("BRAID_ADMIN_TOKEN_FILE")
+        return Client(self.address, token=Path(file).read_text().strip() if file else None)
 
     def terminate(self) -> None:
         """Send SIGTERM."""

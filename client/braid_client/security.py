@@ -1,0 +1,58 @@
+"""How a client shows who it is, and checks who answers: tokens and certificates.
+
+Client("braid.example:8001", token=token, tls=Tls(authority="ca.pem"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """PEM files for a connection with TLS. Without an authority, the system's are trusted."""
+
+    authority: str | Path | None = None  # signed the server's certificate
+    certificate: str | Path | None = None  # of this client, where the server asks for one
+    key: str | Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("a client's certificate and its key go together")
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """Credentials for a channel.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        return grpc.ssl_channel_credentials(
+            root_certificates=_read(self.authority),
+            private_key=_read(self.key),
+            certificate_chain=_read(self.certificate),
+        )
+
+
+def channel_credentials(
+    credentials: grpc.ChannelCredentials | None, tls: Tls | None
+) -> grpc.ChannelCredentials | None:
+    """What to open a channel with; None for plain text."""
+    if credentials is not None and tls is not None:
+        raise ValueError("give credentials or tls, not both")
+    return tls.credentials() if tls is not None else credentials
+
+
+def call_metadata(
+    metadata: Sequence[tuple[str, str]], token: str | None
+) -> tuple[tuple[str, str], ...]:
+    """What goes with every call."""
+    own = (("authorization", f"Bearer {token}"),) if token else ()
+    return (*metadata, *own)
+
+
+def _read(path: str | Path | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()

@@ -1,0 +1,8 @@
+"""Who may call what, and over which connection.
+
+tokens        bearer tokens, kept as hashes, each with a role
+roles         the role that each call needs
+gate          the interceptor that lets a call in or refuses it, before its body is read
+certificates  TLS, with certificates that may be replaced while the server runs
+exposure      which addresses may be listened on without authentication
+"""

@@ -1,0 +1,156 @@
+"""Bearer tokens: random texts that give their bearer a role. Only their SHA-256 is kept.
+
+    file  a token a line, as it is or as ``sha256:HEX``; # begins a comment
+    environment  BRAID_ADMIN_TOKEN, BRAID_INFER_TOKEN
+
+Tokens are long and random (``braid token`` makes them), so a plain hash cannot be turned back. A
+file is read again when it changes: a token is withdrawn by deleting its line.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from core.errors import StartupError
+from server.security.roles import Role
+
+log = logging.getLogger("braid.security")
+
+MIN_TOKEN_CHARS = 16
+MAX_TOKEN_CHARS = 1024
+HASHED = re.compile(r"sha256:([0-9a-f]{64})")
+
+Digest = bytes
+Stamp = tuple[int, int] | None
+"""When a file was written and its size, to see that it changed."""
+
+
+def new_token() -> str:
+    """43 characters from 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def hashed(token: str) -> str:
+    """How a token stands in a file without being readable there."""
+    return f"sha256:{_digest(token).hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSource:
+    """Where the tokens of one role come from."""
+
+    role: Role
+    file: Path | None = None
+    token: str = ""  # as the environment gives it; kept as a hash
+
+
+class Tokens:
+    """Knows whose token is whose role. Belongs to the event loop."""
+
+    def __init__(self, sources: Sequence[TokenSource]) -> None:
+        """Read all tokens.
+
+        Raises:
+            StartupError: a file is not readable, or a token is too short.
+        """
+        self._fixed = [
+            (_digest(_checked(source.token, "the environment")), source.role)
+            for source in sources
+            if source.token
+        ]
+        self._files = {source.file: source.role for source in sources if source.file}
+        self._stamps: dict[Path, Stamp] = {}
+        self._read: dict[Path, list[Digest]] = {}
+        for file in self._files:
+            self._stamps[file], self._read[file] = _stamp(file), _read(file)
+
+    @property
+    def are_required(self) -> bool:
+        """Whether any tokens are configured; an emptied file still closes the door."""
+        return bool(self._fixed or self._files)
+
+    def role_of(self, token: str) -> Role | None:
+        """The highest role that a token gives, or None. Takes the same time for any wrong one."""
+        self._refresh()
+        given = _digest(token[:MAX_TOKEN_CHARS])
+        found = Role.ANYONE
+        for digest, role in self._all():
+            if hmac.compare_digest(given, digest):
+                found = max(found, role)
+        return found or None
+
+    def is_admin(self, token: str) -> bool:
+        """Whether a token is an admin's."""
+        return self.role_of(token) is Role.ADMIN
+
+    def role_in(self, metadata: Mapping[str, str]) -> Role | None:
+        """As ``role_of``, from ``authorization: Bearer ...``; ANYONE if there is no such header."""
+        header = metadata.get("authorization")
+        if header is None:
+            return Role.ANYONE
+        scheme, _, token = header.partition(" ")
+        return self.role_of(token.strip()) if scheme.lower() == "bearer" else None
+
+    def _all(self) -> list[tuple[Digest, Role]]:
+        from_files = [
+            (digest, role) for file, role in self._files.items() for digest in self._read[file]
+        ]
+        return self._fixed + from_files
+
+    def _refresh(self) -> None:
+        for file in self._files:
+            stamp = _stamp(file)
+            if stamp == self._stamps[file]:
+                continue
+            self._stamps[file] = stamp
+            try:
+                self._read[file] = _read(file)
+                log.info("tokens read again", extra={"file": str(file)})
+            except StartupError as error:
+                # Whoever broke the file may have meant to withdraw a token: better nobody enters.
+                self._read[file] = []
+                log.error("no token of this file counts", extra={"reason": str(error)})
+
+
+def _digest(token: str) -> Digest:
+    return sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+def _stamp(file: Path) -> Stamp:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _read(file: Path) -> list[Digest]:
+    try:
+        lines = file.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
+        raise StartupError(f"token file {file} cannot be read: {reason}") from None
+    digests = []
+    for number, line in enumerate(lines, 1):
+        text = line.split("#", 1)[0].strip()
+        if found := HASHED.fullmatch(text):
+            digests.append(bytes.fromhex(found[1]))
+        elif text:
+            digests.append(_digest(_checked(text, f"{file}, line {number}")))
+    return digests
+
+
+def _checked(token: str, where: str) -> str:
+    if not MIN_TOKEN_CHARS <= len(token) <= MAX_TOKEN_CHARS or not token.isascii():
+        raise StartupError(
+            f"the token in {where} is not {MIN_TOKEN_CHARS} to {MAX_TOKEN_CHARS} ASCII characters; "
+            "`braid token` makes good ones"
+        )
+    return token

@@ -1,0 +1,92 @@
+"""How much a store may hold: bytes on disk, model versions, uploads at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import ResourceExhausted
+
+BUSY_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLimits:
+    """What an operator allows."""
+
+    max_bytes: int = 0  # of the whole folder; 0: as much as the disk has
+    max_models: int = 1000  # versions, of all names together
+    max_uploads: int = 8  # at once
+
+
+class Quota:
+    """Counts what comes in. Used by the event loop and by the threads that write."""
+
+    def __init__(self, root: Path, limits: StoreLimits) -> None:
+        self._root = root
+        self._limits = limits
+        self._lock = threading.Lock()
+        self._uploads = 0
+        self._used_bytes = 0  # as of the last upload that began, and what was written since
+
+    def begin(self) -> None:
+        """One more upload.
+
+        Raises:
+            ResourceExhausted: too many are under way.
+        """
+        with self._lock:
+            if self._uploads >= self._limits.max_uploads:
+                raise ResourceExhausted(
+                    f"{self._uploads} uploads are under way already; try again when one has ended",
+                    retry_after_s=BUSY_RETRY_S,
+                )
+            self._uploads += 1
+
+    def look(self) -> None:
+        """See what the store holds now."""
+        if self._limits.max_bytes:
+            with self._lock:
+                self._used_bytes = size_on_disk(self._root)
+
+    def end(self) -> None:
+        """An upload ended, either way."""
+        with self._lock:
+            self._uploads -= 1
+
+    def take(self, size_bytes: int) -> None:
+        """Count bytes that are about to be written.
+
+        Raises:
+            ResourceExhausted: the store would grow too large.
+        """
+        limit = self._limits.max_bytes
+        with self._lock:
+            self._used_bytes += size_bytes
+            if limit and self._used_bytes > limit:
+                raise ResourceExhausted(
+                    f"the store may take {limit} bytes on disk (BRAID_MAX_STORE_BYTES) and this "
+                    "upload would exceed them; delete models first"
+                )
+
+    def check_models(self, present: int) -> None:
+        """Raise ResourceExhausted if there may be no version more."""
+        if present >= self._limits.max_models:
+            raise ResourceExhausted(
+                f"{present} model versions are registered, and BRAID_MAX_MODELS allows no more; "
+                "delete some first"
+            )
+
+
+def size_on_disk(root: Path) -> int:
+    """Bytes of all files below a folder; what vanishes meanwhile counts nothing."""
+    total = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(folder, name)).st_size
+            except FileNotFoundError:
+                continue
+    return total

@@ -1,0 +1,193 @@
+"""What may listen where, what counts as a token, and how much a store takes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trustme
+
+from core.errors import InvalidRequest, ResourceExhausted, StartupError
+from server.cli.main import main
+from server.grpc_ports import GrpcPorts
+from server.security.certificates import Certificates, TlsFiles
+from server.security.exposure import is_loopback
+from server.security.roles import Role
+from server.security.tokens import Tokens, TokenSource, hashed, new_token
+from server.settings import load_settings
+from server.store.quota import StoreLimits
+from server.store.records import RegistrationOptions
+from server.store.store import Store
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("[::1]", True),
+        ("localhost", True), ("0.0.0.0", False), ("[::]", False), ("10.0.0.1", False),
+        ("example.org", False), ("localhost.example.org", False),
+    ],
+)  # fmt: skip
+def test_loopback_is_what_only_this_machine_reaches(host: str, loopback: bool) -> None:
+    assert is_loopback(host) == loopback
+
+
+@pytest.mark.parametrize(
+    ("given", "starts"),
+    [
+        ({}, True),
+        ({"host": "0.0.0.0"}, False),
+        ({"host": "0.0.0.0", "allow_unauthenticated": True}, True),
+        ({"host": "0.0.0.0", "admin_token": "x" * 20}, True),
+        ({"host": "0.0.0.0", "infer_token": "x" * 20}, True),
+        ({"admin_address": "0.0.0.0:0"}, False),
+        ({"admin_address": "unix:/tmp/braid.sock"}, True),
+        ({"host": "0.0.0.0", "admin_address": "unix:/tmp/braid.sock"}, False),
+    ],
+)
+async def test_strangers_are_let_in_only_if_somebody_said_so(
+    given: dict[str, object], starts: bool
+) -> None:
+    settings = load_settings(given)
+    if starts:
+        GrpcPorts(settings, lambda server: None)
+        return
+    with pytest.raises(StartupError, match="BRAID_ALLOW_UNAUTHENTICATED"):
+        GrpcPorts(settings, lambda server: None)
+
+
+def test_a_refused_start_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code = main(["serve", "--store", str(tmp_path / "s"), "--host", "0.0.0.0", "--grpc-port", "0"])
+
+    assert code in (1, 2)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tls_certificate": "a.pem"},
+        {"tls_client_ca": "a.pem"},
+        {"admin_address": "nowhere"},
+        {"admin_address": "host:99999"},
+    ],
+)
+def test_settings_that_do_not_go_together_stop_the_start(given: dict[str, str]) -> None:
+    with pytest.raises(StartupError):
+        load_settings({**given, "admin_token": "a-secret-that-stays-one"})
+
+
+def test_no_secret_stands_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRAID_ADMIN_TOKEN", "a-secret-that-stays-one")
+    with pytest.raises(StartupError) as refused:
+        load_settings({"tls_certificate": "a.pem"})
+
+    assert "secret" not in str(refused.value)
+
+
+def test_tokens_in_files_give_their_role(tmp_path: Path) -> None:
+    admin, infer, both = new_token(), new_token(), new_token()
+    (tmp_path / "admin").write_text(f"# ops\n\n{hashed(admin)}  # hashed\n{both}\n")
+    (tmp_path / "infer").write_text(f"{infer}\n{both}\n")
+    tokens = Tokens(
+        [TokenSource(Role.ADMIN, tmp_path / "admin"), TokenSource(Role.INFER, tmp_path / "infer")]
+    )
+
+    assert [tokens.role_of(token) for token in (admin, infer, both, new_token(), "")] == [
+        Role.ADMIN, Role.INFER, Role.ADMIN, None, None,
+    ]  # fmt: skip
+    assert tokens.role_of(hashed(admin)) is None  # who reads the file cannot use it
+    assert tokens.role_in({"authorization": f"bearer {infer}"}) is Role.INFER
+    assert tokens.role_in({"authorization": infer}) is None
+    assert tokens.role_in({}) is Role.ANYONE
+
+
+def test_a_file_that_breaks_lets_nobody_in(tmp_path: Path) -> None:
+    file, token = tmp_path / "admin", new_token()
+    file.write_text(token)
+    tokens = Tokens([TokenSource(Role.ADMIN, file)])
+    file.write_text("short\n")
+
+    assert tokens.role_of(token) is None
+    assert tokens.are_required
+
+
+@pytest.mark.parametrize("content", [b"short", b"\xff" * 40, "ü".encode() * 20])
+def test_weak_tokens_stop_the_start(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "admin").write_bytes(content)
+    with pytest.raises(StartupError):
+        Tokens([TokenSource(Role.ADMIN, tmp_path / "admin")])
+
+
+def test_the_command_line_makes_tokens(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["token"]) == 0
+    token, line = (text.split()[1] for text in capsys.readouterr().out.splitlines())
+    assert hashed(token) == line
+
+
+def test_certificates_that_do_not_fit_stop_the_start(tmp_path: Path) -> None:
+    ca = trustme.CA()
+    ca.issue_cert("a").cert_chain_pems[0].write_to_path(tmp_path / "cert")
+    ca.issue_cert("b").private_key_pem.write_to_path(tmp_path / "key")
+    for key in ("key", "none"):
+        with pytest.raises(StartupError, match="TLS"):
+            Certificates(TlsFiles(tmp_path / "cert", tmp_path / key))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    limits = StoreLimits(max_bytes=300_000, max_models=2, max_uploads=2)
+    made = Store.open(tmp_path / "store", limits)
+    yield made
+    made.close()
+
+
+async def register(store: Store, name: str, content: bytes) -> None:
+    async with store.receive(1 << 20) as upload:
+        await upload.write(content)
+        received = await upload.finish(hashlib.sha256(content).hexdigest())
+        await store.call(store.register, name, received, RegistrationOptions())
+
+
+async def test_the_store_takes_no_more_than_its_quota(store: Store) -> None:
+    with pytest.raises(ResourceExhausted, match="BRAID_MAX_STORE_BYTES"):
+        await register(store, "big", b"b" * 300_000)
+    await register(store, "small", b"s" * 1000)
+
+    assert [model.name for model in store.models()] == ["small"]
+
+
+async def test_no_more_models_than_allowed(store: Store) -> None:
+    for number in range(2):
+        await register(store, f"m{number}", b"%d" % number)
+    with pytest.raises(ResourceExhausted, match="BRAID_MAX_MODELS"):
+        await register(store, "m2", b"2")
+
+    assert len(list(store.folder.uploads.iterdir())) == 2  # the refused one left nothing
+
+
+async def test_no_more_uploads_at_once_than_allowed(store: Store) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(store.receive(1000))
+        with pytest.raises(ResourceExhausted):
+            async with store.receive(1000):
+                pass
+    async with store.receive(1000):
+        pass
+
+
+async def test_names_that_would_lead_out_of_the_store_are_refused(store: Store) -> None:
+    for name in ("../x", "a/b", "", ".hidden", "a\nb", "x" * 129, "ü"):
+        with pytest.raises(InvalidRequest):
+            await register(store, name, b"x")
