@@ -56,7 +56,7 @@ if importlib.util.find_spec("server.cli.plan") is not None:
 
 
 GROUPS = (
-    ("Run a server", ("serve", "health")),
+    ("Run a server", ("serve", "health", "token")),
     ("Models and their schedules", ("register", "models", "jobs", "schedule", "delete")),
     ("Use a model", ("infer",)),
     ("Study planners, no server needed", ("plan", "demo")),
@@ -79,6 +79,7 @@ command waits for a registration ends the waiting, not the registration.
 EPILOG = """\
 environment:
   BRAID_ADDRESS  HOST:PORT of the server that commands talk to (127.0.0.1:8001)
+  BRAID_TOKEN    token that they show; BRAID_TOKEN_FILE names a file with it
   BRAID_*        settings of `braid serve`, such as BRAID_STORE; flags win
   NO_COLOR       no colours in tables and progress
 
