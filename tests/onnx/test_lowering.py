@@ -342,7 +342,7 @@ def test_functions_that_double_thirty_times_are_refused_before_they_expand() -> 
     doubling = [function("F0", ["Relu", "Relu"])]
     doubling += [function(f"F{i}", [f"F{i - 1}"] * 2) for i in range(1, 30)]
 
-    with pytest.raises(ModelImportError, match="over 200000 nodes"):
+    with pytest.raises(ModelImportError, match="more than 200000 nodes"):
         prepare(with_functions(*doubling))
 
 
