@@ -2,10 +2,11 @@
 
     serving.py ──> processes ──starts──> echo        a bare grpc.aio server: the floor
                        │                 braid serve
-                       └──────starts──> generator    the clients: raw grpc.aio stubs
+                   mlserver ──starts──>  MLServer    from an environment of its own
+                       └──────starts──> generator    the clients: raw grpc.aio stubs (calls)
     records   what they tell each other (Endpoint, Job, Samples)
     results   from samples to rows, ratios and text
+    children  child processes
 
-Another endpoint is one more context manager in ``processes``; another pattern of load (open loop)
-one more function beside ``generator.closed_loop``, chosen by a field of ``Job``.
+Everything speaks the Open Inference Protocol v2, so any other server is one more address.
 """

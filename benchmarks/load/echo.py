@@ -1,41 +1,42 @@
-"""A bare grpc.aio server that answers Infer with the tensors it was sent.
+"""A bare grpc.aio server that answers ModelInfer with the tensors it was sent.
 
-    python -m benchmarks.load.echo        prints its port, serves until SIGTERM
+    python -m benchmarks.load.echo [--keep-freed-memory]     prints its port, serves until SIGTERM
 
-The least that any Python server of this wire format does: receive, parse, copy into an answer,
-serialise, send. What Braid takes longer than this is Braid's.
+The least that any Python server of this protocol does: receive, parse, copy into an answer,
+serialise, send. What Braid takes longer than this is Braid's. With the option it tunes the
+allocator as Braid does (docs/decisions/0005-allocator.md).
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import signal
+from typing import Any
 
 import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from protos.braid.v1 import inference_pb2, inference_pb2_grpc
-
-Context = grpc.aio.ServicerContext[inference_pb2.InferRequest, inference_pb2.InferResponse]
+from engine.allocator import keep_freed_memory
 
 
-class Echo(inference_pb2_grpc.InferenceServiceServicer):
-    """Answers at once, with the request's tensors as outputs."""
+class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """Answers at once, with the request's contents as output."""
 
-    async def Infer(
-        self,
-        request: inference_pb2.InferRequest,
-        context: Context,
-    ) -> inference_pb2.InferResponse:
-        """Return the inputs."""
-        return inference_pb2.InferResponse(
-            model=request.model, request_id=request.request_id, outputs=request.inputs
+    async def ModelInfer(self, request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+        """Return the input."""
+        given = request.inputs[0]
+        response = service_pb2.ModelInferResponse(
+            model_name=request.model_name, raw_output_contents=request.raw_input_contents
         )
+        response.outputs.add(name="y", datatype=given.datatype, shape=given.shape)
+        return response
 
 
 async def serve() -> None:
     """Serve on a free port of the loopback interface until SIGTERM or SIGINT."""
     server = grpc.aio.server()
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(Echo(), server)
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Echo(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     print(port, flush=True)
@@ -47,4 +48,8 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.load.echo")
+    parser.add_argument("--keep-freed-memory", action="store_true")
+    if parser.parse_args().keep_freed_memory:
+        keep_freed_memory()
     asyncio.run(serve())

@@ -1,9 +1,9 @@
-"""Clients of the Infer RPC in one process: raw grpc.aio stubs, so that no SDK is in the numbers.
+"""Clients of ModelInfer in one process: raw grpc.aio stubs, so that no SDK is in the numbers.
 
     python -m benchmarks.load.generator       one Job per line in, one Samples per line out (JSON)
 
 The process stays between jobs; connections do not. A latency is what the caller sees: serialise,
-send, wait, receive, parse.
+send, wait, receive, parse; with shared memory also write the tensor and read the answer.
 """
 
 from __future__ import annotations
@@ -19,20 +19,11 @@ from dataclasses import asdict
 import grpc
 import numpy as np
 
+from benchmarks.load.calls import connected_call
 from benchmarks.load.records import Job, Samples
-from protos.braid.v1 import inference_pb2, inference_pb2_grpc
+from engine.allocator import keep_freed_memory
 
-_CHANNEL_OPTIONS = (
-    # Channels of one process otherwise share a connection; clients of their own do not.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.max_receive_message_length", -1),
-    ("grpc.max_send_message_length", -1),
-)
-
-INPUT = "x"
-"""Name of the input that every loaded model has."""
-
-Call = Callable[[], Awaitable[inference_pb2.InferResponse]]
+Call = Callable[[], Awaitable[np.ndarray]]
 
 
 class WrongAnswer(Exception):
@@ -51,14 +42,8 @@ async def closed_loop(calls: list[Call], warmup_s: float, measure_s: float) -> S
 
     async def client(call: Call) -> float:
         while (started := time.perf_counter()) < end:
-            try:
-                response = await call()
-            except grpc.aio.AioRpcError as error:
-                samples.errors[error.code().name] += 1
+            if not await _timed(call, started, started >= begin, samples):
                 await asyncio.sleep(0.001)
-                continue
-            if started >= begin:
-                _keep(samples, time.perf_counter() - started, response)
         return time.perf_counter()
 
     finished = await asyncio.gather(*map(client, calls))
@@ -66,47 +51,68 @@ async def closed_loop(calls: list[Call], warmup_s: float, measure_s: float) -> S
     return samples
 
 
-def _keep(samples: Samples, latency_s: float, response: inference_pb2.InferResponse) -> None:
-    samples.latency_us.append(round(latency_s * 1e6))
-    if response.HasField("timing"):
-        samples.queue_us.append(response.timing.queue_us)
-        samples.compute_us.append(response.timing.compute_us)
-        samples.total_us.append(response.timing.total_us)
-        samples.batch_rows.append(response.batch_rows)
+async def open_loop(
+    calls: list[Call], rate_per_s: float, warmup_s: float, measure_s: float, seed: int
+) -> Samples:
+    """Begin requests at Poisson moments; throughput counts those that were due while measuring."""
+    samples = Samples()
+    random = np.random.default_rng(seed)
+    origin = time.perf_counter()
+    begin, end = origin + warmup_s, origin + warmup_s + measure_s
+    running: set[asyncio.Task[bool]] = set()
+    due, index = origin, 0
+    while (due := due + random.exponential(1 / rate_per_s)) < end:
+        if (pause := due - time.perf_counter()) > 0:
+            await asyncio.sleep(pause)
+        call = calls[index % len(calls)]
+        task = asyncio.create_task(_timed(call, due, due >= begin, samples))
+        running.add(task)
+        task.add_done_callback(running.discard)
+        index += 1
+    if running:
+        await asyncio.wait(running)
+    samples.seconds = measure_s
+    return samples
+
+
+async def _timed(call: Call, since: float, is_counted: bool, samples: Samples) -> bool:
+    """Make one call; returns whether it was answered."""
+    try:
+        await call()
+    except grpc.aio.AioRpcError as error:
+        if is_counted:
+            samples.errors[error.code().name] += 1
+        return False
+    if is_counted:
+        samples.latency_us.append(round((time.perf_counter() - since) * 1e6))
+    return True
 
 
 @asynccontextmanager
 async def connected(job: Job) -> AsyncIterator[list[Call]]:
     """One call per client, each over a connection of its own, the first answer checked."""
     values = np.random.default_rng(0).standard_normal(job.shape, dtype=np.float32)
-    tensor = inference_pb2.Tensor(name=INPUT, dtype="FP32", shape=job.shape, data=values.tobytes())
-    request = inference_pb2.InferRequest(model=job.model, inputs=[tensor])
     async with AsyncExitStack() as stack:
-        calls = []
-        for _ in range(job.clients):
-            channel = grpc.aio.insecure_channel(job.address, options=_CHANNEL_OPTIONS)
-            await stack.enter_async_context(channel)
-            calls.append(_call(channel, request, job.timeout_s))
-        response = await calls[0]()
-        answer = np.frombuffer(response.outputs[0].data, dtype=np.float32)
-        if not np.allclose(answer, job.scale * values.ravel()):
+        calls = [
+            await stack.enter_async_context(connected_call(job, values, number))
+            for number in range(job.clients)
+        ]
+        if not np.allclose(await calls[0](), job.scale * values.ravel()):
             raise WrongAnswer(f"{job.address} does not answer with the input times {job.scale}")
         yield calls
-
-
-def _call(channel: grpc.aio.Channel, request: inference_pb2.InferRequest, timeout_s: float) -> Call:
-    stub = inference_pb2_grpc.InferenceServiceStub(channel)
-    return lambda: stub.Infer(request, timeout=timeout_s)
 
 
 async def run(job: Job) -> Samples:
     """Connect, check one answer, warm up, measure."""
     async with connected(job) as calls:
-        return await closed_loop(calls, job.warmup_s, job.measure_s)
+        if job.rate_per_s is None:
+            return await closed_loop(calls, job.warmup_s, job.measure_s)
+        return await open_loop(calls, job.rate_per_s, job.warmup_s, job.measure_s, job.seed)
 
 
 def main() -> None:
     """Run the jobs that come on standard input, until it ends."""
+    keep_freed_memory()
     for line in sys.stdin:
         samples = asyncio.run(run(Job(**json.loads(line))))
         print(json.dumps(asdict(samples)), flush=True)

@@ -8,17 +8,23 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Something that answers Infer with its only input, FP32, times ``scale``."""
+    """Something that speaks the Open Inference Protocol and answers FP32 ``x`` times ``scale``."""
 
     name: str
     address: str
     model: str
     scale: float
+    shared_memory: bool = False  # tensors lie in system shared memory, not in the messages
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to load, and how: each client sends its next request when it has its answer."""
+    """What to load, and how.
+
+    Closed loop: each client sends its next request when it has its answer. Open loop: requests
+    begin at random moments (Poisson) at ``rate_per_s`` together, whatever became of the others,
+    over the clients' connections in turn.
+    """
 
     address: str
     model: str
@@ -27,27 +33,26 @@ class Job:
     clients: int
     warmup_s: float
     measure_s: float
+    rate_per_s: float | None = None  # None: closed loop
+    shared_memory: bool = False
     timeout_s: float = 30.0
+    seed: int = 0
 
 
 @dataclass(slots=True)
 class Samples:
-    """What the clients saw after the warm-up; times in microseconds.
+    """What the clients saw after the warm-up.
 
-    The last four are what the server itself reports, empty where it reports nothing.
+    A latency of the open loop counts from the moment when the request was due, so that a client
+    that falls behind cannot hide what its requests waited.
     """
 
     seconds: float = 0.0
     latency_us: list[int] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
-    queue_us: list[int] = field(default_factory=list)
-    compute_us: list[int] = field(default_factory=list)
-    total_us: list[int] = field(default_factory=list)
-    batch_rows: list[int] = field(default_factory=list)
 
     def merge(self, other: Samples) -> None:
         """Add what another process saw in the same time."""
         self.seconds = max(self.seconds, other.seconds)
         self.errors.update(other.errors)
-        for name in ("latency_us", "queue_us", "compute_us", "total_us", "batch_rows"):
-            getattr(self, name).extend(getattr(other, name))
+        self.latency_us.extend(other.latency_us)

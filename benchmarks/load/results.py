@@ -8,36 +8,50 @@ from dataclasses import dataclass
 
 from benchmarks.load.records import Endpoint, Samples
 
+BASE = "echo"
+"""The endpoint that the others are compared with."""
+
+COLUMNS = ("p50_us", "p99_us", "p999_us", "requests_per_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One pattern of load."""
+
+    clients: int
+    rate_per_s: float | None = None  # None: closed loop
+
+    def __str__(self) -> str:
+        pattern = f"{self.rate_per_s:.0f}/s Poisson" if self.rate_per_s else "closed"
+        return f"{self.clients} client{'s' if self.clients > 1 else ''}, {pattern}"
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One endpoint under one load in one round."""
 
     endpoint: str
-    clients: int
+    load: Load
     round: int
     requests: int
     errors: Mapping[str, int]
     seconds: float
     p50_us: float
     p99_us: float
+    p999_us: float
     requests_per_s: float
-    # Medians of what the server reports of itself; None where it reports nothing.
-    queue_us: float | None
-    compute_us: float | None
-    total_us: float | None
-    batch_rows: float | None  # mean
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Both endpoints under one load: medians over the rounds, and braid's over echo's."""
+    """One endpoint under one load: medians over the rounds, and their ratios to the echo's."""
 
-    clients: int
-    echo: Mapping[str, float]
-    braid: Mapping[str, float]
-    ratio: Mapping[str, float]
+    load: Load
+    endpoint: str
+    medians: Mapping[str, float]
+    ratio: Mapping[str, float]  # empty where the echo was not measured
     p50_ratio_by_round: Sequence[float]
+    errors: int
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
@@ -48,82 +62,75 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return sorted(values)[max(0, int(rank) - 1)]
 
 
-def summarise(endpoint: Endpoint, clients: int, round_number: int, samples: Samples) -> Turn:
+def summarise(endpoint: Endpoint, load: Load, round_number: int, samples: Samples) -> Turn:
     """Reduce what the clients saw to one row."""
-
-    def middle(values: Sequence[int]) -> float | None:
-        return statistics.median(values) if values else None
-
     requests = len(samples.latency_us)
     return Turn(
         endpoint=endpoint.name,
-        clients=clients,
+        load=load,
         round=round_number,
         requests=requests,
         errors=samples.errors,
         seconds=samples.seconds,
         p50_us=percentile(samples.latency_us, 50),
         p99_us=percentile(samples.latency_us, 99),
+        p999_us=percentile(samples.latency_us, 99.9),
         requests_per_s=requests / samples.seconds,
-        queue_us=middle(samples.queue_us),
-        compute_us=middle(samples.compute_us),
-        total_us=middle(samples.total_us),
-        batch_rows=statistics.mean(samples.batch_rows) if samples.batch_rows else None,
     )
 
 
-def compare(turns: Sequence[Turn], clients: int) -> Comparison:
-    """Medians over the rounds and their ratios, for one number of clients."""
-    columns = ("p50_us", "p99_us", "requests_per_s")
-    of = {
-        name: sorted(
-            (t for t in turns if t.endpoint == name and t.clients == clients),
-            key=lambda turn: turn.round,
-        )
-        for name in ("echo", "braid")
-    }
-    medians = {
-        name: {column: statistics.median(getattr(t, column) for t in rows) for column in columns}
-        for name, rows in of.items()
-    }
+def compare(turns: Sequence[Turn]) -> list[Comparison]:
+    """One row for each load and endpoint, in the order of the turns."""
+    loads = dict.fromkeys(turn.load for turn in turns)
+    names = dict.fromkeys(turn.endpoint for turn in turns)
+    return [
+        _compare(load, name, rounds, _rounds(turns, load, BASE))
+        for load in loads
+        for name in names
+        if (rounds := _rounds(turns, load, name))
+    ]
+
+
+def _rounds(turns: Sequence[Turn], load: Load, name: str) -> list[Turn]:
+    of = [turn for turn in turns if (turn.load, turn.endpoint) == (load, name)]
+    return sorted(of, key=lambda turn: turn.round)
+
+
+def _compare(load: Load, name: str, rounds: list[Turn], base: list[Turn]) -> Comparison:
+    medians = {c: statistics.median(getattr(turn, c) for turn in rounds) for c in COLUMNS}
+    echo = {c: statistics.median(getattr(turn, c) for turn in base) for c in COLUMNS if base}
     return Comparison(
-        clients=clients,
-        echo=medians["echo"],
-        braid=medians["braid"],
-        ratio={column: medians["braid"][column] / medians["echo"][column] for column in columns},
+        load=load,
+        endpoint=name,
+        medians=medians,
+        ratio={column: medians[column] / value for column, value in echo.items()},
         p50_ratio_by_round=[
-            b.p50_us / e.p50_us for e, b in zip(of["echo"], of["braid"], strict=True)
+            mine.p50_us / other.p50_us for mine, other in zip(rounds, base, strict=bool(base))
         ],
+        errors=sum(sum(turn.errors.values()) for turn in rounds),
     )
 
 
 def progress(turn: Turn) -> str:
     """One turn in one line."""
     text = (
-        f"{turn.clients:3} clients, round {turn.round + 1}: {turn.endpoint:6}"
-        f" p50 {turn.p50_us:7.0f} us  p99 {turn.p99_us:7.0f} us  {turn.requests_per_s:6.0f} /s"
+        f"{turn.load}, round {turn.round + 1}: {turn.endpoint:12} p50 {turn.p50_us:7.0f} us"
+        f"  p99 {turn.p99_us:7.0f} us  {turn.requests_per_s:6.0f} /s"
     )
-    if turn.total_us is not None and turn.batch_rows is not None:
-        text += (
-            f"  (server: queue {turn.queue_us:.0f}, compute {turn.compute_us:.0f},"
-            f" total {turn.total_us:.0f} us, {turn.batch_rows:.1f} rows a batch)"
-        )
     return text + (f"  ERRORS {dict(turn.errors)}" if turn.errors else "")
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
     """The result for people."""
-    lines = ["clients            p50 us            p99 us      requests/s   p50 ratio by round"]
-    for each in comparisons:
-        rows = (("echo", each.echo), ("braid", each.braid))
-        lines += [
-            f"{each.clients:7} {name:6} {row['p50_us']:10.0f}  {row['p99_us']:16.0f}"
-            f"  {row['requests_per_s']:14.0f}"
-            for name, row in rows
-        ]
-        by_round = " ".join(f"{ratio:.2f}" for ratio in each.p50_ratio_by_round)
+    header = f"{'load':24} {'endpoint':13} p50 us  p99 us p99.9 us  requests/s  p50/echo  by round"
+    lines = [header]
+    for row in comparisons:
+        by_round = " ".join(f"{ratio:.2f}" for ratio in row.p50_ratio_by_round)
+        m = row.medians
+        ratio = f"{row.ratio['p50_us']:8.2f}" if row.ratio else " " * 8
         lines.append(
-            f"        ratio  {each.ratio['p50_us']:10.2f}  {each.ratio['p99_us']:16.2f}"
-            f"  {each.ratio['requests_per_s']:14.2f}   {by_round}"
+            f"{row.load!s:24} {row.endpoint:13} {m['p50_us']:6.0f}  {m['p99_us']:6.0f}"
+            f"   {m['p999_us']:6.0f}  {m['requests_per_s']:10.0f}  {ratio}  {by_round}"
+            + (f"  {row.errors} errors" if row.errors else "")
         )
     return "\n".join(lines)

@@ -10,9 +10,10 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from benchmarks.load.processes import ChildFailed, echo_endpoint, load_generators
+from benchmarks.load.children import ChildFailed
+from benchmarks.load.processes import echo_endpoint, load_generators
 from benchmarks.load.records import Endpoint, Job, Samples
-from benchmarks.load.results import Turn, compare, percentile, summarise, table
+from benchmarks.load.results import Load, Turn, compare, percentile, summarise, table
 from benchmarks.serving import SCALE, SHAPE, identity_like
 
 
@@ -65,16 +66,28 @@ def test_percentiles_are_values_that_were_seen() -> None:
 
 def turn(endpoint: str, round_number: int, latency_us: int) -> Turn:
     samples = Samples(seconds=2.0, latency_us=[latency_us] * 4, errors=Counter())
-    return summarise(Endpoint(endpoint, "", "", 1.0), 1, round_number, samples)
+    return summarise(Endpoint(endpoint, "", "", 1.0), Load(1), round_number, samples)
 
 
 def test_ratios_are_of_the_medians_over_the_rounds() -> None:
     echo = [turn("echo", number, latency) for number, latency in enumerate([100, 100, 900])]
     braid = [turn("braid", number, latency) for number, latency in enumerate([150, 120, 160])]
 
-    found = compare([*braid, *echo], clients=1)
+    found = {row.endpoint: row for row in compare([*braid, *echo])}
 
-    assert found.ratio["p50_us"] == 1.5
-    assert found.ratio["requests_per_s"] == 1.0
-    assert found.p50_ratio_by_round == [1.5, 1.2, pytest.approx(160 / 900)]
-    assert "1.50" in table([found])
+    assert found["braid"].ratio["p50_us"] == 1.5
+    assert found["braid"].ratio["requests_per_s"] == 1.0
+    assert found["braid"].p50_ratio_by_round == [1.5, 1.2, pytest.approx(160 / 900)]
+    assert found["echo"].ratio["p50_us"] == 1.0
+    assert "1.50" in table(list(found.values()))
+
+
+def test_an_open_loop_offers_its_rate_and_counts_from_when_requests_were_due() -> None:
+    with echo_endpoint() as endpoint, load_generators(2) as generators:
+        job = replace(job_for(endpoint, 4), rate_per_s=200.0, measure_s=1.0)
+        samples = generators.run(job)
+
+    assert samples.errors == {}
+    assert samples.seconds == 1.0
+    assert 120 < len(samples.latency_us) < 280  # Poisson, mean 200: beyond 5 standard deviations
+    assert min(samples.latency_us) > 0
