@@ -54,6 +54,7 @@ from server.servicers.health import Health
 from server.servicers.inference import InferenceServicer
 from server.servicers.oip import wire as oip
 from server.servicers.oip.servicer import OipServicer
+from server.servicers.oip.transfer import add_to_server
 from server.settings import Settings, shown_settings
 from server.shared_regions import SharedRegions
 from server.store.quota import StoreLimits
@@ -145,7 +146,7 @@ class FrontEnd:
             ),
             server,
         )
-        oip.service.add_GRPCInferenceServiceServicer_to_server(
+        add_to_server(
             OipServicer(self.catalogue, self.repository, self.regions, self.metrics, self.health),
             server,
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from core.errors import InvalidRequest, InvalidTensor
 from core.tensor import BATCH, DTYPE_BYTES, TensorSpec
@@ -24,7 +25,25 @@ PRIORITY_LEVELS = 10
 
 DEFAULT_PRIORITY = 5
 
-Content = bytes | memoryview
+
+class StoredContent(Protocol):
+    """Content that lies elsewhere and is fetched when a batch is formed."""
+
+    def __len__(self) -> int:
+        """Size in bytes."""
+
+    def __bytes__(self) -> bytes:
+        """A copy."""
+
+    def read_into(self, memory: memoryview, start: int) -> None:
+        """Fill ``memory`` with what begins at byte ``start``.
+
+        Raises:
+            InvalidRequest: it cannot be read (any more).
+        """
+
+
+Content = bytes | memoryview | StoredContent
 """Raw little-endian elements in row-major order."""
 
 

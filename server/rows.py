@@ -15,7 +15,7 @@ from core.tensor import DTYPE_BYTES
 from engine.worker.layout import Field
 from server.batching.tickets import Piece
 from server.device import Executable
-from server.requests import CheckedRequest
+from server.requests import CheckedRequest, Content
 from server.served import ServedModel
 
 
@@ -68,15 +68,22 @@ def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Seque
         start = offset + place.offset
         end = start + place.spec.size_bytes
         for piece in pieces:
-            data: bytes | memoryview = piece.request.inputs[name]
-            if piece.rows != piece.request.rows:
-                row = len(data) // piece.request.rows
-                first = piece.first_row * row
-                data = memoryview(data)[first : first + piece.rows * row]
-            memory[start : start + len(data)] = data
-            start += len(data)
+            start += _write_piece(memory[start:end], piece, piece.request.inputs[name])
         if start < end:
             memory[start:end] = bytes(end - start)
+
+
+def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
+    """Copy a piece's rows of one input to the beginning of ``memory``; returns their bytes."""
+    row = len(data) // piece.request.rows
+    first, size = piece.first_row * row, piece.rows * row
+    if not isinstance(data, bytes | memoryview):
+        data.read_into(memory[:size], first)
+    elif size == len(data):
+        memory[:size] = data
+    else:
+        memory[:size] = memoryview(data)[first : first + size]
+    return size
 
 
 def outcome_of(

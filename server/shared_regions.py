@@ -3,10 +3,10 @@
     register ──> SharedRegion ──read, write──> requests that name it
     unregister ─> gone from the table; requests under way keep their reference
 
-Regions are read with pread and written with pwrite, never mapped: a client that shortens its
-object while a request runs gets an error, where a mapping would end the server with SIGBUS. The
-descriptor is closed when the last reference to its region is gone. Keys are names in one folder:
-no path leads out of it, and links are not followed.
+Regions are read with preadv, straight into a batch, and written with pwrite, never mapped: a
+client that shortens its object while a request runs gets an error, where a mapping would end the
+server with SIGBUS. The descriptor is closed when the last reference to its region is gone. Keys
+are names in one folder: no path leads out of it, and links are not followed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import stat
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from core.errors import (
@@ -62,12 +63,11 @@ class SharedRegion:
                 f"{self.name!r} of {self.size_bytes} bytes"
             )
 
-    def read(self, offset: int, size_bytes: int) -> bytes:
-        """A copy of one part.
+    def content(self, offset: int, size_bytes: int) -> SharedContent:
+        """One part, to be read later.
 
         Raises:
-            InvalidRequest: outside the region, more than one request may bring, or the object was
-                shortened since.
+            InvalidRequest: outside the region, or more than one request may bring.
         """
         self.check(offset, size_bytes)
         if size_bytes > self._max_read_bytes:
@@ -75,14 +75,22 @@ class SharedRegion:
                 f"a tensor of {size_bytes} bytes is larger than the {self._max_read_bytes} that "
                 "BRAID_MAX_MESSAGE_BYTES allows"
             )
+        return SharedContent(self, offset, size_bytes)
+
+    def read_into(self, memory: memoryview, offset: int) -> None:
+        """Fill ``memory`` with what begins at ``offset``.
+
+        Raises:
+            InvalidRequest: outside the region, or the object was shortened since.
+        """
+        self.check(offset, len(memory))
         with _as_invalid(self.name):
-            data = os.pread(self._descriptor, size_bytes, self.offset + offset)
-        if len(data) != size_bytes:
+            count = os.preadv(self._descriptor, [memory], self.offset + offset)
+        if count != len(memory):
             raise InvalidRequest(
-                f"shared memory region {self.name!r} ends after {offset + len(data)} bytes: "
+                f"shared memory region {self.name!r} ends after {offset + count} bytes: "
                 "its object was shortened after it was registered"
             )
-        return data
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
         """Put bytes into one part.
@@ -95,6 +103,27 @@ class SharedRegion:
             written = os.pwrite(self._descriptor, data, self.offset + offset)
         if written != len(data):
             raise InvalidRequest(f"shared memory region {self.name!r} took {written} bytes only")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedContent:
+    """A part of a region, read when it is needed. Holds the region."""
+
+    region: SharedRegion
+    offset: int
+    size_bytes: int
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+    def __bytes__(self) -> bytes:
+        content = bytearray(self.size_bytes)
+        self.read_into(memoryview(content), 0)
+        return bytes(content)
+
+    def read_into(self, memory: memoryview, start: int) -> None:
+        """Fill ``memory`` with what begins at byte ``start``; see ``SharedRegion.read_into``."""
+        self.region.read_into(memory, self.offset + start)
 
 
 class SharedRegions:

@@ -15,6 +15,7 @@ from server.servicers.oip.parameters import (
     output_parameters,
     request_parameters,
 )
+from server.servicers.oip.transfer import Received
 from server.shared_regions import SharedRegion, SharedRegions
 
 
@@ -34,23 +35,21 @@ class Wishes:
     classes: Mapping[str, int]
 
 
-def read_inputs(
-    request: Any, raw_contents: Sequence[Content], regions: SharedRegions
-) -> GivenRequest:
+def read_inputs(received: Received, regions: SharedRegions) -> GivenRequest:
     """The request, its inputs from wherever they are.
 
     Args:
-        request: a ModelInferRequest; its own ``raw_input_contents`` are not looked at.
-        raw_contents: what it carries as raw contents.
+        received: the message and its raw contents.
         regions: shared memory that inputs may lie in.
 
     Raises:
         BraidError: contents do not fit the inputs, or a parameter is wrong.
     """
+    request = received.message
     wanted = request_parameters(request.parameters)
     return GivenRequest(
         request_id=request.id,
-        inputs=list(_inputs(request, raw_contents, regions)),
+        inputs=list(_inputs(request, received.raw_contents, regions)),
         outputs=_names(request.outputs),
         priority=wanted.priority,
         timeout_s=wanted.timeout_s,
@@ -107,7 +106,8 @@ def _content(
             raise InvalidTensor(
                 f"input {tensor.name!r} has contents and lies in shared memory; choose one"
             )
-        return regions.find(placement.region).read(placement.offset, placement.size_bytes)
+        region = regions.find(placement.region)
+        return region.content(placement.offset, placement.size_bytes)
     if raw is None:
         return raw_bytes(tensor.name, tensor.datatype, tensor.contents)
     if has_typed:

@@ -8,10 +8,11 @@ from core.errors import InvalidRequest
 from server.inference import Answer
 from server.servicers.oip.classification import classify
 from server.servicers.oip.requests import Wishes
+from server.servicers.oip.transfer import Reply
 from server.servicers.oip.wire import messages
 
 
-def response_of(request: Any, answer: Answer, wishes: Wishes) -> Any:
+def reply_to(request: Any, answer: Answer, wishes: Wishes) -> Reply:
     """The response to one request.
 
     ``raw_output_contents`` has one entry for each output, empty where it went to shared memory:
@@ -20,6 +21,7 @@ def response_of(request: Any, answer: Answer, wishes: Wishes) -> Any:
     Raises:
         InvalidRequest: an output does not fit where it was to go.
     """
+    raw_contents: list[bytes | memoryview] = []
     response = messages.ModelInferResponse(
         model_name=request.model_name, model_version=str(answer.model.version), id=request.id
     )
@@ -29,7 +31,7 @@ def response_of(request: Any, answer: Answer, wishes: Wishes) -> Any:
         output = response.outputs.add(name=name, datatype=tensor.dtype, shape=tensor.shape)
         destination = wishes.destinations.get(name)
         if destination is None:
-            response.raw_output_contents.append(tensor.data)
+            raw_contents.append(tensor.data)
             continue
         placement, size = destination.placement, len(tensor.data)
         if size > placement.size_bytes:
@@ -38,9 +40,9 @@ def response_of(request: Any, answer: Answer, wishes: Wishes) -> Any:
                 f"{placement.region!r} has {placement.size_bytes}"
             )
         destination.region.write(placement.offset, tensor.data)
-        response.raw_output_contents.append(b"")
+        raw_contents.append(b"")
         output.parameters["shared_memory_region"].string_param = placement.region
         output.parameters["shared_memory_byte_size"].int64_param = size
         if placement.offset:
             output.parameters["shared_memory_offset"].int64_param = placement.offset
-    return response
+    return Reply(response, raw_contents)

@@ -14,13 +14,14 @@ from server.catalogue import Catalogue
 from server.inference import infer
 from server.metrics import Metrics
 from server.repository import Repository
-from server.requests import Content, GivenRequest
+from server.requests import GivenRequest
 from server.servicers.health import Health
 from server.servicers.oip.describe import config_of, index_of, metadata_of, statistics_of
 from server.servicers.oip.loading import load_request
 from server.servicers.oip.log_settings import LogSettings
 from server.servicers.oip.requests import Wishes, read_inputs, read_wishes
-from server.servicers.oip.responses import response_of
+from server.servicers.oip.responses import reply_to
+from server.servicers.oip.transfer import Received, Reply
 from server.servicers.oip.wire import messages, service
 from server.servicers.streams import answers
 from server.shared_regions import SharedRegions
@@ -111,46 +112,44 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
 
     # Inference.
 
-    async def ModelInfer(self, request: Any, context: Context) -> Any:
+    async def ModelInfer(self, request: Received, context: Context) -> Reply:
         """One request, one answer."""
         async with answering(context):
             return await self._infer(request, context.time_remaining())
 
     async def ModelStreamInfer(
-        self, request_iterator: AsyncIterator[Any], context: Context
-    ) -> AsyncIterator[Any]:
+        self, request_iterator: AsyncIterator[Received], context: Context
+    ) -> AsyncIterator[Reply]:
         """Many requests on one stream, answered in their order; errors are answers, too."""
 
-        async def answer(request: Any) -> Any:
+        async def answer(request: Received) -> Reply:
             try:
-                response = await self._infer(request, context.time_remaining())
+                reply = await self._infer(request, context.time_remaining())
             except Exception as error:
                 _, message = wire_error(error)
-                named = messages.ModelInferResponse(model_name=request.model_name, id=request.id)
-                return messages.ModelStreamInferResponse(
-                    error_message=message, infer_response=named
-                )
-            response.parameters["triton_final_response"].bool_param = True
-            return messages.ModelStreamInferResponse(infer_response=response)
+                name, number = request.message.model_name, request.message.id
+                named = messages.ModelInferResponse(model_name=name, id=number)
+                return Reply(named, error_message=message)
+            reply.message.parameters["triton_final_response"].bool_param = True
+            return reply
 
         stream = answers(request_iterator, answer, in_order=True)
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
 
-    async def _infer(self, request: Any, time_remaining: float | None) -> Any:
-        wishes = Wishes({}, {})
-        raw: list[Content] = list(request.raw_input_contents)
+    async def _infer(self, request: Received, time_remaining: float | None) -> Reply:
+        message, wishes = request.message, Wishes({}, {})
 
         def read() -> GivenRequest:
             nonlocal wishes
-            wishes = read_wishes(request.outputs, self._regions)
-            return read_inputs(request, raw, self._regions)
+            wishes = read_wishes(message.outputs, self._regions)
+            return read_inputs(request, self._regions)
 
         answer = await infer(
-            self._catalogue, request.model_name, request.model_version, time_remaining, read
+            self._catalogue, message.model_name, message.model_version, time_remaining, read
         )
-        return response_of(request, answer, wishes)
+        return reply_to(message, answer, wishes)
 
     # Repository.
 

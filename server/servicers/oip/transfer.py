@@ -1,0 +1,97 @@
+"""How the tensor-bearing messages of the protocol are read and written: contents uncopied.
+
+    ModelInferRequest  ──read_request──> Received (the message without contents, views of them)
+    Reply (the message without contents, the contents) ──write_reply──> ModelInferResponse
+                                                       ──write_stream_reply──> ...StreamResponse
+
+``add_to_server`` is what the generated ``add_GRPCInferenceServiceServicer_to_server`` does, with
+these in the two places that carry tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from server.servicers import protowire
+from server.servicers.oip.wire import SERVICE_NAME, messages
+
+_RAW_INPUTS = messages.ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number
+_RAW_OUTPUTS = messages.ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number
+_RESPONSE = messages.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_response"].number
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A ModelInferRequest."""
+
+    message: Any  # without its raw_input_contents
+    raw_contents: Sequence[bytes | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A ModelInferResponse, or the error that a stream answers with."""
+
+    message: Any  # without its raw_output_contents
+    raw_contents: Sequence[bytes | memoryview] = ()
+    error_message: str = ""
+
+
+def read_request(data: bytes) -> Received:
+    """Parse a request; its raw contents are views of ``data``.
+
+    Raises:
+        DecodeError: it is no such message.
+    """
+    parts = protowire.split(data, _RAW_INPUTS)
+    if parts is None:
+        whole = messages.ModelInferRequest.FromString(data)
+        raw = list(whole.raw_input_contents)
+        del whole.raw_input_contents[:]
+        return Received(whole, raw)
+    rest, contents = parts
+    return Received(messages.ModelInferRequest.FromString(rest), contents)
+
+
+def write_reply(reply: Reply) -> bytes:
+    """Serialise a response; each content is copied once, into the result."""
+    return b"".join(_parts(reply))
+
+
+def write_stream_reply(reply: Reply) -> bytes:
+    """Serialise a stream's response."""
+    head = messages.ModelStreamInferResponse(error_message=reply.error_message)
+    return b"".join([head.SerializeToString(), *protowire.field(_RESPONSE, _parts(reply))])
+
+
+def add_to_server(servicer: Any, server: grpc.aio.Server) -> None:
+    """Let ``servicer`` answer every method of the service."""
+    service = messages.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+    handlers = {}
+    for method in service.methods:
+        read: Callable[[bytes], Any] = _class_of(method.input_type).FromString
+        write: Callable[[Any], bytes] = _class_of(method.output_type).SerializeToString
+        make = grpc.unary_unary_rpc_method_handler
+        if method.name == "ModelInfer":
+            read, write = read_request, write_reply
+        elif method.name == "ModelStreamInfer":
+            read, write = read_request, write_stream_reply
+            make = grpc.stream_stream_rpc_method_handler
+        handlers[method.name] = make(getattr(servicer, method.name), read, write)
+    generic = grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
+    server.add_generic_rpc_handlers((generic,))
+
+
+def _parts(reply: Reply) -> list[bytes | memoryview]:
+    return [
+        reply.message.SerializeToString(),
+        *protowire.fields(_RAW_OUTPUTS, reply.raw_contents),
+    ]
+
+
+def _class_of(message_type: Any) -> Any:
+    return getattr(messages, message_type.name)

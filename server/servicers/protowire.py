@@ -1,0 +1,99 @@
+"""Tensor bytes in and out of protobuf messages without copies that nobody needs.
+
+    message ──split──> the same without its large field, parsed as usual │ views of the large ones
+    reply   <──joined── small message, serialised as usual               │ tensors, copied once
+
+A parsed message copies its bytes fields, and each look at one copies again; a serialised one is
+built from copies of copies. For a tensor of 600 KB that is more time than everything else that
+happens to it. The protobuf wire format lets fields stand in any order and be put together by
+concatenation (https://protobuf.dev/programming-guides/encoding/), so only the outermost fields
+are told apart here; what they contain is protobuf's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+_VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
+MAX_FIELDS = 4096
+"""Messages of more outermost fields are left to protobuf: this is Python."""
+
+
+def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryview]] | None:
+    """Take the length-delimited fields ``number`` out of a message.
+
+    Returns:
+        The message without them, and views of their contents in order; None if the message is
+        not well-formed at its outermost level, has too many fields, or has ``number`` in another
+        wire type: then protobuf shall judge it.
+    """
+    view = memoryview(message)
+    size, position = len(view), 0
+    kept: list[memoryview] = []
+    found: list[memoryview] = []
+    try:
+        for _ in range(MAX_FIELDS):
+            if position == size:
+                return b"".join(kept), found
+            start = position
+            tag, position = _varint(view, position)
+            wire_type = tag & 7
+            if wire_type == _LENGTH:
+                length, begin = _varint(view, position)
+                position = begin + length
+            elif wire_type == _VARINT:
+                _, position = _varint(view, position)
+            elif wire_type in (_FIXED32, _FIXED64):
+                position += 4 if wire_type == _FIXED32 else 8
+            else:
+                return None
+            if position > size:
+                return None
+            if tag >> 3 != number:
+                kept.append(view[start:position])
+            elif wire_type == _LENGTH:
+                found.append(view[begin:position])
+            else:
+                return None
+    except IndexError:
+        return None
+    return None
+
+
+def field(number: int, contents: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
+    """One length-delimited field whose content is the concatenation of ``contents``."""
+    length = sum(map(len, contents))
+    return [encode_varint(number << 3 | _LENGTH) + encode_varint(length), *contents]
+
+
+def fields(number: int, contents: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
+    """A repeated bytes field, element by element."""
+    return [part for content in contents for part in field(number, [content])]
+
+
+def encode_varint(value: int) -> bytes:
+    """An unsigned integer in groups of seven bits, lowest first."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _varint(view: memoryview, position: int) -> tuple[int, int]:
+    """The integer at ``position`` and where it ends.
+
+    Raises:
+        IndexError: it is cut off, or longer than ten bytes.
+    """
+    byte = view[position]
+    if byte < 0x80:
+        return byte, position + 1
+    value = byte & 0x7F
+    for index in range(1, 10):
+        byte = view[position + index]
+        value |= (byte & 0x7F) << 7 * index
+        if byte < 0x80:
+            return value, position + index + 1
+    raise IndexError

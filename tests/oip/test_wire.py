@@ -1,0 +1,87 @@
+"""The hand-made reading and writing of tensor messages agrees with protobuf, whatever comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from server.servicers import protowire
+from server.servicers.oip.transfer import Reply, read_request, write_reply, write_stream_reply
+
+Request = service_pb2.ModelInferRequest
+
+
+def whole(received: Any) -> Any:
+    """The message as protobuf would have parsed it."""
+    request = Request()
+    request.CopyFrom(received.message)
+    request.raw_input_contents.extend(bytes(each) for each in received.raw_contents)
+    return request
+
+
+requests = st.builds(
+    Request,
+    model_name=st.text(max_size=5),
+    id=st.text(max_size=5),
+    inputs=st.lists(
+        st.builds(
+            Request.InferInputTensor,
+            name=st.text(max_size=3),
+            shape=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3),
+        ),
+        max_size=3,
+    ),
+    raw_input_contents=st.lists(st.binary(max_size=300), max_size=4),
+)
+
+
+@given(requests)
+def test_requests_are_read_as_protobuf_reads_them(request: Any) -> None:
+    assert whole(read_request(request.SerializeToString())) == request
+
+
+@given(requests, requests)
+def test_fields_may_stand_in_any_order(first: Any, second: Any) -> None:
+    data = first.SerializeToString() + second.SerializeToString()
+    assert whole(read_request(data)) == Request.FromString(data)
+
+
+@given(st.binary(max_size=60) | requests.map(lambda r: r.SerializeToString()[:-1]))
+def test_what_protobuf_refuses_is_refused(data: bytes) -> None:
+    try:
+        wanted = Request.FromString(data)
+    except DecodeError:
+        with pytest.raises(DecodeError):
+            read_request(data)
+    else:
+        assert whole(read_request(data)) == wanted
+
+
+def test_a_message_of_very_many_fields_is_left_to_protobuf() -> None:
+    request = Request(raw_input_contents=[b"x"] * 10_000)
+    data = request.SerializeToString()
+    assert protowire.split(data, 7) is None
+    assert whole(read_request(data)) == request
+
+
+@given(st.lists(st.binary(max_size=300), max_size=4), st.text(max_size=5))
+def test_replies_are_written_as_protobuf_writes_them(contents: list[bytes], text: str) -> None:
+    head = service_pb2.ModelInferResponse(model_name="m", id=text)
+    reply = Reply(head, [memoryview(each) for each in contents], error_message=text)
+    response = service_pb2.ModelInferResponse(model_name="m", id=text, raw_output_contents=contents)
+
+    assert service_pb2.ModelInferResponse.FromString(write_reply(reply)) == response
+    stream = service_pb2.ModelStreamInferResponse.FromString(write_stream_reply(reply))
+    assert stream.infer_response == response
+    assert stream.error_message == text
+
+
+@pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**32, 2**63])
+def test_varints_are_those_of_protobuf(value: int) -> None:
+    parameter = service_pb2.InferParameter(uint64_param=value)
+    assert parameter.SerializeToString() == b"\x28" + protowire.encode_varint(value)
