@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-all test-deploy lint protos bench onnx-backend fuzz gpu clean
+.PHONY: setup demo test test-all test-deploy docs lint protos bench onnx-backend fuzz gpu clean
 
 setup: $(READY)
 
@@ -26,6 +26,10 @@ test-all: $(READY)
 # Real programs on a running server: Prometheus, Chromium, backup and restore. A minute or so.
 test-deploy: $(READY)
 	$(BIN)/python -m pytest -m 'slow or not slow' tests/deploy tests/console tests/docs tests/server/test_preload.py tests/server/test_backup.py
+
+# The documentation as a site in build/site; warnings are errors.
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -9,9 +9,9 @@ from collections import defaultdict
 import jsonschema
 import pytest
 
+from benchmarks.inception_block import inception_e, planned
 from charts.perfetto import perfetto_trace
 from charts.timeline import scheduled, sequential
-from tests.charts.inception_e import inception_e, planned
 
 # Google's "Trace Event Format", JSON object format: complete (X) and metadata (M) events.
 SCHEMA = {

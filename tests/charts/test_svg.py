@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.inception_block import inception_e, planned
 from charts.svg import time_text, timeline_svg
 from charts.timeline import scheduled, sequential
 from core.plan import sequential_plan
 from core.schedule import Provenance, Schedule, Stage
-from tests.charts.inception_e import inception_e, planned
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -1,0 +1,128 @@
+"""Runs the documentation: ``console`` blocks with a prompt, and Python programs, page by page.
+
+A line of a console block that begins with ``$ `` is a command; the lines below it must appear in
+its output, ``…`` standing for anything. ``braid serve ... &`` becomes a server on free ports; the
+addresses that pages name become its. Python blocks are programs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.server.service import ServerProcess
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = ("quick-start.md", "registering.md", "clients.md", "formats.md")
+
+
+@dataclass
+class Session:
+    """One reader at one terminal, with a server if the page starts one or needs one."""
+
+    folder: Path
+    server: ServerProcess
+
+    def run_page(self, page: str) -> int:
+        """Run every marked block of a page; returns how many there were."""
+        blocks = FENCE.findall((ROOT / "docs" / page).read_text())
+        marked = [(kind, text) for kind, text in blocks if kind in ("console", "python")]
+        for kind, text in marked:
+            if kind == "python":
+                self.python(text)
+            else:
+                for command, expected in commands(text):
+                    self.shell(command, expected)
+        return len(marked)
+
+    def python(self, program: str) -> None:
+        path = self.folder / "example.py"
+        path.write_text(self.here(program))
+        self.execute([sys.executable, str(path)], program)
+
+    def shell(self, command: str, expected: list[str]) -> None:
+        if command.startswith("braid serve"):
+            self.server.start()
+            output = self.server.log
+        elif command.startswith("kill"):
+            assert self.server.stop() == 0
+            output = ""
+        else:
+            output = self.execute(["bash", "-ec", self.here(command)], command)
+        for line in expected:
+            parts = (re.escape(" ".join(part.split())) for part in self.here(line).split("…"))
+            assert re.search(".*".join(parts), " ".join(output.split())), (
+                f"{command}\nshould print {line!r}, printed:\n{output}"
+            )
+
+    def here(self, text: str) -> str:
+        """Text with the addresses of this server."""
+        text = text.replace("127.0.0.1:8001", self.server.address)
+        return text.replace("127.0.0.1:8002", self.server.http_address)
+
+    def execute(self, command: list[str], shown: str) -> str:
+        tools = Path(sys.executable).parent
+        environment = {
+            **os.environ,
+            "PATH": f"{tools}:{os.environ['PATH']}",
+            "BRAID_ADDRESS": self.server.address,
+            "PYTHONPATH": str(ROOT),
+        }
+        ran = subprocess.run(
+            command, cwd=self.folder, env=environment, capture_output=True, text=True,
+            timeout=240, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, f"{shown}\n{ran.stdout}\n{ran.stderr}"
+        return ran.stdout
+
+
+def commands(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of a block with the lines that it should print."""
+    command = ""
+    expected: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield command, expected
+            command, expected = line.removeprefix("$ "), []
+        elif line.strip():
+            expected.append(line)
+    if command:
+        yield command, expected
+
+
+def test_every_page_with_marked_blocks_is_run() -> None:
+    marked = {
+        page.name
+        for page in (ROOT / "docs").glob("*.md")
+        if any(kind in ("console", "python") for kind, _ in FENCE.findall(page.read_text()))
+    }
+    assert marked == set(PAGES)
+
+
+def test_the_quick_start_works_as_written(tmp_path: Path) -> None:
+    session = Session(tmp_path, ServerProcess(tmp_path / "store"))
+    try:
+        assert session.run_page("quick-start.md") > 5
+    finally:
+        if session.server._process is not None and session.server.process.poll() is None:
+            session.server.kill_everything()
+
+
+def test_the_other_pages_work_as_written_one_after_the_other(tmp_path: Path) -> None:
+    session = Session(tmp_path, ServerProcess(tmp_path / "store").start())
+    try:
+        for page in PAGES[1:]:
+            assert session.run_page(page) > 0
+    finally:
+        session.server.kill_everything()

@@ -1,0 +1,90 @@
+"""The documentation holds together: it builds without a warning, and what it names exists."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from server.metrics import Metrics
+from server.settings import Settings
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+SOURCES = ("core", "scheduler", "engine", "server", "client", "charts")
+
+
+def test_the_site_builds_without_a_warning_and_every_link_resolves(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+    assert ran.returncode == 0, ran.stderr
+    assert "WARNING" not in ran.stderr
+    assert (tmp_path / "quick-start/index.html").exists()
+
+
+def test_files_that_are_named_exist() -> None:
+    missing = []
+    for page in (ROOT / "README.md", *PAGES):
+        for name in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", page.read_text()):
+            if name.split("/")[0] in {*SOURCES, "docs", "deploy", "benchmarks", "protos"}:
+                places = (ROOT / name, ROOT / f"{name.rstrip('/')}.py")
+                if not any(place.exists() for place in places):
+                    missing.append(f"{page.name}: {name}")
+    assert missing == []
+
+
+def test_settings_that_are_named_exist() -> None:
+    known = {f"BRAID_{name.upper()}" for name in Settings.model_fields}
+    known |= {"BRAID_ADDRESS", "BRAID_STORE", "BRAID_PAPER_GRAPHS"}
+    for page in (ROOT / "README.md", *PAGES):
+        named = set(re.findall(r"\bBRAID_[A-Z_]+[A-Z]\b", page.read_text()))
+        assert named - known == set(), page.name
+
+
+def test_the_table_of_metrics_is_complete() -> None:
+    table = (DOCS / "operations.md").read_text().split("## Watch")[1].split("## Alerts")[0]
+    documented = set(re.findall(r"`(braid_\w+)`", table))
+    exposed = set()
+    for family in Metrics().registry.collect():
+        if family.name.startswith("braid_"):
+            exposed.add(family.name + ("_total" if family.type == "counter" else ""))
+    assert documented == exposed
+
+
+def headings(page: str, level: str = "###") -> list[str]:
+    text = (DOCS / page).read_text()
+    return re.findall(rf"^{level} (.+)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("message", headings("troubleshooting.md"))
+def test_every_message_that_is_explained_is_one_that_is_said(message: str) -> None:
+    """Words of the heading stand in this order in some message of the sources."""
+    said = re.sub(r'"\s*\n\s*(?:rf?|f)?"', "", "\n".join(_sources()))
+
+    assert message in said, "no source says this (any more)"
+
+
+def _sources() -> list[str]:
+    return [path.read_text() for name in SOURCES for path in sorted((ROOT / name).rglob("*.py"))]
+
+
+def test_the_drawn_pictures_are_current() -> None:
+    drawn = runpy.run_path(str(DOCS / "pictures.py"))["pictures"]()
+
+    for name, picture in drawn.items():
+        assert (DOCS / "images" / name).read_text() == picture, "run python docs/pictures.py"
+
+
+def test_every_page_is_in_the_navigation_and_the_index_leads_to_all_but_a_few() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    index = (DOCS / "index.md").read_text()
+    for page in PAGES:
+        assert page.name in navigation, page.name
+        assert page.name in index or page.name in ("index.md",), page.name
