@@ -42,7 +42,7 @@ def test_files_that_are_named_exist() -> None:
 
 def test_settings_that_are_named_exist() -> None:
     known = {f"BRAID_{name.upper()}" for name in Settings.model_fields}
-    known |= {"BRAID_ADDRESS", "BRAID_STORE", "BRAID_PAPER_GRAPHS"}
+    known |= {"BRAID_ADDRESS", "BRAID_TOKEN", "BRAID_PAPER_GRAPHS"}
     for page in (ROOT / "README.md", *PAGES):
         named = set(re.findall(r"\bBRAID_[A-Z_]+[A-Z]\b", page.read_text()))
         assert named - known == set(), page.name
