@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from queue import SimpleQueue
 
@@ -22,7 +22,10 @@ import torch
 from torch import Tensor
 
 from engine.executor.affinity import make_pinned_team
-from engine.executor.lanes import Segment, Step
+from engine.executor.compile import compile_layout
+from engine.executor.lanes import Layout, Segment, Step
+from engine.executor.memory import Arena
+from engine.executor.native import Burst, Compiled, Runner, find_runner, run_burst
 from engine.executor.program import Environment, Program
 
 
@@ -41,27 +44,65 @@ class CpuExecutor:
         self.cpus = tuple(cpus)
         self._crews: dict[tuple[int, int], _Crew] = {}  # (first thread, threads)
         self._intra_op = threads
+        self._arena = Arena()
         torch.set_num_threads(threads)
         if self.cpus:
             make_pinned_team(self.cpus)
 
     def run(
-        self, program: Program, segments: Sequence[Segment], inputs: Mapping[str, Tensor]
+        self, program: Program, layout: Layout, inputs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Run the whole graph.
 
         Args:
             program: the bound units.
-            segments: ``lanes.lay_out`` of a verified plan.
+            layout: ``lanes.lay_out`` of a verified plan.
             inputs: one tensor for each of ``program.graph.inputs``.
 
         Returns:
             The graph's outputs by name; they may share memory with the inputs.
         """
         env = program.environment(inputs)
-        for segment in segments:
-            self.run_segment(segment, env)
-        return program.results(env)
+        runner = find_runner()
+        if runner is None:
+            for segment in layout.segments:
+                self.run_segment(segment, env)
+            return program.results(env)
+        if layout.compiled is None:
+            layout.compiled = compile_layout(layout.segments, program.kept(), program.kinds())
+        self._run_compiled(layout.compiled, env, runner)
+        found = program.results(env)
+        return {
+            name: tensor.clone() if self._arena.holds(tensor) else tensor
+            for name, tensor in found.items()
+        }
+
+    def stage(self, program: Program, segment: Segment, env: Environment) -> Callable[[], None]:
+        """One segment made ready to run again and again on the slots of ``env``."""
+        runner = find_runner()
+        if runner is None:
+            return lambda: self.run_segment(segment, env)
+        compiled = compile_layout([segment], frozenset(), program.kinds())
+        return lambda: self._run_compiled(compiled, env, runner)
+
+    def _run_compiled(self, compiled: Compiled, env: Environment, runner: Runner) -> None:
+        compiled.place(self._arena, runner.library)
+        for part in compiled.parts:
+            if isinstance(part, Burst):
+                self._set_intra_op(self.threads)
+                run_burst(part, env, runner)
+                continue
+            if isinstance(part, Segment):
+                self.run_segment(part, env)
+                made = [slot for lane in part.lanes for step in lane for slot in step.unit.outputs]
+            else:
+                self._set_intra_op(part.threads)
+                run_steps((part,), env, {})
+                made = list(part.unit.outputs)
+            for slot in made:  # no kind but those known to may leave a view of the arena behind
+                tensor = env[slot]
+                if tensor is not None and slot not in compiled.may_be_views:
+                    env[slot] = tensor.clone() if self._arena.holds(tensor) else tensor
 
     def run_segment(self, segment: Segment, env: Environment) -> None:
         """Run one segment on the slots of ``env`` and wait for all its lanes."""

@@ -14,22 +14,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from core.plan import Launch, StreamPlan
 from core.schedule import Strategy
 from engine.executor.program import BoundUnit, Program, last_readers
 from engine.kernels.onednn import Run
 
+if TYPE_CHECKING:
+    from engine.executor.native import Compiled
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One launch in a lane."""
 
-    run: Run  # for the threads of the lane
     unit: BoundUnit
+    threads: int  # of the lane
     waits: tuple[int, ...]  # units in other lanes of the same segment
     signals: tuple[int, ...]  # the unit, or its merged units, if another lane waits for them
     releases: tuple[int, ...] = ()  # slots nobody reads after this step (single-lane segments)
+
+    @property
+    def run(self) -> Run:
+        """What computes the unit's outputs from its inputs."""
+        return self.unit.kernel.run_on(self.threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +55,20 @@ class Segment:
         return tuple(unit for lane in self.lanes for step in lane for unit in step.signals)
 
 
-def lay_out(program: Program, plan: StreamPlan, threads: int) -> tuple[Segment, ...]:
+@dataclass(slots=True, eq=False)
+class Layout:
+    """A plan on a number of threads, and what an executor makes of it when it first runs it."""
+
+    segments: tuple[Segment, ...]
+    compiled: Compiled | None = None
+
+    @property
+    def arena_bytes(self) -> int:
+        """Activation memory of its bursts; 0 before the first run."""
+        return 0 if self.compiled is None else self.compiled.memory.peak_bytes
+
+
+def lay_out(program: Program, plan: StreamPlan, threads: int) -> Layout:
     """Assign every launch of ``plan``, verified against the program's graph, to a lane."""
     position = {launch.unit: i for i, launch in enumerate(plan.launches)}
     last = last_readers(program, [position[unit] for unit in range(len(program.units))])
@@ -61,7 +83,7 @@ def lay_out(program: Program, plan: StreamPlan, threads: int) -> tuple[Segment, 
         part = _Part(launches, tuple(freed.values()), merges)
         segments.append(_segment(program, part, threads))
         start += len(launches)
-    return tuple(segments)
+    return Layout(tuple(segments))
 
 
 def lay_out_stage(
@@ -117,8 +139,8 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
         others = {wait for launch in together for wait in launch.waits}
         lanes[lane].append(
             Step(
-                run=unit.kernel.run_on(crew[lane]),
                 unit=unit,
+                threads=crew[lane],
                 waits=tuple(sorted(w for w in others if unit_lane.get(w, lane) != lane)),
                 signals=tuple(launch.unit for launch in together if launch.unit in waited),
                 releases=slots if single else (),

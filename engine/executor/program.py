@@ -72,6 +72,16 @@ class Program:
             self.merged[units] = BoundUnit(kernel, parts[0].inputs[:1], outputs, work_us)
         return self.merged[units]
 
+    def kept(self) -> frozenset[int]:
+        """Slots of the graph's outputs."""
+        return frozenset(self.slots[name] for name in self.graph.outputs.values())
+
+    def kinds(self) -> dict[int, str]:
+        """Slot -> kind of the operator that fills it."""
+        return {
+            self.slots[name]: unit.kind for unit in self.graph.operators for name in unit.outputs
+        }
+
     def environment(self, inputs: Mapping[str, Tensor]) -> Environment:
         """Slots for one run, with constants and inputs in place."""
         env = self.template.copy()
@@ -144,7 +154,7 @@ def last_readers(program: Program, positions: Sequence[int]) -> dict[int, int]:
 
     Constants, inputs and the graph's outputs are left out: they outlive the run.
     """
-    keep = {program.slots[name] for name in program.graph.outputs.values()}
+    keep = program.kept()
     last: dict[int, int] = {}
     for unit, position in zip(program.units, positions, strict=True):
         for slot in (*unit.inputs, *unit.outputs):

@@ -46,12 +46,21 @@ _POST_OPS: Mapping[str, Reader] = {
 }
 
 
+POINTWISE = frozenset(_POST_OPS)
+"""Kinds that oneDNN has a function for, as far as their attributes allow."""
+
+
+def post_op(kind: str, attributes: Arguments) -> PostOp | None:
+    """OneDNN's function for a pointwise kind; None if there is none."""
+    read = _POST_OPS.get(kind)
+    return None if read is None else read(attributes)
+
+
 def post_ops(unit: Operator) -> list[PostOp] | None:
     """The unit's epilogue as oneDNN's post-operations; None if some step is not among them."""
     found = []
     for definition, given in epilogue_steps(unit.attributes.get(EPILOGUE)):
-        read = _POST_OPS.get(definition.kind)
-        step = read(given) if read is not None else None
+        step = post_op(definition.kind, given)
         if step is None:
             return None
         found.append(step)

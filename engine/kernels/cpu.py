@@ -19,7 +19,7 @@ from torch import Tensor
 from core.graph import Operator, OpGraph
 from engine.kernels.activations import post_ops
 from engine.kernels.direct import Site, bind_directly, image_window
-from engine.kernels.kernel import Kernel, PackedWeights, on_any_threads
+from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.onednn import Run, Unsupported, find_onednn
 from engine.ops.registry import EPILOGUE, epilogue_steps, op
 
@@ -45,7 +45,7 @@ def variants(
     found = (
         None if site is None else bind_directly(unit, site),
         _through_torch(unit, graph, constants, packed),
-        Kernel(REGISTRY, on_any_threads(_registry_run(unit))),
+        Kernel(REGISTRY, _registry_run(unit)),
     )
     return [kernel for kernel in found if kernel is not None]
 
@@ -54,7 +54,7 @@ def choose(kernels: Sequence[Kernel], threads: int, wanted: str | None = None) -
     """The variant ``wanted``, else the first that can be made for ``threads`` threads."""
     for kernel in sorted(kernels, key=lambda kernel: kernel.variant != wanted):
         try:
-            kernel.run_on(threads)
+            kernel.recipe_on(threads)
         except Unsupported:
             continue
         return kernel
@@ -104,18 +104,16 @@ def _through_torch(
         ready: Tensor = reorder(weight, *window, list(spec.shape))
         return ready
 
-    def make(_: int) -> Run:
-        ready = packed.once((weight_name, repr(window), spec.shape), pack)
-        kernel = torch.ops.mkldnn._convolution_pointwise.default
+    key = weight_name, repr(window), spec.shape
+    kernel = torch.ops.mkldnn._convolution_pointwise.default
 
-        def convolution(x: Tensor, *_: Tensor) -> Tensor:
-            x = x.contiguous(memory_format=torch.channels_last)
-            result: Tensor = kernel(x, ready, bias, *window, name, scalars, "")
-            return result
+    def convolution(x: Tensor, *_: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        ready = packed.once(key, pack)
+        result: Tensor = kernel(x, ready, bias, *window, name, scalars, "")
+        return result
 
-        return convolution
-
-    return Kernel("torch", make, needs_finite=name != "none")
+    return Kernel("torch", convolution, needs_finite=name != "none")
 
 
 def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:

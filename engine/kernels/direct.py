@@ -10,15 +10,14 @@ kernels say that they need finite inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from core.graph import Operator, OpGraph
-from engine.kernels.activations import post_ops
+from engine.kernels.activations import POINTWISE, post_op, post_ops
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.onednn import (
     ADD,
@@ -34,8 +33,9 @@ from engine.kernels.onednn import (
     WEIGHTS,
     OneDnn,
     PostOp,
-    Run,
+    Primitive,
 )
+from engine.kernels.recipe import Action, Buffer, Place, Recipe
 from engine.ops.convolution import same_padding
 from engine.ops.registry import EPILOGUE
 
@@ -89,21 +89,17 @@ def _convolution(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | No
     result = site.shape(unit.outputs[0])
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) if groups > 1 else weight
     shapes = site.shape(data), tuple(grouped.shape), result
-    fused, moving, positions = _with_residual(unit, steps)
+    fused, arguments = _with_residual(unit, steps)
 
-    def make(threads: int) -> Run:
+    def make(threads: int) -> Recipe:
         library = site.library
         with library.threads(threads):
             window = stride, dilation, padding, padding
             primitive = library.convolution(shapes, bias is not None, window, fused)
-            fixed = {
-                WEIGHTS: site.packed.for_primitive(library, primitive, weight_name, grouped),
-                **({BIAS: bias} if bias is not None else {}),
-            }
-            launch = primitive.launcher(fixed, moving)
-        return _over_images(launch, result, positions)
+            packed = site.packed.for_primitive(library, primitive, weight_name, grouped)
+        return _single(primitive, _fixed(packed, bias), arguments, Buffer(result, images=True))
 
-    return Kernel(VARIANT, make, needs_finite=bool(steps))
+    return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
 
 def _linear(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
@@ -114,18 +110,17 @@ def _linear(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
     weight, bias = operands
     *leading, n = site.shape(unit.outputs[0])
     m, k = math.prod(leading), weight.shape[1]
-    fused, moving, positions = _with_residual(unit, steps)
+    fused, arguments = _with_residual(unit, steps)
 
-    def make(threads: int) -> Run:
+    def make(threads: int) -> Recipe:
         library = site.library
         with library.threads(threads):
             primitive = library.matmul(m, k, n, bias is not None, fused)
             packed = site.packed.for_primitive(library, primitive, f"{weight_name}^T", weight.t())
-            fixed = {WEIGHTS: packed, **({BIAS: bias} if bias is not None else {})}
-            launch = primitive.launcher(fixed, moving)
-        return _over_rows(launch, (*leading, n), positions)
+        result = Buffer((*leading, n), images=False)
+        return _single(primitive, _fixed(packed, bias), arguments, result)
 
-    return Kernel(VARIANT, make, needs_finite=bool(steps))
+    return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
 
 def _pooling(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
@@ -159,13 +154,13 @@ def _pooling(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
     else:
         algorithm = AVERAGE_ALL if counted else AVERAGE_VALID
 
-    def make(threads: int) -> Run:
+    def make(threads: int) -> Recipe:
         with site.library.threads(threads):
             window = kernel, stride, dilation, before, after
             primitive = site.library.pooling(algorithm, (source, result), window)
-            return _over_images(primitive.launcher({}, (SRC, DST)), result, (0,))
+        return _single(primitive, {}, {SRC: 0}, Buffer(result, images=True))
 
-    return Kernel(VARIANT, make, needs_finite=algorithm == MAX_POOLING)
+    return Kernel(VARIANT, recipe=make, needs_finite=algorithm == MAX_POOLING)
 
 
 def _mean(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
@@ -177,21 +172,15 @@ def _mean(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
         return None
     extents, zeros, ones = source[2:], (0, 0), (1, 1)
 
-    def make(threads: int) -> Run:
+    def make(threads: int) -> Recipe:
+        pooled = *source[:2], 1, 1
         with site.library.threads(threads):
             window = extents, ones, ones, zeros, zeros
-            pooled = *source[:2], 1, 1
             primitive = site.library.pooling(AVERAGE_ALL, (source, pooled), window)
-            run = _over_images(primitive.launcher({}, (SRC, DST)), pooled, (0,))
-        return run if result == pooled else partial(_reshaped, run, result)
+        seen_as = None if result == pooled else result
+        return _single(primitive, {}, {SRC: 0}, Buffer(pooled, True, seen_as))
 
-    return Kernel(VARIANT, make)
-
-
-def _reshaped(run: Run, shape: Sequence[int], x: Tensor) -> Tensor:
-    result = run(x)
-    assert isinstance(result, Tensor)
-    return result.reshape(shape)
+    return Kernel(VARIANT, recipe=make)
 
 
 def _concatenation(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
@@ -206,40 +195,70 @@ def _concatenation(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | 
         return None
     shapes = [site.shape(name) for name in unit.inputs]
 
-    def make(threads: int) -> Run:
+    def make(threads: int) -> Recipe:
         with site.library.threads(threads):
             primitive = site.library.concat(shapes, result)
-            moving = (*[MANY + i for i in range(len(shapes))], DST)
-            launch = primitive.launcher({}, moving)
-        images = torch.channels_last
+        arguments = {MANY + i: i for i in range(len(shapes))}
+        return _single(primitive, {}, arguments, Buffer(result, images=True))
 
-        def run(*inputs: Tensor) -> Tensor:
-            if not all(x.is_contiguous(memory_format=images) for x in inputs):
-                return torch.cat(inputs, 1)  # reads views as they are
-            out = torch.empty(result, memory_format=images)
-            launch(*inputs, out)
-            return out
-
-        return run
-
-    return Kernel(VARIANT, make)
+    return Kernel(VARIANT, recipe=make)
 
 
 def _sum(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
     left, right = unit.inputs
     shape = site.shape(unit.outputs[0])
     same = site.is_plain(right) and site.shape(left) == site.shape(right) == shape
-    if not steps or not same or set(unit.attributes) - {EPILOGUE}:
-        return None  # a sum alone is as fast in torch
+    if not same or set(unit.attributes) - {EPILOGUE}:
+        return None
 
-    def make(threads: int) -> Run:
+    def make(threads: int) -> Recipe:
         with site.library.threads(threads):
             primitive = site.library.add(math.prod(shape), steps)
-            launch = primitive.launcher({}, (SRC, SRC_1, DST))
-        over = _over_images if len(shape) == 4 else _over_rows
-        return over(launch, shape, (0, 1))
+        return _single(primitive, {}, {SRC: 0, SRC_1: 1}, Buffer(shape, len(shape) == 4))
 
-    return Kernel(VARIANT, make, needs_finite=True)
+    return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
+
+
+def _pointwise(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+    attributes = {name: value for name, value in unit.attributes.items() if name != EPILOGUE}
+    first = post_op(unit.kind, attributes)
+    shape = site.shape(unit.outputs[0])
+    if first is None or len(unit.inputs) != 1 or site.shape(unit.inputs[0]) != shape:
+        return None
+
+    def make(threads: int) -> Recipe:
+        with site.library.threads(threads):
+            primitive = site.library.elementwise(math.prod(shape), first, steps)
+        return _single(primitive, {}, {SRC: 0}, Buffer(shape, len(shape) == 4))
+
+    return Kernel(VARIANT, recipe=make, needs_finite=True)
+
+
+def _scaled(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+    """A product with one number that is a constant."""
+    if set(unit.attributes) - {EPILOGUE}:
+        return None
+    shape = site.shape(unit.outputs[0])
+    for position, factor in ((0, unit.inputs[1]), (1, unit.inputs[0])):
+        number, data = site.constant(factor), unit.inputs[position]
+        if number is None or number.numel() != 1 or not site.is_plain(data):
+            continue
+        if site.shape(data) != shape:
+            continue
+        scale: PostOp = "linear", float(number), 0.0
+        return _scaled_by(scale, position, shape, site, steps)
+    return None
+
+
+def _scaled_by(
+    scale: PostOp, position: int, shape: tuple[int, ...], site: Site, steps: list[PostOp]
+) -> Kernel:
+    def make(threads: int) -> Recipe:
+        with site.library.threads(threads):
+            primitive = site.library.elementwise(math.prod(shape), scale, steps)
+        return _single(primitive, {}, {SRC: position}, Buffer(shape, len(shape) == 4))
+
+    return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
 
 _BINDERS: Mapping[str, Callable[[Operator, Site, list[PostOp]], Kernel | None]] = {
@@ -252,41 +271,26 @@ _BINDERS: Mapping[str, Callable[[Operator, Site, list[PostOp]], Kernel | None]] 
     "aten.mean": _mean,
     "aten.cat": _concatenation,
     "aten.add": _sum,
+    "aten.mul": _scaled,
+    **dict.fromkeys(POINTWISE, _pointwise),
 }
 
 
-def _over_images(
-    launch: Callable[..., None], shape: Sequence[int], positions: Sequence[int]
-) -> Run:
-    """Call ``launch`` with the operands at ``positions`` and a new output, all channels_last."""
-    images, empty = torch.channels_last, torch.empty
-
-    def one(x: Tensor, *_: Tensor | None) -> Tensor:
-        if not x.is_contiguous(memory_format=images):
-            x = x.contiguous(memory_format=images)
-        out = empty(shape, memory_format=images)
-        launch(x, out)
-        return out
-
-    def several(*inputs: Tensor) -> Tensor:
-        operands = [inputs[at].contiguous(memory_format=images) for at in positions]
-        out = empty(shape, memory_format=images)
-        launch(*operands, out)
-        return out
-
-    return one if tuple(positions) == (0,) else several
+def _single(
+    primitive: Primitive,
+    fixed: Mapping[int, Tensor],
+    arguments: Mapping[int, int],
+    result: Buffer,
+) -> Recipe:
+    """One primitive; ``arguments``: argument -> position of the unit's input it takes."""
+    places = {argument: Place("operand", number) for number, argument in enumerate(arguments)}
+    action = Action(primitive, fixed, {**places, DST: Place("result", 0)})
+    operands = tuple((position, result.images) for position in arguments.values())
+    return Recipe((action,), operands, (result,))
 
 
-def _over_rows(launch: Callable[..., None], shape: Sequence[int], positions: Sequence[int]) -> Run:
-    """The same for dense operands of any rank."""
-
-    def run(*inputs: Tensor) -> Tensor:
-        operands = [inputs[at].contiguous() for at in positions]
-        out = torch.empty(shape)
-        launch(*operands, out)
-        return out
-
-    return run
+def _fixed(packed: Tensor, bias: Tensor | None) -> dict[int, Tensor]:
+    return {WEIGHTS: packed, **({BIAS: bias} if bias is not None else {})}
 
 
 def _constants(unit: Operator, site: Site) -> tuple[Tensor, Tensor | None] | None:
@@ -296,13 +300,11 @@ def _constants(unit: Operator, site: Site) -> tuple[Tensor, Tensor | None] | Non
     return None if weight is None or (bias_name and bias is None) else (weight, bias)
 
 
-def _with_residual(
-    unit: Operator, steps: list[PostOp]
-) -> tuple[list[PostOp], tuple[int, ...], tuple[int, ...]]:
-    """Post-operations, moving arguments, and the positions of the operands among them."""
+def _with_residual(unit: Operator, steps: list[PostOp]) -> tuple[list[PostOp], dict[int, int]]:
+    """Post-operations, and the position of the operand that each moving argument takes."""
     if not unit.kind.endswith("_add"):
-        return steps, (SRC, DST), (0,)
-    return [(ADD, 0.0, 0.0), *steps], (SRC, POST_OP | SRC_1, DST), (0, 3)
+        return steps, {SRC: 0}
+    return [(ADD, 0.0, 0.0), *steps], {SRC: 0, POST_OP | SRC_1: 3}
 
 
 def image_window(unit: Operator) -> tuple[list[int], list[int], list[int], int]:

@@ -9,27 +9,41 @@ from typing import Any
 from torch import Tensor
 
 from engine.kernels.onednn import WEIGHTS, OneDnn, Primitive, Run
+from engine.kernels.recipe import Recipe, run_from
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One way to run a unit: ``outputs = kernel.run_on(threads)(*inputs)``."""
+    """One way to run a unit: a function for any thread count, or a recipe of primitives."""
 
     variant: str  # "onednn", "torch" or "registry"
-    make: Callable[[int], Run]  # for a number of threads
+    run: Run | None = None  # looks at the number of threads when it runs
+    recipe: Callable[[int], Recipe] | None = None  # for a number of threads
     needs_finite: bool = False  # a NaN or infinity going in may come out as a number
-    _made: dict[int, Run] = field(default_factory=dict, repr=False)
+    _recipes: dict[int, Recipe] = field(default_factory=dict, repr=False)
+    _runs: dict[int, Run] = field(default_factory=dict, repr=False)
+
+    def recipe_on(self, threads: int) -> Recipe | None:
+        """The recipe for a team of ``threads`` threads, made once; None if there is none.
+
+        Raises:
+            Unsupported: oneDNN has no fast kernel for it.
+        """
+        if self.recipe is None:
+            return None
+        if threads not in self._recipes:
+            self._recipes[threads] = self.recipe(threads)
+        return self._recipes[threads]
 
     def run_on(self, threads: int) -> Run:
-        """What runs the unit on a thread whose team has ``threads`` threads; made once."""
-        if threads not in self._made:
-            self._made[threads] = self.make(threads)
-        return self._made[threads]
-
-
-def on_any_threads(run: Run) -> Callable[[int], Run]:
-    """For kernels that look at the number of threads when they run."""
-    return lambda _: run
+        """``outputs = run(*inputs)`` on a thread whose team has ``threads`` threads."""
+        if self.run is not None:
+            return self.run
+        if threads not in self._runs:
+            recipe = self.recipe_on(threads)
+            assert recipe is not None, "a kernel runs, or has a recipe"
+            self._runs[threads] = run_from(recipe)
+        return self._runs[threads]
 
 
 class PackedWeights:

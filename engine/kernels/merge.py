@@ -5,13 +5,14 @@
 
 Convolutions with kernels of different sizes merge too: the smaller ones are padded with zeros up to
 the largest. That works where the windows share their centre, which takes equal parity of the sizes
-and paddings to match. The merged result is cut into views where every reader can read a view, and
-copied apart where one cannot: then the copies belong to the price of the stage.
+and paddings to match. oneDNN's kernels read dense data only, so the merged result is
+copied apart, and the copies belong to the price of the stage.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -24,16 +25,9 @@ from core.tensor import TensorSpec
 from engine.kernels.cpu import choose, kernel_signature, variants
 from engine.kernels.direct import image_window
 from engine.kernels.kernel import Kernel, PackedWeights
-from engine.kernels.onednn import Run
+from engine.kernels.onednn import DST, SRC, OneDnn, Run, find_onednn
+from engine.kernels.recipe import Action, Buffer, Place, Recipe
 from engine.ops.registry import EPILOGUE
-
-_READ_VIEWS = frozenset(
-    {
-        *("aten.cat", "aten.permute", "aten.matmul", "aten.softmax", "aten.layer_norm"),
-        *("braid.reshape", "braid.split", "braid.slice", "braid.unsqueeze"),
-    }
-)
-"""Kinds whose kernels take a slice of channels or columns as it is."""
 
 
 def merge_groups(graph: OpGraph) -> list[list[int]]:
@@ -93,36 +87,52 @@ def bind_merged(
         threads,
         choices.get(kernel_signature(merged, enlarged)),
     )
-    as_views = [_only_view_readers(op.outputs[0], graph) for op in operators]
+    library = find_onednn()
+    if kernel.recipe is None or library is None:
+        run = kernel.run_on(threads)
+        return Kernel(f"{kernel.variant}, merged", _cut(run, tensors, axis, extents))
+    outputs = [tuple(map(int, graph.spec(op.outputs[0]).shape)) for op in operators]
 
-    def make(count: int) -> Run:
-        return _cut(kernel.run_on(count), tensors, axis, list(zip(extents, as_views, strict=True)))
+    def make(count: int) -> Recipe:
+        whole = kernel.recipe_on(count)
+        assert whole is not None
+        with library.threads(count):
+            return _cut_recipe(library, whole, outputs)
 
-    return Kernel(f"{kernel.variant}, merged", make, kernel.needs_finite)
+    return Kernel(f"{kernel.variant}, merged", recipe=make, needs_finite=kernel.needs_finite)
 
 
-def _cut(
-    run: Run, tensors: Mapping[str, Tensor], axis: int, parts: Sequence[tuple[int, bool]]
-) -> Run:
+def _cut(run: Run, tensors: Mapping[str, Tensor], axis: int, extents: Sequence[int]) -> Run:
+    """Run the merged kernel and cut its output; readers copy what they cannot read as a view."""
     weight, bias = tensors.values()
-    layout = torch.channels_last if axis == 1 else torch.contiguous_format
 
     def kernel(x: Tensor) -> tuple[Tensor, ...]:
         result = run(x, weight, bias)
         whole = result if isinstance(result, Tensor) else result[0]
-        found, start = [], 0
-        for extent, as_view in parts:
-            part = whole.narrow(axis, start, extent)
-            found.append(part if as_view else part.contiguous(memory_format=layout))
-            start += extent
-        return tuple(found)
+        return torch.split(whole, list(extents), axis)
 
     return kernel
 
 
-def _only_view_readers(value: str, graph: OpGraph) -> bool:
-    readers = [op.kind for op in graph.operators if value in op.inputs]
-    return value not in graph.outputs.values() and all(kind in _READ_VIEWS for kind in readers)
+def _cut_recipe(library: OneDnn, whole: Recipe, outputs: Sequence[tuple[int, ...]]) -> Recipe:
+    """The merged primitive, and a copy of each unit's part of its output."""
+    (first,), (result,) = whole.actions, whole.results
+    places = {
+        argument: Place("temporary", 0) if place.kind == "result" else place
+        for argument, place in first.places.items()
+    }
+    actions = [Action(first.primitive, first.fixed, places)]
+    axis, start = (1 if result.images else -1), 0
+    for number, shape in enumerate(outputs):
+        if result.images:
+            copy = library.slice_of_channels(shape, result.shape[1])
+        else:
+            copy = library.slice_of_columns(math.prod(shape[:-1]), shape[-1], result.shape[-1])
+        source = Place("temporary", 0, 4 * start)
+        actions.append(Action(copy, {}, {SRC: source, DST: Place("result", number)}))
+        start += shape[axis]
+    results = tuple(Buffer(shape, result.images) for shape in outputs)
+    return Recipe(tuple(actions), whole.operands, results, (result,))
 
 
 def _merge_key(unit: Operator, graph: OpGraph) -> Hashable | None:

@@ -33,6 +33,7 @@ PACKAGE = "onednn-cpu-gomp"
 
 # Argument indices and enumerators of dnnl_types.h; stable within major version 3.
 SRC, SRC_1, DST, WEIGHTS, BIAS, MANY, POST_OP = 1, 2, 17, 33, 41, 1024, 32768
+_SCRATCH, _SCRATCH_OF_CALLER = 80, 1
 _CPU, _IN_ORDER, _INFERENCE, _F32, _ANY = 1, 1, 96, 3, 1
 _CONVOLUTION_DIRECT, _BINARY_ADD = 0x1, 0x1FFF0
 _IMPLEMENTATION, _ARGUMENT = 8, 255
@@ -170,19 +171,20 @@ class OneDnn:
         """Pooling over channels_last data; ``window``: kernel, stride, dilation, before, after."""
         source, output = shapes
         kernel, stride, dilation, before, after = window
+        result = self._channels_last(output)
         handle = self.make(
             "pooling_forward_primitive_desc_create",
             self._engine,
             _INFERENCE,
             algorithm,
             self._channels_last(source),
-            self._channels_last(output),
+            result,
             _Dims(*stride),
             _Dims(*kernel),
             _Dims(*[d - 1 for d in dilation]),
             _Dims(*before),
             _Dims(*after),
-            None,
+            self._attributes((), result),
         )
         return Primitive(self, handle)
 
@@ -190,14 +192,10 @@ class OneDnn:
         """Join channels_last data along the channels."""
         parts = [self._channels_last(shape) for shape in shapes]  # alive until the call is over
         sources = (_Pointer * len(parts))(*[part.value for part in parts])
+        result = self._channels_last(output)
         handle = self.make(
             "concat_primitive_desc_create",
-            self._engine,
-            self._channels_last(output),
-            len(shapes),
-            1,
-            sources,
-            None,
+            *(self._engine, result, len(shapes), 1, sources, self._attributes((), result)),
         )
         return Primitive(self, handle)
 
@@ -210,14 +208,40 @@ class OneDnn:
         )
         return Primitive(self, handle)
 
+    def elementwise(self, elements: int, function: PostOp, post_ops: Sequence[PostOp]) -> Primitive:
+        """A function of each element."""
+        flat, (name, alpha, beta) = self._dense([elements]), function
+        handle = self.make(
+            "eltwise_forward_primitive_desc_create",
+            *(self._engine, _INFERENCE, ACTIVATIONS[name], flat, flat),
+            *(ctypes.c_float(alpha), ctypes.c_float(beta), self._attributes(post_ops, flat)),
+        )
+        return Primitive(self, handle)
+
+    def slice_of_channels(self, shape: Sequence[int], channels: int) -> Primitive:
+        """Copy images [n, c, h, w] out of images with ``channels`` channels, from their start."""
+        n, c, h, w = shape
+        strides = _Dims(h * w * channels, 1, w * channels, channels)
+        source = self._strided((n, c, h, w), strides)
+        return self._copy(source, self._channels_last(shape))
+
+    def slice_of_columns(self, rows: int, columns: int, width: int) -> Primitive:
+        """Copy [rows, columns] out of rows of ``width``, from their start."""
+        source = self._strided((rows, columns), _Dims(width, 1))
+        return self._copy(source, self._dense([rows, columns]))
+
+    def _copy(self, source: _Pointer, target: _Pointer) -> Primitive:
+        handle = self.make(
+            "reorder_primitive_desc_create",
+            *(source, self._engine, target, self._engine, self._attributes((), target)),
+        )
+        return Primitive(self, handle)
+
     def reorder(self, tensor: Tensor, target: _Pointer) -> Tensor:
         """``tensor``, dense, in the layout of the descriptor ``target``; a buffer of bytes."""
-        source = self._dense(tensor.shape)
-        handle = self.make(
-            "reorder_primitive_desc_create", source, self._engine, target, self._engine, None
-        )
-        packed = torch.empty(self._c.dnnl_memory_desc_get_size(target), dtype=torch.uint8)
-        Primitive(self, handle).launcher({SRC: tensor.contiguous(), DST: packed}, ())()
+        primitive = self._copy(self._dense(tensor.shape), target)
+        packed = torch.empty(self.size_bytes(target), dtype=torch.uint8)
+        primitive.launcher({SRC: tensor.contiguous(), DST: packed}, ())()
         return packed
 
     def same(self, left: _Pointer, right: _Pointer) -> bool:
@@ -227,6 +251,10 @@ class OneDnn:
     def argument(self, description: _Pointer, argument: int) -> _Pointer:
         """Layout of one argument of a primitive, valid as long as its description."""
         return _Pointer(self._c.dnnl_primitive_desc_query_md(description, _ARGUMENT, argument))
+
+    def size_bytes(self, layout: _Pointer) -> int:
+        """Bytes of memory that a layout takes."""
+        return int(self._c.dnnl_memory_desc_get_size(layout)) if layout.value else 0
 
     def memory(self, layout: _Pointer) -> _Pointer:
         """A memory object without data."""
@@ -252,24 +280,29 @@ class OneDnn:
 
     def _channels_last(self, shape: Sequence[int]) -> _Pointer:
         _, c, h, w = shape
-        strides = _Dims(h * w * c, 1, w * c, c)
-        return self._described("memory_desc_create_with_strides", 4, _Dims(*shape), _F32, strides)
+        return self._strided(shape, _Dims(h * w * c, 1, w * c, c))
+
+    def _strided(self, shape: Sequence[int], strides: Any) -> _Pointer:
+        return self._described(
+            "memory_desc_create_with_strides", len(shape), _Dims(*shape), _F32, strides
+        )
 
     def _dense(self, shape: Sequence[int]) -> _Pointer:
         strides = [1] * len(shape)
         for axis in reversed(range(len(shape) - 1)):
             strides[axis] = strides[axis + 1] * shape[axis + 1]
-        return self._described(
-            "memory_desc_create_with_strides",
-            *(len(shape), _Dims(*shape), _F32, _Dims(*strides)),
-        )
+        return self._strided(shape, _Dims(*strides))
 
     def _any(self, shape: Sequence[int]) -> _Pointer:
         return self._described("memory_desc_create_with_tag", len(shape), _Dims(*shape), _F32, _ANY)
 
-    def _attributes(self, post_ops: Sequence[PostOp], output: _Pointer) -> _Pointer | None:
+    def _attributes(self, post_ops: Sequence[PostOp], output: _Pointer) -> _Pointer:
+        """Post-operations, and scratch memory that the caller gives."""
+        attributes = self.make("primitive_attr_create")
+        self.owned(attributes, "primitive_attr", attributes)
+        self._c.dnnl_primitive_attr_set_scratchpad_mode(attributes, _SCRATCH_OF_CALLER)
         if not post_ops:
-            return None
+            return attributes
         chain = self.make("post_ops_create")
         self.owned(chain, "post_ops", chain)
         for name, alpha, beta in post_ops:
@@ -280,8 +313,6 @@ class OneDnn:
                 status = self._c.dnnl_post_ops_append_eltwise(chain, ACTIVATIONS[name], *numbers)
             if status:
                 raise Unsupported(f"{name} cannot be fused")
-        attributes = self.make("primitive_attr_create")
-        self.owned(attributes, "primitive_attr", attributes)
         self._c.dnnl_primitive_attr_set_post_ops(attributes, chain)
         return attributes
 
@@ -304,41 +335,79 @@ class Primitive:
             self, "primitive", library.make("primitive_create", description)
         )
         self._stream = library.owned(self, "stream", library.stream())
+        self.handles = (self._handle.value or 0, self._stream.value or 0)
+        self._scratch: Tensor | None = None
 
     def layout(self, argument: int) -> _Pointer:
         """Layout that an argument must have."""
         known = DST if argument >= POST_OP else argument  # an operand of a sum is like the output
         return self._library.argument(self.description, known)
 
-    def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
-        """A function that executes it.
+    def call(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Call:
+        """A call of its own memory objects.
 
         Args:
             fixed: argument -> data that stays where it is; kept alive.
-            moving: arguments whose tensors the function takes, in this order.
+            moving: arguments whose data is named later.
         """
-        library = self._library
-        indices = [*fixed, *moving]
-        memories = [
-            library.owned(self, "memory", library.memory(self.layout(index))) for index in indices
-        ]
-        for memory, tensor in zip(memories, fixed.values(), strict=False):
-            library.set_handle(memory, tensor.data_ptr())
-        arguments = (_Argument * len(indices))(
-            *[_Argument(*pair) for pair in zip(indices, memories, strict=True)]
-        )
-        handle, stream, count = self._handle, self._stream, len(indices)
-        handles = tuple(memory.value for memory in memories[len(fixed) :])
-        set_handle, execute = library.set_handle, library.execute
-        kept = (self, tuple(fixed.values()))
+        return Call(self._library, self, fixed, moving)
 
-        def launch(*tensors: Tensor, kept: object = kept) -> None:
+    def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
+        """A function that takes the tensors of ``moving``, in this order, and executes."""
+        call = self.call(fixed, moving)
+        handle, stream, count, arguments = call.words
+        handles, set_handle, execute = call.moving, self._library.set_handle, self._library.execute
+
+        def launch(*tensors: Any, kept: Call = call) -> None:
             for memory, tensor in zip(handles, tensors, strict=True):
                 set_handle(memory, tensor.data_ptr())
             if status := execute(handle, stream, count, arguments):
                 raise RuntimeError(f"oneDNN answered {status}")
 
         return launch
+
+    def scratch(self) -> Tensor:
+        """Memory that an execution scribbles on; empty if it needs none."""
+        if self._scratch is None:
+            size = self._library.size_bytes(self.layout(_SCRATCH))
+            self._scratch = torch.empty(size, dtype=torch.uint8)
+        return self._scratch
+
+
+class Call:
+    """A primitive with a memory object for each argument: all that an execution is told.
+
+    Calls of one primitive share its scratch memory: they must not run at the same time.
+    """
+
+    def __init__(
+        self,
+        library: OneDnn,
+        primitive: Primitive,
+        fixed: Mapping[int, Tensor],
+        moving: Sequence[int],
+    ) -> None:
+        given = dict(fixed)
+        if primitive.scratch().numel():
+            given[_SCRATCH] = primitive.scratch()
+        indices = [*given, *moving]
+        memories = [
+            library.owned(self, "memory", library.memory(primitive.layout(i))) for i in indices
+        ]
+        for memory, tensor in zip(memories, given.values(), strict=False):
+            library.set_handle(memory, tensor.data_ptr())
+        self._kept = primitive, tuple(given.values())
+        self._arguments = (_Argument * len(indices))(
+            *[_Argument(*pair) for pair in zip(indices, memories, strict=True)]
+        )
+        self.moving = tuple(memory.value or 0 for memory in memories[len(given) :])
+        """Memory objects of the moving arguments, in order."""
+        self.words = (
+            *primitive.handles,
+            len(indices),
+            ctypes.addressof(self._arguments),
+        )
+        """What dnnl_primitive_execute takes: primitive, stream, count, address of arguments."""
 
 
 def onednn_version() -> str:

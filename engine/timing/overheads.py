@@ -1,4 +1,4 @@
-"""The fixed prices of stages on this device, measured with units that do nothing.
+"""The fixed prices of stages on this device, measured with units that do next to nothing.
 
     one group of 1, of 5 units ──> price of a stage, of a further unit
     two groups, side by side   ──> price of a further group: waking its threads, waiting for them
@@ -9,18 +9,19 @@ the lowest that was seen; the price of a stage, which is safe when too large, is
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
 
 import torch
-from torch import Tensor
 
+from core.graph import Operator, OpGraph
+from core.tensor import TensorSpec
 from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import Segment, Step
-from engine.executor.program import BoundUnit, Environment
-from engine.kernels.kernel import Kernel, on_any_threads
+from engine.executor.lanes import lay_out_stage
+from engine.executor.program import bind
+from engine.kernels.kernel import PackedWeights
 
 _SAMPLES = 9
 _INNER = 50  # runs of an idle stage in one sample: each takes some microseconds
@@ -38,15 +39,14 @@ class StagePrices:
 
 def measure_prices(executor: CpuExecutor) -> Generator[None, None, StagePrices]:
     """Measure; yields between samples. Takes some milliseconds."""
-    env: Environment = [torch.zeros(1), None, None]
-    single, chain = _segment(executor, [1]), _segment(executor, [_CHAIN])
-    pair = _segment(executor, [1, 1]) if executor.threads > 1 else single
-    samples: dict[str, list[float]] = {"single": [], "chain": [], "pair": []}
-    for segment in (single, chain, pair):
-        _sample_us(executor, segment, env)
+    groups = {"single": [1], "chain": [_CHAIN], "pair": [1] * min(2, executor.threads)}
+    stages = {name: _stage(executor, counts) for name, counts in groups.items()}
+    samples: dict[str, list[float]] = {name: [] for name in stages}
+    for stage in stages.values():
+        _sample_us(stage)
     for _ in range(_SAMPLES):
-        for name, segment in (("single", single), ("chain", chain), ("pair", pair)):
-            samples[name].append(_sample_us(executor, segment, env))
+        for name, stage in stages.items():
+            samples[name].append(_sample_us(stage))
         yield
     one = median(samples["single"])
     launch = max(0.0, (median(samples["chain"]) - one) / (_CHAIN - 1))
@@ -57,25 +57,29 @@ def measure_prices(executor: CpuExecutor) -> Generator[None, None, StagePrices]:
     )
 
 
-def _segment(executor: CpuExecutor, groups: Sequence[int]) -> Segment:
-    """Groups of idle units; group i writes slot 1 + i."""
-    lanes = []
+def _stage(executor: CpuExecutor, groups: Sequence[int]) -> Callable[[], None]:
+    """A stage of tiny units, ready to run: group i has ``groups[i]`` of them."""
+    units, names = [], ["x"]
     for group, count in enumerate(groups):
-        unit = BoundUnit(_IDLE, (0,), (1 + group,), 1.0)
-        lanes.append(tuple(Step(_idle, unit, (), ()) for _ in range(count)))
-    threads = executor.threads if len(groups) == 1 else 1
-    return Segment(tuple(lanes), (threads,) * len(groups))
+        reads = "x"
+        for place in range(count):
+            name = f"{group}.{place}"
+            units.append(Operator(name, "aten.relu", (reads,), (name,)))
+            names.append(name)
+            reads = name
+    tiny = TensorSpec("FP32", (16,))
+    graph = OpGraph(
+        "tiny", {"x": tiny}, {"y": names[-1]}, {}, tuple(units), dict.fromkeys(names[1:], tiny)
+    )
+    program = bind(graph, {}, PackedWeights(), executor.threads)
+    numbers = iter(range(len(units)))
+    members = [[next(numbers) for _ in range(count)] for count in groups]
+    segment = lay_out_stage(program, members, executor.threads)
+    return executor.stage(program, segment, program.environment({"x": torch.zeros(16)}))
 
 
-def _idle(x: Tensor) -> Tensor:
-    return x
-
-
-_IDLE = Kernel("idle", on_any_threads(_idle))
-
-
-def _sample_us(executor: CpuExecutor, segment: Segment, env: Environment) -> float:
+def _sample_us(stage: Callable[[], None]) -> float:
     start = perf_counter_ns()
     for _ in range(_INNER):
-        executor.run_segment(segment, env)
+        stage()
     return (perf_counter_ns() - start) / _INNER / 1e3

@@ -11,15 +11,14 @@ requests in between.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter_ns
 
 from core.schedule import Strategy
 from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import Segment, lay_out_stage
-from engine.executor.program import Environment
+from engine.executor.lanes import lay_out_stage
 from engine.timing.activations import Activations
 from engine.timing.samples import Reference, Timing, reduce_samples, steady
 
@@ -62,8 +61,9 @@ class StageTimer:
         threads = threads or self._executor.threads
         segment = lay_out_stage(activations.program, groups, threads, strategy)
         env = activations.environment(units)
-        self._sample(segment, env, 1)
-        first = self._sample(segment, env, 1)
+        stage = self._executor.stage(activations.program, segment, env)
+        self._sample(stage, 1)
+        first = self._sample(stage, 1)
         inner = max(1, min(64, math.ceil(self._options.min_sample_us / max(first, 1.0))))
         kept: list[float] = []
         samples: list[float] = []
@@ -71,7 +71,7 @@ class StageTimer:
             samples, references = [], []
             while len(samples) < self._options.repeats and not self._agree(samples):
                 references.append(self._sample_reference())
-                samples.append(self._sample(segment, env, inner))
+                samples.append(self._sample(stage, inner))
                 yield
             kept += steady(samples, references)
             if len(kept) > len(samples) // 2:
@@ -84,10 +84,10 @@ class StageTimer:
             samples
         ) <= self._options.agreement * median(samples)
 
-    def _sample(self, segment: Segment, env: Environment, inner: int) -> float:
+    def _sample(self, stage: Callable[[], None], inner: int) -> float:
         start = perf_counter_ns()
         for _ in range(inner):
-            self._executor.run_segment(segment, env)
+            stage()
         return (perf_counter_ns() - start) / inner / 1e3
 
     def _sample_reference(self) -> float:

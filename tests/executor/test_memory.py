@@ -1,0 +1,131 @@
+"""Activation memory: nothing overlaps that must not, and little is wasted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import combinations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from core.graph import Literal, Operator, OpGraph
+from core.plan import Launch, StreamPlan, sequential_plan
+from core.tensor import TensorSpec
+from engine.executor.cpu import CpuExecutor
+from engine.executor.lanes import lay_out
+from engine.executor.memory import Lifetime, plan_memory
+from engine.executor.native import find_runner
+from engine.executor.program import bind
+from engine.kernels.kernel import PackedWeights
+from engine.specialise import interpret, specialise
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> dict[int, Lifetime]:
+    """Values of a run on one lane: made at a step, read until a later one."""
+    found = {}
+    for value in range(draw(st.integers(1, 30))):
+        first = draw(st.integers(0, 20))
+        last = first + draw(st.integers(0, 6))
+        touched = sum(1 << step for step in range(first, last + 1))
+        found[value] = Lifetime(draw(st.integers(1, 5000)), touched, (1 << first) - 1)
+    return found
+
+
+@given(chains())
+def test_values_that_meet_never_overlap(lifetimes: dict[int, Lifetime]) -> None:
+    plan = plan_memory(lifetimes)
+
+    for left, right in combinations(lifetimes, 2):
+        if lifetimes[left].touched & lifetimes[right].touched:
+            first, second = sorted((left, right), key=lambda value: plan.offsets[value])
+            end = plan.offsets[first] + lifetimes[first].size_bytes
+            assert end <= plan.offsets[second]
+    for value, life in lifetimes.items():
+        assert plan.offsets[value] % 64 == 0
+        assert plan.offsets[value] + life.size_bytes <= plan.peak_bytes
+
+
+def test_a_chain_takes_two_buffers() -> None:
+    lifetimes = {step: Lifetime(6400, 0b11 << step, (1 << step) - 1) for step in range(50)}
+
+    assert plan_memory(lifetimes).peak_bytes == 2 * 6400
+
+
+def test_values_of_lanes_side_by_side_do_not_share() -> None:
+    # Steps 0 and 1 on one lane, 2 and 3 on another: none is certain to come before the other lane.
+    lifetimes = {0: Lifetime(64, 0b0011, 0), 1: Lifetime(64, 0b1100, 0)}
+
+    assert plan_memory(lifetimes).peak_bytes == 128
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[CpuExecutor]:
+    made = CpuExecutor(threads=2)
+    with torch.inference_mode():
+        yield made
+    made.close()
+
+
+def chain_with_views() -> tuple[OpGraph, dict[str, Tensor]]:
+    """Relu, a view of its result, two more buffers' worth of work, then the view is read."""
+    wave: dict[str, Literal] = {"shape": [2, 4, 36]}
+    operators = (
+        Operator("a", "aten.relu", ("x",), ("a",)),
+        Operator("v", "braid.reshape", ("a",), ("v",), wave),
+        Operator("b", "aten.sigmoid", ("x",), ("b",)),
+        Operator("c", "aten.tanh", ("b",), ("c",)),
+        Operator("d", "aten.relu", ("c",), ("d",)),
+        Operator("e", "aten.relu", ("v",), ("e",)),
+    )
+    template = OpGraph(
+        name="views",
+        inputs={"x": TensorSpec("FP32", (2, 4, 6, 6))},
+        outputs={"d": "d", "e": "e", "v": "v"},
+        constants={},
+        operators=operators,
+    )
+    return specialise(template, {}, template.inputs, {})
+
+
+def test_what_a_view_shows_stays_until_the_view_is_read(executor: CpuExecutor) -> None:
+    graph, constants = chain_with_views()
+    program = bind(graph, constants, PackedWeights(), executor.threads)
+    layout = lay_out(program, sequential_plan(len(graph)), executor.threads)
+    x = torch.randn(2, 4, 6, 6)
+
+    first = executor.run(program, layout, {"x": x})
+    executor.run(program, layout, {"x": torch.randn(2, 4, 6, 6)})
+
+    for name, expected in interpret(graph, constants, {"x": x}).items():
+        torch.testing.assert_close(first[name], expected)
+
+
+@pytest.mark.skipif(find_runner() is None, reason="needs the part in C")
+def test_a_plan_on_several_lanes_takes_little_more_memory(executor: CpuExecutor) -> None:
+    width, depth = 2, 12
+    operators, last = [], []
+    for lane in range(width):
+        reads = "x"
+        for place in range(depth):
+            name = f"{lane}.{place}"
+            operators.append(Operator(name, "aten.relu", (reads,), (name,)))
+            reads = name
+        last.append(reads)
+    spec = TensorSpec("FP32", (1, 8, 32, 32))
+    made = [op.outputs[0] for op in operators]
+    graph = OpGraph(
+        "lanes", {"x": spec}, {n: n for n in last}, {}, tuple(operators), dict.fromkeys(made, spec)
+    )
+    program = bind(graph, {}, PackedWeights(), executor.threads)
+    launches = tuple(Launch(unit, unit // depth) for unit in range(len(graph)))
+    side_by_side = lay_out(program, StreamPlan(launches, width), executor.threads)
+    alone = lay_out(program, sequential_plan(len(graph)), executor.threads)
+
+    for layout in (alone, side_by_side):
+        executor.run(program, layout, {"x": torch.randn(1, 8, 32, 32)})
+
+    assert 0 < side_by_side.arena_bytes <= width * alone.arena_bytes
