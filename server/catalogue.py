@@ -30,6 +30,9 @@ from server.profiled import profiled_inputs
 from server.served import ServedModel
 from server.store.files import StoreFolder
 from server.store.records import ModelState, ModelVersion
+from server.store.serving_config import STABLE, ServingConfig
+
+_DEFAULT = ServingConfig()
 
 OnServing = Callable[[str, bool], None]
 """Told a model's name and whether any of its versions answers now."""
@@ -77,7 +80,10 @@ class Catalogue:
         self._policy = policy
         self._names: dict[str, _Name] = {}
         self._is_refusing = False
+        self._configs: dict[str, ServingConfig] = {}
         self.on_serving: OnServing = lambda name, serving: None
+        self.on_version: Callable[[str], None] = lambda name: None
+        """Told a model's name when one more of its versions answers."""
 
     def refuse_requests(self) -> None:
         """From now on every request is refused: the server is shutting down."""
@@ -89,15 +95,17 @@ class Catalogue:
         return self._batcher
 
     def for_request(self, name: str, version: str) -> Target:
-        """What a request for ``name`` (and ``version``, "" for the newest) gets."""
+        """What a request for ``name`` gets.
+
+        Args:
+            name: of the model.
+            version: a number, a label, or "": the stable version, or else the newest that answers.
+        """
         known = self._names.get(name)
         if known is None:
             return Target(self._metrics.unknown, None, ModelNotFound(name))
-        if not version:
-            number = max(known.served, default=max(known.versions))
-        elif version.isascii() and version.isdigit() and int(version) in known.versions:
-            number = int(version)
-        else:
+        number = self._number(name, known, version)
+        if number is None:
             missing = VersionNotFound(name, version, tuple(sorted(known.versions)))
             return Target(self._metrics.unknown, None, missing)
         metrics = self._metrics.find_model(name, number)
@@ -106,6 +114,36 @@ class Catalogue:
         served = known.served.get(number)
         refusal = None if served else _refusal(known.versions[number])
         return Target(metrics, served, refusal)
+
+    def _number(self, name: str, known: _Name, version: str) -> int | None:
+        labels = self.config(name).labels
+        if not version:
+            stable = labels.get(STABLE)
+            newest = max(known.served, default=max(known.versions))
+            return newest if stable is None else stable
+        if version.isascii() and version.isdigit() and len(version) < 10:
+            return int(version) if int(version) in known.versions else None
+        return labels.get(version)
+
+    def knows(self, name: str) -> bool:
+        """Whether any version is registered under a name."""
+        return name in self._names
+
+    def answers(self, name: str) -> bool:
+        """Whether any version answers."""
+        known = self._names.get(name)
+        return known is not None and bool(known.served)
+
+    def config(self, name: str) -> ServingConfig:
+        """How a model serves."""
+        return self._configs.get(name, _DEFAULT)
+
+    def configure(self, name: str, config: ServingConfig) -> None:
+        """Labels and batching count from now on; versions are ``server.serving``'s business."""
+        self._configs[name] = config
+        known = self._names.get(name)
+        for served in known.served.values() if known else ():
+            served.policy = config.batching.over(self._policy)
 
     def served_version(self, name: str, version: int) -> ServedModel | None:
         """The serving side of one version, if it answers."""
@@ -139,7 +177,7 @@ class Catalogue:
         graph = await asyncio.to_thread(read_graph, artefact)
         report = await asyncio.to_thread(read_report, artefact)
         served = ServedModel(model.name, model.version, graph, report, self._device)
-        served.policy = self._policy
+        served.policy = self.config(model.name).batching.over(self._policy)
         served.offer_batch_sizes(model.options.batch_sizes)
         inputs = profiled_inputs(graph.inputs, report, model.options.input_shapes, 1)
         served.profiled = served.profiled_class(inputs)
@@ -147,6 +185,7 @@ class Catalogue:
             await served.use_plan(served.profiled, batch_size)
         known.served[model.version] = served
         self.on_serving(model.name, True)
+        self.on_version(model.name)
 
     async def swap(
         self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule

@@ -55,6 +55,7 @@ from server.servicers.inference import InferenceServicer
 from server.servicers.oip import wire as oip
 from server.servicers.oip.servicer import OipServicer
 from server.servicers.oip.transfer import add_to_server
+from server.serving import Serving
 from server.settings import Settings, shown_settings
 from server.shared_regions import SharedRegions
 from server.store.quota import StoreLimits
@@ -108,7 +109,8 @@ class FrontEnd:
         self.repository = Repository(
             self.store, self.runner, self.catalogue, settings.max_upload_bytes
         )
-        self.registry = Registry(self.store, self.runner, self.catalogue, self.device)
+        self.serving = Serving(self.store, self.catalogue, self.repository)
+        self.registry = Registry(self.store, self.runner, self.catalogue, self.device, self.serving)
         self.regions = SharedRegions(settings.system_shared_memory, settings.max_message_bytes)
         self.grpc_port = self.http_port = 0
         self._grpc = GrpcPorts(settings, self._add_services)
@@ -142,6 +144,7 @@ class FrontEnd:
                 self.runner,
                 self.catalogue,
                 self.registry,
+                self.serving,
                 self.settings.max_upload_bytes,
             ),
             server,
@@ -194,6 +197,7 @@ class FrontEnd:
 
     async def _restore(self) -> None:
         """Serve the models that served before, with the schedules found in the cache."""
+        await self.serving.restore()
         for model in await self.store.call(self.store.models):
             self.catalogue.register(model)
             if model.state is not ModelState.SERVING:

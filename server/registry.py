@@ -15,6 +15,7 @@ from server.catalogue import Catalogue
 from server.device import Device
 from server.jobs.runner import JobRunner
 from server.profiled import profiled_inputs
+from server.serving import Serving
 from server.store.records import ModelState, ModelVersion
 from server.store.store import Store
 
@@ -23,8 +24,14 @@ class Registry:
     """Finds and deletes model versions. Belongs to the event loop."""
 
     def __init__(
-        self, store: Store, runner: JobRunner, catalogue: Catalogue, device: Device
+        self,
+        store: Store,
+        runner: JobRunner,
+        catalogue: Catalogue,
+        device: Device,
+        serving: Serving,
     ) -> None:
+        self._serving = serving
         self._store = store
         self._runner = runner
         self._catalogue = catalogue
@@ -103,8 +110,11 @@ class Registry:
 
         Raises:
             ModelNotFound, VersionNotFound: there is none.
+            PreconditionFailed: the version has a label.
         """
         doomed = [await self.find(name, version)] if version else await self.versions(name)
+        if version:
+            await self._serving.prepare_deletion(name, doomed[0].version)
         await asyncio.shield(self._delete(doomed))
 
     async def _delete(self, doomed: list[ModelVersion]) -> None:
@@ -114,3 +124,4 @@ class Registry:
             await self._runner.cancel_model(name, version)
             await self._catalogue.remove(name, version)
             await self._store.call(self._store.delete_model, name, version)
+        await self._serving.forget(doomed[0].name)

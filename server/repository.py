@@ -89,6 +89,19 @@ class Repository:
         """
         await asyncio.shield(self._unload(name))
 
+    async def serve_version(self, model: ModelVersion) -> None:
+        """Let one registered version answer; does nothing if it does."""
+        await self._serve(model)
+
+    async def unload_version(self, model: ModelVersion) -> None:
+        """Let one version not answer any more; accepted requests end first."""
+        if self._catalogue.served_version(model.name, model.version) is None:
+            return
+        await self._runner.cancel_model(model.name, model.version)
+        unloaded = replace(model, state=ModelState.UNLOADED, message="")
+        await self._set_state(unloaded)
+        await self._catalogue.unload(unloaded)
+
     async def _load(
         self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
     ) -> None:
@@ -169,10 +182,7 @@ class Repository:
                 if model.state not in (ModelState.LOADING, ModelState.SERVING):
                     continue
                 await self._runner.cancel_model(name, model.version)
-                if self._catalogue.served_version(name, model.version) is not None:
-                    unloaded = replace(model, state=ModelState.UNLOADED, message="")
-                    await self._set_state(unloaded)
-                    await self._catalogue.unload(unloaded)
+                await self.unload_version(model)
 
     async def _set_state(self, model: ModelVersion) -> None:
         await self._store.call(

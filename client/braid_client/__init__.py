@@ -3,7 +3,7 @@
     Client, AsyncClient     the same surface twice (client.py, aio.py)
     records                 Job, Model, InferResult, ...: frozen dataclasses
     errors                  one tree, BraidError at its root
-    security                tokens and TLS
+    security, serving       tokens and TLS; versions, labels, batching
     tensors                 numpy <-> wire, BF16 included
     retries, upload, rpcs   what both clients share; no I/O
     wire                    generated code
@@ -49,6 +49,7 @@ from braid_client.records import (
 from braid_client.retries import RetryPolicy
 from braid_client.rpcs import Timeouts
 from braid_client.security import Tls
+from braid_client.serving import Serving
 from braid_client.tensors import BFloat16Bits
 
 __version__ = "0.1.0"
@@ -81,6 +82,7 @@ __all__ = [
     "ScheduleNotFound",
     "ScheduleSummary",
     "ServerError",
+    "Serving",
     "StreamAnswer",
     "TensorSpec",
     "Timeouts",

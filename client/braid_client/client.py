@@ -39,6 +39,7 @@ from braid_client.records import (
 from braid_client.retries import Attempts, RetryPolicy
 from braid_client.rpcs import Request, Response, Rpc, Timeouts
 from braid_client.security import Tls, call_metadata, channel_credentials
+from braid_client.serving import Serving, serving_from_wire, serving_to_wire
 from braid_client.tensors import Array
 from braid_client.upload import Feed, ModelSource, OnUpload, open_model, upload_parts
 from braid_client.wire import admin_pb2
@@ -268,6 +269,29 @@ class Client:
         """
         request = admin_pb2.DeleteModelRequest(model=name, version=version_text(version))
         self._call(rpcs.DELETE_MODEL, request, timeout_s)
+
+    def serving(self, name: str, *, timeout_s: float | None = None) -> Serving:
+        """How a model serves: versions, labels, batching.
+
+        Raises:
+            ModelNotFound: no such model.
+        """
+        request = admin_pb2.GetServingRequest(model=name)
+        return serving_from_wire(self._call(rpcs.GET_SERVING, request, timeout_s))
+
+    def set_serving(
+        self, name: str, serving: Serving, *, timeout_s: float | None = None
+    ) -> Serving:
+        """Let a model serve in this way; returns when it does.
+
+        To change one thing: ``set_serving(name, replace(client.serving(name), latest=1))``.
+
+        Raises:
+            ModelNotFound: no such model, or a version that is named does not exist.
+            FailedPrecondition: a version that is named is not imported.
+        """
+        request = serving_to_wire(name, serving)
+        return serving_from_wire(self._call(rpcs.SET_SERVING, request, timeout_s))
 
     def schedule(
         self,

@@ -82,6 +82,10 @@ LIST_MODELS = Rpc(
 )
 GET_MODEL = Rpc(_ADMIN + "GetModel", admin.GetModelRequest, admin.Model, retry=Retry.READ)
 DELETE_MODEL = Rpc(_ADMIN + "DeleteModel", admin.DeleteModelRequest, admin.DeleteModelResponse)
+GET_SERVING = Rpc(
+    _ADMIN + "GetServing", admin.GetServingRequest, admin.ServingConfig, retry=Retry.READ
+)
+SET_SERVING = Rpc(_ADMIN + "SetServing", admin.ServingConfig, admin.ServingConfig)
 GET_SCHEDULE = Rpc(
     _ADMIN + "GetSchedule",
     admin.GetScheduleRequest,
@@ -100,6 +104,8 @@ RPCS: Final[tuple[Rpc[Any, Any], ...]] = (
     LIST_MODELS,
     GET_MODEL,
     DELETE_MODEL,
+    GET_SERVING,
+    SET_SERVING,
     GET_SCHEDULE,
 )
 

@@ -23,6 +23,7 @@ from server.cli import (
     register,
     schedule,
     serve,
+    serving,
     token,
 )
 from server.cli.connection import Subparsers
@@ -40,6 +41,7 @@ class Command(Protocol):
 
 COMMANDS: dict[str, Command] = {
     "serve": serve,
+    "serving": serving,
     "token": token,
     "register": register,
     "models": models,
@@ -57,7 +59,7 @@ if importlib.util.find_spec("server.cli.plan") is not None:
 
 GROUPS = (
     ("Run a server", ("serve", "health", "token")),
-    ("Models and their schedules", ("register", "models", "jobs", "schedule", "delete")),
+    ("Models and their schedules", ("register", "models", "jobs", "schedule", "serving", "delete")),
     ("Use a model", ("infer",)),
     ("Study planners, no server needed", ("plan", "demo")),
     ("Your shell", ("completion",)),

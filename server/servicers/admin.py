@@ -16,7 +16,14 @@ from protos.braid.v1 import admin_pb2_grpc
 from server.catalogue import Catalogue
 from server.jobs.runner import JobRunner
 from server.registry import Registry
-from server.servicers.wire import job_to_wire, model_to_wire, options_from_wire
+from server.servicers.wire import (
+    job_to_wire,
+    model_to_wire,
+    options_from_wire,
+    serving_from_wire,
+    serving_to_wire,
+)
+from server.serving import Serving
 from server.status import answering
 from server.store.records import ModelVersion, check_model_name
 from server.store.store import Store
@@ -35,12 +42,14 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         runner: JobRunner,
         catalogue: Catalogue,
         registry: Registry,
+        serving: Serving,
         max_upload_bytes: int,
     ) -> None:
         self._store = store
         self._runner = runner
         self._catalogue = catalogue
         self._registry = registry
+        self._serving = serving
         self._max_upload_bytes = max_upload_bytes
 
     async def RegisterModel(
@@ -112,6 +121,19 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         async with answering(context):
             await self._registry.delete(request.model, request.version)
             return wire.DeleteModelResponse()
+
+    async def GetServing(
+        self, request: wire.GetServingRequest, context: Context
+    ) -> wire.ServingConfig:
+        """How a model serves."""
+        async with answering(context):
+            return serving_to_wire(request.model, self._serving.config(request.model))
+
+    async def SetServing(self, request: wire.ServingConfig, context: Context) -> wire.ServingConfig:
+        """Let a model serve in this way."""
+        async with answering(context):
+            await self._serving.configure(request.model, serving_from_wire(request))
+            return serving_to_wire(request.model, self._serving.config(request.model))
 
     async def GetSchedule(
         self, request: wire.GetScheduleRequest, context: Context

@@ -11,6 +11,7 @@ from protos.braid.v1 import admin_pb2 as wire
 from scheduler.options import PlannerOptions
 from server.served import ServedModel
 from server.store.records import Job, ModelVersion, RegistrationOptions
+from server.store.serving_config import Batching, ServingConfig, VersionPolicy
 
 
 def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
@@ -69,6 +70,37 @@ def model_to_wire(
         message.batched = served.batched
         message.warnings.extend(served.warnings)
     return message
+
+
+_BATCHING = ("max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "share")
+
+
+def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
+    """How a model is to serve.
+
+    Raises:
+        InvalidRequest: something is out of range.
+    """
+    given = message.batching
+    batching = {name: getattr(given, name) for name in _BATCHING if given.HasField(name)}
+    return ServingConfig(
+        VersionPolicy(message.versions.latest or None, tuple(message.versions.specific)),
+        dict(message.labels),
+        Batching(**batching),
+    )
+
+
+def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
+    """How a model serves."""
+    batching = {name: getattr(config.batching, name) for name in _BATCHING}
+    return wire.ServingConfig(
+        model=model,
+        versions=wire.VersionPolicy(
+            latest=config.versions.latest or 0, specific=config.versions.specific
+        ),
+        labels=config.labels,
+        batching=wire.Batching(**{k: v for k, v in batching.items() if v is not None}),
+    )
 
 
 def _specs_to_wire(specs: Mapping[str, TensorSpec]) -> list[wire.TensorSpec]:

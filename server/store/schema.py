@@ -9,6 +9,7 @@ loss. A stage measurement takes far longer than the commit that stores it.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from sqlalchemy import (
@@ -27,13 +28,16 @@ from sqlalchemy import (
     event,
     insert,
     select,
+    update,
 )
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
 
 from core.errors import StartupError
 
-SCHEMA_VERSION = 1
+log = logging.getLogger("braid.store")
+
+SCHEMA_VERSION = 2
 BUSY_TIMEOUT_MS = 5000
 
 metadata = MetaData()
@@ -99,6 +103,15 @@ measurements = Table(
 )
 
 
+# How each model serves; no row: as by default.
+serving = Table(
+    "serving",
+    metadata,
+    Column("name", String(128), primary_key=True),
+    Column("config", JSON, nullable=False),  # serving_config.ServingConfig
+)
+
+
 def open_database(url: str) -> Engine:
     """Connect, create what is missing, check the version of the rest.
 
@@ -130,8 +143,11 @@ def _check_version(connection: Connection, url: str) -> None:
     if found is None:
         metadata.create_all(connection)
         connection.execute(insert(meta).values(schema_version=SCHEMA_VERSION))
+    elif found == 1:  # 2 added a table
+        serving.create(connection, checkfirst=True)
+        connection.execute(update(meta).values(schema_version=SCHEMA_VERSION))
+        log.info("the database was converted", extra={"before": found, "now": SCHEMA_VERSION})
     elif found != SCHEMA_VERSION:
-        # Older ones are migrated here, step by step, once there are any.
         raise StartupError(
             f"the store's database {url} has schema {found}, this version of Braid reads "
             f"{SCHEMA_VERSION}; run a newer Braid or choose another BRAID_STORE"

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError
 
 from core.errors import PreconditionFailed, ResourceExhausted, StartupError
 from core.schedule import Schedule
-from server.store import jobs, models, plans
+from server.store import jobs, models, plans, serving
 from server.store.files import StoreFolder
 from server.store.plans import Measurement
 from server.store.quota import Quota, StoreLimits
@@ -39,6 +39,7 @@ from server.store.records import (
     check_model_name,
 )
 from server.store.schema import open_database
+from server.store.serving_config import ServingConfig
 from server.store.uploads import Upload
 
 log = logging.getLogger("braid.store")
@@ -239,6 +240,23 @@ class Store:
         if model.sha256 not in needed:
             self.folder.remove_artefact(model.sha256)
             self.folder.upload(model.sha256).unlink(missing_ok=True)
+
+    # How models serve.
+
+    def serving_configs(self) -> dict[str, ServingConfig]:
+        """Configurations by name of the model."""
+        with self._transaction() as connection:
+            return serving.every(connection)
+
+    def put_serving_config(self, name: str, config: ServingConfig) -> None:
+        """Keep how a model serves."""
+        with self._transaction() as connection:
+            serving.put(connection, name, config)
+
+    def forget_serving_config(self, name: str) -> None:
+        """The model serves as by default again."""
+        with self._transaction() as connection:
+            serving.forget(connection, name)
 
     # Jobs.
 

@@ -264,6 +264,53 @@ class DeleteModelResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class GetServingRequest(_message.Message):
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
+
+class ServingConfig(_message.Message):
+    __slots__ = ("model", "versions", "labels", "batching")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    BATCHING_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    versions: VersionPolicy
+    labels: _containers.ScalarMap[str, int]
+    batching: Batching
+    def __init__(self, model: _Optional[str] = ..., versions: _Optional[_Union[VersionPolicy, _Mapping]] = ..., labels: _Optional[_Mapping[str, int]] = ..., batching: _Optional[_Union[Batching, _Mapping]] = ...) -> None: ...
+
+class VersionPolicy(_message.Message):
+    __slots__ = ("latest", "specific")
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    SPECIFIC_FIELD_NUMBER: _ClassVar[int]
+    latest: int
+    specific: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, latest: _Optional[int] = ..., specific: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Batching(_message.Message):
+    __slots__ = ("max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "share")
+    MAX_WAIT_MS_FIELD_NUMBER: _ClassVar[int]
+    SPLIT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUE_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    MAX_QUEUE_ROWS_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    max_wait_ms: float
+    split_requests: bool
+    max_queue_requests: int
+    max_queue_rows: int
+    share: float
+    def __init__(self, max_wait_ms: _Optional[float] = ..., split_requests: _Optional[bool] = ..., max_queue_requests: _Optional[int] = ..., max_queue_rows: _Optional[int] = ..., share: _Optional[float] = ...) -> None: ...
+
 class GetScheduleRequest(_message.Message):
     __slots__ = ("model", "version", "device", "batch_size")
     MODEL_FIELD_NUMBER: _ClassVar[int]

@@ -70,6 +70,16 @@ class AdminServiceStub:
                 request_serializer=braid_dot_v1_dot_admin__pb2.DeleteModelRequest.SerializeToString,
                 response_deserializer=braid_dot_v1_dot_admin__pb2.DeleteModelResponse.FromString,
                 _registered_method=True)
+        self.GetServing = channel.unary_unary(
+                '/braid.v1.AdminService/GetServing',
+                request_serializer=braid_dot_v1_dot_admin__pb2.GetServingRequest.SerializeToString,
+                response_deserializer=braid_dot_v1_dot_admin__pb2.ServingConfig.FromString,
+                _registered_method=True)
+        self.SetServing = channel.unary_unary(
+                '/braid.v1.AdminService/SetServing',
+                request_serializer=braid_dot_v1_dot_admin__pb2.ServingConfig.SerializeToString,
+                response_deserializer=braid_dot_v1_dot_admin__pb2.ServingConfig.FromString,
+                _registered_method=True)
         self.GetSchedule = channel.unary_unary(
                 '/braid.v1.AdminService/GetSchedule',
                 request_serializer=braid_dot_v1_dot_admin__pb2.GetScheduleRequest.SerializeToString,
@@ -129,6 +139,21 @@ class AdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetServing(self, request, context):
+        """How a model serves: which of its versions, under which labels, batched in which way.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetServing(self, request, context):
+        """Answers once the model serves in this way. Versions that are wanted load before those that are
+        not any more finish their requests and stop.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetSchedule(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -172,6 +197,16 @@ def add_AdminServiceServicer_to_server(servicer, server):
                     servicer.DeleteModel,
                     request_deserializer=braid_dot_v1_dot_admin__pb2.DeleteModelRequest.FromString,
                     response_serializer=braid_dot_v1_dot_admin__pb2.DeleteModelResponse.SerializeToString,
+            ),
+            'GetServing': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetServing,
+                    request_deserializer=braid_dot_v1_dot_admin__pb2.GetServingRequest.FromString,
+                    response_serializer=braid_dot_v1_dot_admin__pb2.ServingConfig.SerializeToString,
+            ),
+            'SetServing': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetServing,
+                    request_deserializer=braid_dot_v1_dot_admin__pb2.ServingConfig.FromString,
+                    response_serializer=braid_dot_v1_dot_admin__pb2.ServingConfig.SerializeToString,
             ),
             'GetSchedule': grpc.unary_unary_rpc_method_handler(
                     servicer.GetSchedule,
@@ -369,6 +404,60 @@ class AdminService:
             '/braid.v1.AdminService/DeleteModel',
             braid_dot_v1_dot_admin__pb2.DeleteModelRequest.SerializeToString,
             braid_dot_v1_dot_admin__pb2.DeleteModelResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetServing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/braid.v1.AdminService/GetServing',
+            braid_dot_v1_dot_admin__pb2.GetServingRequest.SerializeToString,
+            braid_dot_v1_dot_admin__pb2.ServingConfig.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetServing(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/braid.v1.AdminService/SetServing',
+            braid_dot_v1_dot_admin__pb2.ServingConfig.SerializeToString,
+            braid_dot_v1_dot_admin__pb2.ServingConfig.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,52 @@
+"""How a model serves, as the client sees and sets it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from braid_client.wire import admin_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How a model serves. What is None is as the server's settings say.
+
+    Of ``latest`` and ``versions`` at most one is given; with neither, all versions serve. A
+    labelled version serves in any case. Requests that name no version go to ``stable``.
+    """
+
+    latest: int | None = None  # so many of the newest versions
+    versions: tuple[int, ...] = ()  # these versions
+    labels: Mapping[str, int] = field(default_factory=dict)
+    max_wait_ms: float | None = None  # for more rows, where it is expected to pay
+    split_requests: bool | None = None  # cut requests to fill up batches
+    max_queue_requests: int | None = None
+    max_queue_rows: int | None = None
+    share: float | None = None  # of the device's time, relative to other models
+
+
+_BATCHING = ("max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "share")
+
+
+def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:
+    """The message."""
+    batching = {name: getattr(serving, name) for name in _BATCHING}
+    return admin_pb2.ServingConfig(
+        model=model,
+        versions=admin_pb2.VersionPolicy(latest=serving.latest or 0, specific=serving.versions),
+        labels=serving.labels,
+        batching=admin_pb2.Batching(**{k: v for k, v in batching.items() if v is not None}),
+    )
+
+
+def serving_from_wire(message: admin_pb2.ServingConfig) -> Serving:
+    """The record."""
+    given = message.batching
+    batching = {name: getattr(given, name) for name in _BATCHING if given.HasField(name)}
+    return Serving(
+        latest=message.versions.latest or None,
+        versions=tuple(message.versions.specific),
+        labels=dict(message.labels),
+        **batching,
+    )

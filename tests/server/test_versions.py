@@ -1,0 +1,243 @@
+"""Versions, labels and swaps, on a server process with clients that never stop asking.
+
+Version n of the model answers x + n: each answer tells which version it came from.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from braid_client import Client, FailedPrecondition, JobFailed, ModelNotFound, RetryPolicy, Serving
+from server.cli.main import main
+from tests.server.service import ServerProcess, save
+
+CLIENTS = 16
+
+
+def adds(path: Path, number: int) -> Path:
+    """x [batch, 3] -> x + number."""
+    term = numpy_helper.from_array(np.array(number, np.float32), "term")
+    shape: list[str | int] = ["batch", 3]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "term"], ["y"])],
+        "adds",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [term],
+    )
+    return save(graph, path)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    made = ServerProcess(
+        tmp_path_factory.mktemp("versions") / "store", BRAID_SPARE_WORKER="false"
+    ).start()
+    yield made
+    assert made.stop() == 0
+
+
+def register(server: ServerProcess, folder: Path, name: str, number: int) -> None:
+    with server.client() as client:
+        path = adds(folder / f"{number}.onnx", number)
+        client.register(name, path, planner="sequential", wait=True, timeout_s=60)
+
+
+def answer(client: Client, name: str, version: str | int | None = None) -> tuple[int, str]:
+    """(what was added, version that the answer names)."""
+    result = client.infer(name, {"x": np.zeros((1, 3), np.float32)}, version=version)
+    return int(result.outputs["y"][0, 0]), result.version
+
+
+@dataclass
+class Load:
+    """What the clients saw."""
+
+    answers: list[tuple[float, int, str]]  # (sent at, number added, version named)
+    errors: list[Exception]
+
+
+class Clients:
+    """Threads that ask without a pause, and without trying again, while this is entered."""
+
+    def __init__(self, server: ServerProcess, name: str) -> None:
+        self.load = Load([], [])
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(CLIENTS)
+        self._done = [self._pool.submit(self._ask, server, name) for _ in range(CLIENTS)]
+
+    def _ask(self, server: ServerProcess, name: str) -> None:
+        with Client(server.address, retry=RetryPolicy(max_attempts=1)) as client:
+            while not self._stop.is_set():
+                sent_at = time.monotonic()
+                try:
+                    self.load.answers.append((sent_at, *answer(client, name)))
+                except Exception as error:
+                    self.load.errors.append(error)
+
+    def __enter__(self) -> Load:
+        return self.load
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._pool.shutdown()
+        for each in self._done:
+            each.result()
+
+
+def test_labels_swap_atomically_twenty_times_under_load(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        register(server, tmp_path, "swapped", number)
+    swaps: list[tuple[float, int]] = []
+    with server.client() as admin, Clients(server, "swapped") as load:
+        for turn in range(20):
+            wanted = 1 + turn % 2
+            admin.set_serving("swapped", Serving(labels={"stable": wanted}))
+            swaps.append((time.monotonic(), wanted))
+            time.sleep(0.05)
+
+    assert load.errors == []
+    assert len(load.answers) > 20 * CLIENTS
+    assert {number for _, number, _ in load.answers} == {1, 2}
+    assert all(str(number) == version for _, number, version in load.answers)
+    # Whoever asked after a swap was answered for got the new version.
+    for (since, wanted), (until, _) in pairwise(swaps):
+        sent_between = [n for sent_at, n, _ in load.answers if since < sent_at < until - 0.03]
+        assert set(sent_between) <= {wanted}
+
+
+@pytest.mark.slow
+def test_new_versions_replace_old_ones_twenty_times_under_load(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    _replace_under_load(server, tmp_path, "replaced", 20)
+
+
+def test_a_new_version_replaces_the_old_one_under_load(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    _replace_under_load(server, tmp_path, "renewed", 2)
+
+
+def _replace_under_load(server: ServerProcess, folder: Path, name: str, times: int) -> None:
+    register(server, folder, name, 1)
+    with server.client() as admin:
+        admin.set_serving(name, Serving(latest=1))
+        with Clients(server, name) as load:
+            for number in range(2, times + 2):
+                register(server, folder, name, number)
+        _await_states(admin, name, {times + 1: "SERVING", times: "UNLOADED"})
+
+    assert load.errors == []
+    assert {number for _, number, _ in load.answers} == set(range(1, times + 2))
+    assert all(str(number) == version for _, number, version in load.answers)
+    in_order = sorted(load.answers)
+    newest_yet = 0
+    for (_, number, _), later in zip(in_order, in_order[CLIENTS:], strict=False):
+        newest_yet = max(newest_yet, number)
+        assert later[1] >= number  # never back to a version that was replaced
+
+
+def _await_states(admin: Client, name: str, wanted: dict[int, str]) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        states = {int(m.version): m.state.name for m in admin.models() if m.name == name}
+        if states.items() >= wanted.items():
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{states}, not {wanted}")
+
+
+def test_policies_say_which_versions_serve(server: ServerProcess, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        register(server, tmp_path, "several", number)
+    with server.client() as admin:
+        assert [answer(admin, "several", number)[0] for number in (1, 2, 3)] == [1, 2, 3]
+
+        admin.set_serving("several", Serving(latest=2))
+        assert answer(admin, "several")[0] == 3
+        with pytest.raises(FailedPrecondition):
+            answer(admin, "several", 1)
+
+        admin.set_serving("several", Serving(versions=(1,), labels={"canary": 3}))
+        assert answer(admin, "several", "canary")[0] == 3
+        assert answer(admin, "several", 1)[0] == 1
+        with pytest.raises(FailedPrecondition):
+            answer(admin, "several", 2)
+        with pytest.raises(ModelNotFound):
+            answer(admin, "several", "stable")
+
+        admin.set_serving("several", Serving(labels={"stable": 2, "canary": 3}))
+        assert answer(admin, "several")[0] == 2
+        assert [answer(admin, "several", number)[0] for number in (1, 2, 3)] == [1, 2, 3]
+
+
+def test_labels_name_versions_that_can_serve(server: ServerProcess, tmp_path: Path) -> None:
+    register(server, tmp_path, "labelled", 1)
+    with server.client() as admin:
+        with pytest.raises(JobFailed):
+            admin.register("labelled", b"no model", wait=True, timeout_s=30)
+        before = admin.set_serving("labelled", Serving(latest=1, labels={"stable": 1}))
+
+        assert answer(admin, "labelled")[0] == 1  # the failed version changed nothing
+        with pytest.raises(FailedPrecondition):
+            admin.set_serving("labelled", Serving(labels={"stable": 2}))
+        with pytest.raises(ModelNotFound):
+            admin.set_serving("labelled", Serving(labels={"stable": 7}))
+        for wrong in (Serving(labels={"1": 1}), Serving(latest=-1), Serving(share=0.0)):
+            with pytest.raises(ValueError):  # noqa: PT011  InvalidArgument is one
+                admin.set_serving("labelled", wrong)
+        assert admin.serving("labelled") == before
+        with pytest.raises(FailedPrecondition):
+            admin.delete("labelled", version=1)
+
+
+def test_deleting_the_newest_brings_the_one_before_back(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    for number in (1, 2):
+        register(server, tmp_path, "undone", number)
+    with server.client() as admin:
+        admin.set_serving("undone", Serving(latest=1))
+        admin.delete("undone", version=2)
+        assert answer(admin, "undone") == (1, "1")
+        admin.delete("undone")
+        register(server, tmp_path, "undone", 3)
+        assert admin.serving("undone") == Serving()  # nothing is left of the old one
+
+
+@pytest.mark.slow
+def test_configurations_outlive_a_restart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = ServerProcess(tmp_path / "store", BRAID_SPARE_WORKER="false").start()
+    try:
+        for number in (1, 2):
+            register(server, tmp_path, "kept", number)
+        options = ["--label", "stable=1", "--share", "2", "--max-wait-ms", "1", "--split-requests"]
+        assert main(["serving", "kept", *options, "--address", server.address]) == 0
+        assert "stable -> version 1" in capsys.readouterr().out
+        assert server.stop() == 0
+        server.start()
+        with server.client() as client:
+            kept = client.serving("kept")
+            assert answer(client, "kept") == (1, "1")
+            assert kept == Serving(
+                labels={"stable": 1}, share=2.0, max_wait_ms=1.0, split_requests=True
+            )
+            client.set_serving("kept", replace(kept, labels={}))
+            assert answer(client, "kept") == (2, "2")
+    finally:
+        server.kill_everything()
