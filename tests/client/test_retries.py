@@ -62,6 +62,7 @@ def test_calls_that_change_something_are_never_repeated() -> None:
         "RegisterModel",
         "CancelJob",
         "DeleteModel",
+        "SetServing",
     ]
     assert [name for name, retry in names.items() if retry is Retry.INFER] == ["Infer"]
 
