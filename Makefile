@@ -49,6 +49,11 @@ bench: $(READY)
 onnx-backend: $(READY)
 	$(BIN)/python -m tests.conformance --write
 
+# Random graphs and damaged files through the importer, MINUTES of each.
+MINUTES ?= 10
+fuzz: $(READY)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
 # On a machine with an NVIDIA GPU, with whatever python has torch there: make gpu PYTHON=python3
 gpu:
 	@if $(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \

@@ -21,7 +21,7 @@ from core.errors import InvalidRequest
 from core.graph import Branch, Literal, Operator, OpGraph
 from core.tensor import TensorSpec
 from engine.ops.dtypes import spec_of, torch_dtype
-from engine.ops.evaluation import attempt, meta_like
+from engine.ops.evaluation import TENSOR_BYTES, attempt, meta_like
 from engine.ops.registry import call, op
 
 COND = "braid.cond"
@@ -111,6 +111,8 @@ def _check_inputs(template: OpGraph, inputs: Mapping[str, TensorSpec]) -> None:
         if not fits:
             bound = f" where {symbols}" if symbols else ""
             raise InvalidRequest(f"input {name!r} is {given}, the model takes {declared}{bound}")
+        if given.size_bytes > TENSOR_BYTES:
+            raise InvalidRequest(f"input {name!r} is {given}, more than {TENSOR_BYTES} bytes")
 
 
 class _Walk:

@@ -14,6 +14,7 @@ import signal
 from math import ceil
 
 from engine.importer.limits import ImportLimits
+from engine.importer.seccomp import forbid_calls
 
 _PR_SET_PDEATHSIG = 1
 _NICENESS = 10  # inference and measurements go first
@@ -23,6 +24,7 @@ _ALARM_GRACE_S = 10.0  # the server's own wall clock acts first and says so
 def confine(limits: ImportLimits, parent: int) -> None:
     """Apply ``limits`` to this process and make it die with its parent, the process ``parent``.
 
+    Network and other programs: calls fail with EPERM.
     CPU time: SIGXCPU at the limit (the default action ends the process), SIGKILL 5 s later.
     Memory: allocations fail. File size: writes fail with EFBIG (Python ignores SIGXFSZ).
     """
@@ -42,4 +44,5 @@ def confine(limits: ImportLimits, parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above
         os._exit(1)
+    forbid_calls()
     signal.setitimer(signal.ITIMER_REAL, limits.wall_seconds + _ALARM_GRACE_S)

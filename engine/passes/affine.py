@@ -109,6 +109,8 @@ def _channel_axis(
     A linear's channels are axis -1; its rank is a lower bound where it is not known.
     """
     parameters = producer.inputs[1:]
+    if producer.kind not in (_CONVOLUTION, _LINEAR, _NORM):
+        return None
     if producer.host or producer.attributes.get("epilogue") or not parameters:
         return None
     if any(name and name not in weights for name in parameters):

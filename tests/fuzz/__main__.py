@@ -1,0 +1,111 @@
+"""Run both fuzzers for a given time: ``python -m tests.fuzz --minutes 10 [graphs] [mutations]``.
+
+Exits with 1 if there are findings; each is printed with what makes it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"
+
+
+def fuzz_graphs(seconds: float, first_seed: int) -> int:
+    """Random graphs against ONNX Runtime; how many disagree."""
+    import torch
+    from hypothesis import HealthCheck, Phase, given, seed, settings
+
+    from engine.executor.cpu import CpuExecutor
+    from tests.fuzz.compare import disagreement
+    from tests.fuzz.graphs import models
+
+    executor = CpuExecutor(threads=1)
+    torch.set_num_threads(1)
+    count = Counter[str]()
+    deadline = time.monotonic() + seconds
+    for number in range(first_seed, sys.maxsize):
+        if time.monotonic() > deadline:
+            break
+
+        @seed(number)
+        @settings(
+            max_examples=200,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+            phases=[Phase.generate, Phase.shrink],
+        )
+        @given(models())
+        def agree(model: object) -> None:
+            found = disagreement(model, executor)  # type: ignore[arg-type]
+            count["compared"] += 1
+            assert not found, found + "\n" + base64.b64encode(model.SerializeToString()).decode()  # type: ignore[attr-defined]
+
+        try:
+            agree()
+        except AssertionError as error:
+            count["findings"] += 1
+            print(f"FINDING (seed {number}): {error}", flush=True)
+    print(f"graphs: {count['compared']} compared, {count['findings']} findings")
+    return count["findings"]
+
+
+def fuzz_mutations(seconds: float, first_seed: int) -> int:
+    """Damaged files through the confined importer; how many findings."""
+    import torch
+
+    from tests.fuzz.forked import run_importer
+    from tests.fuzz.mutations import mutated
+
+    torch.set_num_threads(1)  # a fork copies no threads
+    deadline = time.monotonic() + seconds
+    count = Counter[str]()
+    odd = Counter[str]()
+    findings = 0
+    for number, file in _turns(first_seed):
+        if time.monotonic() > deadline:
+            break
+        outcome = run_importer(mutated(file.read_bytes(), number))
+        count[outcome.kind] += 1
+        if outcome.kind in ("odd", "contained"):
+            odd[f"{outcome.kind}: {outcome.detail[:150]}"] += 1
+        if outcome.is_finding:
+            findings += 1
+            print(
+                f"FINDING: {outcome.kind} ({file.name}, seed {number}): {outcome.detail}",
+                flush=True,
+            )
+    print(f"mutations: {sum(count.values())} imports, {dict(count)}, {findings} findings")
+    for what, times in odd.most_common(20):
+        print(f"  {times} x {what}")
+    return findings
+
+
+def _turns(first_seed: int) -> Iterator[tuple[int, Path]]:
+    files = sorted(path for path in CORPUS.iterdir() if path.suffix in (".onnx", ".pt2", ".zip"))
+    for number in range(first_seed, sys.maxsize):
+        yield number, random.Random(number).choice(files)
+
+
+def main() -> int:
+    """Run what was asked for, the time shared between them."""
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("fuzzers", nargs="*", default=["graphs", "mutations"])
+    parser.add_argument("--minutes", type=float, default=10.0, help="of each")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
+    options = parser.parse_args()
+    print(f"seed {options.seed}", flush=True)
+    known = {"graphs": fuzz_graphs, "mutations": fuzz_mutations}
+    findings = [known[name](60 * options.minutes, options.seed) for name in options.fuzzers]
+    return 1 if sum(findings) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

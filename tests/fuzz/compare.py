@@ -1,0 +1,97 @@
+"""One drawn model: the importer's lowering, passes and executor against ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from hypothesis import reject
+
+from core.errors import BraidError
+from core.plan import sequential_plan
+from engine.executor.cpu import CpuExecutor
+from engine.executor.lanes import lay_out
+from engine.executor.program import bind
+from engine.importer.compare import relative_error
+from engine.kernels.kernel import PackedWeights
+from engine.onnx import lower, prepare
+from engine.ops.dtypes import spec_of
+from engine.passes import run_passes
+from engine.specialise import specialise
+
+TOLERANCE = 2e-4
+_NUDGE = 1e-6  # relative; what moves outputs further than this hides no error
+_MARGIN = 50.0
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def disagreement(model: onnx.ModelProto, executor: CpuExecutor, seed: int = 0) -> str:
+    """Where the import differs from ONNX Runtime; "" if nowhere."""
+    session = _session(model)
+    inputs = _drawn(session, seed)
+    try:
+        expected = _run(session, inputs)
+        nudged = _run(session, {name: array * (1 + _NUDGE) for name, array in inputs.items()})
+    except Exception:  # ONNX Runtime lacks this form of the operator
+        reject()
+    if not all(np.isfinite(array).all() for array in expected.values()):
+        reject()  # what becomes of NaN is nobody's promise
+    try:
+        found = _through_braid(model, inputs, executor)
+    except BraidError as error:
+        return f"refused: {error}"
+    except Exception as error:
+        return f"raised: {type(error).__name__}: {error}"
+    for name, wanted in expected.items():
+        if name not in found:
+            return f"output {name} is missing"
+        ours, theirs = found[name], torch.from_numpy(np.asarray(wanted))
+        if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
+            return (
+                f"{name} is {ours.dtype}{list(ours.shape)}, not {theirs.dtype}{list(theirs.shape)}"
+            )
+        moved = relative_error(theirs, torch.from_numpy(np.asarray(nudged[name])))
+        off = relative_error(theirs, ours)
+        if not off <= TOLERANCE + _MARGIN * moved and moved < TOLERANCE:
+            return f"{name} has a relative error of {off:.3g} (a nudge moves it by {moved:.1g})"
+    return ""
+
+
+def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options)
+    except Exception:  # it lacks this operator, or says the drawing is no model
+        reject()
+
+
+def _drawn(session: onnxruntime.InferenceSession, seed: int) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {
+        value.name: random.standard_normal(value.shape).astype(np.float32)
+        for value in session.get_inputs()
+    }
+
+
+def _run(session: onnxruntime.InferenceSession, inputs: Arrays) -> dict[str, np.ndarray]:
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, dict(inputs)), strict=True))
+
+
+def _through_braid(
+    model: onnx.ModelProto, inputs: Arrays, executor: CpuExecutor
+) -> dict[str, torch.Tensor]:
+    template, weights = run_passes(*lower(prepare(model)))
+    tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
+    specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
+    program = bind(*specialise(template, weights, specs), PackedWeights(), executor.threads)
+    plan = lay_out(program, sequential_plan(len(program.units)), executor.threads)
+    with torch.inference_mode():
+        return executor.run(program, plan, tensors)
