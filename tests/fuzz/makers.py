@@ -130,7 +130,7 @@ def _pool(op_type: str) -> Maker:
         if x is None:
             return False
         rank = len(x.shape) - 2
-        kernel = [d.integer(1, 3) for _ in range(rank)]
+        kernel = [d.integer(1, min(3, extent)) for extent in x.shape[2:]]
         pads = [d.integer(0, k - 1) for k in kernel] * 2
         strides = [d.integer(1, 2) for _ in range(rank)]
         more: dict[str, int] = {"ceil_mode": d.integer(0, 1)}
