@@ -25,7 +25,7 @@ test-all: $(READY)
 
 # Real programs on a running server: Prometheus, Chromium, backup and restore. A minute or so.
 test-deploy: $(READY)
-	$(BIN)/python -m pytest -m 'slow or not slow' tests/deploy tests/console tests/docs tests/server/test_preload.py tests/server/test_backup.py
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/deploy tests/console tests/docs tests/server/test_preload.py tests/server/test_backup.py tests/server/test_drift.py
 
 # The documentation as a site in build/site; warnings are errors.
 docs: $(READY)

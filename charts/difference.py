@@ -2,7 +2,8 @@
 
 Units are matched by name, since another device may fuse other units. A stage of the first
 schedule is *kept* if the second has one with the same units, groups and strategy; *regrouped* if
-only the units agree; else its units are spread over other stages, and the difference says which.
+only the units agree; *joined* if the second runs its units in one stage with others; else they are
+*spread* over several stages, and the difference says which.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class StageChange:
     """What became of one stage of the first schedule."""
 
     number: int  # in the first schedule, from 1
-    change: str  # "kept" | "regrouped" | "merged differently" | "spread"
+    change: str  # "kept" | "regrouped" | "merged differently" | "joined" | "spread"
     others: tuple[int, ...]  # the stages of the second schedule that hold its units
     latency_us: float | None
     other_latency_us: float | None  # of those stages together
@@ -84,7 +85,7 @@ def _change(first: Schedule, stage: Stage, second: Schedule, others: tuple[int, 
         return "spread"
     other = second.stages[others[0] - 1]
     if _units(first, stage) != _units(second, other):
-        return "spread"
+        return "joined" if _units(first, stage) < _units(second, other) else "spread"
     if stage.strategy != other.strategy:
         return "merged differently"
     return "kept" if _groups(first, stage) == _groups(second, other) else "regrouped"

@@ -119,9 +119,7 @@ def _stage(span: StageSpan, top: float, bottom: float, scale: float) -> Iterator
             f'<rect class="merge" x="{x + 1.5:.1f}" y="{top - 2:.0f}" '
             f'width="{max(width - 3, 1):.1f}" height="{bottom - top + 2:.0f}" rx="3"/>'
         )
-    label = next(
-        (t for t in (long, str(span.number)) if len(t) * CHARACTER <= max(width - 2, 8)), ""
-    )
+    label = next((t for t in (long, str(span.number)) if len(t) * CHARACTER <= width - 4), "")
     yield (
         f'<g class="stage" data-stage="{span.number}" data-us="{span.duration_us:.3f}">'
         f"<title>{escape(facts)}</title>"

@@ -132,7 +132,8 @@ class FrontEnd:
             self.device,
             shown_settings(self.settings),
         )
-        return Console(facts, Sessions(self._grpc.tokens.is_admin))
+        sessions = Sessions(self._grpc.tokens.is_admin)
+        return Console(facts, sessions, is_tls=self.settings.tls_certificate is not None)
 
     def _add_services(self, server: grpc.aio.Server) -> None:
         inference_pb2_grpc.add_InferenceServiceServicer_to_server(

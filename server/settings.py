@@ -215,7 +215,7 @@ def shown_settings(settings: Settings) -> dict[str, str]:
     return {
         f"{PREFIX}{name.upper()}": _shown(name, value)
         for name, value in settings
-        if value not in (None, ())
+        if value not in (None, (), "") and value != SecretStr("")
     }
 
 

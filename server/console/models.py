@@ -194,8 +194,14 @@ def _schedule_row(facts: Facts, model: ModelVersion, schedule: Schedule) -> Sequ
         duration(seen.measured_us),
         "–" if seen.speedup is None else f"{seen.speedup:.2f}×",
         "–" if drift is None else f"{drift:.2f}",
-        "schedule" if seen.promoted else f"sequential: {seen.reason}",
+        _serves(schedule),
     )
+
+
+def _serves(schedule: Schedule) -> str:
+    if not schedule.provenance.promoted:
+        return f"sequential: {schedule.provenance.reason}"
+    return "ONNX Runtime" if schedule.in_onnxruntime else "schedule"
 
 
 def _candidates(schedule: Schedule) -> Html | None:

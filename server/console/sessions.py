@@ -42,13 +42,14 @@ class Sessions:
         return self._ends.get(_key(_cookie(headers)), 0.0) > monotonic()
 
 
-def set_cookie(name: str) -> tuple[str, str]:
-    """The header that gives a session to a browser; an empty name takes it away."""
+def set_cookie(name: str, *, secure: bool) -> tuple[str, str]:
+    """The header that gives a session to a browser; an empty name takes it away.
+
+    ``secure``: the port speaks TLS, and the browser is to send the session over nothing else.
+    """
     age = round(SESSION_SECONDS) if name else 0
-    return (
-        "Set-Cookie",
-        f"{COOKIE}={name}; Path=/console/; HttpOnly; SameSite=Strict; Max-Age={age}",
-    )
+    rules = f"Path=/console/; HttpOnly; SameSite=Strict; Max-Age={age}"
+    return "Set-Cookie", f"{COOKIE}={name}; {rules}{'; Secure' if secure else ''}"
 
 
 def _key(name: str) -> str:

@@ -47,9 +47,10 @@ Action = Callable[[], Awaitable[str]]
 class Console:
     """The route below ``/console/``."""
 
-    def __init__(self, facts: Facts, sessions: Sessions) -> None:
+    def __init__(self, facts: Facts, sessions: Sessions, *, is_tls: bool = False) -> None:
         self._facts = facts
         self._sessions = sessions
+        self._is_tls = is_tls
         folder = files("server.console") / "assets"
         self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
 
@@ -125,7 +126,7 @@ class Console:
             return self._sign_in(request)
         if parts == ["sign-out"]:
             self._sessions.sign_out(request.headers)
-            return _redirect(BASE, set_cookie(""))
+            return _redirect(BASE, set_cookie("", secure=self._is_tls))
         action = self._action(parts)
         if action is None:
             return self._problem(HTTPStatus.NOT_FOUND, "There is no such action.", is_admin)
@@ -166,7 +167,7 @@ class Console:
         if session is None:
             page = _sign_in_page("This is not the admin token.")
             return _page(page, False, HTTPStatus.FORBIDDEN)
-        return _redirect(BASE, set_cookie(session))
+        return _redirect(BASE, set_cookie(session, secure=self._is_tls))
 
 
 def _sign_in_page(problem: str) -> Page:

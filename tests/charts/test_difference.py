@@ -38,6 +38,12 @@ def test_each_stage_says_where_its_units_went() -> None:
     assert spread.other_latency_us is None, "one of them was not measured"
 
 
+def test_stages_that_the_other_runs_together_are_joined() -> None:
+    other = schedule(Stage(((0,), (1,))), Stage(((2, 3),)))
+
+    assert [change.change for change in compare(FIRST, other).stages] == ["joined", "spread"]
+
+
 def test_regrouping_and_merging_are_told_apart() -> None:
     other = schedule(Stage(((0,),), "merge"), Stage(((1, 2), (3,))))
 

@@ -78,3 +78,8 @@ def test_quantiles_are_interpolated_as_prometheus_does() -> None:
     assert quantile(0.5, buckets) == pytest.approx(0.15)
     assert quantile(0.99, buckets) == 0.2
     assert quantile(0.5, [(0.1, 0.0), (float("inf"), 0.0)]) is None
+
+
+def test_over_tls_the_cookie_is_sent_over_tls_only() -> None:
+    assert sessions_module.set_cookie("x", secure=True)[1].endswith("; Secure")
+    assert "Secure" not in sessions_module.set_cookie("x", secure=False)[1]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import StartupError
-from server.settings import GIB, MIB, load_settings
+from server.settings import GIB, MIB, load_settings, shown_settings
 
 
 @pytest.fixture(autouse=True)
@@ -91,3 +91,13 @@ def test_all_bad_values_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(StartupError, match="--prot='1'"):
         load_settings({"prot": 1})
+
+
+def test_of_secrets_only_shows_whether_they_are_set(tmp_path: Path) -> None:
+    shown = shown_settings(load_settings({"admin_token": "sesame", "store": tmp_path}))
+
+    assert shown["BRAID_ADMIN_TOKEN"] == "set"
+    assert "BRAID_INFER_TOKEN" not in shown, "not set"
+    assert shown["BRAID_STORE"] == str(tmp_path)
+    assert shown["BRAID_MAX_UPLOAD_BYTES"] == "2.0GiB"
+    assert "sesame" not in str(shown)
