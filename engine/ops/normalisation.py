@@ -52,7 +52,7 @@ def rms_norm(x: Tensor, weight: Tensor, axis: int, eps: float) -> Tensor:
 @operator("braid.instance_norm")
 def instance_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """Normalise each channel of each image over its own positions."""
-    return F.group_norm(x, x.shape[1], weight, bias, eps)
+    return torch.group_norm(x, x.shape[1], weight, bias, eps)  # F refuses single positions
 
 
 @operator("braid.group_norm")
@@ -63,7 +63,7 @@ def group_norm(
     if by_group:
         repeat = x.shape[1] // groups
         weight, bias = weight.repeat_interleave(repeat), bias.repeat_interleave(repeat)
-    return F.group_norm(x, groups, weight, bias, eps)
+    return torch.group_norm(x, groups, weight, bias, eps)
 
 
 @operator("braid.lrn")

@@ -19,12 +19,14 @@ from engine.passes.fold import fold_constants
 from engine.passes.fuse import fuse_epilogues
 from engine.passes.norms import recognise_norms
 from engine.passes.pads import fold_pads
-from engine.passes.views import fold_pooled_views
+from engine.passes.views import fold_pooled_views, fold_view_chains
 
 PASSES: tuple[Pass, ...] = (
     drop_no_ops,
     fold_constants,
     drop_no_ops,  # what folding made trivial
+    fold_view_chains,
+    drop_no_ops,  # permutations that cancel out
     matmul_to_linear,
     merge_duplicates,
     fold_affine,

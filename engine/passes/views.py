@@ -45,3 +45,52 @@ def _drops_spatial_axes(op: Operator) -> bool:
         return op.attributes.get("axis", 1) == 1
     shape = op.attributes.get("shape")
     return op.kind == "braid.reshape" and shape == [0, -1]
+
+
+_RESHAPES = frozenset({"braid.reshape", "braid.flatten", "braid.squeeze", "braid.unsqueeze"})
+
+
+def fold_view_chains(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
+    """Look once instead of several times: permute of permute, reshape of another reshape.
+
+    Only where nothing else reads the view in between, which is left for dead code removal.
+    """
+    return everywhere(_fold_view_chains, graph, weights)
+
+
+def _fold_view_chains(body: Body, weights: dict[str, Tensor]) -> Body:
+    reads, made = body.reads(), body.makers()
+    done = []
+    for op in body.operators:
+        inner = made.get(op.inputs[0]) if op.inputs and op.inputs[0] else None
+        if inner is not None and reads[op.inputs[0]] == 1 and not op.host and not inner.branches:
+            folded = _permuted_once(op, inner) or _reshaped_once(op, inner)
+            if folded is not None:
+                op = folded
+                made[op.outputs[0]] = op
+        done.append(op)
+    return dataclasses.replace(body, operators=tuple(done))
+
+
+def _permuted_once(op: Operator, inner: Operator) -> Operator | None:
+    if op.kind != "aten.permute" or inner.kind != "aten.permute" or _fused(op, inner):
+        return None
+    outer, first = op.attributes.get("dims"), inner.attributes.get("dims")
+    if not isinstance(outer, list) or not isinstance(first, list) or len(outer) != len(first):
+        return None
+    dims = [first[place] for place in outer if isinstance(place, int)]
+    return dataclasses.replace(op, inputs=inner.inputs, attributes={"dims": dims})
+
+
+def _reshaped_once(op: Operator, inner: Operator) -> Operator | None:
+    """A reshape to extents that are all stated, whatever the shape before."""
+    shape = op.attributes.get("shape")
+    if op.kind != "braid.reshape" or inner.kind not in _RESHAPES or _fused(op, inner):
+        return None
+    if not isinstance(shape, list) or (0 in shape and not op.attributes.get("allow_zero")):
+        return None
+    return dataclasses.replace(op, inputs=inner.inputs[:1])
+
+
+def _fused(*operators: Operator) -> bool:
+    return any("epilogue" in op.attributes for op in operators)
