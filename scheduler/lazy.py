@@ -162,17 +162,32 @@ class Doubt:
 
 @dataclass(slots=True)
 class Budget:
-    """When to stop: at a relative gap over the whole graph, or at a time."""
+    """When to stop: at a relative gap over the whole graph, or at a time.
+
+    Each block may use its share of the time left, by its number of units, so that the first one
+    does not use up everybody's.
+    """
 
     gap: float
     deadline: float  # of time.monotonic()
     lower_us: float = 0.0  # of the finished blocks
     upper_us: float = 0.0
+    block_deadline: float = math.inf  # of the block at hand
+
+    def open(self, share: float) -> None:
+        """Give the next block a share of the time that is left."""
+        now = time.monotonic()
+        self.block_deadline = now + share * max(0.0, self.deadline - now)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the block at hand has had its time."""
+        return time.monotonic() >= self.block_deadline
 
     def enough(self, lower_us: float, upper_us: float) -> bool:
         """Whether the block at hand may stop; slack that earlier blocks left unused is its own."""
         lower, upper = self.lower_us + lower_us, self.upper_us + upper_us
-        return upper <= lower * (1 + self.gap) or time.monotonic() >= self.deadline
+        return upper <= lower * (1 + self.gap) or self.is_over
 
     def close(self, lower_us: float, upper_us: float) -> None:
         """Add a finished block."""
@@ -191,8 +206,12 @@ def plan_lazily(problem: Problem, budget: Budget) -> tuple[list[Stage], SearchCo
     stages: list[Stage] = []
     counts = SearchCounts()
     solved: dict[str, tuple[Units, LazySearch]] = {}
-    for block, signature in problem.blocks():
+    blocks = list(problem.blocks())
+    unsolved = {signature: len(block) for block, signature in blocks}
+    for block, signature in blocks:
         if signature not in solved:
+            budget.open(len(block) / sum(unsolved.values()))
+            del unsolved[signature]
             space = problem.open(block, strategies)
             search = _search_despite_noise(problem, space, block, budget)
             counts += search.counts
@@ -217,6 +236,8 @@ def _search_despite_noise(
         bounds = LatencyBounds([alone_us[unit] for unit in block], block, problem.facts)
         search = LazySearch(space, memo, bounds)
         search.run(budget.enough)
-        if not left or not measure_again(space, memo, search.near_ties()):
+        if not left or budget.is_over:
+            break
+        if not measure_again(space, memo, search.near_ties()):
             break
     return search

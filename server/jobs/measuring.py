@@ -49,6 +49,7 @@ class StageMeasurer:
         self._observer = shop.observer
         self._share = share
         self._samples: dict[str, list[float]] = {}  # by stored name
+        self._is_searching = False
         self.measured = 0
         self.reused = 0
 
@@ -63,12 +64,15 @@ class StageMeasurer:
         self._observer.stages_reused(self._device.name, reused)
         found: list[float] = []
         for query, name, is_fresh in zip(queries, names, fresh, strict=True):
-            if is_fresh:
-                self._share.profiling(len(found), len(queries))
-                found.append(await self._measure(query, name, known.get(name)))
+            if self._is_searching:
+                self._share.searching(self.measured)
             else:
-                found.append(known[name])
-        self._share.scheduling(self.measured + self.reused)
+                self._share.profiling(len(found), len(queries))
+            found.append(
+                await self._measure(query, name, known.get(name)) if is_fresh else known[name]
+            )
+        self._is_searching = True  # what is asked from now on depends on these answers
+        self._share.searching(self.measured)
         return found
 
     async def _measure(self, query: StageQuery, name: str, known_us: float | None) -> float:
@@ -90,7 +94,6 @@ class StageMeasurer:
         await self._store.call(self._store.put_measurement, measurement)
         seconds = monotonic() - began
         self.measured += 1
-        self._share.rate.add(seconds)
         self._observer.stage_measured(self._device.name, seconds)
         return timing.latency_us
 

@@ -1,27 +1,33 @@
 """How far a job has come: one number for the whole job, and when it will end.
 
-A job is a row of phases with fixed shares of the progress bar; measuring takes nearly all of a
-batch size's time and so nearly all of its share.
+    |import|load|  batch size 1               |  batch size 8                        |
+                |profile|search|compare ......|profile|search|compare ...............|
 
-    |import|load|  batch size 1                     |  batch size 4                     |
-                |profile ............ |search|verify|
+Phases of unknown length follow on each other, so progress is time: what has passed over what has
+passed and is expected. What is expected of a phase comes from the phases before it, until it can
+say itself how far it is; of a later batch size, from the first one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Protocol
 
 from server.store.records import JobState
 
 IMPORT_ENDS = 0.10
 LOAD_ENDS = 0.15
-PROFILE_ENDS = 0.85  # of the share of one batch size
-SEARCH_ENDS = 0.90
-
-VERIFY_SECONDS = 3.0  # a comparison of two plans takes about this long
 
 UNKNOWN = -1.0
+
+PROFILES_A_SEARCH = 1.5  # a search takes about this many times as long as measuring the units
+PROFILES_A_COMPARISON = 2.0  # and comparing the plans it leads to this many
+LEAST_COMPARISON_S = 1.0
+GROWTH = 0.35  # of time with the batch: eight rows take about twice as long as one
+
+TELL_EVERY_S = 0.02
 
 
 class Tell(Protocol):
@@ -41,84 +47,154 @@ class Tell(Protocol):
 
 
 @dataclass(slots=True)
-class MeasuringRate:
-    """Seconds a measurement takes in this job, from those made so far."""
+class Forecast:
+    """When a job's batch sizes will be done, from what they have taken so far.
 
-    seconds: float = 0.0
-    count: int = 0
+    ``sizes`` are the batch sizes in order, once for each device; ``budget_s`` is the longest that
+    a search may take, if there is a limit.
+    """
 
-    def add(self, seconds: float) -> None:
-        """Take one more measurement into account."""
-        self.seconds += seconds
-        self.count += 1
+    sizes: Sequence[int]
+    budget_s: float | None = None
+    clock: Callable[[], float] = monotonic
+    began: float = field(init=False)
+    taken_s: list[float] = field(default_factory=list)  # by the batch sizes that are done
+    share_began: float = field(init=False)
+    phase_began: float = field(init=False)
+    profile_s: float = 0.0  # what profiling takes in the present batch size, as far as known
 
-    def seconds_for(self, measurements: int) -> float:
-        """Time for this many more, or UNKNOWN before the first."""
-        return measurements * self.seconds / self.count if self.count else UNKNOWN
+    def __post_init__(self) -> None:
+        self.began = self.share_began = self.phase_began = self.clock()
+
+    def begin_share(self) -> None:
+        """The next batch size begins."""
+        self.share_began = self.phase_began = self.clock()
+        self.profile_s = 0.0
+
+    def begin_phase(self) -> None:
+        """The present batch size goes on to another phase."""
+        self.phase_began = self.clock()
+
+    def end_share(self) -> None:
+        """The present batch size is done."""
+        self.taken_s.append(self.clock() - self.share_began)
+
+    def profiling(self, done: int, total: int) -> float:
+        """Seconds left of the job while ``done`` of ``total`` units are measured."""
+        elapsed = self.clock() - self.phase_began
+        if not done:
+            return UNKNOWN if not self.taken_s else self._later(self._expected())
+        self.profile_s = elapsed * total / done
+        left = self.profile_s - elapsed
+        return self._later(left + self._search_s() + self._comparison_s())
+
+    def searching(self) -> float:
+        """The same while stages are searched; nobody knows how many more it takes."""
+        elapsed = self.clock() - self.phase_began
+        left = max(self._search_s() - elapsed, 0.3 * elapsed)
+        if self.budget_s is not None and elapsed < self.budget_s:
+            left = min(left, self.budget_s - elapsed)
+        return self._later(left + self._comparison_s())
+
+    def comparing(self, fraction: float) -> float:
+        """The same while whole models run against each other."""
+        elapsed = self.clock() - self.phase_began
+        guess = max(self._comparison_s() - elapsed, 0.2 * elapsed)
+        if fraction < 0.1:
+            return self._later(guess)
+        return self._later(elapsed * (1 - fraction) / fraction)
+
+    def progress(self, left_s: float) -> float:
+        """Of the whole job, when this many seconds are left."""
+        if left_s < 0:
+            return LOAD_ENDS
+        passed = self.clock() - self.began
+        return LOAD_ENDS + (1 - LOAD_ENDS) * passed / max(passed + left_s, 1e-9)
+
+    def _search_s(self) -> float:
+        guess = PROFILES_A_SEARCH * self.profile_s
+        return guess if self.budget_s is None else min(guess, self.budget_s)
+
+    def _comparison_s(self) -> float:
+        return max(LEAST_COMPARISON_S, PROFILES_A_COMPARISON * self.profile_s)
+
+    def _expected(self) -> float:
+        """Of the batch size at hand, from the one before it."""
+        here = len(self.taken_s)
+        return self.taken_s[-1] * _growth(self.sizes[here - 1], self.sizes[here])
+
+    def _later(self, left_s: float) -> float:
+        """With the batch sizes that follow; they take as long as this one, and more by growth."""
+        here = len(self.taken_s)
+        whole = self.clock() - self.share_began + left_s
+        later = self.sizes[here + 1 :]
+        return left_s + whole * sum(_growth(self.sizes[here], size) for size in later)
 
 
-@dataclass(frozen=True, slots=True)
+def _growth(size: int, other: int) -> float:
+    """How many times as long one batch size takes as another."""
+    return float((other / size) ** GROWTH)
+
+
+@dataclass(slots=True)
 class Share:
     """The part of a job's progress that belongs to one batch size on one device."""
 
     tell: Tell
     label: str  # "batch size 4"
-    index: int  # among ``of`` shares
-    of: int
-    rate: MeasuringRate = field(default_factory=MeasuringRate)
-
-    def at(self, fraction: float) -> float:
-        """Progress of the whole job when this share is done to ``fraction``."""
-        return LOAD_ENDS + (1.0 - LOAD_ENDS) * (self.index + fraction) / self.of
+    forecast: Forecast
+    told_at: float = float("-inf")
+    phase: str = ""
 
     def waiting(self) -> None:
         """The device is busy with another job."""
-        self.tell(JobState.PROFILING, self.at(0.0), f"{self.label}: waiting for the device")
+        self._say("waiting", JobState.PROFILING, "waiting for the device", UNKNOWN)
+
+    def begun(self) -> None:
+        """The device is this job's; profiling begins."""
+        self.forecast.begin_share()
 
     def profiling(self, done: int, total: int) -> None:
-        """``done`` of ``total`` stages are known."""
-        fraction = PROFILE_ENDS * done / total if total else PROFILE_ENDS
-        self.tell(
-            JobState.PROFILING,
-            self.at(fraction),
-            f"{self.label}: measuring stages",
-            done=done,
-            total=total,
-            eta_seconds=self._eta_seconds(total - done, total),
-        )
+        """``done`` of ``total`` latencies are known that the planner is sure to need."""
+        left = self.forecast.profiling(done, total)
+        self._say("profiling", JobState.PROFILING, "measuring stages", left, done, total)
 
-    def scheduling(self, total: int) -> None:
-        """The planner searches; it asked for ``total`` stages."""
-        eta_seconds = self._eta_seconds(0, total)
-        self.tell(
-            JobState.SCHEDULING,
-            self.at(PROFILE_ENDS),
-            f"{self.label}: searching",
-            eta_seconds=eta_seconds,
-        )
-
-    def verifying(self, total: int) -> None:
-        """The plan is compared with the sequential one."""
-        eta_seconds = self._eta_seconds(0, total)
-        self.tell(
-            JobState.VERIFYING,
-            self.at(SEARCH_ENDS),
-            f"{self.label}: verifying",
-            eta_seconds=eta_seconds,
-        )
+    def searching(self, measured: int) -> None:
+        """The planner searches, and has had this many stages measured."""
+        self._enter("searching")
+        left = self.forecast.searching()
+        detail = f"searching, {measured} stages measured"
+        self._say("searching", JobState.SCHEDULING, detail, left, measured)
 
     def comparing(self, fraction: float) -> None:
         """Whole models run against each other."""
-        at = SEARCH_ENDS + (1.0 - SEARCH_ENDS) * fraction
-        detail = f"{self.label}: comparing whole models"
-        self.tell(JobState.VERIFYING, self.at(at), detail)
-
-    def _eta_seconds(self, left: int, total: int) -> float:
-        """Time for what is left here; the later batch sizes take as much as this one."""
-        later = self.of - self.index - 1
-        measuring = self.rate.seconds_for(left + total * later)
-        return UNKNOWN if measuring < 0 else measuring + VERIFY_SECONDS * (later + 1)
+        self._enter("comparing")
+        left = self.forecast.comparing(fraction)
+        self._say("comparing", JobState.VERIFYING, "comparing whole models", left)
 
     def finished(self) -> None:
         """This batch size is done, one way or the other."""
-        self.tell(JobState.VERIFYING, self.at(1.0), f"{self.label}: done")
+        self.forecast.end_share()
+        self.phase = "finished"
+
+    def _enter(self, phase: str) -> None:
+        if self.phase != phase:
+            self.forecast.begin_phase()
+
+    def _say(
+        self, phase: str, state: JobState, what: str, left_s: float, done: int = 0, total: int = 0
+    ) -> None:
+        """Report, unless that was done a moment ago."""
+        now = self.forecast.clock()
+        is_new = phase != self.phase
+        self.phase = phase
+        if is_new or now >= self.told_at + TELL_EVERY_S:
+            self.told_at = now
+            self.tell(
+                state,
+                self.forecast.progress(left_s),
+                f"{self.label}: {what}",
+                done=done,
+                total=total,
+                eta_seconds=left_s,
+            )

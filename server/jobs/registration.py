@@ -19,7 +19,7 @@ from core.errors import BraidError, InvalidArtefact
 from core.schedule import Schedule
 from server.jobs.measuring import patiently
 from server.jobs.ports import Device, Specs
-from server.jobs.progress import IMPORT_ENDS, LOAD_ENDS, MeasuringRate, Share, Tell
+from server.jobs.progress import IMPORT_ENDS, LOAD_ENDS, Forecast, Share, Tell
 from server.jobs.scheduling import make_schedule
 from server.jobs.workshop import Imported, Workshop, profiled, read_imported, schedule_key
 from server.store.records import JobState, ModelState, ModelVersion
@@ -48,10 +48,10 @@ async def register_model(model: ModelVersion, shop: Workshop, tell: Tell) -> Out
         await _serve(model, shop, tell)
     imported = await read_imported(model, shop)
     work = list(_work(model, imported, shop))
-    rate = MeasuringRate()
+    forecast = Forecast([size for _, size in work], model.options.planner.time_budget_s)
     failures, remarks = [], []
-    for index, (device, batch_size) in enumerate(work):
-        share = Share(tell, _label(device, batch_size, shop), index, len(work), rate)
+    for device, batch_size in work:
+        share = Share(tell, _label(device, batch_size, shop), forecast)
         try:
             schedule = await _schedule(model, imported, device, batch_size, shop, share)
         except BraidError as error:
@@ -136,6 +136,7 @@ async def _schedule(
     if turn.locked():
         share.waiting()
     async with turn:
+        share.begun()
         schedule = await make_schedule(model, imported, device, inputs, batch_size, shop, share)
     wrong = sum(contender.erred for contender in schedule.provenance.candidates)
     shop.observer.plans_refused(device.name, wrong)

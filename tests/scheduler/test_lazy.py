@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -107,3 +108,35 @@ def test_a_device_that_breaks_the_bounds_widens_the_gap() -> None:
     assert lazy.gap is not None
     assert lazy.gap > 0.1
     verify_plan(lazy.plan, graph.predecessors)
+
+
+def test_every_block_gets_its_share_of_the_time() -> None:
+    """Two equally large blocks, in both of which nothing is provable quickly."""
+    asked: list[Stage] = []
+
+    class Slow(MonotoneCost):
+        def stage_latency_us(self, stage: Stage) -> float:
+            asked.append(stage)
+            time.sleep(0.002)
+            return super().stage_latency_us(stage)
+
+    twice = UnitGraph.from_edges(_in_a_row(INCEPTION_E, INCEPTION_E))
+    half = len(INCEPTION_E)
+    options = PlannerOptions("lazy-ios", time_budget_s=0.5)
+
+    planned = plan(twice, Slow(3), options)
+
+    verify_plan(planned.plan, twice.predecessors)
+    parallel = [stage for stage in asked if len(stage.groups) > 1]
+    first = [stage for stage in parallel if max(stage.operators) < half]
+    assert 0.2 * len(parallel) < len(first) < 0.8 * len(parallel)
+
+
+def _in_a_row(*graphs: Sequence[Sequence[int]]) -> list[list[int]]:
+    """Graphs one after the other, all sources of one reading the last unit of the one before."""
+    edges: list[list[int]] = []
+    for graph in graphs:
+        start = len(edges)
+        bridge = [start - 1] if start else []
+        edges += [[start + p for p in row] or bridge for row in graph]
+    return edges

@@ -83,7 +83,7 @@ async def test_a_registration_ends_with_a_verified_schedule_for_each_batch_size(
 
 
 async def test_progress_never_goes_back_and_counts_the_measurements(server: Server) -> None:
-    server.device.pause_s = 0.005
+    server.device.pause_s = 0.025
 
     made = await server.register(sizes=(1, 4))
     seen = await until_ended(server, made.job.id)
