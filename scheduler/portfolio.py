@@ -61,7 +61,8 @@ def candidates(
                 planned.stages, units.predecessors, unit_us, options.max_streams, join
             )
             joined = replace(entered, join=join)
-            _enter(found, Candidate(joined, replace(planned, plan=lowered)))
+            # The search is that of the plan with barriers.
+            _enter(found, Candidate(joined, replace(planned, plan=lowered, search_seconds=0.0)))
     return list(found.values())
 
 

@@ -66,7 +66,7 @@ class WorkerProcess(asyncio.Protocol):
                 pass_fds=(theirs.fileno(), arena.fd),
                 start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL,
-                env=_environment(),
+                env=worker_environment(),
             )
         finally:
             theirs.close()
@@ -166,7 +166,7 @@ class WorkerProcess(asyncio.Protocol):
                 )
 
 
-def _environment() -> dict[str, str]:
+def worker_environment() -> dict[str, str]:
     """What the worker needs to be told before its libraries load.
 
     OpenMP threads that wait spin only briefly: lanes of the next stage need their cores. Huge

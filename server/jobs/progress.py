@@ -61,10 +61,11 @@ class Forecast:
     taken_s: list[float] = field(default_factory=list)  # by the batch sizes that are done
     share_began: float = field(init=False)
     phase_began: float = field(init=False)
+    rounds_began: float = field(init=False)
     profile_s: float = 0.0  # what profiling takes in the present batch size, as far as known
 
     def __post_init__(self) -> None:
-        self.began = self.share_began = self.phase_began = self.clock()
+        self.began = self.share_began = self.phase_began = self.rounds_began = self.clock()
 
     def begin_share(self) -> None:
         """The next batch size begins."""
@@ -97,12 +98,17 @@ class Forecast:
         return self._later(left + self._comparison_s())
 
     def comparing(self, fraction: float) -> float:
-        """The same while whole models run against each other."""
-        elapsed = self.clock() - self.phase_began
-        guess = max(self._comparison_s() - elapsed, 0.2 * elapsed)
-        if fraction < 0.1:
-            return self._later(guess)
-        return self._later(elapsed * (1 - fraction) / fraction)
+        """The same while whole models run against each other.
+
+        First each one's outputs are checked, which is not part of ``fraction``.
+        """
+        now = self.clock()
+        if not fraction:
+            self.rounds_began = now
+        if fraction < 0.15:
+            elapsed = now - self.phase_began
+            return self._later(max(self._comparison_s() - elapsed, 0.2 * elapsed))
+        return self._later((now - self.rounds_began) * (1 - fraction) / fraction)
 
     def progress(self, left_s: float) -> float:
         """Of the whole job, when this many seconds are left."""

@@ -1,0 +1,143 @@
+"""One way to run a network, alone in its process: ``python -m benchmarks.contenders``.
+
+Started by ``benchmarks.engine``. Prints ``ready`` when it is warm; then, for each number read from
+its input, runs the network that many times after one run that does not count, and prints the
+milliseconds as a JSON list.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import perf_counter_ns
+
+import torch
+
+from benchmarks.networks.registry import NETWORKS, Network
+from core.plan import plan_from_json
+from core.schedule import ONNXRUNTIME
+from core.tensor import TensorSpec
+from engine.allocator import keep_freed_memory
+from engine.executor.affinity import usable_cpus
+from engine.executor.cpu import CpuExecutor
+from engine.executor.session import OnnxSession
+from engine.importer.report import read_report
+from engine.ops.dtypes import spec_of
+from engine.worker.models import ModelTable
+
+Run = Callable[[], object]
+
+WARM_UPS = 3
+
+
+def torch_eager(network: Network, args: argparse.Namespace) -> Run:
+    """The module as it is, in inference mode."""
+    torch.set_num_threads(args.threads)
+    model, inputs = network.build(), network.example_inputs(args.batch)
+    return lambda: model(*inputs)
+
+
+def torch_compile(network: Network, args: argparse.Namespace) -> Run:
+    """torch.compile with its weights frozen into the code."""
+    import torch._inductor.config as inductor
+
+    torch.set_num_threads(args.threads)
+    inductor.freezing = True
+    compiled = torch.compile(network.build())
+    inputs = network.example_inputs(args.batch)
+    return lambda: compiled(*inputs)
+
+
+def onnxruntime_sequential(network: Network, args: argparse.Namespace) -> Run:
+    """A session with default settings."""
+    return _session(network, args, parallel=False)
+
+
+def onnxruntime_parallel(network: Network, args: argparse.Namespace) -> Run:
+    """A session that runs independent operators side by side."""
+    return _session(network, args, parallel=True)
+
+
+def _session(network: Network, args: argparse.Namespace, *, parallel: bool) -> Run:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = args.threads
+    if parallel:
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
+        options.inter_op_num_threads = args.threads
+    session = onnxruntime.InferenceSession(
+        str(args.model), options, providers=["CPUExecutionProvider"]
+    )
+    inputs = zip(network.input_names, network.example_inputs(args.batch), strict=True)
+    feeds = {name: tensor.numpy() for name, tensor in inputs}
+    return lambda: session.run(None, feeds)
+
+
+def braid(network: Network, args: argparse.Namespace) -> Run:
+    """A plan as the device worker runs it, or the session that it runs instead."""
+    keep_freed_memory()
+    cpus = usable_cpus()[: args.threads]
+    executor = CpuExecutor(args.threads, cpus)
+    inputs = dict(zip(network.input_names, network.example_inputs(args.batch), strict=True))
+    digest = read_report(args.artefact).sha256
+    if args.plan is None:
+        session = OnnxSession(args.artefact, digest, args.threads, cpus)
+        return lambda: session.run(inputs)
+    table = ModelTable(executor)
+    table.load(digest, args.artefact)
+    specs: dict[str, TensorSpec] = {name: spec_of(tensor) for name, tensor in inputs.items()}
+    program = table.program(digest, specs, {})
+    segments = table.lay_out(program, plan_from_json(json.loads(args.plan.read_text())))
+    return lambda: executor.run(program, segments, inputs)
+
+
+OTHERS: Mapping[str, Callable[[Network, argparse.Namespace], Run]] = {
+    "torch-eager": torch_eager,
+    "torch-compile": torch_compile,
+    "onnxruntime-sequential": onnxruntime_sequential,
+    "onnxruntime-parallel": onnxruntime_parallel,
+}
+"""What a user would pick instead."""
+
+
+@torch.inference_mode()
+def main() -> None:
+    """Warm up, then run when told."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", choices=NETWORKS, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--contender", required=True, help=f"braid, or {', '.join(OTHERS)}")
+    parser.add_argument("--model", type=Path, required=True, help="the network as ONNX")
+    parser.add_argument("--artefact", type=Path, required=True, help="the network as imported")
+    parser.add_argument("--plan", type=Path, help=f"JSON; without it, braid runs {ONNXRUNTIME}")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")  # of compilers, about things that nobody here can change
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # libraries print to stdout
+    run = OTHERS.get(args.contender, braid)(NETWORKS[args.network], args)
+    for _ in range(WARM_UPS):
+        run()
+    answers.write("ready\n")
+    for line in sys.stdin:
+        answers.write(json.dumps(_timed(run, int(line))) + "\n")
+
+
+def _timed(run: Run, count: int) -> list[float]:
+    run()
+    samples = []
+    for _ in range(count):
+        start = perf_counter_ns()
+        run()
+        samples.append((perf_counter_ns() - start) / 1e6)
+    return samples
+
+
+if __name__ == "__main__":
+    main()

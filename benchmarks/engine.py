@@ -1,0 +1,189 @@
+"""Braid's CPU engine beside what a user would pick instead, and beside its own plans.
+
+    python -m benchmarks.engine --networks squeezenet,googlenet --batches 1,8 --out FOLDER
+
+Contenders: torch eager, torch.compile with freezing, ONNX Runtime in both modes, every plan of the
+portfolio, and what the portfolio chose. All have the same number of threads. Each runs in a process
+of its own, in turns with pauses between them, since the spinning pools of ONNX Runtime and OpenMP
+would steal each other's cores inside one process:
+
+    plan (in a device worker, as a server does) ─> start all contenders ─> rounds, order rotating
+
+The portfolio's choice is measured once more under its own name only if that is ONNX Runtime, which
+runs with other settings inside a worker; else its numbers are those of the plan that it chose.
+Writes engine.json and engine.svg, and prints who won.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks.contenders import OTHERS
+from benchmarks.engine_results import PORTFOLIO, Case, print_case, print_ratios, write
+from benchmarks.environment import describe
+from benchmarks.networks.export import export_onnx
+from benchmarks.networks.registry import NETWORKS
+from benchmarks.planned import Found, find_plans, imported
+from core.schedule import ONNXRUNTIME
+from engine.worker.process import worker_environment
+from scheduler.options import PlannerOptions
+
+
+class Contender:
+    """A process that runs a network when told."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
+        self.name = name
+        self._log = log
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=worker_environment() if name.startswith("braid") else dict(os.environ),
+                text=True,
+            )
+
+    def _line(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise RuntimeError("".join(last) or f"exit status {self._process.wait()}")
+        return line
+
+    def wait_until_ready(self) -> None:
+        """Return when it is warm."""
+        assert self._line() == "ready\n"
+
+    def run(self, count: int) -> list[float]:
+        """Milliseconds of this many runs."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        samples: list[float] = json.loads(self._line())
+        return samples
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def _started(
+    case: Case, commands: Mapping[str, Sequence[str]], logs: Path
+) -> Iterator[list[Contender]]:
+    """Contenders, started one after the other; those that fail are noted and left out."""
+    with ExitStack() as stack:
+        ready = []
+        for number, (name, command) in enumerate(commands.items()):
+            contender = Contender(name, command, logs / f"{number}.log")
+            stack.callback(contender.end)
+            try:
+                contender.wait_until_ready()
+            except (RuntimeError, AssertionError) as error:
+                case.failed[name] = str(error)
+                print(f"  {name} does not run: {error}", file=sys.stderr)
+            else:
+                ready.append(contender)
+        yield ready
+
+
+def measure(
+    case: Case, commands: Mapping[str, Sequence[str]], logs: Path, args: argparse.Namespace
+) -> None:
+    """Fill in the samples of one case: contenders in turns, the order rotating."""
+    with _started(case, commands, logs) as contenders:
+        counts = {}
+        for contender in contenders:
+            (first,) = contender.run(1)
+            counts[contender.name] = max(1, min(50, round(args.turn * 1e3 / first)))
+            case.samples_ms[contender.name] = []
+        for round_ in range(args.rounds):
+            first_one = round_ % len(contenders)
+            for contender in [*contenders[first_one:], *contenders[:first_one]]:
+                time.sleep(args.pause)
+                case.samples_ms[contender.name] += contender.run(counts[contender.name])
+
+
+def commands_of(
+    case: Case, found: Found, model: Path, artefact: Path, args: argparse.Namespace
+) -> dict[str, list[str]]:
+    """How each contender is started."""
+    base = [sys.executable, "-m", "benchmarks.contenders", "--network", case.network]
+    base += ["--batch", str(case.batch), "--threads", str(args.threads), "--model", str(model)]
+    base += ["--artefact", str(artefact)]
+    commands = {name: [*base, "--contender", name] for name in OTHERS if name not in args.without}
+    for name, path in found.plans.items():
+        commands[f"braid {name}"] = [*base, "--contender", "braid", "--plan", str(path)]
+    if found.portfolio == ONNXRUNTIME:
+        commands[PORTFOLIO] = [*base, "--contender", "braid"]
+    return commands
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [name for name in NETWORKS if "mobile" not in name and "small" not in name]
+    parser.add_argument("--networks", type=_names, default=names)
+    parser.add_argument("--batches", type=_numbers, default=[1, 8])
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument(
+        "--planner", default="", help="e.g. 'portfolio(gap=0.005,time_budget_s=60)'"
+    )
+    parser.add_argument(
+        "--without", type=lambda text: text.split(","), default=[], help=", ".join(OTHERS)
+    )
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--turn", type=float, default=0.3, help="seconds of runs in one turn")
+    parser.add_argument("--pause", type=float, default=0.1, help="seconds before each turn")
+    parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx; exported if missing")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/local"))
+    args = parser.parse_args()
+    environment = describe("torch", "onnxruntime")
+    cases = []
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        for network in args.networks:
+            model = (args.models or work) / f"{network}.onnx"
+            if not model.exists():
+                export_onnx(network, model)
+            artefact = asyncio.run(imported(model, work / network))
+            for batch in args.batches:
+                options = PlannerOptions.for_serving(args.planner)
+                plans = work / f"{network}-{batch}"
+                found = asyncio.run(
+                    find_plans(artefact, model, batch, args.threads, plans, options)
+                )
+                case = Case(network, batch, found.portfolio, found.own, found.errors)
+                measure(case, commands_of(case, found, model, artefact, args), plans, args)
+                print_case(case)
+                cases.append(case)
+                write(cases, environment, args.out)  # after each case: a run takes hours
+    print_ratios(cases)
+
+
+if __name__ == "__main__":
+    main()

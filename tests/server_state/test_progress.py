@@ -1,0 +1,111 @@
+"""Progress and remaining time of a job, against how long its phases really took."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pytest
+
+from server.jobs.progress import UNKNOWN, Forecast, Share
+from server.store.records import JobState
+
+# Seconds of measuring units, searching and comparing, as seen at registrations on two cores.
+INCEPTION = (8.3, [(5.0, 5.4, 12.3), (8.0, 21.0, 18.0)], (1, 8))
+SQUEEZENET = (4.0, [(1.1, 0.4, 1.8)], (1,))
+NASNET = (80.0, [(15.0, 40.0, 22.0)], (1,))
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass
+class Report:
+    at: float
+    progress: float
+    eta_seconds: float
+
+
+def reports(
+    load_s: float, phases: Sequence[tuple[float, float, float]], sizes: Sequence[int]
+) -> Iterator[Report]:
+    """What a job tells that goes through these phases, a hundred times in each."""
+    clock = Clock()
+    told: list[Report] = []
+
+    def tell(
+        state: JobState, progress: float, detail: str, *,
+        done: int = 0, total: int = 0, eta_seconds: float = UNKNOWN,
+    ) -> None:  # fmt: skip
+        told.append(Report(load_s + clock.now, progress, eta_seconds))
+
+    forecast = Forecast(sizes, 15.0, clock)
+    for size, (profile_s, search_s, compare_s) in zip(sizes, phases, strict=True):
+        share = Share(tell, f"batch size {size}", forecast)
+        share.begun()
+        for step in range(100):
+            share.profiling(step, 100)
+            clock.now += profile_s / 100
+        for step in range(100):
+            share.searching(step)
+            clock.now += search_s / 100
+        for step in range(100):
+            share.comparing(max(0.0, step - 20) / 80)  # first each runs once, to be checked
+            clock.now += compare_s / 100
+        share.finished()
+    yield from told
+
+
+@pytest.mark.parametrize("job", [INCEPTION, SQUEEZENET, NASNET], ids=["two", "small", "large"])
+def test_after_the_first_third_the_time_left_is_right_within_a_factor_of_two(
+    job: tuple[float, Sequence[tuple[float, float, float]], Sequence[int]],
+) -> None:
+    end = job[0] + sum(map(sum, job[1]))
+
+    told = list(reports(*job))
+    late = [report for report in told if report.at > end / 3 and report.eta_seconds != UNKNOWN]
+
+    left = [(report.eta_seconds, end - report.at) for report in late]
+    assert sum(report.eta_seconds == UNKNOWN for report in told) <= 1, "at the very first unit"
+    wrong = [(eta, real) for eta, real in left if not real / 2 - 1 <= eta <= real * 2 + 1]
+    assert len(late) > 50
+    assert wrong == []
+
+
+@pytest.mark.parametrize("job", [INCEPTION, SQUEEZENET, NASNET], ids=["two", "small", "large"])
+def test_progress_moves_in_every_phase_and_ends_near_the_end(
+    job: tuple[float, Sequence[tuple[float, float, float]], Sequence[int]],
+) -> None:
+    shown, highest = [], 0.0
+    for report in reports(*job):
+        highest = max(highest, report.progress)  # the runner never shows less than before
+        shown.append(highest)
+
+    assert shown[0] == pytest.approx(0.15)
+    assert shown[-1] > 0.9
+    quarters = [shown[len(shown) * part // 4] for part in range(4)]
+    assert quarters == sorted(set(quarters))
+
+
+def test_nothing_is_told_twice_in_a_moment() -> None:
+    clock = Clock()
+    told: list[str] = []
+
+    def tell(
+        state: JobState, progress: float, detail: str, *,
+        done: int = 0, total: int = 0, eta_seconds: float = UNKNOWN,
+    ) -> None:  # fmt: skip
+        told.append(detail)
+
+    share = Share(tell, "batch size 1", Forecast((1,), None, clock))
+
+    for number in range(1000):
+        share.searching(number)
+        clock.now += 0.001
+
+    assert 30 < len(told) < 70
