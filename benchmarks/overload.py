@@ -1,0 +1,275 @@
+"""What batching brings, and what overload does: SqueezeNet 1.1 in an open loop (Poisson arrivals).
+
+    python -m benchmarks.overload --out benchmarks/results/overload.json
+
+Two servers on one CPU device each: one schedules batch size 1 only, the other several. For each:
+
+    unloaded   one client, one request after the other: the p50 that p99 is compared with
+    capacity   many clients that wait for their answers: the most answers a second
+    80 %       arrivals at 80 % of the capacity: throughput, p50, p99
+    200 %      arrivals at twice the capacity: goodput, how refusals end and how fast, memory
+
+One process makes all requests, so the device gets ``--threads`` cores and leaves the others to it
+and to the front end. A latency counts from the moment the request was due.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import psutil
+
+from benchmarks import environment
+from benchmarks.load.children import free_ports, module, running
+from benchmarks.load.results import percentile
+from benchmarks.networks.export import export_onnx
+from braid_client import Client, Unavailable
+from protos.braid.v1 import inference_pb2
+
+DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "overload.json"
+INFER = "/braid.v1.InferenceService/Infer"
+QUEUE_REQUESTS = 64
+CHANNELS = 8
+OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1))
+
+
+@dataclass
+class Seen:
+    """What the clients of one phase saw; times in seconds."""
+
+    seconds: float = 0.0
+    answered: list[float] = field(default_factory=list)
+    refused: list[float] = field(default_factory=list)  # RESOURCE_EXHAUSTED
+    other: Counter[str] = field(default_factory=Counter)
+
+    def row(self) -> dict[str, object]:
+        """The phase in numbers."""
+        return {
+            "answers_per_s": round(len(self.answered) / self.seconds, 1),
+            "p50_ms": _ms(self.answered, 50),
+            "p99_ms": _ms(self.answered, 99),
+            "refused": len(self.refused),
+            "refused_p50_ms": _ms(self.refused, 50),
+            "refused_p99_ms": _ms(self.refused, 99),
+            "refused_max_ms": _ms(self.refused, 100),
+            "other_ends": dict(self.other),
+        }
+
+
+def _ms(seconds: Sequence[float], percent: float) -> float | None:
+    return round(percentile(seconds, percent) * 1000, 2) if seconds else None
+
+
+class Clients:
+    """Sends one request, serialised once, over several connections in turn."""
+
+    def __init__(self, address: str, model: str, shape: Sequence[int]) -> None:
+        values = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+        with Client(address) as client:
+            name = client.model(model).inputs[0].name
+        tensor = inference_pb2.Tensor(name=name, dtype="FP32", shape=shape, data=values.tobytes())
+        message = inference_pb2.InferRequest(model=model, inputs=[tensor])
+        self._message = message.SerializeToString()
+        self._channels = [
+            grpc.aio.insecure_channel(address, options=OPTIONS) for _ in range(CHANNELS)
+        ]
+        self._calls: list[Any] = [channel.unary_unary(INFER) for channel in self._channels]
+
+    async def one(self, number: int, due: float, seen: Seen) -> None:
+        """Send one request and note how it ended."""
+        try:
+            await self._calls[number % CHANNELS](self._message, timeout=30)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                seen.refused.append(time.perf_counter() - due)
+            else:
+                seen.other[error.code().name] += 1
+        else:
+            seen.answered.append(time.perf_counter() - due)
+
+    async def closed(self, clients: int, seconds: float) -> Seen:
+        """Each client waits for its answer before it sends again."""
+        seen = Seen()
+        began = time.perf_counter()
+
+        async def client(number: int) -> None:
+            while time.perf_counter() < began + seconds:
+                await self.one(number, time.perf_counter(), seen)
+
+        await asyncio.gather(*map(client, range(clients)))
+        seen.seconds = time.perf_counter() - began
+        return seen
+
+    async def open(self, rate_per_s: float, seconds: float, seed: int) -> Seen:
+        """Requests begin at Poisson moments, whatever became of the others."""
+        seen, running = Seen(), set()
+        random = np.random.default_rng(seed)
+        due = began = time.perf_counter()
+        number = 0
+        while (due := due + random.exponential(1 / rate_per_s)) < began + seconds:
+            if (wait := due - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            task = asyncio.ensure_future(self.one(number, due, seen))
+            running.add(task)
+            task.add_done_callback(running.discard)
+            number += 1
+        if running:
+            await asyncio.wait(running)
+        seen.seconds = time.perf_counter() - began
+        return seen
+
+    async def close(self) -> None:
+        """Close the connections."""
+        for channel in self._channels:
+            await channel.close()
+
+
+class Memory:
+    """Resident memory of a server and its children, in MiB."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+
+    def mib(self) -> int:
+        """Now."""
+        family = [self._process, *self._process.children(recursive=True)]
+        return sum(each.memory_info().rss for each in family) >> 20
+
+
+@contextmanager
+def served(
+    model: Path, batch_sizes: Sequence[int], folder: Path, threads: int
+) -> Iterator[tuple[str, Memory]]:
+    """A server with the model scheduled for these batch sizes."""
+    grpc_port, http_port = free_ports(2)
+    address = f"127.0.0.1:{grpc_port}"
+    options = {
+        "--store": folder / "store", "--grpc-port": grpc_port, "--http-port": http_port,
+        "--threads": threads,
+    }  # fmt: skip
+    arguments = [str(part) for option in options.items() for part in option]
+    command = [
+        "env", f"BRAID_MAX_QUEUE_REQUESTS={QUEUE_REQUESTS}", "BRAID_SPARE_WORKER=false",
+        *module("server.cli.main", "serve", *arguments),
+    ]  # fmt: skip
+    with running(command, log=folder / "braid.log") as process:
+        with Client(address) as client:
+            _until_up(client)
+            client.register(
+                "net", model, batch_sizes=batch_sizes, planner="sequential", wait=True,
+                timeout_s=300,
+            )  # fmt: skip
+        yield address, Memory(process.pid)
+
+
+def _until_up(client: Client) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            client.models()
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+async def measure(address: str, memory: Memory, seconds: float) -> dict[str, object]:
+    """All phases on one server."""
+    clients = Clients(address, "net", (1, 3, 224, 224))
+    await clients.closed(1, 1.0)
+    unloaded = await clients.closed(1, seconds / 2)
+    await clients.closed(32, 2.0)
+    capacity = await clients.closed(32, seconds)
+    capacity_per_s = len(capacity.answered) / capacity.seconds
+    at_80 = await clients.open(0.8 * capacity_per_s, seconds, seed=1)
+    await clients.open(2 * capacity_per_s, 2.0, seed=2)  # fills the queue and the buffers
+    before = memory.mib()
+    at_200 = await clients.open(2 * capacity_per_s, seconds, seed=3)
+    after = memory.mib()
+    await clients.close()
+    offered = {"80%": 0.8 * capacity_per_s, "200%": 2 * capacity_per_s}
+    return {
+        "unloaded": unloaded.row(),
+        "capacity": capacity.row(),
+        "80%": {"offered_per_s": round(offered["80%"], 1), **at_80.row()},
+        "200%": {
+            "offered_per_s": round(offered["200%"], 1),
+            **at_200.row(),
+            "goodput_of_capacity": round(len(at_200.answered) / at_200.seconds / capacity_per_s, 3),
+            "memory_before_mib": before,
+            "memory_after_mib": after,
+        },
+    }
+
+
+def verdicts(single: dict[str, object], batched: dict[str, object]) -> dict[str, object]:
+    """The claims, with what was measured."""
+
+    def of(report: dict[str, object], phase: str, name: str) -> float:
+        row = report[phase]
+        assert isinstance(row, dict)
+        return float(row[name] or 0)
+
+    growth = of(batched, "200%", "memory_after_mib") - of(batched, "200%", "memory_before_mib")
+    return {
+        "batching_over_single_throughput": round(
+            of(batched, "capacity", "answers_per_s") / of(single, "capacity", "answers_per_s"), 2
+        ),
+        "p99_at_80%_over_unloaded_p50": round(
+            of(batched, "80%", "p99_ms") / of(batched, "unloaded", "p50_ms"), 2
+        ),
+        "goodput_at_200%": of(batched, "200%", "goodput_of_capacity"),
+        "slowest_refusal_ms": of(batched, "200%", "refused_max_ms"),
+        "memory_growth_mib": growth,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark and print the claims with their numbers."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.overload")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each phase")
+    parser.add_argument("--threads", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2))
+    parser.add_argument("--batch-sizes", default="1,2,4,8")
+    options = parser.parse_args(arguments)
+    report: dict[str, object] = {
+        "benchmark": "overload",
+        "environment": environment.describe("grpcio", "protobuf", "torch", "numpy"),
+        "threads": options.threads,
+        "queue_requests": QUEUE_REQUESTS,
+    }
+    rows = {}
+    with tempfile.TemporaryDirectory(prefix="braid-overload-") as name:
+        model = export_onnx("squeezenet", Path(name) / "squeezenet.onnx")
+        for title, sizes in (("single", "1"), ("batched", options.batch_sizes)):
+            folder = Path(name) / title
+            folder.mkdir()
+            numbers = [int(size) for size in sizes.split(",")]
+            with served(model, numbers, folder, options.threads) as (address, memory):
+                rows[title] = asyncio.run(measure(address, memory, options.seconds))
+            print(json.dumps({title: rows[title]}, indent=1), file=sys.stderr)
+    report.update(rows, verdicts=verdicts(rows["single"], rows["batched"]))
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(report, indent=1) + "\n")
+    print(json.dumps(report["verdicts"], indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
