@@ -19,6 +19,7 @@ from server.security.gate import Gate
 from server.security.roles import Role
 from server.security.tokens import Tokens, TokenSource
 from server.settings import Settings
+from server.telemetry import start_tracing
 
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20
@@ -39,6 +40,7 @@ class GrpcPorts:
         self._settings = settings
         self.tokens = configured_tokens(settings)
         self.certificates = configured_certificates(settings)
+        self._telemetry = start_tracing(settings.tracing)
         anonymous = Role.INFER if settings.allow_unauthenticated else Role.ANYONE
         admin = settings.admin_address
         self._main = self._server(
@@ -89,8 +91,11 @@ class GrpcPorts:
         settings = self._settings
         limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
         guarded = self.tokens.are_required or bool(settings.admin_address)
+        interceptors: list[grpc.aio.ServerInterceptor] = [gate] if guarded else []
+        if self._telemetry is not None:
+            interceptors.append(self._telemetry)
         server = grpc.aio.server(
-            interceptors=[gate] if guarded else [],
+            interceptors=interceptors,
             options=[
                 ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
                 ("grpc.max_send_message_length", -1),

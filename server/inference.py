@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from time import monotonic, perf_counter
 
 from core.errors import DeadlineExceeded, RequestCancelled
+from server import tracing
 from server.catalogue import Catalogue
 from server.requests import GivenRequest, check_request
 from server.rows import Outcome
@@ -50,7 +51,7 @@ async def infer(
         BraidError: whatever ended it.
     """
     began = perf_counter()
-    outcome_name = "OK"
+    outcome_name, served, outcome = "OK", None, None
     found = catalogue.for_request(model, version)
     try:
         served = found.require()
@@ -70,4 +71,9 @@ async def infer(
         outcome_name = status_code(error).name
         raise
     finally:
-        found.metrics.request_ended(outcome_name, perf_counter() - began)
+        seconds = perf_counter() - began
+        found.metrics.request_ended(outcome_name, seconds)
+        if (trace := tracing.current.get()) is not None:
+            # Names of models that exist only: nothing else of a request leaves the server.
+            name, number = (served.name, str(served.version)) if served else ("", "")
+            trace.request_ended(name, number, outcome_name, seconds, outcome)

@@ -134,6 +134,10 @@ class Settings(BaseSettings):
     # Triton's nv_inference_* names beside Braid's own metrics.
     triton_metrics: bool = False
 
+    # OpenTelemetry spans of inference requests: off, otlp (OTEL_EXPORTER_OTLP_ENDPOINT says where
+    # to) or console. Needs the packages of `pip install 'braid-serve[tracing]'`.
+    tracing: Literal["off", "otlp", "console"] = "off"
+
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "text"] = "text"
 
