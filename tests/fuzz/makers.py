@@ -38,7 +38,6 @@ _BINARY = (
     "Pow",
     "Greater",
     "LessOrEqual",
-    "Equal",
     "PRelu",
 )
 _REDUCE = (
@@ -443,6 +442,15 @@ def topk(d: Draft) -> bool:
     return d.emit("TopK", [x, count], outputs=2, axis=axis, largest=d.integer(0, 1))
 
 
+def equal(d: Draft) -> bool:
+    """Of numbers that rounding cannot tell apart."""
+    x = d.pick()
+    assert x is not None
+    return d.emit("Sign", [x]) and d.emit(
+        "Equal", [d.values[-1], d.constant(np.array(1.0, np.float32))]
+    )
+
+
 def of_positive(d: Draft) -> bool:
     """Functions that want positive numbers: NaN means another thing to every library."""
     x = d.pick()
@@ -468,7 +476,17 @@ MAKERS: dict[str, Maker] = {
             *(conv, conv_transpose, batch_norm, instance_norm, layer_norm, written_norm, matmul),
             *(written_activation, gemm, transpose, reshape, flatten, squeeze_unsqueeze, concat),
             *(split, slice_, pad, padded_conv, gather, expand_tile, softmax, clip, where, cast),
-            *(arg_extreme, cumsum, resize, depth_to_space, recurrent, trilu, topk, of_positive),
+            *(
+                arg_extreme,
+                cumsum,
+                resize,
+                depth_to_space,
+                recurrent,
+                trilu,
+                topk,
+                equal,
+                of_positive,
+            ),
         )
     },
 }
