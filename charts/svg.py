@@ -96,6 +96,8 @@ def _bar(bar: Bar, graph: OpGraph, top: float, scale: float) -> str:
     y = top + LANE * bar.lane + 2
     alone = "never measured alone" if bar.alone_us is None else f"alone {time_text(bar.alone_us)}"
     facts = [*describe_unit(graph, bar.unit), f"here {time_text(bar.duration_us)}, {alone}"]
+    if bar.stage is not None and bar.group is not None:
+        facts.insert(1, f"stage {bar.stage}, group {bar.group + 1}")
     label = _fitted(_short(op.name), kind_text(op), width)
     text = f'<text x="{x + 3:.1f}" y="{y + 16:.0f}">{escape(label)}</text>' if label else ""
     box = f'x="{x:.2f}" y="{y:.0f}" width="{width:.2f}" height="{BAR}"'

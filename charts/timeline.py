@@ -30,6 +30,7 @@ class Bar:
     start_us: float
     duration_us: float
     group: int | None = None  # its number inside the stage, from 0
+    stage: int | None = None  # from 1, over the whole schedule
     alone_us: float | None = None  # as measured by itself, None if it never was
 
 
@@ -109,7 +110,7 @@ def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timel
         if length is None:
             length, guessed = max(sum(times[u] for u in group) for group in stage.groups), True
         guessed = guessed or not times.cover(stage.operators)
-        bars += _stage_bars(stage, now, length, times)
+        bars += _stage_bars(stage, number, now, length, times)
         spans.append(StageSpan(number, now, length, stage.strategy, stage.groups))
         now += length
     lanes = max((bar.lane for bar in bars), default=0) + 1
@@ -126,7 +127,9 @@ def _title(schedule: Schedule) -> str:
     return title
 
 
-def _stage_bars(stage: Stage, start: float, length: float, times: UnitTimes) -> list[Bar]:
+def _stage_bars(
+    stage: Stage, number: int, start: float, length: float, times: UnitTimes
+) -> list[Bar]:
     """The units of one stage; those of a merged stage are one kernel, and so share its time."""
     longest = max(sum(times[unit] for unit in group) for group in stage.groups)
     bars = []
@@ -136,7 +139,8 @@ def _stage_bars(stage: Stage, start: float, length: float, times: UnitTimes) -> 
         scale = length / (whole if stage.strategy == "merge" else longest)
         for unit in group:
             duration = times[unit] * scale
-            bars.append(Bar(unit, lane, now, duration, lane, times.known.get(unit)))
+            alone = times.known.get(unit)
+            bars.append(Bar(unit, lane, now, duration, lane, number, alone))
             now += duration
     return bars
 
@@ -147,7 +151,7 @@ def sequential(schedule: Schedule, units: Collection[int] | None = None) -> Time
     shown = [u for u in range(len(schedule.unit_names)) if units is None or u in units]
     bars, now = [], 0.0
     for unit in shown:
-        bars.append(Bar(unit, 0, now, times[unit], None, times.known.get(unit)))
+        bars.append(Bar(unit, 0, now, times[unit], alone_us=times.known.get(unit)))
         now += times[unit]
     measured = schedule.provenance.sequential_us if units is None else None
     return Timeline("sequential", tuple(bars), (), 1, now, measured, not times.cover(shown))
@@ -174,7 +178,7 @@ def _simulated(
         start = max([free[launch.stream], *waits])
         duration = times[launch.unit]
         known = times.known.get(launch.unit)
-        bars.append(Bar(launch.unit, launch.stream, start, duration, None, known))
+        bars.append(Bar(launch.unit, launch.stream, start, duration, alone_us=known))
         free[launch.stream] = ended[launch.unit] = start + duration
     return Timeline(
         f"{title}, streams without stages",

@@ -56,6 +56,7 @@ def test_every_unit_is_drawn_once_a_track_and_says_its_shapes_and_times() -> Non
     assert any("b2x (aten.convolution)" in text and "FP32[1, 448, 8, 8]" in text for text in facts)
     assert all("alone" in text and "here" in text for text in facts)
     assert any("fused aten.relu" in text for text in facts)
+    assert sum("stage 1, group 1" in text for text in facts) == len(planned().stages[0].groups[0])
 
 
 def test_units_of_one_stream_do_not_overlap_and_stay_inside_their_stage() -> None:

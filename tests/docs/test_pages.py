@@ -88,3 +88,12 @@ def test_every_page_is_in_the_navigation_and_the_index_leads_to_all_but_a_few() 
     for page in PAGES:
         assert page.name in navigation, page.name
         assert page.name in index or page.name in ("index.md",), page.name
+
+
+def test_pictures_are_pictures_and_all_of_them_are_shown() -> None:
+    shown = "".join(page.read_text() for page in PAGES)
+    for image in sorted((DOCS / "images").iterdir()):
+        content = image.read_bytes()
+        assert content.startswith((b"\x89PNG\r\n", b"<svg ")), image.name
+        assert 5_000 < len(content) < 300_000, image.name
+        assert f"images/{image.name}" in shown, image.name
