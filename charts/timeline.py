@@ -122,7 +122,8 @@ def _title(schedule: Schedule) -> str:
     title = f"{schedule.planner}, batch {schedule.key.batch_size}"
     if schedule.in_onnxruntime:
         return f"{title}: the plan that runs if ONNX Runtime cannot"
-    if schedule.stages and len(schedule.plan.barriers) < len(schedule.stages) - 1:
+    joined = len(schedule.plan.barriers) < len(schedule.stages) - 1
+    if schedule.plan.streams > 1 and schedule.stages and joined:
         return f"{title}, no barriers: stages may overlap"
     return title
 

@@ -141,3 +141,13 @@ def test_names_from_a_model_cannot_break_out_of_the_picture() -> None:
 
     ElementTree.fromstring(text)
     assert not re.search(r"<script", text)
+
+
+def test_stages_that_may_overlap_say_so_unless_there_is_one_stream() -> None:
+    schedule = planned()
+    assert "overlap" not in scheduled(schedule).title
+
+    loose = replace(schedule, plan=replace(schedule.plan, barriers=()))
+    assert "no barriers: stages may overlap" in scheduled(loose).title
+    single = replace(schedule, plan=sequential_plan(11))
+    assert "overlap" not in scheduled(single).title
