@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -51,3 +52,24 @@ class Reference:
         """Once."""
         for _ in range(4):
             torch.mm(self._left, self._right)
+
+
+class Sweep:
+    """Work that leaves nothing of use in the caches that cores have for themselves."""
+
+    def __init__(self, cores: int) -> None:
+        size_bytes = 2 * _near_cache_bytes() * cores
+        self._memory = torch.zeros(size_bytes // 4, dtype=torch.float32)
+
+    def run(self) -> None:
+        """Once, on all threads."""
+        self._memory.add_(1.0)
+
+
+def _near_cache_bytes() -> int:
+    """Size of one core's level 2 cache."""
+    try:
+        text = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
+        return int(text.rstrip("KM")) << {"K": 10, "M": 20}[text[-1]]
+    except (OSError, ValueError, KeyError, IndexError):
+        return 2 << 20

@@ -1,16 +1,19 @@
 """Measures one stage on the device, as it will run inside a plan.
 
-    warm up ─> [reference, stage x inner] x 3 to 7 ─> drop drifted samples ─> median
+    warm up ─> [reference, sweep the caches, stage] x 3 to 7 ─> drop drifted samples ─> median
 
-A stage too short for the clock is repeated inside one sample. A series ends when its samples
-agree; if too many of them were taken while the reference ran at another speed, it is repeated.
+Inside a plan a stage finds its weights in no near cache, and its inputs where another core may have
+left them. Repeated in a loop it would find both at hand, and lanes side by side would look better
+than they are. So before each sample a sweep empties the near caches.
+
+A series ends when its samples agree; if too many of them were taken while the reference ran at
+another speed, it is repeated.
 The measurement is a generator that yields after each sample, so the worker can answer inference
 requests in between.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -20,7 +23,7 @@ from core.schedule import Strategy
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out_stage
 from engine.timing.activations import Activations
-from engine.timing.samples import Reference, Timing, reduce_samples, steady
+from engine.timing.samples import Reference, Sweep, Timing, reduce_samples, steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,6 @@ class TimerOptions:
     repeats: int = 7  # samples of a series, of which the median counts
     agreeing: int = 3  # a series ends early once this many samples agree ...
     agreement: float = 0.03  # ... within this fraction of their median
-    min_sample_us: float = 200.0  # shorter stages are repeated inside one sample
     max_series: int = 3  # how often a series may be repeated because the machine drifted
 
 
@@ -41,6 +43,7 @@ class StageTimer:
         self._executor = executor
         self._options = options
         self._reference = Reference()
+        self._sweep = Sweep(executor.threads)
 
     def measure(
         self,
@@ -62,16 +65,15 @@ class StageTimer:
         segment = lay_out_stage(activations.program, groups, threads, strategy)
         env = activations.environment(units)
         stage = self._executor.stage(activations.program, segment, env)
-        self._sample(stage, 1)
-        first = self._sample(stage, 1)
-        inner = max(1, min(64, math.ceil(self._options.min_sample_us / max(first, 1.0))))
+        for _ in range(2):
+            self._sample(stage)
         kept: list[float] = []
         samples: list[float] = []
         for _ in range(self._options.max_series):
             samples, references = [], []
             while len(samples) < self._options.repeats and not self._agree(samples):
                 references.append(self._sample_reference())
-                samples.append(self._sample(stage, inner))
+                samples.append(self._sample(stage))
                 yield
             kept += steady(samples, references)
             if len(kept) > len(samples) // 2:
@@ -84,11 +86,11 @@ class StageTimer:
             samples
         ) <= self._options.agreement * median(samples)
 
-    def _sample(self, stage: Callable[[], None], inner: int) -> float:
+    def _sample(self, stage: Callable[[], None]) -> float:
+        self._sweep.run()
         start = perf_counter_ns()
-        for _ in range(inner):
-            stage()
-        return (perf_counter_ns() - start) / inner / 1e3
+        stage()
+        return (perf_counter_ns() - start) / 1e3
 
     def _sample_reference(self) -> float:
         start = perf_counter_ns()
