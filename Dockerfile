@@ -18,7 +18,8 @@ RUN apt-get update \
 FROM base AS build
 ARG VARIANT
 RUN apt-get update \
- && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends python3-venv \
+ && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+      python3-venv python3-dev gcc libc6-dev \
  && rm -rf /var/lib/apt/lists/*
 WORKDIR /src
 RUN python3 -m venv /opt/braid

@@ -95,6 +95,7 @@ class Contender:
     max_rel_error: float | None = None  # outputs, relative to the largest element
     also: tuple[str, ...] = ()  # other planners that found the same plan
     remark: str = ""  # why it cannot serve; empty if it could
+    activation_bytes: int | None = None  # memory planned for activations; None: not known
 
     @property
     def erred(self) -> bool:

@@ -49,6 +49,7 @@ class Entrant:
     """One way to run the model, and what was seen of it."""
 
     run: Run
+    activation_bytes: Callable[[], int | None] = lambda: None  # asked when it has run
     samples_us: dict[int, float] = field(default_factory=dict)  # by round
     max_abs_error: float | None = None
     max_rel_error: float | None = None
@@ -66,6 +67,7 @@ class Result:
     max_abs_error: float | None
     max_rel_error: float | None
     problem: str
+    activation_bytes: int | None
 
 
 def hold_contest(
@@ -144,4 +146,5 @@ def _result(entrant: Entrant, baseline: Entrant) -> Result:
         max_abs_error=entrant.max_abs_error,
         max_rel_error=entrant.max_rel_error,
         problem=entrant.problem,
+        activation_bytes=None if entrant.problem else entrant.activation_bytes(),
     )

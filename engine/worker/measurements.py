@@ -114,8 +114,11 @@ class Measurements:
         return {"contenders": [asdict(result) for result in results]}
 
     def _plan_entrant(self, program: Program, plan: dict[str, Any]) -> Entrant:
-        segments = self._models.lay_out(program, plan_from_json(plan))
-        return Entrant(lambda inputs: self._executor.run(program, segments, inputs))
+        layout = self._models.lay_out(program, plan_from_json(plan))
+        return Entrant(
+            lambda inputs: self._executor.run(program, layout, inputs),
+            lambda: layout.arena_bytes or None,
+        )
 
     def _session_entrant(self, digest: str) -> Generator[None, None, Entrant]:
         artefact = self._models.model(digest).artefact

@@ -21,7 +21,7 @@ from core.graph import Operator, OpGraph, graph_from_json
 from core.schedule import Schedule, schedule_from_json
 from server import pictures
 from server.cli.connection import Subparsers, add_address, connect
-from server.cli.text import duration_text, print_table
+from server.cli.text import duration_text, print_table, size_text
 
 EXAMPLES = """examples:
   braid schedule show inception --batch 4
@@ -133,9 +133,9 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
         print(line)
     if len(schedule.provenance.candidates) > 1:
         print_table(
-            ("candidate", "latency", "spread", "runs", "speed-up", "remark"),
+            ("candidate", "latency", "spread", "runs", "speed-up", "memory", "remark"),
             _candidate_rows(schedule),
-            right=("latency", "spread", "runs", "speed-up"),
+            right=("latency", "spread", "runs", "speed-up", "memory"),
         )
     if schedule.stages:
         print_table(
@@ -192,6 +192,7 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
             "-" if contender.spread is None else f"{contender.spread:.1%}",
             str(contender.runs),
             "-" if contender.speedup is None else f"{contender.speedup:.3f}x",
+            "-" if contender.activation_bytes is None else size_text(contender.activation_bytes),
             "; ".join(filter(None, remarks)),
         )
 

@@ -51,6 +51,7 @@ class Showing:
     max_abs_error: float | None = None  # outputs against the fp32 reference
     max_rel_error: float | None = None  # relative to the largest element of each output
     problem: str = ""  # why it could not run
+    activation_bytes: int | None = None  # memory planned for activations; None: not known
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,7 @@ def _contenders(
             runs=showing.runs,
             speedup=showing.speedup,
             max_rel_error=showing.max_rel_error,
+            activation_bytes=showing.activation_bytes,
             also=also,
             remark=_remark(showing, tolerance),
         )
