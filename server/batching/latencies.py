@@ -33,13 +33,20 @@ class LatencyTable:
         self._notice(size)
 
     def observe(self, size: int, seconds: float) -> None:
-        """A batch of this size took this long."""
+        """A batch of this size took this long.
+
+        If that is a surprise, half of it is put down to the device and not to the size: on a device
+        that has become slower, sizes that have not run lately must not look fast beside the others.
+        """
         old = self._known.get(size)
         if old is None:
             self._known[size] = seconds
-        else:
-            self._known[size] = old + SMOOTHING * (min(seconds, OUTLIER * old) - old)
-        self._notice(size)
+            self._notice(size)
+            return
+        surprise = SMOOTHING * (min(seconds / old, OUTLIER) - 1)
+        for each in self._known:
+            self._known[each] *= 1 + (surprise if each == size else surprise / 2)
+            self._notice(each)
 
     def seconds(self, size: int) -> float:
         """Expected latency of a batch of ``size`` rows."""

@@ -365,6 +365,17 @@ async def test_latencies_follow_what_batches_really_take() -> None:
     assert bench.sizes[-4:] == [1, 1, 1, 1]
 
 
+def test_a_slower_device_does_not_make_sizes_look_fast_that_have_not_run() -> None:
+    table = LatencyTable((1, 8))
+    table.expect(1, 10 * MS)
+    table.expect(8, 72 * MS)  # 10 % less a row
+    for _ in range(20):
+        table.observe(1, 15 * MS)
+
+    assert table.seconds(1) == pytest.approx(15 * MS, rel=0.1)
+    assert table.seconds(8) > 82 * MS
+
+
 async def test_a_size_that_was_never_seen_is_tried() -> None:
     bench = Bench({1: 10 * MS, 8: 20 * MS}, NEVER_WAIT)
     bench.model._table = LatencyTable((1, 8))
