@@ -23,6 +23,7 @@ from core.tensor import TensorSpec
 from engine.ops.dtypes import spec_of, torch_dtype
 from engine.ops.evaluation import TENSOR_BYTES, attempt, meta_like
 from engine.ops.registry import call, op
+from engine.pause import Pause, no_pause
 
 COND = "braid.cond"
 IDENTITY = "braid.identity"
@@ -71,6 +72,7 @@ def specialise(
     weights: Mapping[str, Tensor],
     inputs: Mapping[str, TensorSpec],
     static_values: Mapping[str, Tensor] | None = None,
+    pause: Pause = no_pause,
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     """Return the static graph of ``template`` for these input shapes, and its constants.
 
@@ -79,6 +81,7 @@ def specialise(
         weights: the template's constants; the result shares them.
         inputs: a static spec for each input of the template.
         static_values: content of the inputs named by ``static_inputs``.
+        pause: called before each operator.
 
     Raises:
         InvalidRequest: naming the input that does not fit the template, or the operator that
@@ -87,7 +90,7 @@ def specialise(
     Cost: one run on meta tensors per operator, some tens of microseconds each.
     """
     _check_inputs(template, inputs)
-    walk = _Walk(template, weights, inputs, static_values or {})
+    walk = _Walk(template, weights, inputs, static_values or {}, pause)
     with torch.no_grad():
         walk.run(template.operators, {})
     return walk.result()
@@ -124,7 +127,9 @@ class _Walk:
         weights: Mapping[str, Tensor],
         inputs: Mapping[str, TensorSpec],
         static_values: Mapping[str, Tensor],
+        pause: Pause,
     ) -> None:
+        self._pause = pause
         self._template = template
         self._weights = weights
         self._inputs = inputs
@@ -140,6 +145,7 @@ class _Walk:
         """Take operators in order; ``scope`` maps renamed and aliased values."""
         self._scope = scope
         for operator in operators:
+            self._pause()
             inputs = tuple(scope.get(name, name) for name in operator.inputs)
             host = {key: scope.get(name, name) for key, name in operator.host.items()}
             if operator.kind == COND:
@@ -281,7 +287,10 @@ def _meta(spec: TensorSpec) -> Tensor:
 
 
 def interpret(
-    graph: OpGraph, constants: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+    graph: OpGraph,
+    constants: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
+    pause: Pause = no_pause,
 ) -> dict[str, Tensor]:
     """Run a static graph operator by operator: the reference that every executor must match.
 
@@ -289,6 +298,7 @@ def interpret(
         graph: static, as made by ``specialise``.
         constants: tensors for ``graph.constants``.
         inputs: tensors for ``graph.inputs``.
+        pause: called before each operator.
 
     Returns:
         The outputs by the names callers see.
@@ -301,6 +311,7 @@ def interpret(
         last_reader[name] = len(graph.operators)
     with torch.inference_mode():
         for i, operator in enumerate(graph.operators):
+            pause()
             results = call(operator, [values[name] if name else None for name in operator.inputs])
             made = zip(operator.outputs, results, strict=False)
             values.update((name, result) for name, result in made if name in last_reader)

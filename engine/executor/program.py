@@ -16,6 +16,7 @@ from engine.executor.work import estimated_work_us
 from engine.kernels.cpu import choose, kernel_signature, variants
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.merge import bind_merged
+from engine.pause import Pause, no_pause
 
 Environment = list[Tensor | None]
 
@@ -110,6 +111,7 @@ def bind(
     packed: PackedWeights,
     threads: int,
     choices: Mapping[str, str] = NO_CHOICES,
+    pause: Pause = no_pause,
 ) -> Program:
     """Choose a kernel for each unit and number the values.
 
@@ -119,6 +121,7 @@ def bind(
         packed: reordered weights, shared by the plans of one model; filled as needed.
         threads: of the whole device.
         choices: kernel signature -> the variant measured to be fastest.
+        pause: called after each unit; weights are reordered here.
     """
     names = [*graph.inputs, *graph.constants]
     names += [out for op in graph.operators for out in op.outputs]
@@ -127,14 +130,11 @@ def bind(
     template: Environment = [None] * (absent + 1)
     for name in graph.constants:
         template[slots[name]] = constants[name]
-    kernels = [
-        choose(
-            variants(unit, graph, constants, packed),
-            threads,
-            choices.get(kernel_signature(unit, graph)) if choices else None,
-        )
-        for unit in graph.operators
-    ]
+    kernels = []
+    for unit in graph.operators:
+        choice = choices.get(kernel_signature(unit, graph)) if choices else None
+        kernels.append(choose(variants(unit, graph, constants, packed), threads, choice))
+        pause()
     units = tuple(
         BoundUnit(
             kernel=kernel,

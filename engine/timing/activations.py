@@ -16,6 +16,7 @@ from core.plan import sequential_plan
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out_stage
 from engine.executor.program import Environment, Program
+from engine.pause import Pause, no_pause
 
 
 class Activations:
@@ -27,6 +28,7 @@ class Activations:
         inputs: Mapping[str, Tensor],
         executor: CpuExecutor,
         budget_bytes: int,
+        pause: Pause = no_pause,
     ) -> None:
         self.program = program
         self._made_up: dict[int, Tensor] = {}  # slot -> meta tensor with the strides to copy
@@ -36,6 +38,7 @@ class Activations:
             executor.run_segment(
                 lay_out_stage(program, [[launch.unit]], executor.threads), self._env
             )
+            pause()
             spent += self._output_bytes(launch.unit)
             if spent > budget_bytes:
                 self._forget_readers_done(launch.unit)

@@ -67,6 +67,7 @@ class StageTimer:
         stage = self._executor.stage(activations.program, segment, env)
         for _ in range(2):
             self._sample(stage)
+            yield
         kept: list[float] = []
         samples: list[float] = []
         for _ in range(self._options.max_series):

@@ -77,32 +77,52 @@ class Worker:
         self._arena = arena
         self._threads = executor.threads
         self._executor = executor
-        self._models = ModelTable(self._executor)
-        self._sessions = SessionTable(self._executor)
+        self._poller = select.poll()
+        self._poller.register(channel.fileno(), select.POLLIN)
+        self._waiting: deque[Message] = deque()  # received, and not inference
+        self._is_closed = False
+        self._models = ModelTable(self._executor, self._let_inference_go_first)
+        self._sessions = SessionTable(self._executor, self._let_inference_go_first)
         self._measurements = Measurements(
             executor,
             self._models,
             self._sessions,
             activation_bytes,
             TimerOptions(timing_repeats),
+            self._let_inference_go_first,
         )
         self._background = deque([_Background(None, _warm_up())])
         self._views: dict[tuple[int, int], tuple[dict[str, Tensor], dict[str, Tensor]]] = {}
 
     def serve(self) -> None:
         """Answer calls until the link closes."""
-        poller = select.poll()
-        poller.register(self._channel.fileno(), select.POLLIN)
-        while True:
-            if poller.poll(0 if self._background else None):
-                messages = self._channel.receive()
-                if messages is None:
-                    return
-                messages.sort(key=lambda message: message["op"] != "infer")
-                for message in messages:
-                    self._answer(message)
-            elif self._background:
+        while not self._is_closed:
+            idle = not self._background and not self._waiting
+            self._receive(None if idle else 0)
+            if self._waiting:
+                self._answer(self._waiting.popleft())
+            elif self._background and not self._is_closed:
                 self._advance()
+
+    def _receive(self, timeout_ms: int | None) -> bool:
+        """Answer inference requests that have arrived, keep other messages; whether there were any.
+
+        Also called in the midst of other work, see ``engine.pause``.
+        """
+        if self._is_closed or not self._poller.poll(timeout_ms):
+            return False
+        messages = self._channel.receive()
+        if messages is None:
+            self._is_closed = True
+            return False
+        infer = [message for message in messages if message["op"] == "infer"]
+        self._waiting += [message for message in messages if message["op"] != "infer"]
+        for message in infer:
+            self._answer(message)
+        return bool(infer)
+
+    def _let_inference_go_first(self) -> bool:
+        return self._receive(0)
 
     def _answer(self, message: Message) -> None:
         call = message["id"]

@@ -21,6 +21,7 @@ from engine.executor.program import Program
 from engine.executor.work import estimated_needs
 from engine.kernels.merge import merge_groups
 from engine.ops.dtypes import torch_dtype
+from engine.pause import Pause
 from engine.specialise import interpret
 from engine.timing.activations import Activations
 from engine.timing.contest import ContestOptions, Entrant, hold_contest
@@ -44,10 +45,12 @@ class Measurements:
         sessions: SessionTable,
         activation_bytes: int,
         timer: TimerOptions,
+        pause: Pause,
     ) -> None:
         self._executor = executor
         self._models = models
         self._sessions = sessions
+        self._pause = pause
         self._activation_bytes = activation_bytes
         self._timer = StageTimer(executor, timer)
         self._activations: Activations | None = None
@@ -85,6 +88,7 @@ class Measurements:
                 seeded_inputs(program.graph, static, 0),
                 self._executor,
                 self._activation_bytes,
+                self._pause,
             )
             yield None
         timing = yield from self._timer.measure(
@@ -106,8 +110,8 @@ class Measurements:
         inputs = seeded_inputs(program.graph, static, 1)
         entrants = [self._plan_entrant(program, plan) for plan in message["plans"]]
         if message["onnxruntime"]:
-            entrants.append((yield from self._session_entrant(message["digest"])))
-        reference = interpret(program.graph, program.constants(), inputs)
+            entrants.append(self._session_entrant(message["digest"]))
+        reference = interpret(program.graph, program.constants(), inputs, self._pause)
         yield None
         options = ContestOptions(tolerance=message["tolerance"])
         results = yield from hold_contest(entrants, inputs, reference, options)
@@ -120,10 +124,10 @@ class Measurements:
             lambda: layout.arena_bytes or None,
         )
 
-    def _session_entrant(self, digest: str) -> Generator[None, None, Entrant]:
+    def _session_entrant(self, digest: str) -> Entrant:
         artefact = self._models.model(digest).artefact
         try:
-            session = yield from self._sessions.opening(digest, artefact)
+            session = self._sessions.session(digest, artefact)
         except (PreconditionFailed, InvalidArtefact) as error:
             return Entrant(_absent, problem=str(error))
         return Entrant(session.run)

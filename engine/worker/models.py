@@ -28,6 +28,7 @@ from engine.importer.artefact import load_artefact
 from engine.kernels.kernel import PackedWeights
 from engine.ops.dtypes import torch_dtype
 from engine.passes.residual import fuse_residuals
+from engine.pause import Pause, in_thread, no_pause
 from engine.specialise import specialise
 from engine.worker.layout import SlotLayout, slot_layout
 
@@ -60,15 +61,16 @@ class Executable:
 class ModelTable:
     """All models and executables of one worker. Used by the device thread only."""
 
-    def __init__(self, executor: CpuExecutor) -> None:
+    def __init__(self, executor: CpuExecutor, pause: Pause = no_pause) -> None:
         self._executor = executor
+        self._pause = pause
         self._models: dict[str, LoadedModel] = {}
         self._executables: dict[int, Executable] = {}
 
     def load(self, digest: str, artefact: Path) -> None:
         """Read an artefact; does nothing if the model is loaded already."""
         if digest not in self._models:
-            loaded = load_artefact(artefact)
+            loaded = in_thread(lambda: load_artefact(artefact), self._pause)
             self._models[digest] = LoadedModel(artefact, loaded.graph, loaded.weights)
 
     def unload(self, digest: str) -> None:
@@ -100,10 +102,14 @@ class ModelTable:
         values = {name: tensor.tolist() for name, tensor in static_values.items()}
         key = (tuple(inputs.items()), repr(sorted(values.items())))
         if key not in model.programs:
-            graph, constants = specialise(model.template, model.weights, inputs, static_values)
+            graph, constants = specialise(
+                model.template, model.weights, inputs, static_values, self._pause
+            )
             graph = fuse_residuals(graph)
             graph.verify()
-            model.programs[key] = bind(graph, constants, model.packed, self._executor.threads)
+            model.programs[key] = bind(
+                graph, constants, model.packed, self._executor.threads, pause=self._pause
+            )
         return model.programs[key]
 
     def prepare(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from core.errors import InvalidArtefact, PreconditionFailed
 from engine.executor.cpu import CpuExecutor
 from engine.executor.session import OnnxSession
 from engine.importer.report import MODEL_FILE, file_digest
-from engine.worker.sessions import SessionTable, in_thread
+from engine.pause import in_thread
+from engine.worker.sessions import SessionTable
 from tests.server.service import small_cnn
-from tests.timing.running import finish
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_sessions_are_shared_while_used_and_closed_after(
 ) -> None:
     digest = file_digest(artefact / MODEL_FILE)
 
-    first, _ = finish(table.opening(digest, artefact))
+    first = table.session(digest, artefact)
     assert table.session(digest, artefact) is first
     del first
     table.forget_latest()
@@ -73,17 +74,20 @@ def test_sessions_are_shared_while_used_and_closed_after(
 
 
 def test_work_in_a_thread_gives_inference_its_turns_and_passes_errors_on() -> None:
-    def slow() -> int:
-        import time
+    pauses: list[bool] = []
 
+    def pause() -> bool:
+        pauses.append(True)
+        return False
+
+    def slow() -> int:
         time.sleep(0.02)
         return 7
-
-    assert finish(in_thread(slow))[0] == 7
-    assert finish(in_thread(slow))[1] >= 5
 
     def fails() -> int:
         raise PreconditionFailed("no")
 
+    assert in_thread(slow, pause) == 7
+    assert len(pauses) >= 5
     with pytest.raises(PreconditionFailed):
-        finish(in_thread(fails))
+        in_thread(fails, pause)

@@ -1,0 +1,180 @@
+"""What a registration costs the requests of a model that serves already.
+
+    python -m benchmarks.registering --served squeezenet --registered inception_v3 --out FOLDER
+
+One server, one model that answers requests at a fixed rate (open loop: a late answer does not delay
+the next request), first quietly, then while another model is registered at batch sizes 1 and 8.
+Latencies are counted by what the job was doing when the request was sent. The target is a p99 of at
+most twice the quiet one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.environment import describe
+from benchmarks.load.children import free_ports, module, running
+from benchmarks.networks.export import export_onnx
+from benchmarks.networks.registry import NETWORKS
+from braid_client import BraidError, Client
+
+QUIET = "quiet"
+SENDERS = 16  # requests that may be on their way at once
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Milliseconds from when a request was due until its answer."""
+
+    requests: int
+    median_ms: float
+    p99_ms: float
+    longest_ms: float
+
+    @staticmethod
+    def of(samples_ms: Sequence[float]) -> Latencies:
+        """Of at least two samples."""
+        percentiles = quantiles(samples_ms, n=100, method="inclusive")
+        return Latencies(len(samples_ms), median(samples_ms), percentiles[98], max(samples_ms))
+
+
+@dataclass(slots=True)
+class Load:
+    """Requests at a fixed rate, and how long each took, by what else was going on."""
+
+    client: Client
+    model: str
+    inputs: dict[str, NDArray[np.float32]]
+    rate: float
+    phase: str = QUIET
+    samples_ms: dict[str, list[float]] = field(default_factory=dict)
+    failures: int = 0
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def run(self) -> None:
+        """Send until stopped."""
+        began, sent = time.monotonic(), 0
+        with ThreadPoolExecutor(SENDERS) as pool:
+            while not self.stopped.wait(max(0.0, began + sent / self.rate - time.monotonic())):
+                pool.submit(self._request, began + sent / self.rate, self.phase)
+                sent += 1
+
+    def _request(self, due: float, phase: str) -> None:
+        try:
+            self.client.infer(self.model, self.inputs, timeout_s=60.0)
+        except BraidError:
+            self.failures += 1
+        else:
+            self.samples_ms.setdefault(phase, []).append((time.monotonic() - due) * 1e3)
+
+
+def measure(client: Client, model: Path, other: Path, args: argparse.Namespace) -> Load:
+    """Quiet seconds, then a registration; every request by what the job was doing."""
+    client.register(args.served, model, wait=True, timeout_s=600.0)
+    network = NETWORKS[args.served]
+    tensors = zip(network.input_names, network.example_inputs(1), strict=True)
+    inputs = {name: tensor.numpy() for name, tensor in tensors}
+    load = Load(client, args.served, inputs, args.rate)
+    for _ in range(20):
+        client.infer(args.served, inputs)
+    sender = threading.Thread(target=load.run)
+    sender.start()
+    try:
+        time.sleep(args.quiet)
+        job = client.register(args.registered, other, batch_sizes=args.batches)
+        for state in client.watch_job(job.id):
+            load.phase = state.state.value.lower()
+        load.phase = "after"
+    finally:
+        load.stopped.set()
+        sender.join()
+    return load
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--served", choices=NETWORKS, default="squeezenet")
+    parser.add_argument("--registered", choices=NETWORKS, default="inception_v3")
+    parser.add_argument("--batches", type=lambda s: [*map(int, s.split(","))], default=[1, 8])
+    parser.add_argument("--rate", type=float, default=20.0, help="requests a second")
+    parser.add_argument("--quiet", type=float, default=20.0, help="seconds before registering")
+    parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx; exported if missing")
+    parser.add_argument("--out", type=Path, help="folder for registering.json")
+    args = parser.parse_args()
+    environment = describe("torch", "onnxruntime")
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        models = {name: (args.models or work) / f"{name}.onnx" for name in _both(args)}
+        for name, path in models.items():
+            if not path.exists():
+                export_onnx(name, path)
+        grpc_port, http_port = free_ports(2)
+        options = {"--store": work / "store", "--grpc-port": grpc_port, "--http-port": http_port}
+        command = module("server.cli.main", "serve", *map(str, sum(options.items(), ())))
+        with running(command, log=work / "log"), Client(f"127.0.0.1:{grpc_port}") as client:
+            _wait_until_up(client)
+            load = measure(client, models[args.served], models[args.registered], args)
+    report(load, environment, args)
+
+
+def report(load: Load, environment: object, args: argparse.Namespace) -> None:
+    """Print a table; write the results."""
+    busy = [ms for phase, found in load.samples_ms.items() for ms in found
+            if phase not in (QUIET, "after")]  # fmt: skip
+    phases = {**load.samples_ms, "registering": busy}
+    found = {phase: Latencies.of(ms) for phase, ms in phases.items() if len(ms) > 1}
+    for phase, seen in found.items():
+        print(
+            f"{phase:12} {seen.requests:6} requests  median {seen.median_ms:8.2f} ms"
+            f"  p99 {seen.p99_ms:8.2f} ms  longest {seen.longest_ms:8.2f} ms"
+        )
+    ratio = found["registering"].p99_ms / found[QUIET].p99_ms
+    print(f"p99 while registering over quiet p99: {ratio:.2f}x; {load.failures} requests failed")
+    if args.out is not None:
+        document = {
+            "environment": environment,
+            "served": args.served,
+            "registered": args.registered,
+            "batches": args.batches,
+            "rate_per_s": args.rate,
+            "latencies": {phase: asdict(seen) for phase, seen in found.items()},
+            "p99_ratio": ratio,
+            "failed": load.failures,
+        }
+        args.out.mkdir(parents=True, exist_ok=True)
+        (args.out / "registering.json").write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _both(args: argparse.Namespace) -> tuple[str, str]:
+    return args.served, args.registered
+
+
+def _wait_until_up(client: Client) -> None:
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        with suppress(BraidError):
+            client.models()
+            return
+        time.sleep(0.1)
+    sys.exit("the server did not start")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""Every benchmark network under partitioned, merged and joined plans, against onnxruntime.
+
+Weights are seeded, inputs those of the benchmarks; batch 1, 4 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+from benchmarks.networks.export import export_onnx
+from benchmarks.networks.registry import NETWORKS
+from core.plan import StreamPlan, verify_plan
+from core.schedule import Stage
+from engine.executor.cpu import CpuExecutor
+from engine.executor.lanes import lay_out
+from engine.executor.program import Program, bind
+from engine.kernels.kernel import PackedWeights
+from engine.kernels.merge import merge_groups
+from engine.onnx import lower
+from engine.ops.dtypes import spec_of
+from engine.passes import run_passes
+from engine.passes.residual import fuse_residuals
+from engine.specialise import specialise
+from engine.timing.agreement import errors
+from scheduler.cost import DeviceFacts, MergeGroups
+from scheduler.options import PlannerOptions
+from scheduler.planners import plan
+
+TOLERANCE = 1e-4
+THREADS = 2
+
+CASES = [(name, batch) for name in NETWORKS for batch in (1, 4, 8)]
+
+
+class MergesAreCheap:
+    """Whatever can merge does; side by side costs nothing more than alone."""
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        if stage.strategy == "merge":
+            return 1.0
+        return max(map(len, stage.groups)) + 0.5 * (len(stage.groups) - 1)
+
+
+def plans(program: Program) -> Iterator[tuple[str, StreamPlan]]:
+    """One of each kind."""
+    graph = program.graph
+    groups = tuple(map(tuple, merge_groups(graph)))
+    facts = DeviceFacts(merge=MergeGroups(groups) if groups else None)
+    wanted = ["sequential", "greedy", "greedy(join=unit)", "lios"]
+    wanted += ["ios-merge(r=none,s=8)"] if groups else []
+    for text in wanted:
+        found = plan(graph, MergesAreCheap(), PlannerOptions.parse(text), facts).plan
+        verify_plan(found, graph.predecessors())
+        if text.startswith("ios-merge"):
+            assert found.merges, "the plan for merges has none"
+        yield text, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "batch"), CASES)
+def test_every_kind_of_plan_agrees_with_onnxruntime(name: str, batch: int, tmp_path: Path) -> None:
+    path = export_onnx(name, tmp_path / "network.onnx")
+    network = NETWORKS[name]
+    inputs = dict(zip(network.input_names, network.example_inputs(batch), strict=True))
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    results = session.run(None, {key: tensor.numpy() for key, tensor in inputs.items()})
+    names = [output.name for output in session.get_outputs()]
+    reference = {key: torch.from_numpy(value) for key, value in zip(names, results, strict=True)}
+    template, weights = run_passes(*lower(onnx.load(path)))
+    executor = CpuExecutor(THREADS)
+    try:
+        with torch.inference_mode():
+            specs = {key: spec_of(tensor) for key, tensor in inputs.items()}
+            graph, constants = specialise(template, weights, specs)
+            program = bind(fuse_residuals(graph), constants, PackedWeights(), THREADS)
+            for text, found in plans(program):
+                outputs = executor.run(program, lay_out(program, found, THREADS), inputs)
+                _, relative = errors(outputs, reference)
+                assert relative <= TOLERANCE, f"{name}, batch {batch}, {text}"
+    finally:
+        executor.close()
