@@ -10,6 +10,7 @@ This is the composition root: the only place that knows which class stands behin
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -181,6 +182,8 @@ class FrontEnd:
         self._in_background(self.drift.run())
         limit = self.settings.max_upload_bytes
         await preload(self.settings.preload, self.store, self.runner, limit)
+        gc.collect()
+        gc.freeze()  # what is here stays: full collections need not look at it again and again
         self.health.ready(True)
 
     async def _listen(self) -> None:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, perf_counter
+from typing import Any
 
 from core.errors import DeadlineExceeded, RequestCancelled
 from server import tracing
@@ -29,6 +30,7 @@ class Answer:
     model: ServedModel
     outcome: Outcome
     seconds: float  # since the request was read
+    reply: Any = None  # what the request's ``build_reply`` made, if it has one
 
 
 async def infer(
@@ -36,7 +38,7 @@ async def infer(
     model: str,
     version: str,
     time_remaining: float | None,
-    read: Callable[[], GivenRequest],
+    read: Callable[[ServedModel], GivenRequest],
 ) -> Answer:
     """Run one request.
 
@@ -45,7 +47,7 @@ async def infer(
         model: its name.
         version: "" for the one that answers by default.
         time_remaining: seconds until the caller's deadline.
-        read: brings the request; what it raises counts as this request's end.
+        read: brings the request to the model; what it raises counts as this request's end.
 
     Raises:
         BraidError: whatever ended it.
@@ -55,13 +57,16 @@ async def infer(
     found = catalogue.for_request(model, version)
     try:
         served = found.require()
-        given = read()
+        given = read(served)
         checked = check_request(served, given)
         limits = [limit for limit in (time_remaining, given.timeout_s) if limit is not None]
         deadline = monotonic() + min(limits) if limits else None
         outcome = await catalogue.batcher(served).submit(served, checked, found.metrics, deadline)
         found.metrics.request_computed(outcome.queue_us / 1e6, outcome.compute_us / 1e6)
-        return Answer(served, outcome, perf_counter() - began)
+        reply = outcome.reply
+        if reply is None and given.build_reply is not None:
+            reply = given.build_reply(outcome.outputs)
+        return Answer(served, outcome, perf_counter() - began, reply)
     except asyncio.CancelledError:
         late = time_remaining is not None and perf_counter() - began >= time_remaining
         gone = DeadlineExceeded("") if late else RequestCancelled("")

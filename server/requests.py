@@ -10,9 +10,9 @@ wanted.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from core.errors import InvalidRequest, InvalidTensor
 from core.tensor import BATCH, DTYPE_BYTES, TensorSpec
@@ -57,6 +57,13 @@ class GivenTensor:
     data: Content
 
 
+BuildReply = Callable[[Mapping[str, Any]], object]
+"""Makes the protocol's reply from outputs (``server.rows.OutputTensor``) by name.
+
+Their data may be views of memory that is used again afterwards: nothing of it may be kept.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class GivenRequest:
     """An inference request as it came, whatever the protocol."""
@@ -65,6 +72,7 @@ class GivenRequest:
     inputs: Sequence[GivenTensor]
     outputs: Sequence[str]  # none: all
     priority: int = DEFAULT_PRIORITY
+    build_reply: BuildReply | None = None  # saves a copy of the outputs
     timeout_s: float | None = None  # as the message says, beside the deadline of the call
 
 
@@ -77,6 +85,7 @@ class CheckedRequest:
     inputs: Mapping[str, Content]  # all rows
     outputs: tuple[str, ...]  # wanted, in the model's order
     priority: int = DEFAULT_PRIORITY  # 1 goes first
+    build_reply: BuildReply | None = None
 
 
 def check_request(model: ServedModel, request: GivenRequest) -> CheckedRequest:
@@ -106,6 +115,7 @@ def check_request(model: ServedModel, request: GivenRequest) -> CheckedRequest:
         inputs={name: tensors[name].data for name in model.inputs},
         outputs=_wanted(request.outputs, model.outputs),
         priority=request.priority,
+        build_reply=request.build_reply,
     )
 
 

@@ -7,7 +7,7 @@ request's answer
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,7 +25,7 @@ class OutputTensor:
 
     dtype: str
     shape: tuple[int, ...]
-    data: bytes
+    data: bytes | memoryview
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,7 @@ class Outcome:
     batch_size: int
     batch_rows: int
     plan_id: str
+    reply: object = None  # what the request's ``build_reply`` made of the outputs, then empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +90,17 @@ def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
 def outcome_of(
     memory: memoryview, model: ServedModel, run: BatchRun, piece: Piece, row: int
 ) -> Outcome:
-    """Cut one piece's rows out of the slot."""
+    """Cut one piece's rows out of the slot; a whole request's reply is built right from there."""
+    request = piece.request
     outputs = {
         name: _cut(memory, run, run.ready.layout.outputs[name], axis, row, piece.rows)
-        for name, axis in ((n, model.output_axes.get(n)) for n in piece.request.outputs)
+        for name, axis in ((n, model.output_axes.get(n)) for n in request.outputs)
     }
+    reply = None
+    if request.build_reply is not None and piece.rows == request.rows:
+        reply, outputs = request.build_reply(outputs), {}
+    else:
+        outputs = {name: replace(each, data=bytes(each.data)) for name, each in outputs.items()}
     return Outcome(
         outputs,
         queue_us=(run.sent_ns - piece.ticket.accepted_ns) // 1000,
@@ -102,6 +109,7 @@ def outcome_of(
         batch_size=run.batch_size,
         batch_rows=run.rows,
         plan_id=run.ready.plan_id,
+        reply=reply,
     )
 
 
@@ -113,14 +121,12 @@ def _cut(
     shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
     whole = memory[start : start + spec.size_bytes]
     if axis is None or rows == shape[axis]:
-        return OutputTensor(spec.dtype, shape, bytes(whole))
+        return OutputTensor(spec.dtype, shape, whole)
     each = shape[axis] // run.batch_size  # output rows for one request row, usually 1
     cut = (*shape[:axis], rows * each, *shape[axis + 1 :])
     if axis == 0:
         row_bytes = spec.size_bytes // run.batch_size
-        return OutputTensor(
-            spec.dtype, cut, bytes(whole[row * row_bytes : (row + rows) * row_bytes])
-        )
+        return OutputTensor(spec.dtype, cut, whole[row * row_bytes : (row + rows) * row_bytes])
     element = np.dtype((np.void, DTYPE_BYTES[spec.dtype]))
     array = np.frombuffer(whole, dtype=element).reshape(shape)
     index = (slice(None),) * axis + (slice(row * each, (row + rows) * each),)
@@ -130,11 +136,12 @@ def _cut(
 def join(model: ServedModel, request: CheckedRequest, parts: Sequence[Outcome]) -> Outcome:
     """Put the pieces of one request together again."""
     largest = max(parts, key=lambda part: part.batch_size)
+    outputs = {
+        name: _concatenate([part.outputs[name] for part in parts], model.output_axes.get(name))
+        for name in request.outputs
+    }
     return Outcome(
-        outputs={
-            name: _concatenate([part.outputs[name] for part in parts], model.output_axes.get(name))
-            for name in request.outputs
-        },
+        outputs=outputs,
         queue_us=parts[0].queue_us,
         transfer_us=sum(part.transfer_us for part in parts),
         compute_us=sum(part.compute_us for part in parts),

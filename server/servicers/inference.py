@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from functools import partial
 from typing import Any
 
 import grpc
@@ -61,7 +60,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
             request.model,
             request.version,
             time_remaining,
-            partial(given_request, request),
+            lambda _: given_request(request),
         )
         return _response(request, answer)
 
@@ -89,7 +88,7 @@ def _response(request: wire.InferRequest, answer: Answer) -> wire.InferResponse:
         version=str(answer.model.version),
         request_id=request.request_id,
         outputs=[
-            wire.Tensor(name=name, dtype=tensor.dtype, shape=tensor.shape, data=tensor.data)
+            wire.Tensor(name=name, dtype=tensor.dtype, shape=tensor.shape, data=bytes(tensor.data))
             for name, tensor in outcome.outputs.items()
         ],
         timing=wire.Timing(

@@ -347,7 +347,9 @@ def test_a_stream_that_is_not_read_is_not_read_from(oip_server: ServerProcess) -
                 raw_input_contents=[bytes(4 * 16 * 3 * 16 * 16)],
             )
 
-    with grpc.insecure_channel(oip_server.address) as channel:
+    # Else the client's own window grows to many megabytes of answers that it takes unread.
+    options = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65536))
+    with grpc.insecure_channel(oip_server.address, options=options) as channel:
         stream = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(requests())
         settled = -1
         while sent != settled:

@@ -72,11 +72,11 @@ def test_a_message_of_very_many_fields_is_left_to_protobuf() -> None:
 @given(st.lists(st.binary(max_size=300), max_size=4), st.text(max_size=5))
 def test_replies_are_written_as_protobuf_writes_them(contents: list[bytes], text: str) -> None:
     head = service_pb2.ModelInferResponse(model_name="m", id=text)
-    reply = Reply(head, [memoryview(each) for each in contents], error_message=text)
+    reply = Reply(head, [memoryview(each) for each in contents])
     response = service_pb2.ModelInferResponse(model_name="m", id=text, raw_output_contents=contents)
 
     assert service_pb2.ModelInferResponse.FromString(write_reply(reply)) == response
-    stream = service_pb2.ModelStreamInferResponse.FromString(write_stream_reply(reply))
+    stream = service_pb2.ModelStreamInferResponse.FromString(write_stream_reply(reply, text))
     assert stream.infer_response == response
     assert stream.error_message == text
 

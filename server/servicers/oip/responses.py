@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from core.errors import InvalidRequest
-from server.inference import Answer
+from server.rows import OutputTensor
+from server.served import ServedModel
 from server.servicers.oip.classification import classify
 from server.servicers.oip.requests import Wishes
 from server.servicers.oip.transfer import Reply
 from server.servicers.oip.wire import messages
 
 
-def reply_to(request: Any, answer: Answer, wishes: Wishes) -> Reply:
+def reply_to(
+    request: Any, model: ServedModel, outputs: Mapping[str, OutputTensor], wishes: Wishes
+) -> Reply:
     """The response to one request.
 
     ``raw_output_contents`` has one entry for each output, empty where it went to shared memory:
@@ -23,11 +27,11 @@ def reply_to(request: Any, answer: Answer, wishes: Wishes) -> Reply:
     """
     raw_contents: list[bytes | memoryview] = []
     response = messages.ModelInferResponse(
-        model_name=request.model_name, model_version=str(answer.model.version), id=request.id
+        model_name=request.model_name, model_version=str(model.version), id=request.id
     )
-    for name, tensor in answer.outcome.outputs.items():
+    for name, tensor in outputs.items():
         if count := wishes.classes.get(name):
-            tensor = classify(name, tensor, count, answer.model.batched)
+            tensor = classify(name, tensor, count, model.batched)
         output = response.outputs.add(name=name, datatype=tensor.dtype, shape=tensor.shape)
         destination = wishes.destinations.get(name)
         if destination is None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from importlib.metadata import version
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -15,13 +16,20 @@ from server.inference import infer
 from server.metrics import Metrics
 from server.repository import Repository
 from server.requests import GivenRequest
+from server.served import ServedModel
 from server.servicers.health import Health
 from server.servicers.oip.describe import config_of, index_of, metadata_of, statistics_of
 from server.servicers.oip.loading import load_request
 from server.servicers.oip.log_settings import LogSettings
-from server.servicers.oip.requests import Wishes, read_inputs, read_wishes
+from server.servicers.oip.requests import read_inputs, read_wishes
 from server.servicers.oip.responses import reply_to
-from server.servicers.oip.transfer import Received, Reply
+from server.servicers.oip.transfer import (
+    Received,
+    Reply,
+    write_final_reply,
+    write_reply,
+    write_stream_reply,
+)
 from server.servicers.oip.wire import messages, service
 from server.servicers.streams import answers
 from server.shared_regions import SharedRegions
@@ -112,44 +120,47 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
 
     # Inference.
 
-    async def ModelInfer(self, request: Received, context: Context) -> Reply:
+    async def ModelInfer(self, request: Received, context: Context) -> bytes:
         """One request, one answer."""
         async with answering(context):
-            return await self._infer(request, context.time_remaining())
+            return await self._infer(request, context.time_remaining(), write_reply)
 
     async def ModelStreamInfer(
         self, request_iterator: AsyncIterator[Received], context: Context
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncIterator[bytes]:
         """Many requests on one stream, answered in their order; errors are answers, too."""
 
-        async def answer(request: Received) -> Reply:
+        async def answer(request: Received) -> bytes:
             try:
-                reply = await self._infer(request, context.time_remaining())
+                return await self._infer(request, context.time_remaining(), write_final_reply)
             except Exception as error:
-                _, message = wire_error(error)
+                _, reason = wire_error(error)
                 name, number = request.message.model_name, request.message.id
                 named = messages.ModelInferResponse(model_name=name, id=number)
-                return Reply(named, error_message=message)
-            reply.message.parameters["triton_final_response"].bool_param = True
-            return reply
+                return write_stream_reply(Reply(named), reason)
 
         stream = answers(request_iterator, answer, in_order=True)
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
 
-    async def _infer(self, request: Received, time_remaining: float | None) -> Reply:
-        message, wishes = request.message, Wishes({}, {})
+    async def _infer(
+        self, request: Received, time_remaining: float | None, write: Callable[[Reply], bytes]
+    ) -> bytes:
+        message = request.message
 
-        def read() -> GivenRequest:
-            nonlocal wishes
+        def read(model: ServedModel) -> GivenRequest:
             wishes = read_wishes(message.outputs, self._regions)
-            return read_inputs(request, self._regions)
+            given = read_inputs(request, self._regions)
+            return replace(
+                given,
+                build_reply=lambda outputs: write(reply_to(message, model, outputs, wishes)),
+            )
 
         answer = await infer(
             self._catalogue, message.model_name, message.model_version, time_remaining, read
         )
-        return reply_to(message, answer, wishes)
+        return cast("bytes", answer.reply)
 
     # Repository.
 

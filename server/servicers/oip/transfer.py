@@ -1,8 +1,10 @@
 """How the tensor-bearing messages of the protocol are read and written: contents uncopied.
 
-    ModelInferRequest  ──read_request──> Received (the message without contents, views of them)
-    Reply (the message without contents, the contents) ──write_reply──> ModelInferResponse
-                                                       ──write_stream_reply──> ...StreamResponse
+    ModelInferRequest ──read_request──> Received (the message without contents, views of them)
+    Reply (the message without contents, views of them) ──write_...reply──> ModelInferResponse
+
+Replies are written as soon as a batch has ended, straight from the memory it shared with the
+device.
 
 ``add_to_server`` is what the generated ``add_GRPCInferenceServiceServicer_to_server`` does, with
 these in the two places that carry tensors.
@@ -34,11 +36,10 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A ModelInferResponse, or the error that a stream answers with."""
+    """A ModelInferResponse."""
 
     message: Any  # without its raw_output_contents
     raw_contents: Sequence[bytes | memoryview] = ()
-    error_message: str = ""
 
 
 def read_request(data: bytes) -> Received:
@@ -62,9 +63,15 @@ def write_reply(reply: Reply) -> bytes:
     return b"".join(_parts(reply))
 
 
-def write_stream_reply(reply: Reply) -> bytes:
+def write_final_reply(reply: Reply) -> bytes:
+    """Serialise a stream's response that is the only one to its request, and says so."""
+    reply.message.parameters["triton_final_response"].bool_param = True
+    return write_stream_reply(reply)
+
+
+def write_stream_reply(reply: Reply, error_message: str = "") -> bytes:
     """Serialise a stream's response."""
-    head = messages.ModelStreamInferResponse(error_message=reply.error_message)
+    head = messages.ModelStreamInferResponse(error_message=error_message)
     return b"".join([head.SerializeToString(), *protowire.field(_RESPONSE, _parts(reply))])
 
 
@@ -77,13 +84,18 @@ def add_to_server(servicer: Any, server: grpc.aio.Server) -> None:
         write: Callable[[Any], bytes] = _class_of(method.output_type).SerializeToString
         make = grpc.unary_unary_rpc_method_handler
         if method.name == "ModelInfer":
-            read, write = read_request, write_reply
+            read, write = read_request, _as_it_is
         elif method.name == "ModelStreamInfer":
-            read, write = read_request, write_stream_reply
+            read, write = read_request, _as_it_is
             make = grpc.stream_stream_rpc_method_handler
         handlers[method.name] = make(getattr(servicer, method.name), read, write)
     generic = grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
     server.add_generic_rpc_handlers((generic,))
+
+
+def _as_it_is(data: bytes) -> bytes:
+    """Replies are serialised where their tensors lie, not where they are sent."""
+    return data
 
 
 def _parts(reply: Reply) -> list[bytes | memoryview]:
