@@ -9,6 +9,7 @@ import ssl
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -84,6 +85,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     write(ca.issue_cert("localhost", "127.0.0.1"), folder, "server")
     write(ca.issue_cert("client@example.org"), folder, "client")
     write(stranger.issue_cert("stranger@example.org"), folder, "stranger")
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+    old = ca.issue_cert("old@example.org", not_before=past, not_after=past + timedelta(days=9))
+    write(old, folder, "expired")
     admin, infer = new_token(), new_token()
     (folder / "admin").write_text(f"# the one and only\n{hashed(admin)}\n")
     server = ServerProcess(
@@ -154,7 +158,7 @@ def test_each_call_wants_a_token_of_its_role(
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["stranger", None])
+@pytest.mark.parametrize("name", ["stranger", "expired", None])
 def test_no_call_without_a_certificate_of_ours(
     secured: Secured, method: str, name: str | None
 ) -> None:
