@@ -1,7 +1,4 @@
-"""The cases: node cases from the package's generators, the others from the files it ships.
-
-Loads onnx and numpy only, so that workers can be forked before torch is loaded.
-"""
+"""The cases: node cases from the package's generators, the others from the files it ships."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Worker processes that run cases, so that a crash or a hang costs one case and nothing else.
 
-parent ──index──> worker: attempt(cases[index]) ──Result──> parent
+parent ──Case──> worker: attempt(case) ──Result──> parent
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from tests.conformance.results import Result, Verdict
 
 CASE_SECONDS = 120.0
 _MEMORY_BYTES = 12 << 30
-_fork = multiprocessing.get_context("fork")  # the cases are in memory already
+_spawn = multiprocessing.get_context("spawn")  # a fork of a process with threads may crash
 
 
 class _Worker:
     """A process, its pipe, and the case it is at."""
 
-    def __init__(self, cases: Sequence[Case]) -> None:
-        self.pipe, theirs = _fork.Pipe()
-        self.process = _fork.Process(target=_serve, args=(cases, theirs), daemon=True)
+    def __init__(self) -> None:
+        self.pipe, theirs = _spawn.Pipe()
+        self.process = _spawn.Process(target=_serve, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
         self.index = -1
         self.started = 0.0
 
-    def begin(self, index: int) -> None:
+    def begin(self, index: int, case: Case) -> None:
         self.index, self.started = index, monotonic()
-        self.pipe.send(index)
+        self.pipe.send(case)
 
     def end(self) -> None:
         self.process.kill()
@@ -49,8 +49,9 @@ def run_cases(
     workers: list[_Worker] = []
     while len(results) < len(cases):
         while todo and len(workers) < processes:
-            worker = _Worker(cases)
-            worker.begin(todo.pop())
+            worker = _Worker()
+            index = todo.pop()
+            worker.begin(index, cases[index])
             workers.append(worker)
         ready = wait([worker.pipe for worker in workers], timeout=1.0)
         for worker in list(workers):
@@ -61,7 +62,8 @@ def run_cases(
             on_result(result)
             alive = worker.process.is_alive() and result.reason not in (_DIED, _HUNG)
             if alive and todo:
-                worker.begin(todo.pop())
+                index = todo.pop()
+                worker.begin(index, cases[index])
             else:
                 worker.end()
                 workers.remove(worker)
@@ -88,7 +90,7 @@ def _heard(worker: _Worker, case: Case, ready: bool) -> Result | None:
     return Result(case.name, case.kind, case.operator, Verdict.FAILED, reason)
 
 
-def _serve(cases: Sequence[Case], pipe: Connection) -> None:
+def _serve(pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     from engine.executor.cpu import CpuExecutor
@@ -96,4 +98,4 @@ def _serve(cases: Sequence[Case], pipe: Connection) -> None:
 
     executor = CpuExecutor(threads=1)
     while True:
-        pipe.send(attempt(cases[pipe.recv()], executor))
+        pipe.send(attempt(pipe.recv(), executor))
