@@ -118,10 +118,13 @@ class Registry:
         await asyncio.shield(self._delete(doomed))
 
     async def _delete(self, doomed: list[ModelVersion]) -> None:
-        for model in doomed:
-            name, version = model.name, model.version
-            await self._store.call(self._store.set_model_state, name, version, ModelState.DRAINING)
-            await self._runner.cancel_model(name, version)
-            await self._catalogue.remove(name, version)
-            await self._store.call(self._store.delete_model, name, version)
-        await self._serving.forget(doomed[0].name)
+        draining = ModelState.DRAINING
+        try:
+            for model in doomed:
+                name, version = model.name, model.version
+                await self._store.call(self._store.set_model_state, name, version, draining)
+                await self._runner.cancel_model(name, version)
+                await self._catalogue.remove(name, version)
+                await self._store.call(self._store.delete_model, name, version)
+        finally:
+            await self._serving.forget(doomed[0].name, [model.version for model in doomed])

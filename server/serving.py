@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from core.errors import BraidError, ModelNotFound, PreconditionFailed, VersionNotFound
@@ -38,6 +38,7 @@ class Serving:
         self._catalogue = catalogue
         self._repository = repository
         self._turns: dict[str, asyncio.Lock] = {}
+        self._going: set[tuple[str, int]] = set()  # versions being deleted: no policy wants them
         self._working: set[asyncio.Task[None]] = set()
 
     async def restore(self) -> None:
@@ -78,11 +79,13 @@ class Serving:
                 raise PreconditionFailed(
                     f"{name} version {version} is labelled {label!r}; move the label first"
                 )
+        self._going.add((name, version))
         if self._catalogue.answers(name):
-            await self._in_turn(name, self._load_wanted(name, without=version))
+            await self._in_turn(name, self._load_wanted(name))
 
-    async def forget(self, name: str) -> None:
+    async def forget(self, name: str, versions: Iterable[int]) -> None:
         """After a deletion: if nothing is left of the model, its configuration goes, too."""
+        self._going.difference_update((name, version) for version in versions)
         if not self._catalogue.knows(name):
             await self._store.call(self._store.forget_serving_config, name)
             self._catalogue.configure(name, ServingConfig())
@@ -104,10 +107,9 @@ class Serving:
         self._catalogue.configure(name, config)
         await self._retire(name)
 
-    async def _load_wanted(self, name: str, *, without: int) -> None:
-        """Load what would be wanted if one version were not there."""
+    async def _load_wanted(self, name: str) -> None:
+        """Load what is wanted and does not serve."""
         present = await self._available(name)
-        present.pop(without, None)
         for number in sorted(self._catalogue.config(name).wanted(present)):
             await self._repository.serve_version(present[number])
 
@@ -118,12 +120,15 @@ class Serving:
             await self._repository.unload_version(present[number])
 
     async def _available(self, name: str) -> dict[int, ModelVersion]:
-        """Versions that were imported, by number."""
+        """Versions that were imported and are to stay, by number."""
         return {
             model.version: model
             for model in await self._store.call(self._models, name)
-            if model.state in AVAILABLE
-            or self._catalogue.served_version(name, model.version) is not None
+            if (name, model.version) not in self._going
+            and (
+                model.state in AVAILABLE
+                or self._catalogue.served_version(name, model.version) is not None
+            )
         }
 
     def _version_serves(self, name: str) -> None:
