@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -59,11 +60,21 @@ def answer(client: Client, name: str, version: str | int | None = None) -> tuple
     return int(result.outputs["y"][0, 0]), result.version
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one request got, and when: seconds of the monotonic clock."""
+
+    sent_at: float
+    received_at: float
+    number: int  # what was added
+    version: str  # that the answer names
+
+
 @dataclass
 class Load:
     """What the clients saw."""
 
-    answers: list[tuple[float, int, str]]  # (sent at, number added, version named)
+    answers: list[Answer]
     errors: list[Exception]
 
 
@@ -81,9 +92,12 @@ class Clients:
             while not self._stop.is_set():
                 sent_at = time.monotonic()
                 try:
-                    self.load.answers.append((sent_at, *answer(client, name)))
+                    number, version = answer(client, name)
                 except Exception as error:
                     self.load.errors.append(error)
+                else:
+                    done = Answer(sent_at, time.monotonic(), number, version)
+                    self.load.answers.append(done)
 
     def __enter__(self) -> Load:
         return self.load
@@ -100,22 +114,24 @@ def test_labels_swap_atomically_twenty_times_under_load(
 ) -> None:
     for number in (1, 2):
         register(server, tmp_path, "swapped", number)
-    swaps: list[tuple[float, int]] = []
+    swaps: list[tuple[float, float, int]] = []  # (asked for at, answered at, version)
     with server.client() as admin, Clients(server, "swapped") as load:
         for turn in range(20):
             wanted = 1 + turn % 2
+            asked_at = time.monotonic()
             admin.set_serving("swapped", Serving(labels={"stable": wanted}))
-            swaps.append((time.monotonic(), wanted))
+            swaps.append((asked_at, time.monotonic(), wanted))
             time.sleep(0.05)
 
     assert load.errors == []
     assert len(load.answers) > 20 * CLIENTS
-    assert {number for _, number, _ in load.answers} == {1, 2}
-    assert all(str(number) == version for _, number, version in load.answers)
-    # Whoever asked after a swap was answered for got the new version.
-    for (since, wanted), (until, _) in pairwise(swaps):
-        sent_between = [n for sent_at, n, _ in load.answers if since < sent_at < until - 0.03]
-        assert set(sent_between) <= {wanted}
+    assert {done.number for done in load.answers} == {1, 2}
+    assert all(str(done.number) == done.version for done in load.answers)
+    # Whoever asked after a swap was answered, and heard before the next was asked for, got the
+    # new version.
+    for (_, since, wanted), (until, _, _) in pairwise(swaps):
+        between = [d.number for d in load.answers if since < d.sent_at and d.received_at < until]
+        assert set(between) == {wanted}
 
 
 @pytest.mark.slow
@@ -141,13 +157,13 @@ def _replace_under_load(server: ServerProcess, folder: Path, name: str, times: i
         _await_states(admin, name, {times + 1: "SERVING", times: "UNLOADED"})
 
     assert load.errors == []
-    assert {number for _, number, _ in load.answers} == set(range(1, times + 2))
-    assert all(str(number) == version for _, number, version in load.answers)
-    in_order = sorted(load.answers)
-    newest_yet = 0
-    for (_, number, _), later in zip(in_order, in_order[CLIENTS:], strict=False):
-        newest_yet = max(newest_yet, number)
-        assert later[1] >= number  # never back to a version that was replaced
+    assert {done.number for done in load.answers} == set(range(1, times + 2))
+    assert all(str(done.number) == done.version for done in load.answers)
+    heard = sorted(load.answers, key=lambda done: done.received_at)
+    newest = list(accumulate((done.number for done in heard), max, initial=0))
+    for later in load.answers:
+        before = bisect_left(heard, later.sent_at, key=lambda done: done.received_at)
+        assert later.number >= newest[before]  # never back to a version that was replaced
 
 
 def _await_states(admin: Client, name: str, wanted: dict[int, str]) -> None:
