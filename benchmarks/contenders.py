@@ -28,6 +28,7 @@ from engine.executor.cpu import CpuExecutor
 from engine.executor.session import OnnxSession
 from engine.importer.report import read_report
 from engine.ops.dtypes import spec_of
+from engine.worker.cpu import CpuBackend
 from engine.worker.models import ModelTable
 
 Run = Callable[[], object]
@@ -83,18 +84,17 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     """A plan as the device worker runs it, or the session that it runs instead."""
     keep_freed_memory()
     cpus = usable_cpus()[: args.threads]
-    executor = CpuExecutor(args.threads, cpus)
     inputs = dict(zip(network.input_names, network.example_inputs(args.batch), strict=True))
     digest = read_report(args.artefact).sha256
     if args.plan is None:
         session = OnnxSession(args.artefact, digest, args.threads, cpus)
         return lambda: session.run(inputs)
-    table = ModelTable(executor)
+    table = ModelTable(CpuBackend(CpuExecutor(args.threads, cpus)))
     table.load(digest, args.artefact)
     specs: dict[str, TensorSpec] = {name: spec_of(tensor) for name, tensor in inputs.items()}
     program = table.program(digest, specs, {})
-    segments = table.lay_out(program, plan_from_json(json.loads(args.plan.read_text())))
-    return lambda: executor.run(program, segments, inputs)
+    ready = table.ready(program, plan_from_json(json.loads(args.plan.read_text())))
+    return lambda: ready.run(inputs)
 
 
 OTHERS: Mapping[str, Callable[[Network, argparse.Namespace], Run]] = {

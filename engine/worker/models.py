@@ -20,16 +20,14 @@ from core.errors import PreconditionFailed
 from core.graph import OpGraph
 from core.plan import StreamPlan, sequential_plan, verify_plan
 from core.tensor import TensorSpec
-from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import Layout, lay_out
-from engine.executor.program import Program, bind
-from engine.executor.session import OnnxSession
+from engine.executor.program import Program
 from engine.importer.artefact import load_artefact
 from engine.kernels.kernel import PackedWeights
 from engine.ops.dtypes import torch_dtype
 from engine.passes.residual import fuse_residuals
 from engine.pause import Pause, in_thread, no_pause
 from engine.specialise import specialise
+from engine.worker.backend import Backend, Prepared, Whole
 from engine.worker.layout import SlotLayout, slot_layout
 
 StaticValues = Mapping[str, Tensor]
@@ -53,16 +51,16 @@ class Executable:
 
     digest: str
     program: Program
-    lanes: Layout
+    prepared: Prepared
     layout: SlotLayout
-    session: OnnxSession | None = None  # runs instead of the plan, as long as it can
+    session: Whole | None = None  # runs instead of the plan, as long as it can
 
 
 class ModelTable:
     """All models and executables of one worker. Used by the device thread only."""
 
-    def __init__(self, executor: CpuExecutor, pause: Pause = no_pause) -> None:
-        self._executor = executor
+    def __init__(self, backend: Backend, pause: Pause = no_pause) -> None:
+        self._backend = backend
         self._pause = pause
         self._models: dict[str, LoadedModel] = {}
         self._executables: dict[int, Executable] = {}
@@ -78,7 +76,7 @@ class ModelTable:
         self._models.pop(digest, None)
         gone = [n for n, ready in self._executables.items() if ready.digest == digest]
         for number in gone:
-            del self._executables[number]
+            self._executables.pop(number).prepared.release()
 
     def model(self, digest: str) -> LoadedModel:
         """A loaded model.
@@ -107,9 +105,7 @@ class ModelTable:
             )
             graph = fuse_residuals(graph)
             graph.verify()
-            model.programs[key] = bind(
-                graph, constants, model.packed, self._executor.threads, pause=self._pause
-            )
+            model.programs[key] = self._backend.bind(graph, constants, model.packed, self._pause)
         return model.programs[key]
 
     def prepare(
@@ -118,30 +114,33 @@ class ModelTable:
         digest: str,
         program: Program,
         plan: StreamPlan | None,
-        session: OnnxSession | None = None,
+        session: Whole | None = None,
     ) -> Executable:
-        """Lay out ``plan`` (None: the sequential plan) and keep it under ``number``."""
+        """Make ``plan`` (None: the sequential plan) ready and keep it under ``number``."""
         ready = Executable(
             digest,
             program,
-            self.lay_out(program, plan),
+            self.ready(program, plan),
             slot_layout(program.graph.inputs, output_specs(program.graph)),
             session,
         )
         self._executables[number] = ready
         return ready
 
-    def lay_out(self, program: Program, plan: StreamPlan | None) -> Layout:
-        """Layout of a plan, verified against the graph."""
+    def ready(self, program: Program, plan: StreamPlan | None) -> Prepared:
+        """A plan (None: the sequential plan), verified against the graph and prepared."""
         if plan is None:
             plan = sequential_plan(len(program.units))
         verify_plan(plan, program.graph.predecessors())
-        return lay_out(program, plan, self._executor.threads)
+        return self._backend.prepare(program, plan)
 
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""
         gone = self._executables.pop(number, None)
-        if gone is None or gone.digest not in self._models:
+        if gone is None:
+            return
+        gone.prepared.release()
+        if gone.digest not in self._models:
             return
         if not any(ready.program is gone.program for ready in self._executables.values()):
             programs = self._models[gone.digest].programs

@@ -6,12 +6,15 @@ go on being answered.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from engine.executor.cpu import CpuExecutor
-from engine.executor.session import OnnxSession
 from engine.pause import Pause, in_thread, no_pause
+from engine.worker.backend import Whole
+
+OpenWhole = Callable[[Path, str], Whole]
+"""Opens the file that an artefact keeps of a model; see ``Backend.open_whole``."""
 
 
 class SessionTable:
@@ -20,13 +23,13 @@ class SessionTable:
     The one opened last is kept even if nothing uses it: who wins with it is prepared next.
     """
 
-    def __init__(self, executor: CpuExecutor, pause: Pause = no_pause) -> None:
-        self._executor = executor
+    def __init__(self, open_whole: OpenWhole, pause: Pause = no_pause) -> None:
+        self._open_whole = open_whole
         self._pause = pause
-        self._open: WeakValueDictionary[str, OnnxSession] = WeakValueDictionary()
-        self._latest: OnnxSession | None = None
+        self._open: WeakValueDictionary[str, Whole] = WeakValueDictionary()
+        self._latest: Whole | None = None
 
-    def session(self, digest: str, artefact: Path) -> OnnxSession:
+    def session(self, digest: str, artefact: Path) -> Whole:
         """The session of a model.
 
         Raises:
@@ -34,10 +37,7 @@ class SessionTable:
         """
         found = self._open.get(digest)
         if found is None:
-            executor = self._executor
-            found = in_thread(
-                lambda: OnnxSession(artefact, digest, executor.threads, executor.cpus), self._pause
-            )
+            found = in_thread(lambda: self._open_whole(artefact, digest), self._pause)
         self._open[digest] = self._latest = found
         return found
 

@@ -16,6 +16,7 @@ from engine.executor.cpu import CpuExecutor
 from engine.executor.session import OnnxSession
 from engine.importer.report import MODEL_FILE, file_digest
 from engine.pause import in_thread
+from engine.worker.cpu import CpuBackend
 from engine.worker.sessions import SessionTable
 from tests.server.service import small_cnn
 
@@ -28,7 +29,7 @@ def artefact(tmp_path: Path) -> Path:
 @pytest.fixture
 def table() -> Iterator[SessionTable]:
     executor = CpuExecutor(threads=2)
-    yield SessionTable(executor)
+    yield SessionTable(CpuBackend(executor).open_whole)
     executor.close()
 
 

@@ -1,0 +1,143 @@
+"""What a device worker asks of its device; everything else in the worker is the same for all.
+
+    Worker ──> Calls ────────> Backend.bind, prepare ──> Prepared.run      (models, requests)
+           └─> Measurements ─> Backend.prices, measure, entrant            (planning)
+
+    engine/worker/cpu.py     a pool of pinned threads
+    engine/cuda/backend.py   CUDA streams, captured into graphs
+
+A backend is made and used by one thread. Tensors go in and come out in the CPU's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from core.errors import BraidError
+from core.graph import Operator, OpGraph
+from core.plan import StreamPlan
+from core.schedule import Strategy
+from engine.executor.program import Program
+from engine.executor.work import Needs
+from engine.kernels.kernel import PackedWeights
+from engine.pause import Pause
+from engine.timing.contest import Entrant
+from engine.timing.overheads import StagePrices
+from engine.timing.samples import Timing
+
+Tensors = Mapping[str, Tensor]
+
+MakeInputs = Callable[[], Tensors]
+
+Task = Generator[float | None, None, dict[str, Any]]
+"""Yields whenever a request may go first; a number is the fraction done."""
+
+
+class DeviceLost(Exception):
+    """The device answers nothing more in this process: the worker must end, another takes over.
+
+    The message says why; it goes to the log of the server, not to callers.
+    """
+
+
+class Prepared(Protocol):
+    """A program under one plan, ready to run on its device."""
+
+    @property
+    def activation_bytes(self) -> int | None:
+        """Memory that a run takes beside the weights; None before it is known."""
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Outputs by name, one tensor for each of the graph's inputs given."""
+
+    def release(self) -> None:
+        """Free what the device holds for it; it is not used again."""
+
+
+class Whole(Protocol):
+    """A whole model in another runtime, ready for any of its shapes."""
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Outputs by name.
+
+        Raises:
+            PreconditionFailed: the model does not run at these shapes.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class AskedStage:
+    """A stage that is to be measured."""
+
+    groups: Sequence[Sequence[int]]  # in order within a group, side by side across groups
+    threads: int | None = None  # how many it may use; None: all of the device
+    strategy: Strategy = "concurrent"
+
+
+class Backend(Protocol):
+    """One device. Long work calls ``pause`` between its steps; measurements yield instead."""
+
+    @property
+    def threads(self) -> int:
+        """How many groups can run side by side at most."""
+
+    def device_key(self) -> str:
+        """Canonical text of all that a latency measured here depends on."""
+
+    def software(self) -> dict[str, str]:
+        """Versions that a schedule's provenance names."""
+
+    def bind(
+        self, graph: OpGraph, constants: Tensors, packed: PackedWeights, pause: Pause
+    ) -> Program:
+        """Choose a kernel for each unit of a static graph; ``packed`` is shared by a model."""
+
+    def prepare(self, program: Program, plan: StreamPlan) -> Prepared:
+        """Make a verified plan ready to run.
+
+        Raises:
+            DeviceOutOfMemory: there is no room for it.
+        """
+
+    def interpret(self, program: Program, inputs: Tensors, pause: Pause) -> Tensors:
+        """Outputs by the plain operators in the order of the graph: slow, and right."""
+
+    def open_whole(self, artefact: Path, digest: str) -> Whole:
+        """The model file that an artefact keeps, in ONNX Runtime; runs in a thread of its own.
+
+        Raises:
+            PreconditionFailed: there is no file, or ONNX Runtime refuses it on this device.
+            InvalidArtefact: the file was changed after the import.
+        """
+
+    def needs(self, unit: Operator, graph: OpGraph) -> Needs:
+        """What a unit needs of the device, estimated from its shapes."""
+
+    def prices(self) -> Generator[None, None, StagePrices]:
+        """What stages cost besides their units' own work, measured."""
+
+    def measure(
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+    ) -> Generator[None, None, Timing]:
+        """Latency of one stage; what is kept for the next one goes with ``forget``."""
+
+    def forget(self) -> None:
+        """Free what was kept from one measurement to the next."""
+
+    def entrant(self, prepared: Prepared) -> Entrant:
+        """A prepared plan as one that takes part in a contest."""
+
+    def fault(self, error: Exception) -> BraidError | None:
+        """What an error of the device's libraries means to callers, if that is known.
+
+        Raises:
+            DeviceLost: it means that this process is done.
+        """
+
+    def close(self) -> None:
+        """Let go of the device."""

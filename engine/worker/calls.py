@@ -1,0 +1,125 @@
+"""What a worker answers at once: models, executables, and requests to run them."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from torch import Tensor
+
+from core.errors import InvalidArtefact, PreconditionFailed
+from core.graph import graph_to_json
+from core.plan import plan_from_json
+from engine.pause import no_pause
+from engine.worker.backend import Backend, Whole
+from engine.worker.frames import Message
+from engine.worker.measurements import Measurements, program_of
+from engine.worker.models import Executable, ModelTable, output_specs, seeded_inputs
+from engine.worker.sessions import SessionTable
+from engine.worker.slots import SlotViews
+
+log = logging.getLogger("braid.worker")
+
+
+class Calls:
+    """One method a call; used by the device thread only."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        arena: mmap.mmap,
+        models: ModelTable,
+        sessions: SessionTable,
+        measurements: Measurements,
+    ) -> None:
+        self._backend = backend
+        self._models = models
+        self._sessions = sessions
+        self._measurements = measurements
+        self._slots = SlotViews(arena)
+
+    def infer(self, message: Message) -> dict[str, Any]:
+        """Run executable ``number`` on the slot at ``offset``."""
+        start = perf_counter_ns()
+        number = message["number"]
+        ready = self._models.executable(number)
+        inputs, outputs = self._slots.of(number, message["offset"], ready.layout)
+        for name, tensor in self._outputs(ready, inputs).items():
+            outputs[name].copy_(tensor)
+        return {"compute_us": (perf_counter_ns() - start) // 1000}
+
+    def _outputs(self, ready: Executable, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        program = ready.program
+        fused = program.needs_finite or ready.session is not None
+        if fused and not all(map(_is_finite, inputs.values())):
+            return self._backend.interpret(program, inputs, no_pause)
+        if ready.session is not None:
+            try:
+                return ready.session.run(inputs)
+            except PreconditionFailed:
+                log.exception("model %s runs under its plan instead", ready.digest[:12])
+        return ready.prepared.run(inputs)
+
+    def load(self, message: Message) -> dict[str, Any]:
+        """Load the artefact at ``path`` under ``digest``."""
+        self._models.load(message["digest"], Path(message["path"]))
+        return {}
+
+    def unload(self, message: Message) -> dict[str, Any]:
+        """Forget ``digest`` and everything prepared for it."""
+        self._measurements.forget()
+        self._slots.clear()
+        self._models.unload(message["digest"])
+        return {}
+
+    def prepare(self, message: Message) -> dict[str, Any]:
+        """Make executable ``number`` for the given shapes and plan; run it once to warm up."""
+        program, static = program_of(self._models, message)
+        plan, digest = message.get("plan"), message["digest"]
+        ready = self._models.prepare(
+            message["number"],
+            digest,
+            program,
+            None if plan is None else plan_from_json(plan),
+            self._session(digest) if message.get("onnxruntime") else None,
+        )
+        self._outputs(ready, seeded_inputs(program.graph, static, 0))
+        outputs = {name: spec.to_json() for name, spec in output_specs(program.graph).items()}
+        return {"outputs": outputs}
+
+    def _session(self, digest: str) -> Whole | None:
+        """ONNX Runtime's session of a model, if it can still be had: the plan runs without it."""
+        try:
+            return self._sessions.session(digest, self._models.model(digest).artefact)
+        except (PreconditionFailed, InvalidArtefact):
+            log.exception("model %s runs under its plan instead", digest[:12])
+            return None
+
+    def release(self, message: Message) -> dict[str, Any]:
+        """Forget executable ``number``."""
+        number = message["number"]
+        self._models.release(number)
+        self._slots.forget(number)
+        return {}
+
+    def describe(self, message: Message) -> dict[str, Any]:
+        """The static graph for the given shapes; its operators are the schedule units."""
+        program, _ = program_of(self._models, message)
+        return {"graph": graph_to_json(program.graph)}
+
+    def device(self, _: Message) -> dict[str, Any]:
+        """Facts about the device and the software."""
+        return {
+            "device_key": self._backend.device_key(),
+            "threads": self._backend.threads,
+            "software": self._backend.software(),
+        }
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no element is NaN or infinite; may say False for sums that overflow."""
+    return not tensor.is_floating_point() or bool(tensor.sum().isfinite())

@@ -1,0 +1,139 @@
+"""The CPU as a worker's device: laid-out plans on a pool of pinned threads."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from core.errors import BraidError, DeviceOutOfMemory
+from core.graph import Operator, OpGraph
+from core.plan import StreamPlan
+from engine.executor.cpu import CpuExecutor
+from engine.executor.lanes import Layout, lay_out
+from engine.executor.program import Program, bind
+from engine.executor.session import OnnxSession
+from engine.executor.work import Needs, estimated_needs
+from engine.kernels.kernel import PackedWeights
+from engine.pause import Pause
+from engine.specialise import interpret
+from engine.timing.activations import Activations
+from engine.timing.contest import Entrant
+from engine.timing.overheads import StagePrices, measure_prices
+from engine.timing.samples import Timing
+from engine.timing.stage_timer import StageTimer, TimerOptions
+from engine.worker.backend import AskedStage, MakeInputs, Prepared, Tensors
+from engine.worker.device_key import cpu_device_key, software_versions
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """A program laid out on the executor's threads."""
+
+    executor: CpuExecutor
+    program: Program
+    layout: Layout
+
+    @property
+    def activation_bytes(self) -> int | None:
+        """Of the bursts; known after the first run."""
+        return self.layout.arena_bytes or None
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Run the whole graph."""
+        return self.executor.run(self.program, self.layout, inputs)
+
+    def release(self) -> None:
+        """Nothing is held but memory of this process."""
+
+
+class CpuBackend:
+    """A ``Backend`` over a ``CpuExecutor``."""
+
+    def __init__(
+        self,
+        executor: CpuExecutor,
+        activation_bytes: int = 1 << 30,
+        timer: TimerOptions | None = None,
+    ) -> None:
+        """Use ``executor``; keep at most ``activation_bytes`` while stages are measured."""
+        self._executor = executor
+        self._activation_bytes = activation_bytes
+        self._timer = StageTimer(executor, timer or TimerOptions())
+        self._activations: Activations | None = None
+
+    @property
+    def threads(self) -> int:
+        """Threads of the executor."""
+        return self._executor.threads
+
+    def device_key(self) -> str:
+        """Model name, cores, instruction set, threads, versions."""
+        return cpu_device_key(self.threads)
+
+    def software(self) -> dict[str, str]:
+        """Of torch, oneDNN and Python."""
+        return software_versions()
+
+    def bind(
+        self, graph: OpGraph, constants: Tensors, packed: PackedWeights, pause: Pause
+    ) -> Program:
+        """Choose kernels and reorder weights."""
+        return bind(graph, constants, packed, self.threads, pause=pause)
+
+    def prepare(self, program: Program, plan: StreamPlan) -> LaidOut:
+        """Assign launches to threads."""
+        return LaidOut(self._executor, program, lay_out(program, plan, self.threads))
+
+    def interpret(self, program: Program, inputs: Tensors, pause: Pause) -> Tensors:
+        """Registry kernels, one after the other."""
+        return interpret(program.graph, program.constants(), inputs, pause)
+
+    def open_whole(self, artefact: Path, digest: str) -> OnnxSession:
+        """A session on the executor's cores."""
+        return OnnxSession(artefact, digest, self.threads, self._executor.cpus)
+
+    def needs(self, unit: Operator, graph: OpGraph) -> Needs:
+        """By the rates of one thread of a server CPU."""
+        return estimated_needs(unit, graph)
+
+    def prices(self) -> Generator[None, None, StagePrices]:
+        """With units that do next to nothing."""
+        return measure_prices(self._executor)
+
+    def measure(
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+    ) -> Generator[None, None, Timing]:
+        """On the values that the stage's producers really give."""
+        if self._activations is None or self._activations.program is not program:
+            self._activations = None  # free before the next ones are made
+            yield None
+            self._activations = Activations(
+                program, inputs(), self._executor, self._activation_bytes, pause
+            )
+            yield None
+        return (
+            yield from self._timer.measure(
+                self._activations, stage.groups, stage.threads, stage.strategy
+            )
+        )
+
+    def forget(self) -> None:
+        """Free the activations."""
+        self._activations = None
+
+    def entrant(self, prepared: Prepared) -> Entrant:
+        """Timed by the clock of this thread."""
+        return Entrant(prepared.run, lambda: prepared.activation_bytes)
+
+    def fault(self, error: Exception) -> BraidError | None:
+        """Only that memory has run out."""
+        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+            return DeviceOutOfMemory(
+                "the device has no memory left for this request; try fewer rows"
+            )
+        return None
+
+    def close(self) -> None:
+        """End the threads."""
+        self._executor.close()

@@ -1,0 +1,190 @@
+"""The device worker's loop: one thread that owns the device and serves one link.
+
+    loop:  messages waiting? ──yes──> inference first, then everything else in order
+                └──no──> one step of the oldest measurement, or sleep until a message comes
+
+A measurement is a generator that yields after each repetition, so a request waits for at most
+one repetition. The loop ends when the link closes: the front end is gone or wants it gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import select
+from collections import deque
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import torch
+
+from core.errors import BraidError, InvalidRequest, WorkerFault
+from engine.worker.backend import Backend, DeviceLost, Task
+from engine.worker.calls import Calls
+from engine.worker.frames import BlockingChannel, Message
+from engine.worker.measurements import Measurements
+from engine.worker.models import ModelTable
+from engine.worker.sessions import SessionTable
+
+log = logging.getLogger("braid.worker")
+
+LINGER_MS = 5
+"""For the next request of a queue, before measuring goes on."""
+
+LINGER_STEPS = 9
+"""Requests keep measuring waiting for this many times its latest step, at most."""
+
+FOREGROUND = ("infer", "load", "unload", "prepare", "release", "describe", "device")
+BACKGROUND = ("facts", "measure", "contest")
+
+
+@dataclass(slots=True)
+class _Background:
+    """Work for idle moments, and the call that it answers, if any."""
+
+    call: int | None
+    task: Task
+    told: float = 0.0  # the progress that was reported
+
+
+class Worker:
+    """Everything the process does, on its only thread."""
+
+    def __init__(self, channel: BlockingChannel, arena: mmap.mmap, backend: Backend) -> None:
+        self._channel = channel
+        self._backend = backend
+        self._poller = select.poll()
+        self._poller.register(channel.fileno(), select.POLLIN)
+        self._waiting: deque[Message] = deque()  # received, and not inference
+        self._is_closed = False
+        self._step_s = 0.0  # the latest step of a measurement
+        pause = self._let_inference_go_first
+        models, sessions = ModelTable(backend, pause), SessionTable(backend.open_whole, pause)
+        self._measurements = Measurements(backend, models, sessions, pause)
+        calls = Calls(backend, arena, models, sessions, self._measurements)
+        self._foreground = {name: getattr(calls, name) for name in FOREGROUND}
+        self._foreground["cancel"] = self._cancel
+        self._tasks = {name: getattr(self._measurements, name) for name in BACKGROUND}
+        self._background = deque([_Background(None, _warm_up())])
+
+    def serve(self) -> None:
+        """Answer calls until the link closes.
+
+        Raises:
+            DeviceLost: the device is of no use to this process any more.
+        """
+        while not self._is_closed:
+            idle = not self._background and not self._waiting
+            if self._receive(None if idle else 0) and not idle:
+                self._linger()
+            if self._waiting:
+                self._answer(self._waiting.popleft())
+            elif self._background and not self._is_closed:
+                self._advance()
+
+    def _receive(self, timeout_ms: int | None) -> bool:
+        """Answer inference requests that have arrived, keep other messages; whether there were any.
+
+        Also called in the midst of other work, see ``engine.pause``.
+        """
+        if self._is_closed or not self._poller.poll(timeout_ms):
+            return False
+        messages = self._channel.receive()
+        if messages is None:
+            self._is_closed = True
+            return False
+        infer = [message for message in messages if message["op"] == "infer"]
+        self._waiting += [message for message in messages if message["op"] != "infer"]
+        for message in infer:
+            self._answer(message)
+        return bool(infer)
+
+    def _let_inference_go_first(self) -> bool:
+        if not self._receive(0):
+            return False
+        self._linger()
+        return True
+
+    def _linger(self) -> None:
+        """Answer requests until none has come for a moment.
+
+        The front end sends a batch when it has the answer to the one before. Without the moment,
+        each of many waiting requests would wait for a measurement of its own. Under load without
+        end, measuring still gets a tenth of the time.
+        """
+        until = monotonic() + LINGER_STEPS * self._step_s
+        while self._receive(LINGER_MS) and monotonic() < until:
+            pass
+
+    def _answer(self, message: Message) -> None:
+        call = message["id"]
+        try:
+            if message["op"] in self._tasks:
+                task = self._tasks[message["op"]](message)
+                self._background.append(_Background(call, task))
+                return
+            result = self._foreground[message["op"]](message)
+        except Exception as error:
+            self._fail(call, error)
+        else:
+            self._channel.send({"id": call, "result": result})
+
+    def _advance(self) -> None:
+        current = self._background[0]
+        began = monotonic()
+        try:
+            self._tell(current, next(current.task))
+        except StopIteration as stop:
+            self._background.popleft()
+            if current.call is not None:
+                self._channel.send({"id": current.call, "result": stop.value})
+        except Exception as error:
+            self._background.popleft()
+            self._fail(current.call, error)
+        self._step_s = monotonic() - began
+
+    def _tell(self, current: _Background, fraction: float | None) -> None:
+        """Pass on how far a task has come, where it is worth a message."""
+        if current.call is not None and fraction is not None and fraction >= current.told + 0.02:
+            current.told = fraction
+            self._channel.send({"id": current.call, "progress": fraction})
+
+    def _fail(self, call: int | None, error: Exception) -> None:
+        """Answer with an error; if the device is lost, nobody is answered: the process ends."""
+        known = self._as_braid_error(error)
+        if isinstance(known, WorkerFault):
+            log.error("call %s failed", call, exc_info=error)
+        if call is None:
+            return
+        body = {"type": type(known).__name__, "message": str(known)}
+        self._channel.send({"id": call, "error": body})
+
+    def _as_braid_error(self, error: Exception) -> BraidError:
+        """What the front end is told: our own errors as they are, libraries' by what they mean."""
+        if isinstance(error, DeviceLost):
+            raise error
+        if isinstance(error, BraidError):
+            return error
+        if (known := self._backend.fault(error)) is not None:
+            return known
+        text = str(error)
+        if isinstance(error, IndexError) or "out of range" in text or "out of bounds" in text:
+            return InvalidRequest(
+                "the model could not run on these values: an index in an input is out of range"
+            )
+        return WorkerFault(f"the device worker failed: {type(error).__name__}")
+
+    def _cancel(self, message: Message) -> dict[str, Any]:
+        """Drop the measurement that call ``target`` asked for; that call is never answered."""
+        kept = [item for item in self._background if item.call != message["target"]]
+        self._background = deque(kept)
+        self._measurements.forget()
+        return {}
+
+
+def _warm_up() -> Task:
+    """The first operator on a meta tensor loads a second's worth of torch: do it while idle."""
+    torch.relu(torch.empty(1, device="meta"))
+    yield None
+    return {}
