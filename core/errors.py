@@ -29,6 +29,7 @@
     ├── PermissionDenied            the token is for less than this call
     ├── SearchTooLarge              the graph is too big for the exact search
     ├── WorkerFault                 the device worker failed in a way it should not
+    │   └── DeviceLost              the device can be used no more by this process
     └── StartupError                the server cannot start: a bad setting, a store in use
 
 No class knows a transport; ``server.status`` maps each one to a gRPC status code.
@@ -191,6 +192,10 @@ class SearchTooLarge(BraidError):
 
 class WorkerFault(BraidError):
     """The device worker failed in a way it should not: a bug or broken hardware."""
+
+
+class DeviceLost(WorkerFault):
+    """The device, or this process's context on it, is beyond use: the worker must be restarted."""
 
 
 class StartupError(BraidError):

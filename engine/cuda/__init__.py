@@ -1,0 +1,1 @@
+"""The CUDA engine: stream plans on several streams, captured into one CUDA graph each."""
