@@ -13,9 +13,10 @@ from torch import Tensor
 
 from core.graph import OpGraph
 from engine.executor.work import estimated_work_us
-from engine.kernels.cpu import choose, kernel_signature, variants
+from engine.kernels.cpu import CPU_KERNELS
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.merge import bind_merged
+from engine.kernels.source import KernelSource, choose
 from engine.pause import Pause, no_pause
 
 Environment = list[Tensor | None]
@@ -40,6 +41,7 @@ class Binding:
     packed: PackedWeights  # shared by the plans of one model; filled as needed
     threads: int  # of the whole device
     choices: Mapping[str, str]  # kernel signature -> the variant measured to be fastest
+    source: KernelSource = CPU_KERNELS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,8 @@ class Program:
             return self.units[units[0]]
         if units not in self.merged:
             how = self.binding
-            kernel = bind_merged(
-                self.graph, self.constants(), how.packed, units, (how.threads, how.choices)
-            )
+            setting = how.source, how.threads, how.choices
+            kernel = bind_merged(self.graph, self.constants(), how.packed, units, setting)
             parts = [self.units[unit] for unit in units]
             outputs = tuple(slot for part in parts for slot in part.outputs)
             work_us = sum(part.work_us for part in parts)
@@ -112,6 +113,7 @@ def bind(
     threads: int,
     choices: Mapping[str, str] = NO_CHOICES,
     pause: Pause = no_pause,
+    source: KernelSource = CPU_KERNELS,
 ) -> Program:
     """Choose a kernel for each unit and number the values.
 
@@ -122,7 +124,9 @@ def bind(
         threads: of the whole device.
         choices: kernel signature -> the variant measured to be fastest.
         pause: called after each unit; weights are reordered here.
+        source: the device's kernels.
     """
+    constants = source.place(constants, packed)
     names = [*graph.inputs, *graph.constants]
     names += [out for op in graph.operators for out in op.outputs]
     slots = {name: slot for slot, name in enumerate(names)}
@@ -132,8 +136,8 @@ def bind(
         template[slots[name]] = constants[name]
     kernels = []
     for unit in graph.operators:
-        choice = choices.get(kernel_signature(unit, graph)) if choices else None
-        kernels.append(choose(variants(unit, graph, constants, packed), threads, choice))
+        choice = choices.get(source.signature(unit, graph)) if choices else None
+        kernels.append(choose(source.variants(unit, graph, constants, packed), threads, choice))
         pause()
     units = tuple(
         BoundUnit(
@@ -145,7 +149,7 @@ def bind(
         for unit, kernel in zip(graph.operators, kernels, strict=True)
     )
     needs_finite = any(kernel.needs_finite for kernel in kernels)
-    binding = Binding(packed, threads, choices)
+    binding = Binding(packed, threads, choices, source)
     return Program(graph, units, slots, template, needs_finite, binding)
 
 

@@ -1,17 +1,11 @@
-"""Kernels for CPU: every way to run a unit, and which one does.
+"""Kernels for CPU: every way to run a unit.
 
-    variants(unit) ──> [oneDNN directly, oneDNN through torch, the registry's]   those that fit
-    choose(variants, choices) ──> the fastest measured one, or the first that can be made
-
-A choice is remembered by the unit's signature: it serves every model with such a unit.
+variants(unit) ──> [oneDNN directly, oneDNN through torch, the registry's]   those that fit
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -20,10 +14,8 @@ from core.graph import Operator, OpGraph
 from engine.kernels.activations import post_ops
 from engine.kernels.direct import Site, bind_directly, image_window
 from engine.kernels.kernel import Kernel, PackedWeights
-from engine.kernels.onednn import Run, Unsupported, find_onednn
-from engine.ops.registry import EPILOGUE, epilogue_steps, op
-
-REGISTRY = "registry"
+from engine.kernels.onednn import find_onednn
+from engine.kernels.source import REGISTRY, KernelSource, kernel_signature, registry_run
 
 _TORCH_NAMES = {
     "logistic": ("sigmoid", 0),
@@ -45,32 +37,30 @@ def variants(
     found = (
         None if site is None else bind_directly(unit, site),
         _through_torch(unit, graph, constants, packed),
-        Kernel(REGISTRY, _registry_run(unit)),
+        Kernel(REGISTRY, registry_run(unit)),
     )
     return [kernel for kernel in found if kernel is not None]
 
 
-def choose(kernels: Sequence[Kernel], threads: int, wanted: str | None = None) -> Kernel:
-    """The variant ``wanted``, else the first that can be made for ``threads`` threads."""
-    for kernel in sorted(kernels, key=lambda kernel: kernel.variant != wanted):
-        try:
-            kernel.recipe_on(threads)
-        except Unsupported:
-            continue
-        return kernel
-    raise AssertionError("the registry runs everything")
+class CpuKernels:
+    """The CPU's ``KernelSource``."""
+
+    def variants(
+        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> list[Kernel]:
+        """See ``variants``."""
+        return variants(unit, graph, constants, packed)
+
+    def signature(self, unit: Operator, graph: OpGraph) -> str:
+        """Of the unit alone: a store keeps choices by device."""
+        return kernel_signature(unit, graph)
+
+    def place(self, constants: Mapping[str, Tensor], packed: PackedWeights) -> dict[str, Tensor]:
+        """They are in memory already."""
+        return dict(constants)
 
 
-def kernel_signature(unit: Operator, graph: OpGraph) -> str:
-    """What the speed of a unit's kernels depends on: all but names and content."""
-    specs = [graph.spec(name).to_json() if name else None for name in (*unit.inputs, *unit.outputs)]
-    document = [
-        unit.kind,
-        dict(unit.attributes),
-        [n in graph.constants for n in unit.inputs],
-        specs,
-    ]
-    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
+CPU_KERNELS: KernelSource = CpuKernels()
 
 
 def _through_torch(
@@ -128,24 +118,3 @@ def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:
         return "leaky_relu", [float(numbers[0])]
     known, count = _TORCH_NAMES[name]
     return known, [float(number) for number in numbers[:count]]
-
-
-def _registry_run(unit: Operator) -> Run:
-    """The registry's kernel with attributes bound, followed by the unit's epilogue."""
-    attributes = dict(unit.attributes)
-    epilogue = epilogue_steps(attributes.pop(EPILOGUE, None))
-    run = partial(op(unit.kind).run, **attributes)
-    if not epilogue:
-        return run
-    steps = [partial(definition.run, **arguments) for definition, arguments in epilogue]
-
-    def kernel(*inputs: Tensor) -> tuple[Tensor, ...]:
-        result = run(*inputs)
-        first, *others = (result,) if isinstance(result, Tensor) else result
-        for step in steps:
-            result = step(first)
-            assert isinstance(result, Tensor), "an epilogue is unary"
-            first = result
-        return (first, *others)
-
-    return kernel

@@ -22,11 +22,11 @@ from torch import Tensor
 from core.errors import InvalidArtefact
 from core.graph import Literal, Operator, OpGraph
 from core.tensor import TensorSpec
-from engine.kernels.cpu import choose, kernel_signature, variants
 from engine.kernels.direct import image_window
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.onednn import DST, SRC, OneDnn, Run, find_onednn
 from engine.kernels.recipe import Action, Buffer, Place, Recipe
+from engine.kernels.source import KernelSource, choose
 from engine.ops.registry import EPILOGUE
 
 
@@ -45,7 +45,7 @@ def bind_merged(
     constants: Mapping[str, Tensor],
     packed: PackedWeights,
     units: Sequence[int],
-    setting: tuple[int, Mapping[str, str]],
+    setting: tuple[KernelSource, int, Mapping[str, str]],
 ) -> Kernel:
     """One kernel that takes the units' common input and gives all their outputs.
 
@@ -54,7 +54,7 @@ def bind_merged(
         constants: tensor of each constant.
         packed: reordered weights of the model.
         units: a part of one of ``merge_groups(graph)``, in the order of the outputs.
-        setting: threads of the device, and the variants chosen by kernel signature.
+        setting: the device's kernels, its threads, and the variants chosen by kernel signature.
 
     Raises:
         InvalidArtefact: these units cannot be merged.
@@ -81,11 +81,11 @@ def bind_merged(
         specs={**graph.specs, output: TensorSpec("FP32", tuple(shape))},
     )
     tensors = {weight_name: weight, bias_name: bias}
-    threads, choices = setting
+    source, threads, choices = setting
     kernel = choose(
-        variants(merged, enlarged, tensors, packed),
+        source.variants(merged, enlarged, tensors, packed),
         threads,
-        choices.get(kernel_signature(merged, enlarged)),
+        choices.get(source.signature(merged, enlarged)),
     )
     library = find_onednn()
     if kernel.recipe is None or library is None:
