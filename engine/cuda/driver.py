@@ -62,9 +62,9 @@ class Graph:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Disjoint parts of the device's multiprocessors, one for each stream index below the count."""
+    """Two disjoint parts of the device: one for the origin stream, the rest for all others."""
 
-    multiprocessors: tuple[int, ...]
+    origin_multiprocessors: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ launch timeout, context destroyed, device assert, stack or launch failure, unkno
 
 _TEXTS = (
     (re.compile(r"out of memory|_STATUS_ALLOC_FAILED"), _OUT_OF_MEMORY),
-    (re.compile(r"stream is capturing|stream capture|capturing stream|[Cc]apture_?[Bb]egin"), 900),
+    (re.compile(r"stream is capturing|stream capture|capturing stream|CUDA graph capture"), 900),
     (re.compile(r"illegal memory access|misaligned address"), 700),
     (re.compile(r"device-side assert"), 710),
     (re.compile(r"unspecified launch failure|illegal instruction|invalid program counter"), 719),

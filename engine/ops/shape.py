@@ -148,7 +148,7 @@ def split(
 @operator("braid.expand")
 def expand(x: Tensor, shape: Ints) -> Tensor:
     """Broadcast x and ``shape`` against each other."""
-    target = torch.broadcast_shapes(x.shape, tuple(shape))  # type: ignore[no-untyped-call]
+    target = torch.broadcast_shapes(x.shape, tuple(shape))
     return x.expand(target)
 
 

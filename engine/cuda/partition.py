@@ -1,0 +1,75 @@
+"""Green contexts: streams whose kernels run on some of the device's multiprocessors only.
+
+    all multiprocessors ──one split──> n for the origin stream │ the rest for every other stream
+
+``torch.cuda.GreenContext`` splits anew for each context it makes, so that two of them overlap; the
+parts are disjoint only if they come from one split. So this goes to the CUDA driver through
+``cuda.bindings`` (12.8 or later), and torch sees the streams as external ones. A kernel captured on
+such a stream keeps to its part when the graph is replayed.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from engine.cuda.driver import ORIGIN, Partition
+
+_GRANULE = 8  # multiprocessors; what parts are multiples of on compute capability 9.0 and later
+_NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
+
+
+def refusal(partition: Partition, multiprocessors: int) -> str:
+    """Why such a partition cannot be, as far as can be told without trying; empty if it can."""
+    count = partition.origin_multiprocessors
+    if count % _GRANULE or not 0 < count < multiprocessors:
+        return f"{count} of {multiprocessors} is no multiple of {_GRANULE} that leaves a rest"
+    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
+        return "the package cuda-bindings is not installed"
+    return ""
+
+
+class PartitionedStreams:
+    """The two green contexts of one partition, and streams on them. Lives as long as the process.
+
+    Raises:
+        RuntimeError: driver, bindings or device refuse; the message says where.
+    """
+
+    def __init__(self, device: torch.device, partition: Partition) -> None:
+        from cuda.bindings import driver as cuda  # only machines with a GPU have it
+
+        self._cuda: Any = cuda
+        self._device = device
+        number = self._call("cuDeviceGet", device.index)
+        kind = cuda.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+        everything = self._call("cuDeviceGetDevResource", number, kind)
+        parts, made, rest = self._call(
+            "cuDevSmResourceSplitByCount", 1, everything, 0, partition.origin_multiprocessors
+        )
+        if made != 1 or rest.sm.smCount == 0:
+            raise RuntimeError("the multiprocessors could not be split in two")
+        self._contexts = [self._context(number, part) for part in (parts[0], rest)]
+
+    def stream(self, index: int, priority: int) -> torch.cuda.Stream:
+        """A new stream, on the origin's part or on the rest."""
+        context = self._contexts[0 if index == ORIGIN else 1]
+        raw = self._call("cuGreenCtxStreamCreate", context, _NON_BLOCKING, priority)
+        return torch.cuda.ExternalStream(int(raw), device=self._device)
+
+    def _context(self, device: Any, part: Any) -> Any:
+        description = self._call("cuDevResourceGenerateDesc", [part], 1)
+        flags = self._cuda.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+        return self._call("cuGreenCtxCreate", description, device, flags)
+
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Call the CUDA driver; its results without the error code."""
+        function = getattr(self._cuda, name, None)
+        if function is None:
+            raise RuntimeError(f"the installed cuda-bindings have no {name}")
+        error, *results = function(*arguments)
+        if int(error) != 0:
+            raise RuntimeError(f"{name} answers {error}")
+        return results[0] if len(results) == 1 else results
