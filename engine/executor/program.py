@@ -126,7 +126,7 @@ def bind(
         pause: called after each unit; weights are reordered here.
         source: the device's kernels.
     """
-    constants = source.place(constants, packed)
+    constants = source.place(graph, constants, packed)
     names = [*graph.inputs, *graph.constants]
     names += [out for op in graph.operators for out in op.outputs]
     slots = {name: slot for slot, name in enumerate(names)}

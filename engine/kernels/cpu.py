@@ -55,7 +55,9 @@ class CpuKernels:
         """Of the unit alone: a store keeps choices by device."""
         return kernel_signature(unit, graph)
 
-    def place(self, constants: Mapping[str, Tensor], packed: PackedWeights) -> dict[str, Tensor]:
+    def place(
+        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> dict[str, Tensor]:
         """They are in memory already."""
         return dict(constants)
 

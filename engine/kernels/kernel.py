@@ -16,7 +16,7 @@ from engine.kernels.recipe import Recipe, run_from
 class Kernel:
     """One way to run a unit: a function for any thread count, or a recipe of primitives."""
 
-    variant: str  # "onednn", "torch" or "registry"
+    variant: str  # "onednn", "conv-relu.nhwc", "registry" and so on: unique for a unit
     run: Run | None = None  # looks at the number of threads when it runs
     recipe: Callable[[int], Recipe] | None = None  # for a number of threads
     needs_finite: bool = False  # a NaN or infinity going in may come out as a number
@@ -52,6 +52,7 @@ class PackedWeights:
     def __init__(self) -> None:
         self._by_layout: dict[str, list[tuple[Primitive, Tensor]]] = {}
         self._by_key: dict[tuple[Any, ...], Tensor] = {}
+        self._derived: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
     def for_primitive(
         self, library: OneDnn, primitive: Primitive, name: str, weight: Tensor
@@ -71,3 +72,13 @@ class PackedWeights:
         if key not in self._by_key:
             self._by_key[key] = pack()
         return self._by_key[key]
+
+    def derived(self, key: tuple[Any, ...], source: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """What ``make`` gave for ``source`` under ``key``; another source is another tensor.
+
+        The names of small constants mean something else at other shapes, their tensors do not.
+        """
+        known = self._derived.get(key)
+        if known is None or known[0] is not source:
+            known = self._derived[key] = (source, make())
+        return known[1]

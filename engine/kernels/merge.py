@@ -5,7 +5,7 @@
 
 Convolutions with kernels of different sizes merge too: the smaller ones are padded with zeros up to
 the largest. That works where the windows share their centre, which takes equal parity of the sizes
-and paddings to match. oneDNN's kernels read dense data only, so the merged result is
+and paddings to match. Kernels for images read dense data only, so the merged result is
 copied apart, and the copies belong to the price of the stage.
 """
 
@@ -28,6 +28,8 @@ from engine.kernels.onednn import DST, SRC, OneDnn, Run, find_onednn
 from engine.kernels.recipe import Action, Buffer, Place, Recipe
 from engine.kernels.source import KernelSource, choose
 from engine.ops.registry import EPILOGUE
+
+_FLOATS = frozenset({"FP32", "FP16", "BF16"})
 
 
 def merge_groups(graph: OpGraph) -> list[list[int]]:
@@ -70,15 +72,16 @@ def bind_merged(
     extents = [int(graph.spec(op.outputs[0]).shape[axis]) for op in operators]
     weight_name, bias_name, output = *merged.inputs[1:], *merged.outputs
     shape = list(graph.spec(operators[0].outputs[0]).shape)
+    dtype = graph.spec(operators[0].outputs[0]).dtype
     shape[axis] = sum(extents)
     enlarged = dataclasses.replace(
         graph,
         constants={
             **graph.constants,
-            weight_name: TensorSpec("FP32", tuple(weight.shape)),
-            bias_name: TensorSpec("FP32", tuple(bias.shape)),
+            weight_name: TensorSpec(dtype, tuple(weight.shape)),
+            bias_name: TensorSpec(dtype, tuple(bias.shape)),
         },
-        specs={**graph.specs, output: TensorSpec("FP32", tuple(shape))},
+        specs={**graph.specs, output: TensorSpec(dtype, tuple(shape))},
     )
     tensors = {weight_name: weight, bias_name: bias}
     source, threads, choices = setting
@@ -103,13 +106,22 @@ def bind_merged(
 
 
 def _cut(run: Run, tensors: Mapping[str, Tensor], axis: int, extents: Sequence[int]) -> Run:
-    """Run the merged kernel and cut its output; readers copy what they cannot read as a view."""
+    """Run the merged kernel and cut its output.
+
+    Rows of a part of a matrix lie apart, which matrix products and attention read as they are.
+    Convolutions would copy a part of an image, so it is copied here, where it is measured.
+    """
     weight, bias = tensors.values()
 
     def kernel(x: Tensor) -> tuple[Tensor, ...]:
         result = run(x, weight, bias)
         whole = result if isinstance(result, Tensor) else result[0]
-        return torch.split(whole, list(extents), axis)
+        parts = torch.split(whole, list(extents), axis)
+        if axis != 1:
+            return parts
+        last = whole.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if last else torch.contiguous_format
+        return tuple(part.contiguous(memory_format=layout) for part in parts)
 
     return kernel
 
@@ -142,7 +154,8 @@ def _merge_key(unit: Operator, graph: OpGraph) -> Hashable | None:
     values = [name for name in (data, weight, *rest, *unit.outputs) if name]
     if unit.kind not in ("aten.convolution", "aten.linear") or not fixed:
         return None
-    if any(graph.spec(name).dtype != "FP32" or 0 in graph.spec(name).shape for name in values):
+    dtypes = {graph.spec(name).dtype for name in values}
+    if len(dtypes) > 1 or not dtypes <= _FLOATS or any(0 in graph.spec(n).shape for n in values):
         return None
     epilogue = repr(unit.attributes.get(EPILOGUE))
     if unit.kind == "aten.linear":
@@ -194,8 +207,8 @@ def _joined_bias(operators: Sequence[Operator], constants: Mapping[str, Tensor])
     biases = []
     for op in operators:
         bias_name = (*op.inputs, "")[2]
-        rows = constants[op.inputs[1]].shape[0]
-        biases.append(constants[bias_name] if bias_name else torch.zeros(rows))
+        weight = constants[op.inputs[1]]
+        biases.append(constants[bias_name] if bias_name else weight.new_zeros(len(weight)))
     return torch.cat(biases)
 
 

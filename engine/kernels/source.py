@@ -44,8 +44,10 @@ class KernelSource(Protocol):
     def signature(self, unit: Operator, graph: OpGraph) -> str:
         """What the speed of the unit's kernels depends on; choices are kept under it."""
 
-    def place(self, constants: Mapping[str, Tensor], packed: PackedWeights) -> dict[str, Tensor]:
-        """The constants in the device's memory, each one once for all plans of a model."""
+    def place(
+        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> dict[str, Tensor]:
+        """The graph's constants in the device's memory, each one once for all plans of a model."""
 
 
 def choose(kernels: Sequence[Kernel], threads: int, wanted: str | None = None) -> Kernel:

@@ -1,0 +1,36 @@
+"""In which precision a model may compute, and how far that may move its outputs.
+
+    fp32   FP32 throughout; TF32 off
+    tf32   FP32 data; matrix products and convolutions round their operands to 10 bits
+    fp16   the wide operators on FP16 data; sums and what overflows easily in FP32
+    bf16   as fp16, with FP32's range and 7 bits
+
+The model's own inputs, outputs and stored weights keep their types: a precision says how it is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.errors import InvalidRequest
+
+FP32 = "fp32"
+TF32 = "tf32"
+HALF: Mapping[str, str] = {"fp16": "FP16", "bf16": "BF16"}
+"""Precisions that compute on narrower data, and its dtype."""
+
+PRECISIONS = (FP32, TF32, *HALF)
+
+TOLERANCES: Mapping[str, float] = {TF32: 5e-3, "fp16": 1e-2, "bf16": 5e-2}
+"""How far outputs may be from the FP32 reference, relative to the largest element of each.
+
+Ten times what rounding each operand once costs (2^-11 for 10 bits, 2^-8 for 7) and a bit: what
+dozens of layers add up to stays below, a model that loses its numbers does not. FP32's own
+tolerance is a setting of the server.
+"""
+
+
+def check_precision(name: str) -> None:
+    """Raise InvalidRequest unless there is such a precision."""
+    if name not in PRECISIONS:
+        raise InvalidRequest(f"no precision {name!r}; there are {', '.join(PRECISIONS)}")

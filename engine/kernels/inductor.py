@@ -1,0 +1,116 @@
+"""Units compiled by TorchInductor: the epilogue in one kernel with what comes before it.
+
+    unit ──make_fx──> aten graph ──standalone_compile──> function of tensors, on the current stream
+
+Inductor fuses within a unit; between units the plan decides, so that its kernels run side by side
+and inside our captures. Its own CUDA graphs are off. Compiling takes seconds: it happens at the
+first run, in memory formats that are the same at each run, and Inductor keeps the result on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from core.graph import Operator
+from engine.kernels.kernel import Kernel
+from engine.kernels.onednn import Run
+from engine.ops.registry import EPILOGUE, call
+
+log = logging.getLogger("braid.kernels")
+
+Compiled = Callable[..., Sequence[Tensor]]
+Compile = Callable[[Operator, Sequence[Tensor | None]], Compiled]
+
+_OPTIONS = {"triton.cudagraphs": False, "layout_optimization": False}
+
+_PLAIN = frozenset(
+    {
+        *("aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum"),
+        *("aten.relu", "aten.sigmoid", "aten.tanh", "aten.silu", "aten.exp", "aten.sqrt"),
+        *("aten.matmul", "aten.linear", "aten.convolution", "aten.cat", "aten.permute"),
+        *("aten.softmax", "aten.layer_norm", "aten.embedding", "aten.mean", "aten.sum"),
+        *("aten.scaled_dot_product_attention", "aten.batch_norm", "aten.select"),
+    }
+)
+"""Kinds that are one kernel already: nothing to fuse, unless there is an epilogue."""
+
+_VIEWS = frozenset(
+    {
+        *("braid.reshape", "braid.flatten", "braid.squeeze", "braid.unsqueeze", "braid.slice"),
+        *("braid.split", "braid.expand", "braid.identity", "braid.cast", "braid.expand_as"),
+        *("braid.max_pool", "braid.avg_pool", "aten.adaptive_avg_pool", "braid.global_avg_pool"),
+    }
+)
+"""Views, and pooling of images, where torch's kernels are at par."""
+
+_UNFIT = frozenset({"braid.onnxruntime", "braid.recurrent"})
+"""Kinds that Inductor cannot see into, or only calls."""
+
+
+def is_worth_compiling(unit: Operator) -> bool:
+    """Whether the unit is several kernels that could be fewer."""
+    if unit.kind in _UNFIT or not any(unit.inputs):
+        return False
+    return bool(unit.attributes.get(EPILOGUE)) or unit.kind not in _PLAIN | _VIEWS
+
+
+def compile_unit(unit: Operator, operands: Sequence[Tensor | None]) -> Compiled:
+    """Compile for tensors of the types, shapes, strides and device of ``operands``.
+
+    Returns:
+        Takes the operands that are not None, gives the unit's outputs.
+    """
+    from torch.fx.experimental.proxy_tensor import make_fx  # seconds, with all of Inductor
+
+    given = [operand for operand in operands if operand is not None]
+
+    def function(*tensors: Tensor) -> list[Tensor]:
+        rest = iter(tensors)
+        return list(call(unit, [None if operand is None else next(rest) for operand in operands]))
+
+    with torch.no_grad():
+        traced = make_fx(function, tracing_mode="fake")(*given)
+        compiled: Compiled = torch._inductor.standalone_compile(
+            traced,
+            list[Any](given),
+            dynamic_shapes="from_example_inputs",
+            options={"config_patches": _OPTIONS},
+        )
+    return compiled
+
+
+def compiled_kernel(
+    unit: Operator,
+    layout: str,
+    memory_format: torch.memory_format,
+    otherwise: Run,
+    compile_: Compile = compile_unit,
+) -> Kernel:
+    """The unit through Inductor, its images in one memory format; ``otherwise`` if that fails."""
+    state: list[Compiled | None] = []  # None: it cannot be compiled
+
+    def laid_out(operand: Tensor | None) -> Tensor | None:
+        if operand is None:
+            return None
+        images = memory_format if operand.dim() == 4 else torch.contiguous_format
+        return operand.contiguous(memory_format=images)
+
+    def run(*inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        operands = [laid_out(operand) for operand in inputs]
+        if not state:
+            try:
+                state.append(compile_(unit, operands))
+            except Exception:  # Inductor and the compilers below it raise whatever they like
+                log.exception("unit %s is not compiled; the registry's kernel runs it", unit.name)
+                state.append(None)
+        compiled = state[0]
+        if compiled is None:
+            return otherwise(*inputs)
+        return tuple(compiled(*(operand for operand in operands if operand is not None)))
+
+    return Kernel(f"inductor.{layout}", run)

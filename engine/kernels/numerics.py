@@ -1,0 +1,42 @@
+"""How exactly CUDA's libraries compute on FP32 data: process-wide switches of torch, pinned.
+
+    pin_fp32()              when kernels for a device are made: FP32 means FP32
+    with tensor_float_32(): around the kernels of a model registered with ``tf32``
+
+cuDNN would use TF32 by default and cuBLAS would not. The switches count when a kernel is launched
+or captured, so a replayed graph keeps what it was captured with. One thread launches on a device.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+def pin_fp32() -> None:
+    """FP32 is multiplied in FP32, half types are summed in FP32; cuDNN tries its algorithms."""
+    _set_tf32(False)
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cudnn.benchmark = True
+
+
+@contextmanager
+def tensor_float_32() -> Iterator[None]:
+    """Inside, FP32 operands may be rounded to TF32's 10 bits before they are multiplied."""
+    _set_tf32(True)
+    try:
+        yield
+    finally:
+        _set_tf32(False)
+
+
+def _set_tf32(allowed: bool) -> None:
+    """By the older switches: they set the newer ones too, which the other way is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some versions announce that the older ones will go
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        torch.backends.cudnn.allow_tf32 = allowed

@@ -1,0 +1,84 @@
+"""Units through TorchInductor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from core.graph import Operator
+from engine.kernels.inductor import Compiled, compiled_kernel, is_worth_compiling
+from engine.kernels.source import registry_run
+from engine.ops.registry import call
+from tests.kernels.test_variants import convolution_attributes
+
+CONVOLUTION = Operator(
+    "c", "aten.convolution", ("x", "w", ""), ("y",),
+    convolution_attributes(epilogue=[["aten.gelu"], ["aten.relu"]]),
+)  # fmt: skip
+
+
+def operands() -> list[Tensor | None]:
+    torch.manual_seed(0)
+    return [torch.randn(2, 4, 6, 6), torch.randn(6, 4, 3, 3), None]
+
+
+def test_units_of_one_kernel_are_not_worth_it() -> None:
+    def unit(kind: str, **attributes: object) -> Operator:
+        return Operator("u", kind, ("x",), ("y",), attributes)  # type: ignore[arg-type]
+
+    assert is_worth_compiling(CONVOLUTION)
+    assert is_worth_compiling(unit("braid.rms_norm"))
+    assert is_worth_compiling(unit("aten.add", epilogue=[["aten.relu"]]))
+    assert not is_worth_compiling(unit("aten.add"))
+    assert not is_worth_compiling(unit("braid.reshape"))
+    assert not is_worth_compiling(unit("braid.onnxruntime"))
+
+
+def test_it_is_compiled_once_for_one_memory_format() -> None:
+    seen: list[list[Tensor | None]] = []
+
+    def compile_(unit: Operator, given: Sequence[Tensor | None]) -> Compiled:
+        seen.append(list(given))
+        return lambda x, w: [torch.relu(torch.nn.functional.gelu(torch.conv2d(x, w, padding=1)))]
+
+    run = registry_run(CONVOLUTION)
+    kernel = compiled_kernel(CONVOLUTION, "nhwc", torch.channels_last, run, compile_)
+
+    for _ in range(2):
+        (got,) = kernel.run_on(1)(*operands())
+        torch.testing.assert_close(got, call(CONVOLUTION, operands())[0])
+    assert len(seen) == 1
+    assert kernel.variant == "inductor.nhwc"
+    assert all(t is None or t.is_contiguous(memory_format=torch.channels_last) for t in seen[0])
+
+
+def test_what_cannot_be_compiled_runs_on_the_registry(caplog: pytest.LogCaptureFixture) -> None:
+    def compile_(unit: Operator, given: Sequence[Tensor | None]) -> Compiled:
+        raise RuntimeError("no compiler")
+
+    run = registry_run(CONVOLUTION)
+    kernel = compiled_kernel(CONVOLUTION, "nchw", torch.contiguous_format, run, compile_)
+
+    for _ in range(2):
+        (got,) = kernel.run_on(1)(*operands())
+        torch.testing.assert_close(got, call(CONVOLUTION, operands())[0])
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.slow  # a C++ compiler, for seconds
+@pytest.mark.filterwarnings("ignore")  # Inductor's own
+def test_inductor_compiles_units_on_the_cpu_too() -> None:
+    norm = Operator("n", "braid.rms_norm", ("x", "w"), ("y",), {"axis": -1, "eps": 1e-6})
+    cases: list[tuple[Operator, list[Tensor | None]]]
+    cases = [(CONVOLUTION, operands()), (norm, [torch.randn(3, 5, 16), torch.randn(16)])]
+    with torch.inference_mode():
+        for unit, given in cases:
+            failing = registry_run(Operator("never", "braid.identity", ("x",), ("y",)))
+            kernel = compiled_kernel(unit, "nhwc", torch.channels_last, failing)
+
+            (got,) = kernel.run_on(1)(*given)
+
+            torch.testing.assert_close(got, call(unit, given)[0], rtol=1e-4, atol=1e-5)
