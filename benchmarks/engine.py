@@ -35,7 +35,7 @@ from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
 from core.schedule import ONNXRUNTIME
-from engine.worker.process import worker_environment
+from engine.worker.environment import cpu_environment
 from scheduler.options import PlannerOptions
 
 
@@ -51,7 +51,7 @@ class Contender:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=worker_environment() if name.startswith("braid") else dict(os.environ),
+                env=cpu_environment() if name.startswith("braid") else dict(os.environ),
                 text=True,
             )
 

@@ -17,7 +17,7 @@ from core.tensor import TensorSpec
 from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
 from engine.importer.report import file_digest, read_graph
-from engine.worker.process import WorkerOptions
+from engine.worker.options import WorkerOptions
 from scheduler.options import PlannerOptions
 from server.device import Device
 from server.jobs.planner_driver import PlannerProcess

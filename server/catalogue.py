@@ -25,8 +25,10 @@ from engine.importer.report import read_graph, read_report
 from server.batching.batcher import Batcher
 from server.batching.policy import BatchPolicy
 from server.device import Device, Specs
+from server.devices import Devices
 from server.metrics import Metrics, ModelMetrics
 from server.profiled import profiled_inputs
+from server.replicas import Replicas
 from server.served import ServedModel
 from server.store.files import StoreFolder
 from server.store.records import ModelState, ModelVersion
@@ -43,11 +45,11 @@ class Target:
     """What a request named: a model that answers, or the reason why none does."""
 
     metrics: ModelMetrics
-    served: ServedModel | None
+    served: Replicas | None
     refusal: BraidError | None = None
 
-    def require(self) -> ServedModel:
-        """The model, or the error."""
+    def require(self) -> Replicas:
+        """The model on its devices, or the error."""
         if self.served is None:
             assert self.refusal is not None
             raise self.refusal
@@ -59,7 +61,7 @@ class _Name:
     """All versions of one name."""
 
     versions: dict[int, ModelVersion] = field(default_factory=dict)
-    served: dict[int, ServedModel] = field(default_factory=dict)
+    served: dict[int, Replicas] = field(default_factory=dict)
 
 
 class Catalogue:
@@ -67,14 +69,12 @@ class Catalogue:
 
     def __init__(
         self,
-        device: Device,
-        batcher: Batcher,
+        devices: Devices,
         folder: StoreFolder,
         metrics: Metrics,
         policy: BatchPolicy,
     ) -> None:
-        self._device = device
-        self._batcher = batcher
+        self._devices = devices
         self._folder = folder
         self._metrics = metrics
         self._policy = policy
@@ -91,8 +91,7 @@ class Catalogue:
 
     def batcher(self, served: ServedModel) -> Batcher:
         """The queue of the device that a model is on."""
-        assert served.device is self._device
-        return self._batcher
+        return self._devices.batchers[served.device.name]
 
     def for_request(self, name: str, version: str) -> Target:
         """What a request for ``name`` gets.
@@ -142,18 +141,19 @@ class Catalogue:
         """Labels and batching count from now on; versions are ``server.serving``'s business."""
         self._configs[name] = config
         known = self._names.get(name)
-        for served in known.served.values() if known else ():
-            served.policy = config.batching.over(self._policy)
+        for replicas in known.served.values() if known else ():
+            for served in replicas:
+                served.policy = config.batching.over(self._policy)
 
-    def served_version(self, name: str, version: int) -> ServedModel | None:
+    def served_version(self, name: str, version: int) -> Replicas | None:
         """The serving side of one version, if it answers."""
         known = self._names.get(name)
         return known.served.get(version) if known else None
 
     def all_served(self) -> list[ServedModel]:
-        """Every version that answers, by name and version."""
+        """Every version that answers, by name and version, each on one of its devices."""
         return [
-            known.served[version]
+            known.served[version].any
             for _, known in sorted(self._names.items())
             for version in sorted(known.served)
         ]
@@ -163,43 +163,63 @@ class Catalogue:
         self._names.setdefault(model.name, _Name()).versions[model.version] = model
         self._metrics.add_model(model.name, model.version)
 
-    async def serve(self, model: ModelVersion) -> None:
-        """Let a loaded model answer, sequentially; does nothing if it does already.
+    async def serve(self, model: ModelVersion, device: str) -> None:
+        """Let a model that is loaded on a device answer there; does nothing if it does already.
+
+        It begins with the sequential plan. A device that cannot serve it forgets it again.
 
         Raises:
             InvalidRequest: it cannot run at the shapes it was registered for.
+            DeviceOutOfMemory: the device has no room for it.
         """
         self.register(model)
         known = self._names[model.name]
-        if model.version in known.served:
+        replicas = known.served.get(model.version)
+        if replicas is not None and replicas.on(device) is not None:
             return
+        served = await self._replica(model, device)
+        replicas = known.served.setdefault(model.version, Replicas(self._devices.batchers))
+        is_first = not replicas
+        replicas.add(served)
+        self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
+        if is_first:
+            self.on_serving(model.name, True)
+            self.on_version(model.name)
+
+    async def _replica(self, model: ModelVersion, device: str) -> ServedModel:
+        on = self._devices.named(device)
+        assert on is not None
         artefact = self._folder.artefact(model.sha256)
         graph = await asyncio.to_thread(read_graph, artefact)
         report = await asyncio.to_thread(read_report, artefact)
-        served = ServedModel(model.name, model.version, graph, report, self._device)
+        served = ServedModel(model.name, model.version, graph, report, on)
         served.policy = self.config(model.name).batching.over(self._policy)
         served.offer_batch_sizes(model.options.batch_sizes)
         inputs = profiled_inputs(graph.inputs, report, model.options.input_shapes, 1)
         served.profiled = served.profiled_class(inputs)
-        for batch_size in served.batch_sizes:
-            await served.use_plan(served.profiled, batch_size)
-        known.served[model.version] = served
-        self.on_serving(model.name, True)
-        self.on_version(model.name)
+        try:
+            for batch_size in served.batch_sizes:
+                await served.use_plan(served.profiled, batch_size)
+        except BraidError:
+            if not self._digest_is_served(model.sha256, on):
+                await on.unload(model.sha256)
+            raise
+        return served
 
     async def swap(
         self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
     ) -> None:
-        """Let batches formed from now on run ``schedule.plan``.
+        """Let batches formed from now on, on a device, run ``schedule.plan``.
 
         Raises:
             InvalidArtefact: the plan does not fit the model; the old plan stays.
-            PreconditionFailed: the model does not answer (any more).
+            PreconditionFailed: the model does not answer there (any more).
         """
-        assert device == self._device.name
-        served = self.served_version(model.name, model.version)
+        served = self._on(model.name, model.version, device)
         if served is None:
-            raise PreconditionFailed(f"{model.name} version {model.version} does not serve")
+            raise PreconditionFailed(
+                f"{model.name} version {model.version} does not serve on {device}"
+            )
         await served.use_plan(
             served.profiled_class(inputs),
             schedule.key.batch_size,
@@ -208,9 +228,13 @@ class Catalogue:
             schedule.in_onnxruntime,
         )
 
-    def expect(self, name: str, version: int, schedule: Schedule) -> None:
-        """Form batches by what a schedule says that its batch size takes."""
-        served = self.served_version(name, version)
+    def _on(self, name: str, version: int, device: str) -> ServedModel | None:
+        replicas = self.served_version(name, version)
+        return None if replicas is None else replicas.on(device)
+
+    def expect(self, name: str, version: int, device: str, schedule: Schedule) -> None:
+        """Form batches by what a schedule says that its batch size takes on a device."""
+        served = self._on(name, version, device)
         seen = schedule.provenance
         latency_us = seen.measured_us if seen.promoted else seen.sequential_us
         if served is not None and served.profiled is not None and latency_us:
@@ -231,20 +255,22 @@ class Catalogue:
         await self._stop_serving(self._names[model.name], model.name, model.version)
 
     async def _stop_serving(self, known: _Name, name: str, version: int) -> None:
-        served = known.served.pop(version, None)
+        replicas = known.served.pop(version, None)
         if not known.served:
             self.on_serving(name, False)
-        if served is not None:
-            await self._batcher.drain(served)
-            self._batcher.forget(served)
-            if not self._digest_is_served(served.digest):
-                await self._device.unload(served.digest)
+        for served in replicas or ():
+            batcher = self.batcher(served)
+            await batcher.drain(served)
+            batcher.forget(served)
+            if not self._digest_is_served(served.digest, served.device):
+                await served.device.unload(served.digest)
 
-    def _digest_is_served(self, digest: str) -> bool:
+    def _digest_is_served(self, digest: str, device: Device) -> bool:
         return any(
-            served.digest == digest
+            served.digest == digest and served.device is device
             for known in self._names.values()
-            for served in known.served.values()
+            for replicas in known.served.values()
+            for served in replicas
         )
 
 

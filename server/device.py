@@ -20,7 +20,7 @@ from engine.importer.report import read_graph, read_report
 from engine.worker.arena import Arena
 from engine.worker.layout import SlotLayout, slot_layout
 from engine.worker.link import LinkState, WorkerLink
-from engine.worker.process import WorkerOptions
+from engine.worker.options import WorkerOptions
 from scheduler.cost import Overheads
 from server.jobs.ports import GraphFacts, Showing, StageTiming
 from server.static_values import StaticBytes, StaticValues, static_bytes, static_message
@@ -60,7 +60,7 @@ class Device:
     def __init__(self, name: str, options: WorkerOptions) -> None:
         self.name = name
         self.arena = Arena(options.arena_bytes)
-        self.link = WorkerLink(options, self.arena)
+        self.link = WorkerLink(name, options, self.arena)
         self.link.on_start = self._replay
         self.on_ran: OnRan = lambda plan_id, compute_us: None
         self._models: dict[str, _Model] = {}

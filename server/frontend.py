@@ -22,22 +22,19 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from core.errors import BraidError, StartupError, WorkerFault
+from core.errors import BraidError, StartupError
 from core.schedule import Schedule
 from engine.allocator import keep_freed_memory
 from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
-from engine.worker.link import LinkState
-from engine.worker.process import WorkerOptions
+from engine.worker.options import WorkerEnd
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
-from server.batching.batcher import Batcher
-from server.batching.execution import DeviceExecution
 from server.batching.policy import BatchPolicy
 from server.catalogue import Catalogue
 from server.console.facts import Facts
 from server.console.sessions import Sessions
 from server.console.site import Console
-from server.device import Device
+from server.devices import Devices
 from server.drift import DriftWatch
 from server.grpc_ports import GrpcPorts
 from server.http import HttpServer, health_routes, metrics_route
@@ -83,17 +80,17 @@ class FrontEnd:
         self.metrics.queue_limit.set(settings.max_queue_requests)
         self.health = Health(SERVICES)
         self.store = Store.open(settings.store, store_limits(settings))
-        self.device = Device(settings.devices[0], worker_options(settings))
-        self.device.link.on_state = self._worker_changed
-        self.batcher = Batcher(DeviceExecution(self.device))
+        self.devices = Devices(settings)
+        self.devices.on_change = self._worker_changed
+        self.devices.on_end = self._worker_ended
         self.catalogue = Catalogue(
-            self.device, self.batcher, self.store.folder, self.metrics, batch_policy(settings)
+            self.devices, self.store.folder, self.metrics, batch_policy(settings)
         )
         self.catalogue.on_serving = self.health.model
         self.shop = Workshop(
             store=self.store,
             import_model=partial(import_model, limits=import_limits(settings)),
-            devices=[self.device],
+            devices=self.devices.all,
             planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
             catalogue=self.catalogue,
             observer=self.metrics,
@@ -102,7 +99,8 @@ class FrontEnd:
         self.runner = JobRunner(self.shop)
         self.drift = DriftWatch(self.metrics, settings.drift_ratio, settings.drift_seconds)
         self.metrics.on_schedule = self._scheduled
-        self.device.on_ran = self.drift.ran
+        for device in self.devices.all:
+            device.on_ran = self.drift.ran
         self.drift.on_drift = self._plan_drifted
         self._background: set[asyncio.Task[None]] = set()
         if settings.triton_metrics:
@@ -111,7 +109,9 @@ class FrontEnd:
             self.store, self.runner, self.catalogue, settings.max_upload_bytes
         )
         self.serving = Serving(self.store, self.catalogue, self.repository)
-        self.registry = Registry(self.store, self.runner, self.catalogue, self.device, self.serving)
+        self.registry = Registry(
+            self.store, self.runner, self.catalogue, self.devices, self.serving
+        )
         self.regions = SharedRegions(settings.system_shared_memory, settings.max_message_bytes)
         self.grpc_port = self.http_port = 0
         self._grpc = GrpcPorts(settings, self._add_services)
@@ -130,7 +130,7 @@ class FrontEnd:
             self.runner,
             self.catalogue,
             self.metrics,
-            self.device,
+            self.devices,
             shown_settings(self.settings),
         )
         sessions = Sessions(self._grpc.tokens.is_admin)
@@ -169,13 +169,11 @@ class FrontEnd:
         """Start everything; returns when requests are taken.
 
         Raises:
-            StartupError: a port is taken, or the device worker does not start.
+            StartupError: a port is taken, or no device can be used.
         """
-        try:
-            await self.device.start()
-        except WorkerFault as error:
-            raise StartupError(str(error)) from error
-        self.metrics.add_device(self.device.name)
+        await self.devices.start()
+        for device in self.devices.all:
+            self.metrics.add_device(device.name)
         await self._listen()
         await self._restore()
         await self.runner.start()
@@ -226,7 +224,7 @@ class FrontEnd:
         self.catalogue.refuse_requests()
         try:
             async with asyncio.timeout(self.settings.drain_seconds):
-                await self.batcher.drain()
+                await self.devices.drain()
         except TimeoutError:
             log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
         await asyncio.sleep(LINGER_SECONDS)
@@ -234,7 +232,7 @@ class FrontEnd:
             task.cancel()
         await self.runner.stop()
         await self._http.stop()
-        await self.device.close()
+        await self.devices.close()
         self.store.close()
 
     def leave(self) -> NoReturn:
@@ -268,27 +266,15 @@ class FrontEnd:
     def _scheduled(self, plan: PlanLabels, schedule: Schedule) -> None:
         """What a schedule promises is what the batcher and the drift watch go by."""
         self.drift.expect(plan, schedule)
-        self.catalogue.expect(plan.model, int(plan.version), schedule)
+        self.catalogue.expect(plan.model, int(plan.version), plan.device, schedule)
 
-    def _worker_changed(self, state: LinkState) -> None:
-        """Health follows the worker: without it, nothing can be answered."""
-        if state is LinkState.DOWN:
-            self.metrics.worker_restarted(self.device.name)
-            self.health.ready(False)
-        elif state is LinkState.UP and self.grpc_port:
-            self.health.ready(True)
+    def _worker_changed(self) -> None:
+        """Health follows the workers: without any, nothing can be answered."""
+        if self.grpc_port:
+            self.health.ready(self.devices.any_up)
 
-
-def worker_options(settings: Settings) -> WorkerOptions:
-    """How the CPU worker is started."""
-    return WorkerOptions(
-        threads=settings.threads or len(os.sched_getaffinity(0)),
-        arena_bytes=settings.shared_memory_bytes,
-        activation_bytes=settings.profiling_memory_bytes,
-        timing_repeats=settings.timing_repeats,
-        pin_threads=settings.pin_threads,
-        keep_spare=settings.spare_worker,
-    )
+    def _worker_ended(self, device: str, end: WorkerEnd) -> None:
+        self.metrics.worker_restarted(device, end.reason)
 
 
 def batch_policy(settings: Settings) -> BatchPolicy:
@@ -335,7 +321,7 @@ async def serve(settings: Settings) -> NoReturn:
             extra={
                 "grpc": f"{settings.host}:{front.grpc_port}",
                 "http": f"{settings.host}:{front.http_port}",
-                "device": front.device.device_key,
+                "devices": ", ".join(device.device_key for device in front.devices.all),
                 "store": str(settings.store),
             },
         )

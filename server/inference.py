@@ -56,13 +56,16 @@ async def infer(
     outcome_name, served, outcome = "OK", None, None
     found = catalogue.for_request(model, version)
     try:
-        served = found.require()
+        replicas = found.require()
+        served = replicas.any
         given = read(served)
         checked = check_request(served, given)
         limits = [limit for limit in (time_remaining, given.timeout_s) if limit is not None]
         deadline = monotonic() + min(limits) if limits else None
-        outcome = await catalogue.batcher(served).submit(served, checked, found.metrics, deadline)
-        found.metrics.request_computed(outcome.queue_us / 1e6, outcome.compute_us / 1e6)
+        served = replicas.choose(checked)
+        series = found.metrics.on(served.device.name)
+        outcome = await catalogue.batcher(served).submit(served, checked, series, deadline)
+        series.request_computed(outcome.queue_us / 1e6, outcome.compute_us / 1e6)
         reply = outcome.reply
         if reply is None and given.build_reply is not None:
             reply = given.build_reply(outcome.outputs)

@@ -25,6 +25,7 @@ from prometheus_client import (
 )
 
 from core.schedule import Schedule
+from engine.worker.options import EndReason
 from server.statistics import Statistics
 from server.store.records import ModelVersion
 
@@ -38,7 +39,8 @@ SECONDS = (
 ROWS = tuple(float(2**power) for power in range(11))
 
 MODEL = ("model", "version")
-PLAN = (*MODEL, "device", "batch_size")
+REPLICA = (*MODEL, "device")
+PLAN = (*REPLICA, "batch_size")
 
 
 class PlanLabels(NamedTuple):
@@ -63,6 +65,38 @@ def candidates_of(schedule: Schedule) -> dict[str, float]:
     }
 
 
+class ReplicaMetrics:
+    """The series of one model version on one device; what its queue and its batches report to."""
+
+    def __init__(self, metrics: Metrics, labels: tuple[str, str, str], sums: Statistics) -> None:
+        self.waiting_requests = 0
+        self._sums = sums
+        self._queue = metrics.queue_seconds.labels(*labels)
+        self._compute = metrics.compute_seconds.labels(*labels)
+        self._rows = metrics.batch_rows.labels(*labels)
+        self._size = metrics.batch_size.labels(*labels)
+        self._waiting_requests = metrics.queue_requests.labels(*labels)
+        self._waiting_rows = metrics.queue_rows.labels(*labels)
+
+    def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
+        """Record how long a request waited and how long the device worked for it."""
+        self._queue.observe(queue_seconds)
+        self._compute.observe(compute_seconds)
+        self._sums.request_computed(queue_seconds, compute_seconds)
+
+    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
+        """Record one batch: the size of its plan, and the rows in it that were asked for."""
+        self._sums.batch_ran(batch_size, rows, compute_us)
+        self._size.observe(batch_size)
+        self._rows.observe(rows)
+
+    def queue_is(self, requests: int, rows: int) -> None:
+        """Set what is waiting now."""
+        self.waiting_requests = requests
+        self._waiting_requests.set(requests)
+        self._waiting_rows.set(rows)
+
+
 class ModelMetrics:
     """The series of one model version, looked up once so that requests do not pay for it.
 
@@ -71,17 +105,25 @@ class ModelMetrics:
 
     def __init__(self, metrics: Metrics, model: str, version: str) -> None:
         self.statistics = Statistics()
-        self.waiting_requests = 0
+        self._metrics = metrics
+        self._replicas: dict[str, ReplicaMetrics] = {}
         self._requests: dict[str, Counter] = {}
         self._count = metrics.requests
         self._labels = (model, version)
         self._total = metrics.duration_seconds.labels(*self._labels)
-        self._queue = metrics.queue_seconds.labels(*self._labels)
-        self._compute = metrics.compute_seconds.labels(*self._labels)
-        self._rows = metrics.batch_rows.labels(*self._labels)
-        self._size = metrics.batch_size.labels(*self._labels)
-        self._waiting_requests = metrics.queue_requests.labels(*self._labels)
-        self._waiting_rows = metrics.queue_rows.labels(*self._labels)
+
+    @property
+    def waiting_requests(self) -> int:
+        """In the queues of all devices."""
+        return sum(replica.waiting_requests for replica in self._replicas.values())
+
+    def on(self, device: str) -> ReplicaMetrics:
+        """The series of one device."""
+        replica = self._replicas.get(device)
+        if replica is None:
+            replica = ReplicaMetrics(self._metrics, (*self._labels, device), self.statistics)
+            self._replicas[device] = replica
+        return replica
 
     def request_ended(self, outcome: str, total_seconds: float) -> None:
         """Count one request that ended; ``outcome`` is the name of its gRPC status."""
@@ -91,24 +133,6 @@ class ModelMetrics:
         counter.inc()
         self._total.observe(total_seconds)
         self.statistics.request_ended(outcome == "OK", total_seconds)
-
-    def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
-        """Record how long a request waited and how long the device worked for it."""
-        self._queue.observe(queue_seconds)
-        self._compute.observe(compute_seconds)
-        self.statistics.request_computed(queue_seconds, compute_seconds)
-
-    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        """Record one batch: the size of its plan, and the rows in it that were asked for."""
-        self.statistics.batch_ran(batch_size, rows, compute_us)
-        self._size.observe(batch_size)
-        self._rows.observe(rows)
-
-    def queue_is(self, requests: int, rows: int) -> None:
-        """Set what is waiting now."""
-        self.waiting_requests = requests
-        self._waiting_requests.set(requests)
-        self._waiting_rows.set(rows)
 
 
 class Metrics:
@@ -130,22 +154,22 @@ class Metrics:
             "braid_request_duration_seconds", "From accepted to answered", MODEL, **slow
         )
         self.queue_seconds = Histogram(
-            "braid_request_queue_seconds", "From accepted to sent to the device", MODEL, **slow
+            "braid_request_queue_seconds", "From accepted to sent to the device", REPLICA, **slow
         )
         self.compute_seconds = Histogram(
-            "braid_request_compute_seconds", "On the device, copies included", MODEL, **slow
+            "braid_request_compute_seconds", "On the device, copies included", REPLICA, **slow
         )
         self.batch_rows = Histogram(
-            "braid_batch_rows", "Rows of a batch that belonged to requests", MODEL, **rows
+            "braid_batch_rows", "Rows of a batch that belonged to requests", REPLICA, **rows
         )
         self.batch_size = Histogram(
-            "braid_batch_size_rows", "Rows of a batch, padding included", MODEL, **rows
+            "braid_batch_size_rows", "Rows of a batch, padding included", REPLICA, **rows
         )
         self.queue_requests = Gauge(
-            "braid_queue_depth_requests", "Requests waiting for the device now", MODEL, **at
+            "braid_queue_depth_requests", "Requests waiting for the device now", REPLICA, **at
         )
         self.queue_rows = Gauge(
-            "braid_queue_depth_rows", "Rows waiting for the device now", MODEL, **at
+            "braid_queue_depth_rows", "Rows waiting for the device now", REPLICA, **at
         )
         self.queue_limit = Gauge(
             "braid_queue_limit_requests", "Requests that may wait for one model", **at
@@ -223,8 +247,8 @@ class Metrics:
         )
         self.worker_restarts = Counter(
             "braid_worker_restarts",
-            "Device workers that died and were restarted",
-            ("device",),
+            "Device workers that died and were restarted, by why they died",
+            ("device", "reason"),
             **at,
         )
         self.on_schedule: OnSchedule = lambda plan, schedule: None
@@ -272,14 +296,26 @@ class Metrics:
     def add_device(self, device: str) -> None:
         """Make the series of a device, so that they begin at zero."""
         for counter in (
-            self.worker_restarts, self.measurements, self.measurement_seconds,
-            self.measurements_reused, self.reprofiles, self.refused,
+            self.measurements, self.measurement_seconds, self.measurements_reused,
+            self.reprofiles, self.refused,
         ):  # fmt: skip
             counter.labels(device)
+        for reason in EndReason:
+            self.worker_restarts.labels(device, reason.value)
 
-    def worker_restarted(self, device: str) -> None:
+    def worker_restarted(self, device: str, reason: EndReason) -> None:
         """Count a device worker that died and was started again."""
-        self.worker_restarts.labels(device).inc()
+        self.worker_restarts.labels(device, reason.value).inc()
+
+    def restarts(self, device: str) -> float:
+        """How often a device's worker died, whatever the reason."""
+        samples = (
+            self.registry.get_sample_value(
+                "braid_worker_restarts_total", {"device": device, "reason": reason.value}
+            )
+            for reason in EndReason
+        )
+        return sum(filter(None, samples))
 
     # Jobs: server.jobs.ports.JobObserver.
 

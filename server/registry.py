@@ -6,6 +6,7 @@ AdminService, console ──> Registry ──> store, runner, catalogue, device
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from core.errors import ModelNotFound, ScheduleNotFound, VersionNotFound
 from core.graph import OpGraph
@@ -13,11 +14,20 @@ from core.schedule import Schedule
 from engine.importer.report import read_graph, read_report
 from server.catalogue import Catalogue
 from server.device import Device
+from server.devices import Devices
 from server.jobs.runner import JobRunner
 from server.profiled import profiled_inputs
 from server.serving import Serving
 from server.store.records import ModelState, ModelVersion
 from server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A schedule, and the device that it is for."""
+
+    device: str
+    schedule: Schedule
 
 
 class Registry:
@@ -28,14 +38,14 @@ class Registry:
         store: Store,
         runner: JobRunner,
         catalogue: Catalogue,
-        device: Device,
+        devices: Devices,
         serving: Serving,
     ) -> None:
         self._serving = serving
         self._store = store
         self._runner = runner
         self._catalogue = catalogue
-        self._device = device
+        self._devices = devices
 
     async def models(self) -> list[ModelVersion]:
         """All versions of all models, by name and version."""
@@ -66,40 +76,53 @@ class Registry:
                 return model
         raise VersionNotFound(name, version, tuple(model.version for model in models))
 
-    async def schedules(self, model: ModelVersion) -> list[Schedule]:
-        """The schedules that a model version was registered for, on the present device."""
-        found = await self._store.call(
-            self._store.schedules_of, model.sha256, self._device.device_key
-        )
+    async def schedules(self, model: ModelVersion) -> list[Placed]:
+        """The schedules that a version was registered for, on the present devices in turn."""
+        return [
+            Placed(device.name, schedule)
+            for device in self._devices.all
+            for schedule in await self._schedules_on(device, model)
+        ]
+
+    async def _schedules_on(self, device: Device, model: ModelVersion) -> list[Schedule]:
+        found = await self._store.call(self._store.schedules_of, model.sha256, device.device_key)
         return [each for each in found if each.key.planner == model.options.planner.text]
 
-    async def schedule(self, model: ModelVersion, batch_size: int, device: str = "") -> Schedule:
+    async def schedule(self, model: ModelVersion, batch_size: int, device: str = "") -> Placed:
         """The schedule of one batch size; "" is the first device.
 
         Raises:
             ScheduleNotFound: there is no such device, or no schedule yet.
         """
-        if device not in ("", self._device.name):
-            raise ScheduleNotFound(f"there is no device {device!r}; devices: {self._device.name}")
-        schedules = await self.schedules(model)
+        on = self._named(device)
+        schedules = await self._schedules_on(on, model)
         for schedule in schedules:
             if schedule.key.batch_size == batch_size:
-                return schedule
+                return Placed(on.name, schedule)
         made = sorted(schedule.key.batch_size for schedule in schedules)
         raise ScheduleNotFound(
             f"model {model.name!r} version {model.version} has no schedule for batch size "
-            f"{batch_size} on {self._device.name}; batch sizes with one: "
+            f"{batch_size} on {on.name}; batch sizes with one: "
             f"{', '.join(map(str, made)) or 'none yet'}"
         )
 
-    async def graph(self, model: ModelVersion, batch_size: int) -> OpGraph:
+    def _named(self, device: str) -> Device:
+        on = self._devices.named(device)
+        if on is None:
+            known = ", ".join(each.name for each in self._devices.all)
+            raise ScheduleNotFound(f"there is no device {device!r}; devices: {known}")
+        return on
+
+    async def graph(self, model: ModelVersion, placed: Placed) -> OpGraph:
         """The units that a schedule's indices refer to."""
         artefact = self._store.folder.artefact(model.sha256)
         template = await asyncio.to_thread(read_graph, artefact)
         report = await asyncio.to_thread(read_report, artefact)
-        inputs = profiled_inputs(template.inputs, report, model.options.input_shapes, batch_size)
-        await self._device.load(model.sha256, artefact)
-        return await self._device.describe(model.sha256, inputs)
+        size = placed.schedule.key.batch_size
+        inputs = profiled_inputs(template.inputs, report, model.options.input_shapes, size)
+        on = self._named(placed.device)
+        await on.load(model.sha256, artefact)
+        return await on.describe(model.sha256, inputs)
 
     async def delete(self, name: str, version: str) -> None:
         """Refuse new requests, finish accepted ones, then remove; completes once begun.

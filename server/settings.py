@@ -17,6 +17,7 @@ from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validato
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from core.errors import StartupError
+from server.device_names import parse_devices
 
 PREFIX = "BRAID_"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
@@ -62,11 +63,12 @@ class Settings(BaseSettings):
     # on addresses that other machines reach.
     allow_unauthenticated: bool = False
 
-    # Devices, comma-separated, and the threads of the CPU one (0 = all usable cores).
+    # Devices, comma-separated: cpu, cpu:0-7 (these cores), cuda:0. One that cannot be used is left
+    # out while others can. Threads of each CPU device; 0: one a core.
     devices: Annotated[tuple[str, ...], NoDecode] = ("cpu",)
     threads: int = Field(default=0, ge=0, le=1024)
 
-    # Each thread of the CPU device stays on one core. Turn it off where servers share cores.
+    # Each thread of a CPU device stays on one core. Turn it off where servers share cores.
     pin_threads: bool = True
 
     # What one caller may send.
@@ -95,8 +97,8 @@ class Settings(BaseSettings):
     # and write them to. Any object that the server's user may open: for trusted clients only.
     system_shared_memory: bool = False
 
-    # A second, idle worker process that takes over at once when the first one dies; costs the
-    # memory of a process with torch loaded.
+    # A second, idle worker process for each device, which takes over at once when the first one
+    # dies; costs the memory of a process with torch loaded, none of a GPU's.
     spare_worker: bool = True
 
     # Activations kept on a device while its stages are measured; beyond it they are made up.
@@ -151,14 +153,7 @@ class Settings(BaseSettings):
     @field_validator("devices")
     @classmethod
     def _known_devices(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
-            raise ValueError("name at least one device, e.g. cpu")
-        if len(set(value)) != len(value):
-            raise ValueError("a device is named twice")
-        for device in value:
-            if device != "cpu":
-                raise ValueError(f"unknown device {device!r}; known: cpu")
-        return value
+        return tuple(name.text for name in parse_devices(value))
 
     @field_validator("preload")
     @classmethod

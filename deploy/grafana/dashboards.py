@@ -72,7 +72,7 @@ SERVICES = (
         "percentunit",
         about="At 100 % requests are refused.",
     ),
-    Panel("Queue", [(f"braid_queue_depth_requests{{{MODEL}}}", NAME)]),
+    Panel("Queue", [(f"sum by (model, version) (braid_queue_depth_requests{{{MODEL}}})", NAME)]),
     Panel(
         "Rows in a batch, and how full batches are",
         [

@@ -19,7 +19,7 @@ from time import monotonic, perf_counter_ns, sleep
 
 from torch import Tensor
 
-from core.errors import BraidError, WorkerFault
+from core.errors import BraidError, DeviceLost, WorkerFault
 from engine.timing.agreement import errors
 from engine.timing.samples import reduce_samples
 
@@ -113,6 +113,8 @@ def _check(entrant: Entrant, inputs: Tensors, reference: Tensors) -> None:
     try:
         outputs = entrant.run(inputs)
         entrant.max_abs_error, entrant.max_rel_error = errors(outputs, reference)
+    except DeviceLost:
+        raise
     except BraidError as error:
         entrant.problem = str(error)
 

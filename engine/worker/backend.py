@@ -38,13 +38,6 @@ Task = Generator[float | None, None, dict[str, Any]]
 """Yields whenever a request may go first; a number is the fraction done."""
 
 
-class DeviceLost(Exception):
-    """The device answers nothing more in this process: the worker must end, another takes over.
-
-    The message says why; it goes to the log of the server, not to callers.
-    """
-
-
 class Prepared(Protocol):
     """A program under one plan, ready to run on its device."""
 
@@ -133,10 +126,9 @@ class Backend(Protocol):
         """A prepared plan as one that takes part in a contest."""
 
     def fault(self, error: Exception) -> BraidError | None:
-        """What an error of the device's libraries means to callers, if that is known.
+        """What an error of the device's libraries means, if that is known.
 
-        Raises:
-            DeviceLost: it means that this process is done.
+        DeviceLost: this process is done, it ends and another takes over.
         """
 
     def close(self) -> None:

@@ -21,9 +21,10 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Any
 
-from core.errors import BraidError, WorkerFault, WorkerRestarting
+from core.errors import BraidError, StartupError, WorkerFault, WorkerRestarting
 from engine.worker.arena import Arena
-from engine.worker.process import OnProgress, WorkerOptions, WorkerProcess
+from engine.worker.options import WorkerEnd, WorkerOptions
+from engine.worker.process import OnProgress, WorkerProcess
 
 log = logging.getLogger("braid.worker.link")
 
@@ -45,12 +46,14 @@ class LinkState(enum.Enum):
 class WorkerLink:
     """The worker in service and its spare. Belongs to one event loop."""
 
-    def __init__(self, options: WorkerOptions, arena: Arena) -> None:
+    def __init__(self, name: str, options: WorkerOptions, arena: Arena) -> None:
+        self.name = name
         self.options = options
         self.state = LinkState.DOWN
         self.facts: Facts = {}
         self.on_start: Callable[[WorkerLink], Awaitable[None]] | None = None
         self.on_state: Callable[[LinkState], None] = lambda _: None
+        self.on_end: Callable[[WorkerEnd], None] = lambda _: None
         self._arena = arena
         self._worker: WorkerProcess | None = None
         self._spare: asyncio.Task[WorkerProcess] | None = None
@@ -60,7 +63,8 @@ class WorkerLink:
         """Start the worker and keep one in service; returns when it is up.
 
         Raises:
-            WorkerFault: the first start failed.
+            StartupError: there is no such device; one line says why.
+            WorkerFault: the first start failed otherwise.
         """
         await self._bring_up()
         self._supervisor = asyncio.create_task(self._supervise(), name="worker-supervisor")
@@ -109,11 +113,14 @@ class WorkerLink:
                 self.facts = await worker.send("device", {})
                 if self.on_start is not None:
                     await self.on_start(self)
+        except StartupError:
+            await worker.end()
+            raise
         except (TimeoutError, BraidError) as error:
             await worker.end()
-            raise WorkerFault(f"the device worker did not start: {error}") from error
+            raise WorkerFault(f"the worker of {self.name} did not start: {error}") from error
         self._set(LinkState.UP)
-        log.info("worker %d up after %.2f s", worker.pid, monotonic() - began)
+        log.info("worker %d of %s up after %.2f s", worker.pid, self.name, monotonic() - began)
         if self.options.keep_spare:
             self._spare = asyncio.create_task(WorkerProcess.start(self.options, self._arena))
 
@@ -130,8 +137,9 @@ class WorkerLink:
         pause, began = 0.0, monotonic()
         while True:
             assert self._worker is not None
-            code = await self._worker.wait()
-            log.error("worker %s ended with %s; replacing it", self._worker.pid, code)
+            end = await self._worker.wait()
+            log.error("worker %d of %s is replaced: %s", self._worker.pid, self.name, end.text)
+            self.on_end(end)
             self._set(LinkState.DOWN)
             lived = monotonic() - began
             pause = 0.0 if lived > STABLE_SECONDS else pause
@@ -140,7 +148,7 @@ class WorkerLink:
             began = monotonic()
             try:
                 await self._bring_up()
-            except (WorkerFault, OSError) as error:
+            except (BraidError, OSError) as error:
                 log.error("%s", error)
 
     def _set(self, state: LinkState) -> None:

@@ -5,19 +5,25 @@ from __future__ import annotations
 import argparse
 import logging
 import mmap
+import os
+import select
 import signal
 import socket
 import sys
 
 import torch
 
+from core.errors import BraidError, DeviceLost, StartupError
 from engine.allocator import keep_freed_memory
+from engine.cuda.presence import require_gpu
 from engine.executor.affinity import usable_cpus
 from engine.executor.cpu import CpuExecutor
 from engine.timing.stage_timer import TimerOptions
+from engine.worker.backend import Backend
 from engine.worker.cpu import CpuBackend
 from engine.worker.frames import BlockingChannel
-from engine.worker.worker import Worker
+from engine.worker.options import LOST_EXIT_CODE
+from engine.worker.worker import Worker, refuse
 
 
 @torch.inference_mode()
@@ -27,10 +33,19 @@ def main() -> None:
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
-    backend = _cpu_backend(options)
     channel = BlockingChannel(socket.socket(fileno=options.link_fd))
     arena = mmap.mmap(options.arena_fd, options.arena_bytes)
-    Worker(channel, arena, backend).serve()
+    try:
+        backend = _cpu(options) if options.device == "cpu" else _cuda(options, channel)
+    except BraidError as error:
+        refuse(channel, error)
+        return
+    try:
+        Worker(channel, arena, backend).serve()
+    except DeviceLost as error:
+        channel.send({"lost": str(error)})
+        # Not by the interpreter's own way out: libraries would wait for the device.
+        os._exit(LOST_EXIT_CODE)
 
 
 def _options() -> argparse.Namespace:
@@ -38,6 +53,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--arena-fd", type=int, required=True)
     parser.add_argument("--arena-bytes", type=int, required=True)
+    parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
+    parser.add_argument("--cores", type=_numbers, required=True, help="of the CPU; empty: all")
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--activation-bytes", type=int, required=True)
     parser.add_argument("--timing-repeats", type=int, required=True)
@@ -45,11 +62,25 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _cpu_backend(options: argparse.Namespace) -> CpuBackend:
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, filter(None, text.split(","))))
+
+
+def _cpu(options: argparse.Namespace) -> Backend:
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)
     cpus = usable_cpus()[: options.threads] if options.pin_threads else ()
     # More threads than cores is the operator's wish; then there is nothing to pin to.
     executor = CpuExecutor(options.threads, cpus if len(cpus) == options.threads else ())
     return CpuBackend(executor, options.activation_bytes, TimerOptions(options.timing_repeats))
+
+
+def _cuda(options: argparse.Namespace, channel: BlockingChannel) -> Backend:
+    """The only GPU that this process sees. A spare waits here, without a context on it."""
+    select.select([channel], [], [])
+    torch.set_num_threads(options.threads)
+    require_gpu()
+    raise StartupError("this version of Braid cannot serve on GPUs yet; leave this device out")
 
 
 if __name__ == "__main__":

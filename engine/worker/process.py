@@ -14,13 +14,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Self
 
 from core import errors
 from core.errors import BraidError, WorkerFault, WorkerRestarting
 from engine.worker.arena import Arena
+from engine.worker.environment import cpu_environment, cuda_environment
 from engine.worker.frames import FrameDecoder, encode
+from engine.worker.options import WorkerEnd, WorkerOptions
 
 OnProgress = Callable[[float], None]
 """Told the fraction done of a long call, now and then."""
@@ -28,20 +29,6 @@ OnProgress = Callable[[float], None]
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 
 _MEASUREMENTS = ("facts", "measure", "contest")  # calls that are dropped when nobody waits any more
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerOptions:
-    """How a worker process is started."""
-
-    threads: int
-    arena_bytes: int
-    activation_bytes: int
-    timing_repeats: int
-    pin_threads: bool = True
-    start_timeout_s: float = 60.0
-    max_backoff_s: float = 5.0
-    keep_spare: bool = True
 
 
 class WorkerProcess(asyncio.Protocol):
@@ -54,6 +41,7 @@ class WorkerProcess(asyncio.Protocol):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._last_words = ""  # why it ends, if it could say so
 
     @classmethod
     async def start(cls, options: WorkerOptions, arena: Arena) -> Self:
@@ -66,7 +54,7 @@ class WorkerProcess(asyncio.Protocol):
                 pass_fds=(theirs.fileno(), arena.fd),
                 start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL,
-                env=worker_environment(),
+                env=_environment(options),
             )
         finally:
             theirs.close()
@@ -86,12 +74,12 @@ class WorkerProcess(asyncio.Protocol):
         """Whether the process has not ended, as far as is known."""
         return self._process is not None and self._process.returncode is None
 
-    async def wait(self) -> int:
-        """Exit status, once it has ended; open calls have failed by then."""
+    async def wait(self) -> WorkerEnd:
+        """How it ended, once it has; open calls have failed by then."""
         assert self._process is not None
         code = await self._process.wait()
         self._fail_calls()
-        return code
+        return WorkerEnd.of(code, self._last_words)
 
     async def end(self) -> None:
         """Terminate the process, kill it after a moment; open calls fail."""
@@ -141,6 +129,9 @@ class WorkerProcess(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Hand each answer to its caller."""
         for message in self._decoder.feed(data):
+            if "lost" in message:
+                self._last_words = message["lost"]
+                continue
             if "progress" in message:
                 if listener := self._listeners.get(message["id"]):
                     listener(message["progress"])
@@ -166,14 +157,8 @@ class WorkerProcess(asyncio.Protocol):
                 )
 
 
-def worker_environment() -> dict[str, str]:
-    """What the worker needs to be told before its libraries load.
-
-    OpenMP threads that wait spin only briefly: lanes of the next stage need their cores. Huge
-    pages for weights and activations (docs/decisions/0008-onednn.md).
-    """
-    tunables = ":".join(filter(None, [os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"]))
-    return {**os.environ, "GOMP_SPINCOUNT": "10000", "GLIBC_TUNABLES": tunables}
+def _environment(options: WorkerOptions) -> dict[str, str]:
+    return cpu_environment() if options.gpu is None else cuda_environment(options.gpu)
 
 
 def _command(options: WorkerOptions, arena: Arena, link_fd: int) -> list[str]:
@@ -184,6 +169,8 @@ def _command(options: WorkerOptions, arena: Arena, link_fd: int) -> list[str]:
         f"--link-fd={link_fd}",
         f"--arena-fd={arena.fd}",
         f"--arena-bytes={arena.size_bytes}",
+        f"--device={'cpu' if options.gpu is None else 'cuda'}",
+        f"--cores={','.join(map(str, options.cores))}",
         f"--threads={options.threads}",
         f"--activation-bytes={options.activation_bytes}",
         f"--timing-repeats={options.timing_repeats}",

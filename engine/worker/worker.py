@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-from core.errors import BraidError, InvalidRequest, WorkerFault
-from engine.worker.backend import Backend, DeviceLost, Task
+from core.errors import BraidError, DeviceLost, InvalidRequest, WorkerFault
+from engine.worker.backend import Backend, Task
 from engine.worker.calls import Calls
 from engine.worker.frames import BlockingChannel, Message
 from engine.worker.measurements import Measurements
@@ -153,17 +153,16 @@ class Worker:
     def _fail(self, call: int | None, error: Exception) -> None:
         """Answer with an error; if the device is lost, nobody is answered: the process ends."""
         known = self._as_braid_error(error)
+        if isinstance(known, DeviceLost):
+            raise known
         if isinstance(known, WorkerFault):
             log.error("call %s failed", call, exc_info=error)
         if call is None:
             return
-        body = {"type": type(known).__name__, "message": str(known)}
-        self._channel.send({"id": call, "error": body})
+        self._channel.send({"id": call, "error": _body(known)})
 
     def _as_braid_error(self, error: Exception) -> BraidError:
         """What the front end is told: our own errors as they are, libraries' by what they mean."""
-        if isinstance(error, DeviceLost):
-            raise error
         if isinstance(error, BraidError):
             return error
         if (known := self._backend.fault(error)) is not None:
@@ -181,6 +180,16 @@ class Worker:
         self._background = deque(kept)
         self._measurements.forget()
         return {}
+
+
+def refuse(channel: BlockingChannel, error: BraidError) -> None:
+    """Answer the first calls with why there is no device, instead of serving."""
+    for message in channel.receive() or ():
+        channel.send({"id": message["id"], "error": _body(error)})
+
+
+def _body(error: BraidError) -> dict[str, str]:
+    return {"type": type(error).__name__, "message": str(error)}
 
 
 def _warm_up() -> Task:

@@ -27,6 +27,7 @@ from typing import Protocol
 
 from core.errors import DeadlineExceeded, QueueFull, Unavailable
 from server.batching.execution import Ran
+from server.batching.latencies import LatencyTable
 from server.batching.queues import BatchObserver, Lane, ModelQueue
 from server.batching.tickets import Piece, Ticket
 from server.requests import CheckedRequest
@@ -153,6 +154,14 @@ class Batcher:
                 queue.tell()
                 self._has_progressed()
 
+    def expected_s(self, model: ServedModel, request: CheckedRequest) -> float:
+        """Time until a request that came now would be answered, as far as is known."""
+        queue = self._queues.get(model)
+        lane = None if queue is None or queue.is_empty else queue.lane(request.shape_class)
+        before = 0 if lane is None else lane.rows_before(request.priority)
+        table = model.latencies(request.shape_class)
+        return self._clearing_s(model, table, before + request.rows, self._clock.now())
+
     async def drain(self, model: ServedModel | None = None) -> None:
         """Wait until nothing is queued or running (for ``model``)."""
         while any(
@@ -188,7 +197,7 @@ class Batcher:
         if deadline is None or queue.requests < CROWD:
             return
         before = lane.rows_before(request.priority)
-        wait_s = self._clearing_s(queue, lane, before + request.rows, now)
+        wait_s = self._clearing_s(queue.model, lane.table, before + request.rows, now)
         if now + wait_s > deadline:
             raise QueueFull(
                 f"{before} rows wait before this request, which takes {wait_s:.3f} s; its "
@@ -196,11 +205,15 @@ class Batcher:
                 self._retry_after_s(lane, before, now),
             )
 
-    def _clearing_s(self, queue: ModelQueue, lane: Lane, rows: int, now: float) -> float:
-        """Expected time until ``rows`` rows of a lane are done, other models taking their part."""
-        busy = [each for each in self._queues.values() if each is queue or not each.is_empty]
-        part = queue.model.policy.share / sum(each.model.policy.share for each in busy)
-        return max(0.0, self._free_at - now) + lane.table.clearing_s(rows) / part
+    def _clearing_s(self, model: ServedModel, table: LatencyTable, rows: int, now: float) -> float:
+        """Expected time until ``rows`` rows of a model are done, other models taking their part."""
+        others = sum(
+            each.model.policy.share
+            for each in self._queues.values()
+            if each.model is not model and not each.is_empty
+        )
+        share = model.policy.share
+        return max(0.0, self._free_at - now) + table.clearing_s(rows) * (share + others) / share
 
     def _retry_after_s(self, lane: Lane, rows: int, now: float) -> float:
         """When ``rows`` of the rows that wait now will be gone."""

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from core.schedule import Schedule
 from server.catalogue import Catalogue
 from server.console.rates import Activity, Key, Rates
-from server.device import Device
+from server.devices import Devices
 from server.jobs.runner import JobRunner
 from server.metrics import Metrics, PlanLabels
 from server.pictures import Drawn
-from server.registry import Registry
+from server.registry import Placed, Registry
 from server.served import ServedModel
 from server.store.records import Job, ModelVersion
 
@@ -28,7 +27,7 @@ class Facts:
     runner: JobRunner
     catalogue: Catalogue
     metrics: Metrics
-    device: Device
+    devices: Devices
     settings: Mapping[str, str]  # names and values that may be shown
     rates: Rates = field(init=False)
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -46,30 +45,31 @@ class Facts:
         return await self.runner.list(model or None, LISTED_JOBS)
 
     def served(self, model: ModelVersion) -> ServedModel | None:
-        """The serving side of a version, if it answers."""
-        return self.catalogue.served_version(model.name, model.version)
+        """The serving side of a version, if it answers, on one of its devices."""
+        replicas = self.catalogue.served_version(model.name, model.version)
+        return None if replicas is None else replicas.any
 
     def waiting(self, model: ModelVersion) -> int:
         """Requests in a version's queue."""
         return self.metrics.find_model(model.name, model.version).waiting_requests
 
-    def speedups(self) -> dict[Key, dict[int, float]]:
-        """Speed-up by batch size for all models, as the metrics have it: no look at the store."""
-        found: dict[Key, dict[int, float]] = {}
+    def speedups(self) -> dict[Key, dict[tuple[str, int], float]]:
+        """Speed-ups of all models by device and batch size, from the metrics, not the store."""
+        found: dict[Key, dict[tuple[str, int], float]] = {}
         for family in self.metrics.speedup.collect():
             for sample in family.samples:
                 key = sample.labels["model"], sample.labels["version"]
-                found.setdefault(key, {})[int(sample.labels["batch_size"])] = sample.value
+                plan = sample.labels["device"], int(sample.labels["batch_size"])
+                found.setdefault(key, {})[plan] = sample.value
         return found
 
-    def drift(self, model: ModelVersion, batch_size: int) -> float | None:
+    def drift(self, model: ModelVersion, placed: Placed) -> float | None:
         """Live over profiled latency of a plan, if it ran lately."""
-        labels = PlanLabels(model.name, str(model.version), self.device.name, str(batch_size))
+        size = str(placed.schedule.key.batch_size)
+        labels = PlanLabels(model.name, str(model.version), placed.device, size)
         return self.metrics.registry.get_sample_value("braid_plan_drift_ratio", labels._asdict())
 
-    async def drawn(
-        self, model: ModelVersion, schedule: Schedule, block: int | None = None
-    ) -> Drawn:
+    async def drawn(self, model: ModelVersion, placed: Placed, block: int | None = None) -> Drawn:
         """A schedule with its graph, ready to be drawn."""
-        graph = await self.registry.graph(model, schedule.key.batch_size)
-        return await asyncio.to_thread(Drawn.of, model.name, schedule, graph, block)
+        graph = await self.registry.graph(model, placed)
+        return await asyncio.to_thread(Drawn.of, model.name, placed.schedule, graph, block)

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 from server.console.html import Child, Html, h, text
 
 BASE = "/console/"
-PAGES = (("Models", BASE), ("Jobs", f"{BASE}jobs"), ("Device", f"{BASE}device"))
+PAGES = (("Models", BASE), ("Jobs", f"{BASE}jobs"), ("Devices", f"{BASE}devices"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from server.console.layout import (
     url,
 )
 from server.console.rates import Activity, Key
+from server.registry import Placed
 from server.store.records import ModelVersion
 
 COLUMNS = ("model", "version", "state", "requests/s", "p50", "p99", "failures/s", "waiting",
@@ -78,10 +79,17 @@ def _key(model: ModelVersion) -> Key:
 
 
 def _row(
-    facts: Facts, model: ModelVersion, now: Activity | None, speedups: Mapping[int, float]
+    facts: Facts,
+    model: ModelVersion,
+    now: Activity | None,
+    speedups: Mapping[tuple[str, int], float],
 ) -> Sequence[Child]:
     page = url("models", model.name, version=model.version)
-    faster = ", ".join(f"{size}: {ratio:.2f}×" for size, ratio in sorted(speedups.items()))
+    several = len({device for device, _ in speedups}) > 1
+    faster = ", ".join(
+        f"{f'{device}/' if several else ''}{size}: {ratio:.2f}×"
+        for (device, size), ratio in sorted(speedups.items())
+    )
     return (
         h("a", model.name, href=page),
         model.version,
@@ -172,21 +180,23 @@ def _specs(specs: Mapping[str, TensorSpec]) -> list[Html]:
     return [h("div", h("code", name), f" {spec}") for name, spec in specs.items()]
 
 
-def _schedules(facts: Facts, model: ModelVersion, schedules: Sequence[Schedule]) -> Html:
-    columns = ("batch", "planner", "stages", "groups", "sequential", "scheduled", "speed-up",
-               "live / profiled", "serves")  # fmt: skip
+def _schedules(facts: Facts, model: ModelVersion, schedules: Sequence[Placed]) -> Html:
+    columns = ("batch", "device", "planner", "stages", "groups", "sequential", "scheduled",
+               "speed-up", "live / profiled", "serves")  # fmt: skip
     rows = (_schedule_row(facts, model, each) for each in schedules)
     hint = "no schedule yet: the sequential plan serves"
-    return table(columns, rows, right=(*columns[:1], *columns[2:8]), caption="Schedules",
+    return table(columns, rows, right=(*columns[:1], *columns[3:9]), caption="Schedules",
                  empty=hint)  # fmt: skip
 
 
-def _schedule_row(facts: Facts, model: ModelVersion, schedule: Schedule) -> Sequence[Child]:
+def _schedule_row(facts: Facts, model: ModelVersion, placed: Placed) -> Sequence[Child]:
+    schedule = placed.schedule
     seen, size = schedule.provenance, schedule.key.batch_size
-    page = url("schedules", model.name, model.version, size)
-    drift = facts.drift(model, size)
+    page = url("schedules", model.name, model.version, size, device=placed.device)
+    drift = facts.drift(model, placed)
     return (
         h("a", str(size), href=page),
+        placed.device,
         schedule.planner,
         len(schedule.stages),
         sum(len(stage.groups) for stage in schedule.stages),
@@ -204,13 +214,14 @@ def _serves(schedule: Schedule) -> str:
     return "ONNX Runtime" if schedule.in_onnxruntime else "schedule"
 
 
-def _candidates(schedule: Schedule) -> Html | None:
+def _candidates(placed: Placed) -> Html | None:
     """Every plan that was measured as a whole model, as bars on one scale, the fastest first."""
+    schedule = placed.schedule
     found = sorted(schedule.provenance.candidates, key=lambda each: each.latency_us or math.inf)
     if not found:
         return None
     longest = max(each.latency_us or 0.0 for each in found)
-    title = f"Candidates compared, batch {schedule.key.batch_size}"
+    title = f"Candidates compared, batch {schedule.key.batch_size}, {placed.device}"
     columns = ("plan", "", "latency", "speed-up", "runs", "error", "remark")
     rows = (_candidate_row(schedule, each, longest) for each in found)
     return h("section", h("h3", title),
@@ -250,7 +261,7 @@ async def _jobs(facts: Facts, model: ModelVersion) -> Html:
                  caption="Jobs of this version")  # fmt: skip
 
 
-def _actions(model: ModelVersion, schedules: Sequence[Schedule]) -> Html:
+def _actions(model: ModelVersion, schedules: Sequence[Placed]) -> Html:
     where = ("models", model.name, model.version)
     return h(
         "div",

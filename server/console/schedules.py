@@ -14,6 +14,7 @@ from server.console.facts import Facts
 from server.console.html import Child, Html, h, table
 from server.console.layout import Page, duration, pairs, url
 from server.pictures import Drawn
+from server.registry import Placed
 from server.store.records import ModelVersion
 
 ONNXRUNTIME_SERVES = (
@@ -23,27 +24,29 @@ ONNXRUNTIME_SERVES = (
 
 
 async def one_schedule(
-    facts: Facts, name: str, version: str, batch_size: int, block: int | None
+    facts: Facts, name: str, version: str, batch_size: int, device: str, block: int | None
 ) -> Page:
     """A schedule: timeline beside the sequential plan, where it came from, its stages."""
     model = await facts.registry.find(name, version)
-    schedule = await facts.registry.schedule(model, batch_size)
-    which = await facts.drawn(model, schedule, block)
+    placed = await facts.registry.schedule(model, batch_size, device)
+    schedule = placed.schedule
+    which = await facts.drawn(model, placed, block)
     picture = await asyncio.to_thread(pictures.svg, which)
     blocks = await asyncio.to_thread(_choices, schedule, which)
     where = ("schedules", model.name, model.version, batch_size)
+    same: dict[str, str | int | None] = {"device": placed.device, "block": block}
     others = await facts.registry.schedules(model)
     body = h(
         "div",
         h("p", ONNXRUNTIME_SERVES) if schedule.in_onnxruntime else None,
-        _block_form(blocks, block),
+        _block_form(blocks, block, placed.device),
         h("div", Html(picture), class_="scroll picture", tabindex=0, role="region",
           aria_label="Timeline"),
         h("p", "Point at a unit for its shapes, times and kernel. ",
-          h("a", "SVG", href=url(*where, "svg", block=block)), " ",
-          h("a", "Perfetto trace", href=url(*where, "perfetto", block=block)), " ",
-          h("a", "JSON", href=url(*where, "json")), class_="note"),
-        _compare_links(model, schedule, others),
+          h("a", "SVG", href=url(*where, "svg", **same)), " ",
+          h("a", "Perfetto trace", href=url(*where, "perfetto", **same)), " ",
+          h("a", "JSON", href=url(*where, "json", device=placed.device)), class_="note"),
+        _compare_links(model, placed, others),
         _provenance(schedule),
         h("h2", "Stages"),
         table(("stage", "strategy", "latency", "group", "units"), _stages(which),
@@ -57,7 +60,7 @@ def _choices(schedule: Schedule, which: Drawn) -> int:
     return sum(len(units) > 1 for units in pictures.blocks_of(schedule, which.graph))
 
 
-def _block_form(blocks: int, chosen: int | None) -> Html | None:
+def _block_form(blocks: int, chosen: int | None, device: str) -> Html | None:
     if blocks < 2:
         return None
     options = [h("option", "whole model", value="", selected=chosen is None)]
@@ -71,20 +74,25 @@ def _block_form(blocks: int, chosen: int | None) -> Html | None:
         for number in range(1, blocks + 1)
     ]
     label = h("label", "Show ", h("select", options, name="block", data_submit="1"))
-    return h("form", label, h("button", "Draw"), method="get", class_="row")
+    same = h("input", type="hidden", name="device", value=device)
+    return h("form", same, label, h("button", "Draw"), method="get", class_="row")
 
 
-def _compare_links(
-    model: ModelVersion, schedule: Schedule, others: Sequence[Schedule]
-) -> Html | None:
+def _compare_links(model: ModelVersion, shown: Placed, others: Sequence[Placed]) -> Html | None:
+    size = shown.schedule.key.batch_size
     links = [
-        h("a", f"batch {other.key.batch_size}",
-          href=url("compare", model.name, model.version, schedule.key.batch_size,
-                   other.key.batch_size))
+        h("a", _named(other, shown),
+          href=url("compare", model.name, model.version, size, other.schedule.key.batch_size,
+                   device=shown.device, against=other.device))
         for other in others
-        if other.key.batch_size != schedule.key.batch_size
+        if (other.device, other.schedule.key.batch_size) != (shown.device, size)
     ]  # fmt: skip
     return h("nav", h("span", "Compare with "), links, class_="row") if links else None
+
+
+def _named(other: Placed, shown: Placed) -> str:
+    where = "" if other.device == shown.device else f" on {other.device}"
+    return f"batch {other.schedule.key.batch_size}{where}"
 
 
 def _provenance(schedule: Schedule) -> Html:
@@ -123,13 +131,14 @@ def _stages(which: Drawn) -> Iterator[Sequence[Child]]:
             yield (*first, index + 1, units)
 
 
-async def comparison(facts: Facts, name: str, version: str, first: int, second: int) -> Page:
-    """Two batch sizes of one model on one axis, and what differs."""
+async def comparison(facts: Facts, name: str, version: str, *which: tuple[int, str]) -> Page:
+    """Two schedules of one model, by batch size and device, on one axis, and what differs."""
     model = await facts.registry.find(name, version)
     sides = [
-        await facts.drawn(model, await facts.registry.schedule(model, size))
-        for size in (first, second)
+        await facts.drawn(model, await facts.registry.schedule(model, size, device))
+        for size, device in which
     ]
+    (first, _), (second, _) = which
     picture = await asyncio.to_thread(pictures.compared_svg, *sides)
     found = compare(sides[0].schedule, sides[1].schedule)
     columns = ("stage", "change", "its units run in", "latency", "latency there")
@@ -146,16 +155,22 @@ async def comparison(facts: Facts, name: str, version: str, first: int, second: 
 
 
 async def download(
-    facts: Facts, name: str, version: str, batch_size: int, kind: str, block: int | None
+    facts: Facts,
+    name: str,
+    version: str,
+    batch_size: int,
+    device: str,
+    kind: str,
+    block: int | None,
 ) -> tuple[str, str, str]:
     """A schedule as (file name, content type, text)."""
     model = await facts.registry.find(name, version)
-    schedule = await facts.registry.schedule(model, batch_size)
+    placed = await facts.registry.schedule(model, batch_size, device)
     stem = f"{model.name}-{model.version}-batch{batch_size}"
     if kind == "json":
-        document = json.dumps(schedule_to_json(schedule), indent=2)
+        document = json.dumps(schedule_to_json(placed.schedule), indent=2)
         return f"{stem}.schedule.json", "application/json", document
-    which = await facts.drawn(model, schedule, block)
+    which = await facts.drawn(model, placed, block)
     if kind == "svg":
         return f"{stem}.svg", "image/svg+xml", await asyncio.to_thread(pictures.svg, which)
     trace = await asyncio.to_thread(pictures.trace, which)

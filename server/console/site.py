@@ -1,6 +1,6 @@
 """Which page a request gets: the console's paths, who may do what, and its headers.
 
-GET   models, jobs, schedules, device   everyone who reaches the port
+GET   models, jobs, schedules, devices  everyone who reaches the port
 POST  sign-in                           whoever knows the admin token
 POST  cancel, delete, profile           those who have signed in, from our own pages only
 """
@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from charts.svg import STYLE
 from core.errors import BraidError, InvalidRequest, NotFound
-from server.console import device, jobs, models, schedules
+from server.console import devices, jobs, models, schedules
 from server.console.facts import Facts
 from server.console.html import h
 from server.console.layout import BASE, Page, framed, url
@@ -80,20 +80,20 @@ class Console:
     async def _get(self, parts: list[str], request: Request, is_admin: bool) -> Response:
         query = {name: values[-1] for name, values in parse_qs(request.query).items()}
         block = _number(query["block"]) if query.get("block") else None
+        device, against = query.get("device", ""), query.get("against", "")
         match parts:
             case ["schedules", name, version, size, ("svg" | "perfetto" | "json") as kind]:
                 file = await schedules.download(
-                    self._facts, name, version, _number(size), kind, block
+                    self._facts, name, version, _number(size), device, kind, block
                 )
                 return _attachment(*file)
             case ["schedules", name, version, size]:
                 page = await schedules.one_schedule(
-                    self._facts, name, version, _number(size), block
+                    self._facts, name, version, _number(size), device, block
                 )
             case ["compare", name, version, first, second]:
-                page = await schedules.comparison(
-                    self._facts, name, version, _number(first), _number(second)
-                )
+                sides = (_number(first), device), (_number(second), against or device)
+                page = await schedules.comparison(self._facts, name, version, *sides)
             case ["models", name]:
                 version = query.get("version", "")
                 page = await models.one_model(self._facts, name, version, is_admin=is_admin)
@@ -101,8 +101,8 @@ class Console:
                 page = await jobs.one_job(self._facts, job_id, is_admin=is_admin)
             case ["jobs"]:
                 page = await jobs.all_jobs(self._facts)
-            case ["device"]:
-                page = await device.device(self._facts)
+            case ["devices"]:
+                page = await devices.devices(self._facts)
             case ["sign-in"]:
                 page = _sign_in_page("")
             case [""]:

@@ -175,13 +175,16 @@ class Catalogue(Protocol):
     def register(self, model: ModelVersion) -> None:
         """Know a version, or its new state."""
 
-    async def serve(self, model: ModelVersion) -> None:
-        """Let a loaded model answer with its sequential plan; does nothing if it does already."""
+    async def serve(self, model: ModelVersion, device: str) -> None:
+        """Let a model that is loaded on a device answer there, with its sequential plan.
+
+        Does nothing if it does already; a device that cannot serve it forgets it again.
+        """
 
     async def swap(
         self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
     ) -> None:
-        """Let batches formed from now on run ``schedule.plan``.
+        """Let batches formed from now on, on a device, run ``schedule.plan``.
 
         Raises:
             InvalidArtefact: the plan does not fit the model; the old plan stays.

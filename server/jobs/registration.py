@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 from core.errors import BraidError, InvalidArtefact
 from core.schedule import Schedule
@@ -38,18 +37,20 @@ class Outcome:
 async def register_model(model: ModelVersion, shop: Workshop, tell: Tell) -> Outcome:
     """Take a model version from its upload to a schedule for every batch size and device.
 
-    A batch size that fails leaves the model serving sequentially and does not stop the others.
+    A batch size that fails leaves the model serving sequentially and does not stop the others,
+    nor does a device that cannot serve the model.
 
     Raises:
         BraidError: the model does not serve; the message is for the user.
     """
     async with shop.import_turn:
         await _import(model, shop, tell)
-        await _serve(model, shop, tell)
+        refusals = await _serve(model, shop, tell)
     imported = await read_imported(model, shop)
-    work = list(_work(model, imported, shop))
+    work = [each for each in _work(model, imported, shop) if each[0].name not in refusals]
     forecast = Forecast([size for _, size in work], model.options.planner.time_budget_s)
-    failures, remarks = [], []
+    failures = [f"{name} does not serve it: {error}" for name, error in refusals.items()]
+    remarks = []
     for device, batch_size in work:
         share = Share(tell, _label(device, batch_size, shop), forecast)
         try:
@@ -79,11 +80,15 @@ async def serve_again(model: ModelVersion, shop: Workshop) -> None:
     Raises:
         BraidError: the artefact or the device refuses.
     """
+    refusals: dict[str, BraidError] = {}
     for device in shop.devices:
-        await device.load(model.sha256, shop.store.folder.artefact(model.sha256))
-    await shop.catalogue.serve(model)
+        await _serve_on(device, model, shop, refusals)
+    for name, error in refusals.items():
+        log.error("not served", extra={"model": model.name, "device": name, "reason": str(error)})
     imported = await read_imported(model, shop)
     for device, batch_size in _work(model, imported, shop):
+        if device.name in refusals:
+            continue
         inputs = profiled(model, imported, batch_size)
         await _use_cached(model, imported, device, inputs, batch_size, shop)
 
@@ -104,19 +109,40 @@ async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
     await shop.store.call(shop.store.discard_upload, model.sha256)
 
 
-async def _serve(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
-    """Load the artefact on every device and serve it with the sequential plan."""
-    artefact = shop.store.folder.artefact(model.sha256)
+async def _serve(model: ModelVersion, shop: Workshop, tell: Tell) -> dict[str, BraidError]:
+    """Serve a model sequentially on every device; those that cannot, and why.
+
+    Raises:
+        BraidError: none can.
+    """
+    refusals: dict[str, BraidError] = {}
     for device in shop.devices:
         tell(JobState.IMPORTING, IMPORT_ENDS, f"loading on {device.name}")
-        await patiently(partial(device.load, model.sha256, artefact))
-    await patiently(lambda: shop.catalogue.serve(model))
+        await _serve_on(device, model, shop, refusals)
     serving = replace(model, state=ModelState.SERVING, message="")
     await shop.store.call(
         shop.store.set_model_state, model.name, model.version, serving.state, serving.message
     )
     shop.catalogue.register(serving)
     tell(JobState.IMPORTING, LOAD_ENDS, "serving with the sequential plan")
+    return refusals
+
+
+async def _serve_on(
+    device: Device, model: ModelVersion, shop: Workshop, refusals: dict[str, BraidError]
+) -> None:
+    """Load a model on a device and let it answer there; the last device must not refuse, too."""
+
+    async def attempt() -> None:
+        await device.load(model.sha256, shop.store.folder.artefact(model.sha256))
+        await shop.catalogue.serve(model, device.name)
+
+    try:
+        await patiently(attempt)
+    except BraidError as error:
+        refusals[device.name] = error
+        if len(refusals) == len(shop.devices):
+            raise
 
 
 async def _schedule(

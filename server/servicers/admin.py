@@ -141,18 +141,18 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         """The schedule of a model at one batch size, and the graph it refers to."""
         async with answering(context):
             model = await self._registry.find(request.model, request.version)
-            schedule = await self._registry.schedule(model, request.batch_size or 1, request.device)
-            graph = await self._registry.graph(model, schedule.key.batch_size)
+            placed = await self._registry.schedule(model, request.batch_size or 1, request.device)
+            graph = await self._registry.graph(model, placed)
             return wire.GetScheduleResponse(
-                plan_id=schedule.id,
-                schedule_json=json.dumps(schedule_to_json(schedule)),
+                plan_id=placed.schedule.id,
+                schedule_json=json.dumps(schedule_to_json(placed.schedule)),
                 graph_json=json.dumps(graph_to_json(graph)),
             )
 
     async def _describe(self, model: ModelVersion) -> wire.Model:
         schedules = await self._registry.schedules(model)
         served = self._catalogue.served_version(model.name, model.version)
-        return model_to_wire(model, served, schedules)
+        return model_to_wire(model, None if served is None else served.any, schedules)
 
 
 async def _header(parts: AsyncIterator[wire.RegisterModelRequest]) -> wire.RegisterModelHeader:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from core.schedule import Schedule
 from core.tensor import TensorSpec
 from protos.braid.v1 import admin_pb2 as wire
 from scheduler.options import PlannerOptions
+from server.registry import Placed
 from server.served import ServedModel
 from server.store.records import Job, ModelVersion, RegistrationOptions
 from server.store.serving_config import Batching, ServingConfig, VersionPolicy
@@ -51,7 +51,7 @@ def job_to_wire(job: Job) -> wire.Job:
 
 
 def model_to_wire(
-    model: ModelVersion, served: ServedModel | None, schedules: Iterable[Schedule]
+    model: ModelVersion, served: ServedModel | None, schedules: Iterable[Placed]
 ) -> wire.Model:
     """A model version; what it takes and gives is known once it serves."""
     message = wire.Model(
@@ -62,7 +62,7 @@ def model_to_wire(
         sha256=model.sha256,
         size_bytes=model.size_bytes,
         created_unix=model.created_unix,
-        schedules=[_summary(schedule, served) for schedule in schedules],
+        schedules=map(_summary, schedules),
     )
     if served is not None:
         message.inputs.extend(_specs_to_wire(served.inputs))
@@ -117,11 +117,12 @@ def _specs_to_wire(specs: Mapping[str, TensorSpec]) -> list[wire.TensorSpec]:
     ]
 
 
-def _summary(schedule: Schedule, served: ServedModel | None) -> wire.ScheduleSummary:
+def _summary(placed: Placed) -> wire.ScheduleSummary:
+    schedule = placed.schedule
     seen = schedule.provenance
     return wire.ScheduleSummary(
         plan_id=schedule.id,
-        device=served.device.name if served else schedule.key.device_key.split(":")[0],
+        device=placed.device,
         batch_size=schedule.key.batch_size,
         planner=schedule.planner,
         stages=len(schedule.stages),

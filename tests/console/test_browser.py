@@ -105,7 +105,7 @@ def test_it_can_be_used_by_keyboard_alone(server: ServerProcess, browser: Browse
             "document.activeElement.matches(':focus-visible') "
             "&& getComputedStyle(document.activeElement).outlineStyle !== 'none'"
         ), f"the focus on {order[-1]!r} cannot be seen"
-    assert order[:6] == ["Skip to content", "braid", "Models", "Jobs", "Device", "Sign in"]
+    assert order[:6] == ["Skip to content", "braid", "Models", "Jobs", "Devices", "Sign in"]
     while browser.run(focused) != "wide":
         browser.press("Tab")
         order.append(browser.run(focused))
@@ -135,7 +135,7 @@ def test_text_stands_out_in_both_themes(
 ) -> None:
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     browser.call("Emulation.setEmulatedMedia", features=[scheme])
-    for path in ("", "jobs", "device", "models/wide", "schedules/wide/1/1"):
+    for path in ("", "jobs", "devices", "models/wide", "schedules/wide/1/1"):
         browser.open(address(server, path))
         assert browser.run(FAINT) == [], path
     browser.call("Emulation.setEmulatedMedia", features=[])

@@ -73,12 +73,16 @@ class ServerProcess:
     @property
     def worker_pid(self) -> int:
         """Process id of the newest device worker."""
-        return int(re.findall(r"worker (\d+) up", self.log)[-1])
+        return int(re.findall(r"worker (\d+) of \S+ up", self.log)[-1])
+
+    def worker_of(self, device: str) -> int:
+        """Process id of a device's newest worker."""
+        return int(re.findall(rf"worker (\d+) of {re.escape(device)} up", self.log)[-1])
 
     @property
     def starts_of_worker(self) -> int:
         """How often a device worker came up."""
-        return len(re.findall(r"worker \d+ up", self.log))
+        return len(re.findall(r"worker \d+ of \S+ up", self.log))
 
     @property
     def http_address(self) -> str:

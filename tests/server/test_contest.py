@@ -13,7 +13,7 @@ from core.tensor import TensorSpec
 from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
 from engine.importer.report import file_digest
-from engine.worker.process import WorkerOptions
+from engine.worker.options import WorkerOptions
 from server.device import Device, Executable
 from tests.server.service import small_cnn
 

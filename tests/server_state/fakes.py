@@ -221,7 +221,7 @@ class FakeCatalogue:
     def register(self, model: ModelVersion) -> None:
         self.known[model.name, model.version] = model
 
-    async def serve(self, model: ModelVersion) -> None:
+    async def serve(self, model: ModelVersion, device: str) -> None:
         self.serving.add((model.name, model.version))
 
     async def swap(

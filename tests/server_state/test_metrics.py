@@ -50,16 +50,20 @@ def test_a_registered_model_has_its_own_series() -> None:
 
     series = metrics.find_model("lenet", "2")
     series.request_ended("OK", 0.02)
-    series.request_computed(0.001, 0.01)
-    series.batch_ran(batch_size=4, rows=3, compute_us=500)
-    series.queue_is(requests=5, rows=7)
+    for device, waiting in (("cpu", 7), ("cuda:0", 2)):
+        replica = series.on(device)
+        replica.request_computed(0.001, 0.01)
+        replica.batch_ran(batch_size=4, rows=3, compute_us=500)
+        replica.queue_is(requests=waiting, rows=waiting)
 
     text = exposed(metrics)
     assert 'braid_requests_total{model="lenet",outcome="OK",version="2"} 1.0' in text
-    assert 'braid_request_queue_seconds_sum{model="lenet",version="2"} 0.001' in text
-    assert 'braid_request_compute_seconds_sum{model="lenet",version="2"} 0.01' in text
-    assert 'braid_batch_rows_sum{model="lenet",version="2"} 3.0' in text
-    assert 'braid_queue_depth_rows{model="lenet",version="2"} 7.0' in text
+    assert 'braid_request_queue_seconds_sum{device="cpu",model="lenet",version="2"} 0.001' in text
+    assert 'braid_request_compute_seconds_sum{device="cpu",model="lenet",version="2"} 0.01' in text
+    assert 'braid_batch_rows_sum{device="cpu",model="lenet",version="2"} 3.0' in text
+    assert 'braid_queue_depth_rows{device="cpu",model="lenet",version="2"} 7.0' in text
+    assert series.waiting_requests == 9
+    assert series.statistics.by_batch_size[4].count == 2
 
 
 def test_a_deleted_model_leaves_nothing_behind_not_even_through_late_requests() -> None:
@@ -102,7 +106,7 @@ def test_jobs_measurements_cache_and_restarts_are_counted() -> None:
     assert 'braid_stage_measurements_reused_total{device="cpu"} 10.0' in text
     assert 'braid_schedule_cache_lookups_total{result="hit"} 1.0' in text
     assert 'braid_schedule_cache_lookups_total{result="miss"} 0.0' in text
-    assert 'braid_worker_restarts_total{device="cpu"} 0.0' in text
+    assert 'braid_worker_restarts_total{device="cpu",reason="device_lost"} 0.0' in text
 
 
 def test_every_metric_of_ours_is_prefixed_and_documented() -> None:

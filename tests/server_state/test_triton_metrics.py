@@ -16,9 +16,9 @@ def test_triton_names_carry_what_braid_counted() -> None:
     series.request_ended("OK", 0.02)
     series.request_ended("OK", 0.04)
     series.request_ended("INVALID_ARGUMENT", 0.01)
-    series.request_computed(0.001, 0.01)
-    series.batch_ran(4, 3, 10_000)
-    series.queue_is(requests=5, rows=7)
+    series.on("cpu").request_computed(0.001, 0.01)
+    series.on("cpu").batch_ran(4, 3, 10_000)
+    series.on("cpu").queue_is(requests=5, rows=7)
 
     text = generate_latest(metrics.registry).decode()
     found = {

@@ -92,14 +92,14 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
     async def ModelMetadata(self, request: Any, context: Context) -> Any:
         """Versions that answer, inputs and outputs."""
         async with answering(context):
-            model = self._catalogue.for_request(request.name, request.version).require()
+            model = self._catalogue.for_request(request.name, request.version).require().any
             served = [m.version for m in self._catalogue.all_served() if m.name == model.name]
             return metadata_of(model, served)
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:
         """How a model is served."""
         async with answering(context):
-            model = self._catalogue.for_request(request.name, request.version).require()
+            model = self._catalogue.for_request(request.name, request.version).require().any
             return messages.ModelConfigResponse(config=config_of(model))
 
     async def ModelStatistics(self, request: Any, context: Context) -> Any:
@@ -107,7 +107,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         async with answering(context):
             models = self._catalogue.all_served()
             if request.name:
-                found = self._catalogue.for_request(request.name, request.version).require()
+                found = self._catalogue.for_request(request.name, request.version).require().any
                 models = [m for m in models if m.name == found.name]
                 if request.version:
                     models = [found]

@@ -1,0 +1,31 @@
+"""Whether this process can use a GPU, and if not, why: one line for whoever runs the server."""
+
+from __future__ import annotations
+
+import torch
+
+from core.errors import StartupError
+
+
+def require_gpu() -> None:
+    """Start CUDA on the only GPU that this process sees.
+
+    Raises:
+        StartupError: there is no GPU, no driver or one that is too old, or a torch without CUDA.
+    """
+    if torch.version.cuda is None:
+        raise StartupError(
+            f"PyTorch {torch.__version__} is built without CUDA; install a build for CUDA, or "
+            "leave this device out"
+        )
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.empty(1, device="cuda")  # makes the context, which can fail, too
+    except (RuntimeError, AssertionError) as error:
+        raise StartupError(f"the GPU cannot be used: {_first_sentence(error)}") from error
+
+
+def _first_sentence(error: BaseException) -> str:
+    """Torch's messages go on about what to download; what is wrong comes first."""
+    line = " ".join(str(error).split("\n")[0].split())
+    return line.partition(". ")[0].rstrip(".")[:300] or type(error).__name__

@@ -1,0 +1,33 @@
+"""What a worker process must be told before its libraries load. Loads no torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+CUDA_DEFAULTS = {
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts
+    "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # with fewer, eager work holds up the replay of graphs
+}
+"""Unless the operator set them. CUDA reads them when it starts, and never again."""
+
+
+def cpu_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """For a worker, or a benchmark, that computes on the CPU.
+
+    OpenMP threads that wait spin only briefly: lanes of the next stage need their cores. Huge
+    pages for weights and activations (docs/decisions/0008-onednn.md).
+    """
+    tunables = ":".join(filter(None, [environment.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"]))
+    return {**environment, "GOMP_SPINCOUNT": "10000", "GLIBC_TUNABLES": tunables}
+
+
+def cuda_environment(gpu: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """For a worker that sees one GPU only: the one of this index among those we see.
+
+    So no library can make a context, with its hundreds of megabytes, on a neighbour's GPU.
+    """
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    known = None if visible is None else [part.strip() for part in visible.split(",")]
+    chosen = str(gpu) if known is None else known[gpu] if gpu < len(known) else "-1"
+    return {**CUDA_DEFAULTS, **environment, "CUDA_VISIBLE_DEVICES": chosen}

@@ -1,0 +1,135 @@
+"""All devices of a server, each with its worker and its queues.
+
+    Devices ──> Device   (server/device.py)              one worker process each
+           └──> Batcher  (server/batching/batcher.py)    one set of queues each
+
+A device that cannot be used at the start is left out with one line in the log, and the others
+serve; without any there is no server. A device whose worker dies later stays: the worker is
+replaced, and meanwhile requests go to the other devices (server/replicas.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from functools import partial
+
+from core.errors import BraidError, StartupError
+from engine.worker.link import LinkState
+from engine.worker.options import WorkerEnd, WorkerOptions
+from server.batching.batcher import Batcher
+from server.batching.execution import DeviceExecution
+from server.device import Device
+from server.device_names import DeviceName, parse_device
+from server.settings import Settings
+
+log = logging.getLogger("braid.devices")
+
+CUDA_WORKER_THREADS = 4
+"""On the CPU, for what a GPU's worker computes there: references at registration."""
+
+
+class Devices:
+    """Belongs to the event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        names = [parse_device(text) for text in settings.devices]
+        self.all = [Device(name.text, worker_options(settings, name)) for name in names]
+        """In the order of the setting; after ``start`` only those that can be used."""
+        self.batchers = {device.name: Batcher(DeviceExecution(device)) for device in self.all}
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when a worker came up or died."""
+        self.on_end: Callable[[str, WorkerEnd], None] = lambda device, end: None
+        for device in self.all:
+            device.link.on_state = self._changed
+            device.link.on_end = partial(self._ended, device.name)
+
+    @property
+    def any_up(self) -> bool:
+        """Whether some device takes calls now."""
+        return any(device.is_up for device in self.all)
+
+    def named(self, name: str) -> Device | None:
+        """A device by its name; "" is the first."""
+        return next((device for device in self.all if name in ("", device.name)), None)
+
+    async def start(self) -> None:
+        """Start all workers, at the same time.
+
+        Raises:
+            StartupError: none of them can be used.
+        """
+        outcomes = await asyncio.gather(*map(_start, self.all))
+        refused = {
+            device.name: problem
+            for device, problem in zip(self.all, outcomes, strict=True)
+            if problem
+        }
+        if len(refused) == len(self.all):
+            raise StartupError("; ".join(f"{name}: {why}" for name, why in refused.items()))
+        for name, why in refused.items():
+            log.warning("a device is left out", extra={"device": name, "reason": why})
+        for device in [device for device in self.all if device.name in refused]:
+            self.all.remove(device)
+            await device.close()
+
+    async def drain(self) -> None:
+        """Wait until nothing is queued or running."""
+        await asyncio.gather(*(batcher.drain() for batcher in self.batchers.values()))
+
+    async def close(self) -> None:
+        """End all workers."""
+        await asyncio.gather(*(device.close() for device in self.all))
+
+    def _changed(self, _: LinkState) -> None:
+        self.on_change()
+
+    def _ended(self, name: str, end: WorkerEnd) -> None:
+        self.on_end(name, end)
+
+
+async def _start(device: Device) -> str:
+    """Start one; why it cannot be used, if so."""
+    try:
+        await device.start()
+    except (BraidError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
+    """How the worker of one device is started.
+
+    Raises:
+        StartupError: the cores that it names are not there.
+    """
+    usable = os.sched_getaffinity(0)
+    cores = tuple(name.cores or ())
+    if missing := sorted(set(cores) - usable):
+        raise StartupError(
+            f"device {name.text} names cores that this process may not use: "
+            f"{', '.join(map(str, missing[:8]))}; usable: {_ranges(sorted(usable))}"
+        )
+    threads = settings.threads or len(cores or usable)
+    return WorkerOptions(
+        threads=threads if name.gpu is None else min(CUDA_WORKER_THREADS, len(usable)),
+        arena_bytes=settings.shared_memory_bytes,
+        activation_bytes=settings.profiling_memory_bytes,
+        timing_repeats=settings.timing_repeats,
+        gpu=name.gpu,
+        cores=cores,
+        pin_threads=settings.pin_threads,
+        keep_spare=settings.spare_worker,
+    )
+
+
+def _ranges(cores: list[int]) -> str:
+    """Ascending numbers as people write them: ``0-3, 8``."""
+    starts = [core for core in cores if core - 1 not in cores]
+    ends = [core for core in cores if core + 1 not in cores]
+    return ", ".join(
+        str(start) if start == end else f"{start}-{end}"
+        for start, end in zip(starts, ends, strict=True)
+    )

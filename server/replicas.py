@@ -1,0 +1,56 @@
+"""One version of a model on all devices that serve it, and which of them takes a request.
+
+    request ──> the device, of those that are up, where it is expected to end first ──> its queue
+
+What is expected comes from each device's latency table, which begins with the schedules' measured
+latencies and follows what batches really take (docs/decisions/0020-several-devices.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from server.batching.batcher import Batcher
+from server.requests import CheckedRequest
+from server.served import ServedModel
+
+
+class Replicas:
+    """At least one replica, of each device at most one. Belongs to the event loop."""
+
+    def __init__(self, batchers: Mapping[str, Batcher]) -> None:
+        self._batchers = batchers
+        self._on: dict[str, ServedModel] = {}
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._on.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._on)
+
+    @property
+    def any(self) -> ServedModel:
+        """One of them: what callers see of a model is the same on all devices."""
+        return next(iter(self._on.values()))
+
+    def on(self, device: str) -> ServedModel | None:
+        """The replica on one device."""
+        return self._on.get(device)
+
+    def add(self, served: ServedModel) -> None:
+        """One more device serves."""
+        self._on[served.device.name] = served
+
+    def choose(self, request: CheckedRequest) -> ServedModel:
+        """The replica that takes a request.
+
+        If no device is up it is the first one, which says so.
+        """
+        if len(self._on) == 1:
+            return self.any
+        up = [served for served in self._on.values() if served.device.is_up]
+        return min(
+            up,
+            key=lambda served: self._batchers[served.device.name].expected_s(served, request),
+            default=self.any,
+        )
