@@ -19,7 +19,7 @@ def require_gpu() -> None:
             "leave this device out"
         )
     try:
-        torch.cuda.init()  # type: ignore[no-untyped-call]
+        torch.cuda.init()
         torch.empty(1, device="cuda")  # makes the context, which can fail, too
     except (RuntimeError, AssertionError) as error:
         raise StartupError(f"the GPU cannot be used: {_first_sentence(error)}") from error
