@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -92,7 +93,8 @@ def poison() -> None:
 
 def captured(kernel: Kernel, operands: list[Tensor | None]) -> Tensor:
     """The result of a replay; the memory it writes held NaN."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    cuda: Any = torch.cuda  # typed in some builds only
+    stream = cuda.Stream()
     with torch.cuda.stream(stream):
         kernel.run_on(1)(*operands)
         stream.synchronize()
