@@ -9,7 +9,7 @@ answers from the moment it is imported, and the newest one that answers is the d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from core.errors import (
@@ -113,6 +113,27 @@ class Catalogue:
         served = known.served.get(number)
         refusal = None if served else _refusal(known.versions[number])
         return Target(metrics, served, refusal)
+
+    def refusal(self) -> Target | None:
+        """What any request gets now, whichever model it names; None: that depends on it.
+
+        So a request can be refused before it is read, while every model has all that may wait.
+        """
+        refusal: Target | None = None
+        for served in self._every_served():
+            full = self.batcher(served).refusal(served)
+            if full is None:
+                return None
+            metrics = self._metrics.find_model(served.name, served.version)
+            if refusal is not None and refusal.metrics is not metrics:
+                metrics = self._metrics.unknown  # it may be meant for any of them
+            refusal = Target(metrics, None, full)
+        return refusal
+
+    def _every_served(self) -> Iterator[ServedModel]:
+        for known in self._names.values():
+            for replicas in known.served.values():
+                yield from replicas
 
     def _number(self, name: str, known: _Name, version: str) -> int | None:
         labels = self.config(name).labels

@@ -106,13 +106,13 @@ def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
         StartupError: the cores that it names are not there.
     """
     usable = os.sched_getaffinity(0)
-    cores = tuple(name.cores or ())
+    cores = tuple(name.cores or sorted(usable)) if name.gpu is None else ()
     if missing := sorted(set(cores) - usable):
         raise StartupError(
             f"device {name.text} names cores that this process may not use: "
             f"{', '.join(map(str, missing[:8]))}; usable: {_ranges(sorted(usable))}"
         )
-    threads = settings.threads or len(cores or usable)
+    threads = settings.threads or len(cores)
     return WorkerOptions(
         threads=threads if name.gpu is None else min(CUDA_WORKER_THREADS, len(usable)),
         arena_bytes=settings.shared_memory_bytes,

@@ -28,12 +28,13 @@ from engine.allocator import keep_freed_memory
 from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
 from engine.worker.options import WorkerEnd
-from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
-from server.batching.policy import BatchPolicy
+from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2
+from server.batching.policy import BatchPolicy, queue_limit_s
 from server.catalogue import Catalogue
 from server.console.facts import Facts
 from server.console.sessions import Sessions
 from server.console.site import Console
+from server.cores import keep_off, pinned_cores
 from server.devices import Devices
 from server.drift import DriftWatch
 from server.grpc_ports import GrpcPorts
@@ -47,6 +48,7 @@ from server.metrics import Metrics, PlanLabels
 from server.preload import preload
 from server.registry import Registry
 from server.repository import Repository
+from server.servicers import tensors
 from server.servicers.admin import AdminServicer
 from server.servicers.health import Health
 from server.servicers.inference import InferenceServicer
@@ -137,9 +139,8 @@ class FrontEnd:
         return Console(facts, sessions, is_tls=self.settings.tls_certificate is not None)
 
     def _add_services(self, server: grpc.aio.Server) -> None:
-        inference_pb2_grpc.add_InferenceServiceServicer_to_server(
-            InferenceServicer(self.catalogue), server
-        )
+        refusal = self.catalogue.refusal
+        tensors.add_to_server(InferenceServicer(self.catalogue), server, refusal)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(
             AdminServicer(
                 self.store,
@@ -154,6 +155,7 @@ class FrontEnd:
         add_to_server(
             OipServicer(self.catalogue, self.repository, self.regions, self.metrics, self.health),
             server,
+            refusal,
         )
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
         reflection.enable_server_reflection(
@@ -283,6 +285,7 @@ def batch_policy(settings: Settings) -> BatchPolicy:
         max_wait_s=settings.max_batch_wait_ms / 1000,
         max_requests=settings.max_queue_requests,
         max_rows=settings.max_queue_rows,
+        max_queue_s=queue_limit_s(settings.max_queue_ms),
     )
 
 
@@ -316,6 +319,7 @@ async def serve(settings: Settings) -> NoReturn:
         loop.add_signal_handler(number, stopping.set)
     try:
         await front.start()
+        keep_off(pinned_cores(device.link.options for device in front.devices.all))
         log.info(
             "ready",
             extra={

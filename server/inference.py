@@ -68,7 +68,7 @@ async def infer(
         series.request_computed(outcome.queue_us / 1e6, outcome.compute_us / 1e6)
         reply = outcome.reply
         if reply is None and given.build_reply is not None:
-            reply = given.build_reply(outcome.outputs)
+            reply = given.build_reply(outcome)
         return Answer(served, outcome, perf_counter() - began, reply)
     except asyncio.CancelledError:
         late = time_remaining is not None and perf_counter() - began >= time_remaining

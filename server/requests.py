@@ -57,10 +57,10 @@ class GivenTensor:
     data: Content
 
 
-BuildReply = Callable[[Mapping[str, Any]], object]
-"""Makes the protocol's reply from outputs (``server.rows.OutputTensor``) by name.
+BuildReply = Callable[[Any], object]
+"""Makes the protocol's reply from a ``server.rows.Outcome``.
 
-Their data may be views of memory that is used again afterwards: nothing of it may be kept.
+Its outputs' data may be views of memory that is used again afterwards: nothing of it may be kept.
 """
 
 

@@ -96,12 +96,10 @@ def outcome_of(
         name: _cut(memory, run, run.ready.layout.outputs[name], axis, row, piece.rows)
         for name, axis in ((n, model.output_axes.get(n)) for n in request.outputs)
     }
-    reply = None
-    if request.build_reply is not None and piece.rows == request.rows:
-        reply, outputs = request.build_reply(outputs), {}
-    else:
+    is_whole = piece.rows == request.rows
+    if request.build_reply is None or not is_whole:
         outputs = {name: replace(each, data=bytes(each.data)) for name, each in outputs.items()}
-    return Outcome(
+    outcome = Outcome(
         outputs,
         queue_us=(run.sent_ns - piece.ticket.accepted_ns) // 1000,
         transfer_us=max(0, (run.ended_ns - run.sent_ns) // 1000 - run.compute_us),
@@ -109,8 +107,10 @@ def outcome_of(
         batch_size=run.batch_size,
         batch_rows=run.rows,
         plan_id=run.ready.plan_id,
-        reply=reply,
     )
+    if request.build_reply is None or not is_whole:
+        return outcome
+    return replace(outcome, reply=request.build_reply(outcome), outputs={})
 
 
 def _cut(

@@ -87,6 +87,9 @@ class Settings(BaseSettings):
     max_queue_requests: int = Field(default=1024, ge=1)
     max_queue_rows: int = Field(default=4096, ge=1)
 
+    # A request that would wait longer than this for the device is refused at once; 0: no limit.
+    max_queue_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
     # Longest wait for more rows while the device is idle; taken only where it is expected to pay.
     max_batch_wait_ms: float = Field(default=5.0, ge=0, le=10_000, allow_inf_nan=False)
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 from google.protobuf import any_pb2, duration_pb2
@@ -22,6 +22,8 @@ from core import errors
 from server.logs import new_request_id, printable, request_id
 
 log = logging.getLogger("braid.rpc")
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.BraidError: grpc.StatusCode.INTERNAL,
@@ -118,6 +120,16 @@ async def answering(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterato
         raise  # the caller is gone, or has its status already
     except Exception as error:
         await abort(context, error)
+
+
+def refusing(error: BaseException) -> Handler:
+    """A handler of any arity that ends a call with an error, and reads nothing of its messages."""
+
+    async def refuse(_: AsyncIterator[Any], context: Any) -> None:
+        async with answering(context):
+            raise error
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _retry_details(code: grpc.StatusCode, message: str, retry_after_s: float) -> bytes:

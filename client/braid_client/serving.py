@@ -23,10 +23,14 @@ class Serving:
     split_requests: bool | None = None  # cut requests to fill up batches
     max_queue_requests: int | None = None
     max_queue_rows: int | None = None
+    max_queue_ms: float | None = None  # expected wait that is refused; 0: no limit
     share: float | None = None  # of the device's time, relative to other models
 
 
-_BATCHING = ("max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "share")
+_BATCHING = (
+    "max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "max_queue_ms",
+    "share",
+)  # fmt: skip
 
 
 def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:

@@ -162,6 +162,13 @@ class Batcher:
         table = model.latencies(request.shape_class)
         return self._clearing_s(model, table, before + request.rows, self._clock.now())
 
+    def refusal(self, model: ServedModel) -> QueueFull | None:
+        """Why any request for a model would be refused now; None: some would not."""
+        queue = self._queues.get(model)
+        if queue is None or queue.requests < model.policy.max_requests:
+            return None
+        return self._full(queue, queue.next_lane(), 1, self._clock.now())
+
     async def drain(self, model: ServedModel | None = None) -> None:
         """Wait until nothing is queued or running (for ``model``)."""
         while any(
@@ -183,17 +190,15 @@ class Batcher:
         """Refuse what would not fit, or in a crowd what could only be late."""
         if deadline is not None and deadline <= now:
             raise DeadlineExceeded("the deadline had passed when the request came")
+        policy = queue.model.policy
+        if policy.max_queue_s < inf:
+            self._admit_by_wait(queue, request, now)
         if queue.is_empty:
             return
-        policy = queue.model.policy
         lane = queue.lane(request.shape_class)
         over = queue.rows + request.rows - policy.max_rows
         if queue.requests >= policy.max_requests or over > 0:
-            raise QueueFull(
-                f"{queue.requests} requests with {queue.rows} rows wait for this model already; "
-                "send fewer at once or try again",
-                self._retry_after_s(lane, max(1, over), now),
-            )
+            raise self._full(queue, lane, max(1, over), now)
         if deadline is None or queue.requests < CROWD:
             return
         before = lane.rows_before(request.priority)
@@ -204,6 +209,25 @@ class Batcher:
                 f"deadline is in {deadline - now:.3f} s: allow more time or send fewer at once",
                 self._retry_after_s(lane, before, now),
             )
+
+    def _admit_by_wait(self, queue: ModelQueue, request: CheckedRequest, now: float) -> None:
+        """Refuse what would wait longer than the policy allows."""
+        lane, longest_s = queue.lane(request.shape_class), queue.model.policy.max_queue_s
+        before = lane.rows_before(request.priority)
+        wait_s = self._clearing_s(queue.model, lane.table, before, now)
+        if wait_s > longest_s:
+            raise QueueFull(
+                f"{before} rows wait before this request, which takes {wait_s:.3f} s; at most "
+                f"{longest_s:.3f} s are allowed: send fewer at once or try again",
+                min(max(SHORTEST_RETRY_S, wait_s - longest_s), LONGEST_RETRY_S),
+            )
+
+    def _full(self, queue: ModelQueue, lane: Lane, over: int, now: float) -> QueueFull:
+        return QueueFull(
+            f"{queue.requests} requests with {queue.rows} rows wait for this model already; "
+            "send fewer at once or try again",
+            self._retry_after_s(lane, over, now),
+        )
 
     def _clearing_s(self, model: ServedModel, table: LatencyTable, rows: int, now: float) -> float:
         """Expected time until ``rows`` rows of a model are done, other models taking their part."""

@@ -8,6 +8,11 @@ from dataclasses import replace
 from braid_client import InvalidArgument, Serving
 from server.cli.connection import Subparsers, add_address, connect
 
+_BATCHING = (
+    "max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "max_queue_ms",
+    "share",
+)  # fmt: skip
+
 
 def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
@@ -30,6 +35,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     add("--max-queue-requests", metavar="N", type=int, help="requests that may wait")
     add("--max-queue-rows", metavar="N", type=int, help="rows that may wait")
+    add("--max-queue-ms", metavar="MS", type=float, help="refuse what would wait longer; 0: never")
     add("--share", metavar="X", type=float, help="of the device's time, others having 1")
     add_address(parser)
 
@@ -62,7 +68,7 @@ def changed(before: Serving, args: argparse.Namespace) -> Serving:
     if args.versions is not None:
         latest, numbers = versions_of(args.versions)
         after = replace(after, latest=latest, versions=numbers)
-    for name in ("max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "share"):
+    for name in _BATCHING:
         if getattr(args, name) is not None:
             after = replace(after, **{name: getattr(args, name)})
     return after
@@ -92,6 +98,7 @@ def described(name: str, serving: Serving) -> str:
         "requests are": {True: "cut", False: "kept whole", None: None}[serving.split_requests],
         "requests that may wait": serving.max_queue_requests,
         "rows that may wait": serving.max_queue_rows,
+        "expected wait that is refused": serving.max_queue_ms and f"{serving.max_queue_ms:g} ms",
         "share of the device": serving.share,
     }
     lines += [f"  {what}: {value}" for what, value in batching.items() if value is not None]

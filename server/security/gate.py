@@ -8,20 +8,18 @@ call ──> role it needs ──> role of its token ──> servicer
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeAlias
+from collections.abc import Awaitable, Callable
 
 import grpc
 
 from core.errors import BraidError, PermissionDenied, Unauthenticated
 from server.security.roles import NEEDED, Role, needed_role
 from server.security.tokens import Tokens
-from server.status import answering
+from server.status import Handler, refusing
 
 log = logging.getLogger("braid.security")
 
 Details = grpc.HandlerCallDetails
-Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -56,7 +54,7 @@ class Gate(grpc.aio.ServerInterceptor):
                 "kind": type(refusal).__name__,
             },
         )
-        return _refusing(refusal)
+        return refusing(refusal)
 
     def _refusal(self, details: Details) -> BraidError | None:
         needed = needed_role(details.method)
@@ -83,13 +81,3 @@ class Gate(grpc.aio.ServerInterceptor):
             key: value for key, value in details.invocation_metadata or () if isinstance(value, str)
         }
         return self._tokens.role_in(metadata)
-
-
-def _refusing(error: BraidError) -> Handler:
-    """A handler of any arity: it reads no message and ends the call."""
-
-    async def refuse(_: AsyncIterator[Any], context: Any) -> None:
-        async with answering(context):
-            raise error
-
-    return grpc.stream_stream_rpc_method_handler(refuse)

@@ -2,101 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import Any
+from time import perf_counter_ns
+from typing import Any, cast
 
 import grpc
 
 from core.errors import InvalidRequest
 from protos.braid.v1 import inference_pb2 as wire
-from protos.braid.v1 import inference_pb2_grpc
 from server.catalogue import Catalogue
-from server.inference import Answer, infer
-from server.requests import DEFAULT_PRIORITY, GivenRequest, GivenTensor
+from server.inference import infer
+from server.requests import DEFAULT_PRIORITY, GivenRequest
+from server.rows import Outcome
+from server.served import ServedModel
 from server.servicers.streams import answers
+from server.servicers.tensors import Received, write_response, write_stream_response
 from server.status import answering, wire_error
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
+Write = Callable[[wire.InferRequest, int, Outcome, int], bytes]
 
-class InferenceServicer(inference_pb2_grpc.InferenceServiceServicer):
-    """Runs models."""
+
+class InferenceServicer:
+    """Runs models. Messages come and go as ``server.servicers.tensors`` has them."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
 
-    async def Infer(self, request: wire.InferRequest, context: Context) -> wire.InferResponse:
+    async def Infer(self, request: Received, context: Context) -> bytes:
         """One request, one answer."""
         async with answering(context):
-            return await self._infer(request, context.time_remaining())
+            return await self._infer(request, context.time_remaining(), write_response)
 
     async def InferStream(
-        self, request_iterator: AsyncIterator[wire.InferRequest], context: Context
-    ) -> AsyncIterator[wire.InferStreamResponse]:
+        self, request_iterator: AsyncIterator[Received], context: Context
+    ) -> AsyncIterator[bytes]:
         """Many requests on one stream; each is answered when it is ready."""
 
-        async def answer(request: wire.InferRequest) -> wire.InferStreamResponse:
+        async def answer(request: Received) -> bytes:
             try:
-                response = await self._infer(request, context.time_remaining())
+                return await self._infer(request, context.time_remaining(), write_stream_response)
             except Exception as error:
                 code, message = wire_error(error)
-                return wire.InferStreamResponse(
-                    request_id=request.request_id,
+                failed = wire.InferStreamResponse(
+                    request_id=request.message.request_id,
                     error=wire.InferError(code=code, message=message),
                 )
-            return wire.InferStreamResponse(request_id=request.request_id, response=response)
+                return failed.SerializeToString()
 
         stream = answers(request_iterator, answer, in_order=False)
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
 
-    async def _infer(
-        self, request: wire.InferRequest, time_remaining: float | None
-    ) -> wire.InferResponse:
-        answer = await infer(
-            self._catalogue,
-            request.model,
-            request.version,
-            time_remaining,
-            lambda _: given_request(request),
-        )
-        return _response(request, answer)
+    async def _infer(self, request: Received, time_remaining: float | None, write: Write) -> bytes:
+        message, began_ns = request.message, perf_counter_ns()
+
+        def read(model: ServedModel) -> GivenRequest:
+            def reply(outcome: Outcome) -> bytes:
+                return write(
+                    message, model.version, outcome, (perf_counter_ns() - began_ns) // 1000
+                )
+
+            return given_request(request, reply)
+
+        answer = await infer(self._catalogue, message.model, message.version, time_remaining, read)
+        return cast("bytes", answer.reply)
 
 
-def given_request(request: wire.InferRequest) -> GivenRequest:
+def given_request(request: Received, reply: Callable[[Outcome], bytes]) -> GivenRequest:
     """The request in the server's own terms."""
-    if request.timeout_us < 0:
-        raise InvalidRequest(f"timeout_us is {request.timeout_us}; give microseconds, or 0")
+    message = request.message
+    if message.timeout_us < 0:
+        raise InvalidRequest(f"timeout_us is {message.timeout_us}; give microseconds, or 0")
     return GivenRequest(
-        request_id=request.request_id,
-        inputs=[
-            GivenTensor(tensor.name, tensor.dtype, tuple(tensor.shape), tensor.data)
-            for tensor in request.inputs
-        ],
-        outputs=request.outputs,
-        priority=request.priority or DEFAULT_PRIORITY,
-        timeout_s=request.timeout_us / 1e6 if request.timeout_us else None,
-    )
-
-
-def _response(request: wire.InferRequest, answer: Answer) -> wire.InferResponse:
-    outcome = answer.outcome
-    return wire.InferResponse(
-        model=request.model,
-        version=str(answer.model.version),
-        request_id=request.request_id,
-        outputs=[
-            wire.Tensor(name=name, dtype=tensor.dtype, shape=tensor.shape, data=bytes(tensor.data))
-            for name, tensor in outcome.outputs.items()
-        ],
-        timing=wire.Timing(
-            queue_us=outcome.queue_us,
-            compute_us=outcome.compute_us,
-            total_us=round(answer.seconds * 1e6),
-        ),
-        batch_size=outcome.batch_size,
-        batch_rows=outcome.batch_rows,
-        plan_id=outcome.plan_id,
+        request_id=message.request_id,
+        inputs=request.inputs,
+        outputs=message.outputs,
+        priority=message.priority or DEFAULT_PRIORITY,
+        timeout_s=message.timeout_us / 1e6 if message.timeout_us else None,
+        build_reply=reply,
     )

@@ -72,7 +72,10 @@ def model_to_wire(
     return message
 
 
-_BATCHING = ("max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "share")
+_BATCHING = (
+    "max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "max_queue_ms",
+    "share",
+)  # fmt: skip
 
 
 def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:

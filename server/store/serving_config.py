@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from core.errors import InvalidRequest
-from server.batching.policy import BatchPolicy
+from server.batching.policy import BatchPolicy, queue_limit_s
 
 STABLE = "stable"
 """The label of the version that answers requests which name none."""
@@ -51,6 +51,7 @@ class Batching:
     split_requests: bool | None = None
     max_queue_requests: int | None = None
     max_queue_rows: int | None = None
+    max_queue_ms: float | None = None  # 0: no limit
     share: float | None = None
 
     def __post_init__(self) -> None:
@@ -63,6 +64,7 @@ class Batching:
             "split_requests": self.split_requests,
             "max_requests": self.max_queue_requests,
             "max_rows": self.max_queue_rows,
+            "max_queue_s": None if self.max_queue_ms is None else queue_limit_s(self.max_queue_ms),
             "share": self.share,
         }
         changes: dict[str, Any] = {k: v for k, v in wanted.items() if v is not None}

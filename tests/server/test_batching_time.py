@@ -392,3 +392,35 @@ async def test_a_size_that_was_never_seen_is_tried() -> None:
 def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidRequest):
         BatchPolicy(**wrong)  # type: ignore[arg-type]
+
+
+async def test_what_would_wait_too_long_is_refused_with_a_hint_when_it_would_not() -> None:
+    bench = Bench({1: 10 * MS}, BatchPolicy(max_wait_s=0, max_queue_s=35 * MS))
+    accepted = [bench.send() for _ in range(4)]
+    await settle()
+
+    refused = bench.send()
+    await settle()
+    error = refused.exception()
+    await bench.clock.advance(10 * MS)
+    accepted.append(bench.send())
+    await bench.clock.advance(1.0)
+
+    assert isinstance(error, QueueFull)
+    assert error.retry_after_s == pytest.approx(5 * MS)  # it would have waited 40 ms
+    assert [len(task.result()) for task in accepted] == [1] * 5
+
+
+async def test_a_full_model_is_known_before_a_request_is_read() -> None:
+    bench = Bench(CHEAP, BatchPolicy(max_requests=1))
+    assert bench.batcher.refusal(bench.model) is None  # type: ignore[arg-type]
+    sent = [bench.send(8), bench.send(8), bench.send()]
+    await settle()
+
+    full = bench.batcher.refusal(bench.model)  # type: ignore[arg-type]
+    await bench.clock.advance(1.0)
+
+    assert isinstance(full, QueueFull)
+    assert full.retry_after_s
+    assert all(task.done() for task in sent)
+    assert bench.batcher.refusal(bench.model) is None  # type: ignore[arg-type]

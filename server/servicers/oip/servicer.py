@@ -154,7 +154,9 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
             given = read_inputs(request, self._regions)
             return replace(
                 given,
-                build_reply=lambda outputs: write(reply_to(message, model, outputs, wishes)),
+                build_reply=lambda outcome: write(
+                    reply_to(message, model, outcome.outputs, wishes)
+                ),
             )
 
         answer = await infer(

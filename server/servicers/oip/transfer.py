@@ -19,6 +19,7 @@ from typing import Any
 import grpc
 
 from server.servicers import protowire
+from server.servicers.methods import Methods, Refusal
 from server.servicers.oip.wire import SERVICE_NAME, messages
 
 _RAW_INPUTS = messages.ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number
@@ -75,7 +76,7 @@ def write_stream_reply(reply: Reply, error_message: str = "") -> bytes:
     return b"".join([head.SerializeToString(), *protowire.field(_RESPONSE, _parts(reply))])
 
 
-def add_to_server(servicer: Any, server: grpc.aio.Server) -> None:
+def add_to_server(servicer: Any, server: grpc.aio.Server, refusal: Refusal) -> None:
     """Let ``servicer`` answer every method of the service."""
     service = messages.DESCRIPTOR.services_by_name["GRPCInferenceService"]
     handlers = {}
@@ -89,8 +90,8 @@ def add_to_server(servicer: Any, server: grpc.aio.Server) -> None:
             read, write = read_request, _as_it_is
             make = grpc.stream_stream_rpc_method_handler
         handlers[method.name] = make(getattr(servicer, method.name), read, write)
-    generic = grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
-    server.add_generic_rpc_handlers((generic,))
+    methods = Methods(SERVICE_NAME, handlers, ["ModelInfer"], refusal)
+    server.add_generic_rpc_handlers((methods,))
 
 
 def _as_it_is(data: bytes) -> bytes:
