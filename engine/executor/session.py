@@ -1,4 +1,4 @@
-"""A whole model in ONNX Runtime, as one more way to run it on the CPU device.
+"""A whole model in ONNX Runtime, as one more way to run it on a device.
 
 The file is the upload that the importer read, ran in its sandbox and kept in the artefact. It gets
 as many threads as the device has, on the device's cores. They spin only while a run lasts: left to
@@ -17,11 +17,24 @@ from torch import Tensor
 from core.errors import InvalidArtefact, PreconditionFailed
 from engine.importer.report import MODEL_FILE, file_digest
 
+Provider = tuple[str, Mapping[str, str]]
+"""Name of an execution provider, and its options."""
+
+CPU_PROVIDER: Provider = ("CPUExecutionProvider", {})
+CUDA_PROVIDER: Provider = ("CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"})
+
 
 class OnnxSession:
     """One model, ready for any of its shapes. One run at a time."""
 
-    def __init__(self, artefact: Path, digest: str, threads: int, cpus: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        artefact: Path,
+        digest: str,
+        threads: int,
+        cpus: Sequence[int] = (),
+        provider: Provider = CPU_PROVIDER,
+    ) -> None:
         """Open the model that an artefact keeps.
 
         Args:
@@ -29,9 +42,11 @@ class OnnxSession:
             digest: SHA-256 of the upload, which the file must still have.
             threads: that work at the same time, the caller's included.
             cpus: the core of each one; empty leaves them to the kernel.
+            provider: what it runs on.
 
         Raises:
-            PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it.
+            PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it or
+                has no such provider.
             InvalidArtefact: the file was changed after the import.
         """
         import onnxruntime  # half a second that only sessions need
@@ -47,10 +62,12 @@ class OnnxSession:
             raise InvalidArtefact(f"{MODEL_FILE} was changed after the import; import again")
         try:
             self._session = onnxruntime.InferenceSession(
-                str(path), _options(onnxruntime, threads, cpus), providers=["CPUExecutionProvider"]
+                str(path), _options(onnxruntime, threads, cpus), providers=[provider]
             )
         except Exception as error:  # its exceptions share no base but this
             raise PreconditionFailed(f"ONNX Runtime refuses the model: {_line(error)}") from error
+        if self._session.get_providers()[0] != provider[0]:  # it warns and takes the CPU
+            raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -25,16 +25,21 @@ class Needs:
     memory_bound: bool  # moving them takes longer than computing
 
 
-def estimated_needs(unit: Operator, graph: OpGraph) -> Needs:
-    """Bytes moved, and whether they or the arithmetic limit the unit."""
+def estimated_needs(
+    unit: Operator, graph: OpGraph, flop_per_byte: float = _FLOP_PER_US / _BYTES_PER_US
+) -> Needs:
+    """Bytes moved, and whether they or the arithmetic limit the unit.
+
+    ``flop_per_byte`` is what the device computes while it moves a byte.
+    """
     moved = _moved_bytes(unit, graph)
-    return Needs(moved, moved / _BYTES_PER_US >= _flop(unit, graph) / _FLOP_PER_US)
+    return Needs(moved, moved * flop_per_byte >= estimated_flop(unit, graph))
 
 
 def estimated_work_us(unit: Operator, graph: OpGraph) -> float:
     """Microseconds on one thread, from the static shapes alone."""
     moved = _moved_bytes(unit, graph)
-    return _CALL_US + moved / _BYTES_PER_US + _flop(unit, graph) / _FLOP_PER_US
+    return _CALL_US + moved / _BYTES_PER_US + estimated_flop(unit, graph) / _FLOP_PER_US
 
 
 def _moved_bytes(unit: Operator, graph: OpGraph) -> int:
@@ -42,7 +47,7 @@ def _moved_bytes(unit: Operator, graph: OpGraph) -> int:
     return sum(spec.size_bytes for spec in specs)
 
 
-def _flop(unit: Operator, graph: OpGraph) -> float:
+def estimated_flop(unit: Operator, graph: OpGraph) -> float:
     """Floating-point operations of the dense kinds, 0 for those that only move data."""
     result = graph.spec(unit.outputs[0])
     if unit.kind in ("aten.convolution", "braid.convolution_add"):

@@ -25,7 +25,7 @@ from engine.kernels.kernel import PackedWeights
 
 _SAMPLES = 9
 _INNER = 50  # runs of an idle stage in one sample: each takes some microseconds
-_CHAIN = 5  # units of the longer group
+CHAIN = 5  # units of the longer group
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class StagePrices:
 
 def measure_prices(executor: CpuExecutor) -> Generator[None, None, StagePrices]:
     """Measure; yields between samples. Takes some milliseconds."""
-    groups = {"single": [1], "chain": [_CHAIN], "pair": [1] * min(2, executor.threads)}
+    groups = {"single": [1], "chain": [CHAIN], "pair": [1] * min(2, executor.threads)}
     stages = {name: _stage(executor, counts) for name, counts in groups.items()}
     samples: dict[str, list[float]] = {name: [] for name in stages}
     for stage in stages.values():
@@ -49,7 +49,7 @@ def measure_prices(executor: CpuExecutor) -> Generator[None, None, StagePrices]:
             samples[name].append(_sample_us(stage))
         yield
     one = median(samples["single"])
-    launch = max(0.0, (median(samples["chain"]) - one) / (_CHAIN - 1))
+    launch = max(0.0, (median(samples["chain"]) - one) / (CHAIN - 1))
     return StagePrices(
         stage_us=max(0.0, one - launch),
         group_us=max(0.0, min(samples["pair"]) - max(samples["single"])),
@@ -57,8 +57,8 @@ def measure_prices(executor: CpuExecutor) -> Generator[None, None, StagePrices]:
     )
 
 
-def _stage(executor: CpuExecutor, groups: Sequence[int]) -> Callable[[], None]:
-    """A stage of tiny units, ready to run: group i has ``groups[i]`` of them."""
+def tiny_graph(groups: Sequence[int]) -> tuple[OpGraph, list[list[int]]]:
+    """Units that do next to nothing, group i having ``groups[i]`` of them, and who is in which."""
     units, names = [], ["x"]
     for group, count in enumerate(groups):
         reads = "x"
@@ -71,9 +71,14 @@ def _stage(executor: CpuExecutor, groups: Sequence[int]) -> Callable[[], None]:
     graph = OpGraph(
         "tiny", {"x": tiny}, {"y": names[-1]}, {}, tuple(units), dict.fromkeys(names[1:], tiny)
     )
-    program = bind(graph, {}, PackedWeights(), executor.threads)
     numbers = iter(range(len(units)))
-    members = [[next(numbers) for _ in range(count)] for count in groups]
+    return graph, [[next(numbers) for _ in range(count)] for count in groups]
+
+
+def _stage(executor: CpuExecutor, groups: Sequence[int]) -> Callable[[], None]:
+    """A stage of tiny units, ready to run."""
+    graph, members = tiny_graph(groups)
+    program = bind(graph, {}, PackedWeights(), executor.threads)
     segment = lay_out_stage(program, members, executor.threads)
     return executor.stage(program, segment, program.environment({"x": torch.zeros(16)}))
 

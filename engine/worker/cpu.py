@@ -124,7 +124,7 @@ class CpuBackend:
 
     def entrant(self, prepared: Prepared) -> Entrant:
         """Timed by the clock of this thread."""
-        return Entrant(prepared.run, lambda: prepared.activation_bytes)
+        return Entrant(prepared.run, activation_bytes=lambda: prepared.activation_bytes)
 
     def fault(self, error: Exception) -> BraidError | None:
         """Only that memory has run out."""

@@ -124,4 +124,4 @@ def program_of(models: ModelTable, message: Message) -> tuple[Program, dict[str,
 
 
 def _absent(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    raise PreconditionFailed("there is no session")
+    raise PreconditionFailed("it could not be prepared")

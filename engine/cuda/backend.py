@@ -1,0 +1,220 @@
+"""A GPU as a worker's device: plans as CUDA graphs, kernels of cuDNN, cuBLAS and Inductor.
+
+    Worker ──> CudaBackend ──> CudaExecutor   captured plans        (executor.py)
+                          ├──> StageTimer     stages inside graphs  (stage_timer.py)
+                          └──> CudaKernels    kernels               (engine/kernels/cuda.py)
+
+Faults (docs/decisions/0020-several-devices.md): out of memory fails the call that met it, after
+unused memory was given back and it was tried once more; a lost device ends the process.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import torch
+
+from core.errors import BraidError, DeviceOutOfMemory
+from core.graph import Operator, OpGraph
+from core.plan import MAX_STREAMS, StreamPlan
+from engine.cuda.driver import Driver
+from engine.cuda.executor import CudaExecutor, PreparedPlan
+from engine.cuda.faults import classified, classify
+from engine.cuda.identity import GpuIdentity
+from engine.executor.program import Program, bind
+from engine.executor.session import CUDA_PROVIDER, OnnxSession
+from engine.executor.work import Needs, estimated_flop, estimated_needs
+from engine.kernels.kernel import PackedWeights
+from engine.kernels.source import KernelSource
+from engine.ops.whole import KIND as ON_HOST
+from engine.pause import Pause, no_pause
+from engine.specialise import interpret
+from engine.timing.contest import Entrant
+from engine.timing.overheads import CHAIN, StagePrices, tiny_graph
+from engine.timing.samples import Timing
+from engine.worker.backend import AskedStage, MakeInputs, Prepared, Tensors
+
+T = TypeVar("T")
+
+FLOP_PER_BYTE = 14.0
+"""Of an H100 or H200 in FP32: 67 TFLOP/s beside 4.8 TB/s. Others are near enough to order by."""
+
+
+MIN_US = 1e-3
+
+log = logging.getLogger("braid.worker")
+
+
+class StageTimes(Protocol):
+    """Measures stages inside graphs; see ``Backend.measure`` and ``Backend.forget``."""
+
+    def measure(
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+    ) -> Generator[None, None, Timing]:
+        """Latency of one stage."""
+
+    def forget(self) -> None:
+        """Free what was kept from one measurement to the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """A plan that is captured, or ready for eager streams."""
+
+    executor: CudaExecutor
+    plan: PreparedPlan
+
+    @property
+    def activation_bytes(self) -> int | None:
+        """Most that tensors held at once while the plan was captured."""
+        return self.plan.cost.peak_bytes or None
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Run the whole graph; the outputs are overwritten by the next run but one."""
+        return self.executor.run(self.plan, inputs)
+
+    def device_us(self, _: Tensors) -> float:
+        """Time on the device of one run on the inputs of the run before, copies left out."""
+        return self.executor.device_us(self.plan)
+
+    def release(self) -> None:
+        """Free the graph and its memory."""
+        self.executor.release(self.plan)
+
+
+class CudaBackend:
+    """A ``Backend`` over a ``CudaExecutor``."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        identity: GpuIdentity,
+        kernels: KernelSource,
+        timer: StageTimes,
+        host_threads: int,
+    ) -> None:
+        """Take the device of ``driver``; ``host_threads`` are for what runs on the CPU."""
+        self._driver = driver
+        self._identity = identity
+        self._kernels = kernels
+        self._timer = timer
+        self._host_threads = host_threads
+        self._executor = CudaExecutor(driver)
+
+    @property
+    def threads(self) -> int:
+        """Streams that a plan may have."""
+        return MAX_STREAMS
+
+    def device_key(self) -> str:
+        """The GPU, its driver, CUDA, cuDNN, torch."""
+        return self._identity.device_key
+
+    def software(self) -> dict[str, str]:
+        """Versions of all that has a part in how long kernels take."""
+        return self._identity.software
+
+    def bind(
+        self, graph: OpGraph, constants: Tensors, packed: PackedWeights, pause: Pause
+    ) -> Program:
+        """Choose kernels and put the constants on the device."""
+        return self._with_room(
+            f"loading {graph.name!r}",
+            lambda: bind(graph, constants, packed, 1, pause=pause, source=self._kernels),
+        )
+
+    def prepare(self, program: Program, plan: StreamPlan) -> OnGpu:
+        """Capture the plan, or ready it for eager streams, and say in the log why."""
+        prepared = self._executor.prepare(program, plan)
+        if prepared.eager_because:
+            log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
+        return OnGpu(self._executor, prepared)
+
+    def interpret(self, program: Program, inputs: Tensors, pause: Pause) -> Tensors:
+        """Registry kernels on the device, one after the other, FP32 being FP32."""
+        graph, constants = program.graph, program.constants()
+        if any(unit.kind == ON_HOST for unit in graph.operators):
+            on_host = {name: tensor.cpu() for name, tensor in constants.items()}
+            return interpret(graph, on_host, inputs, pause)
+        device = self._driver.device
+
+        def run() -> Tensors:
+            placed = {name: tensor.to(device) for name, tensor in inputs.items()}
+            with device:
+                results = interpret(graph, constants, placed, pause)
+            return {name: tensor.cpu() for name, tensor in results.items()}
+
+        return self._with_room(f"interpreting {graph.name!r}", run)
+
+    def _with_room(self, doing: str, work: Callable[[], T]) -> T:
+        """Do something that needs device memory; once more after giving back what is unused."""
+        try:
+            with classified(doing):
+                return work()
+        except DeviceOutOfMemory:
+            pass  # and with it the traceback, which holds tensors
+        self._driver.synchronise()
+        self._driver.trim()
+        with classified(doing):
+            return work()
+
+    def open_whole(self, artefact: Path, digest: str) -> OnnxSession:
+        """A session on the GPU, FP32 being FP32."""
+        return OnnxSession(artefact, digest, self._host_threads, provider=CUDA_PROVIDER)
+
+    def needs(self, unit: Operator, graph: OpGraph) -> Needs:
+        """By the rates of a data centre's GPU."""
+        return estimated_needs(unit, graph, FLOP_PER_BYTE)
+
+    def prices(self) -> Generator[None, None, StagePrices]:
+        """Stages of kernels that do next to nothing, inside graphs as all stages are."""
+        one = yield from self._tiny_us([1])
+        chain = yield from self._tiny_us([CHAIN])
+        pair = yield from self._tiny_us([1, 1])
+        launch = max(0.0, (chain - one) / (CHAIN - 1))
+        return StagePrices(max(0.0, one - launch), max(0.0, pair - one), launch)
+
+    def _tiny_us(self, groups: list[int]) -> Generator[None, None, float]:
+        graph, members = tiny_graph(groups)
+        program = self.bind(graph, {}, PackedWeights(), no_pause)
+        inputs = {"x": torch.zeros(16)}
+        timing = yield from self.measure(program, lambda: inputs, AskedStage(members), no_pause)
+        return timing.latency_us
+
+    def measure(
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+    ) -> Generator[None, None, Timing]:
+        """Inside graphs; of one of the ``threads`` equal parts of the device, a lower bound.
+
+        A GPU cannot be given in part to a measurement. What planners ask that for is how long a
+        unit occupies the whole device at least: the time of its arithmetic at the peak rate.
+        """
+        if stage.threads == 1:
+            return Timing(max(MIN_US, self._peak_us(program, stage) * self.threads), 0.0, 1)
+        return (yield from self._timer.measure(program, inputs, stage, pause))
+
+    def _peak_us(self, program: Program, stage: AskedStage) -> float:
+        units = [program.graph.operators[unit] for group in stage.groups for unit in group]
+        flop = sum(estimated_flop(unit, program.graph) for unit in units)
+        return flop / self._identity.fp32_flop_per_us
+
+    def forget(self) -> None:
+        """Free what the timer kept."""
+        self._timer.forget()
+
+    def entrant(self, prepared: Prepared) -> Entrant:
+        """Timed on the device, without the copies, which are the same for all plans."""
+        assert isinstance(prepared, OnGpu)
+        return Entrant(prepared.run, prepared.device_us, lambda: prepared.activation_bytes)
+
+    def fault(self, error: Exception) -> BraidError | None:
+        """What CUDA's errors mean."""
+        return classify(error, "serving")
+
+    def close(self) -> None:
+        """Free all graphs."""
+        self._executor.close()
