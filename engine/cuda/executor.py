@@ -25,7 +25,7 @@ from engine.cuda.calls import Call, plan_calls
 from engine.cuda.driver import ORIGIN, Driver, Graph, Partition, Pool, Stream
 from engine.cuda.faults import CaptureFailed, classified, classify
 from engine.cuda.play import play, warm_up
-from engine.cuda.release import release_points
+from engine.cuda.release import Aliases, release_points
 from engine.cuda.staging import Staging, Tensors, make_staging, static_buffers
 from engine.cuda.tape import Tape, lower, order_calls
 from engine.executor.program import Environment, Program
@@ -132,7 +132,7 @@ class CudaExecutor:
         streams = self._streams(calls, levers)
         inputs = static_buffers(driver, program.graph.inputs)
         began = perf_counter_ns()
-        aliases = warm_up(calls, program.environment(inputs), driver, streams, frozenset())
+        aliases = self._warm_up(program, calls, streams, inputs)
         warm = perf_counter_ns()
         order = order_calls(calls)
         points = release_points(calls, order, aliases, program.kept())
@@ -152,6 +152,19 @@ class CudaExecutor:
         )
         return prepared
 
+    def _warm_up(
+        self,
+        program: Program,
+        calls: tuple[Call, ...],
+        streams: tuple[Stream, ...],
+        inputs: Tensors,
+    ) -> Aliases:
+        env = program.environment(inputs)
+        aliases = warm_up(calls, env, self.driver, streams, program.kept())
+        self._results(program, env, streams)
+        self.driver.synchronise()
+        return aliases
+
     def _streams(self, calls: tuple[Call, ...], levers: Levers) -> tuple[Stream, ...]:
         count = 1 + max((call.stream for call in calls), default=ORIGIN)
         return tuple(
@@ -167,18 +180,18 @@ class CudaExecutor:
         env = prepared.program.environment(prepared.inputs)
         with capturing(self.driver, prepared.streams, self._pool) as captured:
             play(prepared.tape, env, self.driver, prepared.streams)
-            prepared.outputs = self._results(prepared, env)
+            prepared.outputs = self._results(prepared.program, env, prepared.streams)
         prepared.graph = captured[0]
 
-    def _results(self, prepared: PreparedPlan, env: Environment) -> dict[str, Tensor]:
+    def _results(
+        self, program: Program, env: Environment, streams: tuple[Stream, ...]
+    ) -> dict[str, Tensor]:
         """The graph's outputs, dense, so that they leave the device in one piece."""
-        results = prepared.program.results(env)
-        origin = prepared.streams[ORIGIN]
         return {
             name: tensor
             if tensor.is_contiguous()
-            else self.driver.launch(origin, Tensor.contiguous, [tensor])[0]
-            for name, tensor in results.items()
+            else self.driver.launch(streams[ORIGIN], Tensor.contiguous, [tensor])[0]
+            for name, tensor in program.results(env).items()
         }
 
     def run(self, prepared: PreparedPlan, inputs: Tensors) -> dict[str, Tensor]:
@@ -242,7 +255,7 @@ class CudaExecutor:
         env = prepared.program.environment(prepared.inputs)
         try:
             play(prepared.tape, env, self.driver, prepared.streams)
-            return self._results(prepared, env)
+            return self._results(prepared.program, env, prepared.streams)
         except Exception:
             with suppress(Exception):  # streams that were not joined may still read what env holds
                 self.driver.synchronise()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from traceback import clear_frames
 
 import torch
 
@@ -68,7 +69,11 @@ def classified(doing: str) -> Iterator[None]:
         known = classify(error, doing)
         if known is None:
             raise
-        raise known from error
+        clear_frames(error.__traceback__)  # their tensors are memory that somebody may want now
+        try:
+            raise known from error
+        finally:
+            del known  # or it would live on in its own traceback
 
 
 def classify(error: BaseException, doing: str) -> BraidError | None:

@@ -50,7 +50,7 @@ def warm_up(
     streams: Sequence[Stream],
     keep: frozenset[int],
 ) -> Aliases:
-    """Run every call once, in turns, and learn which slots share memory.
+    """Put every call on its stream once, in turns, and learn which slots share memory.
 
     Args:
         calls: in launch order, each slot filled at most once.
@@ -75,7 +75,6 @@ def warm_up(
         aliases.learn(inputs, outputs)
 
     play(tape, env, driver, streams, learn)
-    driver.synchronise()
     return aliases
 
 
