@@ -25,6 +25,7 @@ from engine.cuda.driver import Driver
 from engine.cuda.executor import CudaExecutor, PreparedPlan
 from engine.cuda.faults import classified, classify
 from engine.cuda.identity import GpuIdentity
+from engine.cuda.index_guard import IndexRange, check_indices, index_ranges
 from engine.executor.program import Program, bind
 from engine.executor.session import CUDA_PROVIDER, OnnxSession
 from engine.executor.work import Needs, estimated_flop, estimated_needs
@@ -43,6 +44,9 @@ T = TypeVar("T")
 FLOP_PER_BYTE = 14.0
 """Of an H100 or H200 in FP32: 67 TFLOP/s beside 4.8 TB/s. Others are near enough to order by."""
 
+
+FEWEST_OF_FLOP = 4.0
+"""Winograd's convolutions multiply this many times less than their definition, in FP32."""
 
 MIN_US = 1e-3
 
@@ -67,6 +71,7 @@ class OnGpu:
 
     executor: CudaExecutor
     plan: PreparedPlan
+    ranges: tuple[IndexRange, ...]
 
     @property
     def activation_bytes(self) -> int | None:
@@ -75,6 +80,7 @@ class OnGpu:
 
     def run(self, inputs: Tensors) -> Tensors:
         """Run the whole graph; the outputs are overwritten by the next run but one."""
+        check_indices(self.ranges, inputs)
         return self.executor.run(self.plan, inputs)
 
     def device_us(self, _: Tensors) -> float:
@@ -132,7 +138,7 @@ class CudaBackend:
         prepared = self._executor.prepare(program, plan)
         if prepared.eager_because:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
-        return OnGpu(self._executor, prepared)
+        return OnGpu(self._executor, prepared, index_ranges(program.graph))
 
     def interpret(self, program: Program, inputs: Tensors, pause: Pause) -> Tensors:
         """Registry kernels on the device, one after the other, FP32 being FP32."""
@@ -140,6 +146,7 @@ class CudaBackend:
         if any(unit.kind == ON_HOST for unit in graph.operators):
             on_host = {name: tensor.cpu() for name, tensor in constants.items()}
             return interpret(graph, on_host, inputs, pause)
+        check_indices(index_ranges(graph), inputs)
         device = self._driver.device
 
         def run() -> Tensors:
@@ -200,7 +207,7 @@ class CudaBackend:
     def _peak_us(self, program: Program, stage: AskedStage) -> float:
         units = [program.graph.operators[unit] for group in stage.groups for unit in group]
         flop = sum(estimated_flop(unit, program.graph) for unit in units)
-        return flop / self._identity.fp32_flop_per_us
+        return flop / FEWEST_OF_FLOP / self._identity.fp32_flop_per_us
 
     def forget(self) -> None:
         """Free what the timer kept."""

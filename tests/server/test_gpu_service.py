@@ -1,0 +1,95 @@
+"""The whole service on a GPU, through gRPC: ``make gpu`` runs this last."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from braid_client import Client, InvalidArgument
+from tests.server.service import ServerProcess
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
+
+GPU, CPU = "cuda:0", "cpu"
+ROWS = np.random.default_rng(0).normal(size=(4, 3, 16, 16)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with the GPU first and the CPU beside it."""
+    made = ServerProcess(
+        tmp_path_factory.mktemp("gpu") / "store", BRAID_DEVICES=f"{GPU},{CPU}", BRAID_THREADS="2"
+    ).start()
+    yield made
+    assert made.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def client(server: ServerProcess, models: dict[str, Path]) -> Iterator[Client]:
+    with server.client() as opened:
+        for name, path in models.items():
+            opened.register(name, path, batch_sizes=[1, 4], wait=True)
+        yield opened
+
+
+def expected(model: Path, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, inputs), strict=True))
+
+
+def agrees(client: Client, models: dict[str, Path], rows: int) -> None:
+    x = ROWS[:rows]
+    for name, wanted in expected(models["cnn"], {"x": x}).items():
+        got = client.infer("cnn", {"x": x}).outputs[name]
+        np.testing.assert_allclose(got, wanted, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_each_device_has_schedules_and_answers_agree_with_onnxruntime(
+    client: Client, models: dict[str, Path]
+) -> None:
+    devices = {plan.device for plan in client.model("cnn").schedules}
+    document, _ = client.schedule("cnn", 1, GPU)
+
+    assert devices == {GPU, CPU}
+    assert document["key"]["device_key"].startswith(f"{GPU[:3]}")
+    for rows in (1, 3, 4):
+        agrees(client, models, rows)
+
+
+def test_the_gpu_really_ran(server: ServerProcess, client: Client, models: dict[str, Path]) -> None:
+    for _ in range(20):
+        agrees(client, models, 4)
+
+    assert server.metric("braid_batch_rows_count", model="cnn", device=GPU) > 0
+
+
+def test_an_index_out_of_range_is_refused_and_the_worker_lives(
+    server: ServerProcess, client: Client
+) -> None:
+    before = server.metric("braid_worker_restarts_total")
+
+    with pytest.raises(InvalidArgument, match="index"):
+        client.infer("embedding", {"ids": np.full((1, 4), 2**30)})
+
+    assert server.metric("braid_worker_restarts_total") == before
+
+
+def test_a_killed_worker_is_replaced_and_serves_the_same_plans(
+    server: ServerProcess, client: Client, models: dict[str, Path]
+) -> None:
+    ids = {plan.plan_id for plan in client.model("cnn").schedules if plan.promoted}
+
+    os.kill(server.worker_of(GPU), signal.SIGKILL)
+
+    for rows in (1, 4):
+        agrees(client, models, rows)
+    assert server.metric("braid_worker_restarts_total", device=GPU, reason="killed") == 1
+    assert {plan.plan_id for plan in client.model("cnn").schedules if plan.promoted} == ids
