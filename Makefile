@@ -54,11 +54,16 @@ MINUTES ?= 10
 fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
-# On a machine with an NVIDIA GPU, with whatever python has torch there: make gpu PYTHON=python3
-gpu:
-	@if $(PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
-	then $(PYTHON) -m pytest -m gpu; \
-	else echo "no NVIDIA GPU (or no torch that sees one) here: nothing was run"; fi
+# What can be checked of the CUDA engine here: without an NVIDIA GPU, the tests on a device that only
+# records. `make gpu PYTHON=python3` takes another python than .venv's; docs/gpu.md says what it needs.
+GPU_PYTHON := $(if $(filter command environment,$(origin PYTHON)),$(PYTHON),$(BIN)/python)
+
+gpu: $(if $(filter command environment,$(origin PYTHON)),,$(READY))
+	$(GPU_PYTHON) -m pytest tests/cuda
+	@if ! $(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
+	then echo "no NVIDIA GPU (or no torch that sees one) here: nothing was run on a device"; \
+	else $(GPU_PYTHON) -m pytest -m gpu --ignore tests/server \
+	&& $(GPU_PYTHON) -m pytest -m gpu tests/server; fi
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
