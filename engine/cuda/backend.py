@@ -10,6 +10,7 @@ unused memory was given back and it was tried once more; a lost device ends the 
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import torch
 from core.errors import BraidError, DeviceOutOfMemory
 from core.graph import Operator, OpGraph
 from core.plan import MAX_STREAMS, StreamPlan
+from core.precision import FP32
 from engine.cuda.driver import Driver
 from engine.cuda.executor import CudaExecutor, PreparedPlan
 from engine.cuda.faults import classified, classify
@@ -29,6 +31,7 @@ from engine.cuda.index_guard import IndexRange, check_indices, index_ranges
 from engine.executor.program import Program, bind
 from engine.executor.session import CUDA_PROVIDER, OnnxSession
 from engine.executor.work import Needs, estimated_flop, estimated_needs
+from engine.kernels.cuda import offered_precisions
 from engine.kernels.kernel import PackedWeights
 from engine.kernels.source import KernelSource
 from engine.ops.whole import KIND as ON_HOST
@@ -41,12 +44,17 @@ from engine.worker.backend import AskedStage, MakeInputs, Prepared, Tensors
 
 T = TypeVar("T")
 
+KernelsFor = Callable[[str], KernelSource]
+"""Makes the kernels for programs of one precision."""
+
 FLOP_PER_BYTE = 14.0
 """Of an H100 or H200 in FP32: 67 TFLOP/s beside 4.8 TB/s. Others are near enough to order by."""
 
 
-FEWEST_OF_FLOP = 4.0
-"""Winograd's convolutions multiply this many times less than their definition, in FP32."""
+WINOGRAD = 4.0
+"""So many times less than by definition convolutions multiply by Winograd's method."""
+TENSOR_CORES = 16.0
+"""So many times as fast as without them they are in FP16; less in TF32."""
 
 MIN_US = 1e-3
 
@@ -99,14 +107,17 @@ class CudaBackend:
         self,
         driver: Driver,
         identity: GpuIdentity,
-        kernels: KernelSource,
+        kernels: KernelsFor,
         timer: StageTimes,
         host_threads: int,
     ) -> None:
-        """Take the device of ``driver``; ``host_threads`` are for what runs on the CPU."""
+        """Take the device of ``driver``.
+
+        ``kernels`` are made for a precision; ``host_threads`` are for what runs on the CPU.
+        """
         self._driver = driver
         self._identity = identity
-        self._kernels = kernels
+        self._kernels = functools.cache(kernels)
         self._timer = timer
         self._host_threads = host_threads
         self._executor = CudaExecutor(driver)
@@ -115,6 +126,11 @@ class CudaBackend:
     def threads(self) -> int:
         """Streams that a plan may have."""
         return MAX_STREAMS
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """All that the GPU's generation has."""
+        return offered_precisions(self._identity.capability)
 
     def device_key(self) -> str:
         """The GPU, its driver, CUDA, cuDNN, torch."""
@@ -125,12 +141,18 @@ class CudaBackend:
         return self._identity.software
 
     def bind(
-        self, graph: OpGraph, constants: Tensors, packed: PackedWeights, pause: Pause
+        self,
+        graph: OpGraph,
+        constants: Tensors,
+        packed: PackedWeights,
+        pause: Pause,
+        precision: str = FP32,
     ) -> Program:
         """Choose kernels and put the constants on the device."""
+        source = self._kernels(precision)
         return self._with_room(
             f"loading {graph.name!r}",
-            lambda: bind(graph, constants, packed, 1, pause=pause, source=self._kernels),
+            lambda: bind(graph, constants, packed, 1, pause=pause, source=source),
         )
 
     def prepare(self, program: Program, plan: StreamPlan) -> OnGpu:
@@ -207,7 +229,9 @@ class CudaBackend:
     def _peak_us(self, program: Program, stage: AskedStage) -> float:
         units = [program.graph.operators[unit] for group in stage.groups for unit in group]
         flop = sum(estimated_flop(unit, program.graph) for unit in units)
-        return flop / FEWEST_OF_FLOP / self._identity.fp32_flop_per_us
+        in_fp32 = program.binding.source is self._kernels(FP32)
+        saved = WINOGRAD * (1.0 if in_fp32 else TENSOR_CORES)
+        return flop / saved / self._identity.fp32_flop_per_us
 
     def forget(self) -> None:
         """Free what the timer kept."""

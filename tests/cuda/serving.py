@@ -85,7 +85,9 @@ class ServedGpu:
 
     @torch.inference_mode()
     def _serve(self, theirs: socket.socket) -> None:
-        backend = CudaBackend(self.driver, GPU, RegistryKernels(), self.timer, host_threads=1)
+        backend = CudaBackend(
+            self.driver, GPU, lambda _: RegistryKernels(), self.timer, host_threads=1
+        )
         with theirs:
             try:
                 Worker(BlockingChannel(theirs), self.arena, backend).serve()
