@@ -63,10 +63,25 @@ def _check(model: onnx.ModelProto) -> None:
         ModelImportError: the checker's reason.
     """
     try:
-        checker.check_model(model)
+        checker.check_model(_with_output_shapes(model))
     except Exception as error:  # the checker raises whatever its C++ throws
         reason = str(error).strip().splitlines()[0][:200]
         raise ModelImportError(f"the model is malformed: {reason}") from error
+
+
+def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """For the checker, which wants every output to declare a shape; files need not.
+
+    Which shape is no matter: it compares none.
+    """
+    if all(output.type.tensor_type.HasField("shape") for output in model.graph.output):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for output in copy.graph.output:
+        if output.type.HasField("tensor_type"):
+            output.type.tensor_type.shape.SetInParent()
+    return copy
 
 
 def _expanded(model: onnx.ModelProto) -> onnx.ModelProto:

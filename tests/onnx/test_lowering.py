@@ -338,6 +338,15 @@ def test_functions_are_inlined() -> None:
     assert kinds(prepare(with_output_types(model))) == ["aten.relu"] * 4
 
 
+def test_functions_are_inlined_where_outputs_declare_no_shape() -> None:
+    model = with_functions(function("Two", ["Relu", "Relu"]))
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+
+    assert kinds(prepare(model)) == ["aten.relu"] * 2
+    assert not model.graph.output[0].type.tensor_type.HasField("shape")
+
+
 def test_functions_that_double_thirty_times_are_refused_before_they_expand() -> None:
     doubling = [function("F0", ["Relu", "Relu"])]
     doubling += [function(f"F{i}", [f"F{i - 1}"] * 2) for i in range(1, 30)]
