@@ -42,15 +42,16 @@ class Replicas:
         self._on[served.device.name] = served
 
     def choose(self, request: CheckedRequest) -> ServedModel:
-        """The replica that takes a request.
+        """The replica that takes a request; a full queue comes after one with room.
 
         If no device is up it is the first one, which says so.
         """
         if len(self._on) == 1:
             return self.any
+
+        def place(served: ServedModel) -> tuple[bool, float]:
+            batcher = self._batchers[served.device.name]
+            return batcher.refusal(served) is not None, batcher.expected_s(served, request)
+
         up = [served for served in self._on.values() if served.device.is_up]
-        return min(
-            up,
-            key=lambda served: self._batchers[served.device.name].expected_s(served, request),
-            default=self.any,
-        )
+        return min(up, key=place, default=self.any)

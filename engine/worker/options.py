@@ -24,6 +24,7 @@ class WorkerOptions:
     start_timeout_s: float = 60.0
     max_backoff_s: float = 5.0
     keep_spare: bool = True
+    module: str = "engine.worker.main"
 
 
 class EndReason(enum.Enum):

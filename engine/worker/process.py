@@ -165,7 +165,7 @@ def _command(options: WorkerOptions, arena: Arena, link_fd: int) -> list[str]:
     return [
         sys.executable,
         "-m",
-        "engine.worker.main",
+        options.module,
         f"--link-fd={link_fd}",
         f"--arena-fd={arena.fd}",
         f"--arena-bytes={arena.size_bytes}",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from server.batching.batcher import Batcher
+from server.batching.policy import BatchPolicy
 from server.replicas import Replicas
 from server.requests import CheckedRequest
 from tests.server.batching import ROW, Bench, FakeModel
@@ -55,6 +56,18 @@ async def test_the_slower_device_helps_once_the_faster_one_has_a_queue() -> None
     await host.benches["cpu"].clock.advance(1.0)
     assert all(each.done() for each in sent)
     assert host.choice() == "cuda:0"
+
+
+async def test_a_full_queue_is_passed_by_however_fast_its_device_is() -> None:
+    host = Host({1: 99 * MS}, {1: 0.1 * MS})
+    fast = host.benches["cuda:0"]
+    fast.model.policy = BatchPolicy(max_requests=2)
+
+    for _ in range(4):  # two of them on their way
+        fast.send()
+    await fast.clock.advance(0)
+
+    assert host.choice() == "cpu"
 
 
 async def test_batch_sizes_count() -> None:

@@ -1,0 +1,27 @@
+"""A worker whose device is lost at the first request: ``python -m tests.worker.losing_worker``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+
+from engine.worker.frames import BlockingChannel
+from engine.worker.options import LOST_EXIT_CODE
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--link-fd", type=int, required=True)
+    options, _ = parser.parse_known_args()
+    channel = BlockingChannel(socket.socket(fileno=options.link_fd))
+    while messages := channel.receive():
+        for message in messages:
+            if message["op"] == "infer":
+                channel.send({"lost": "the GPU failed while running: an illegal memory access"})
+                os._exit(LOST_EXIT_CODE)
+            channel.send({"id": message["id"], "result": {"pid": os.getpid()}})
+
+
+if __name__ == "__main__":
+    main()
