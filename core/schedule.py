@@ -61,6 +61,7 @@ class ScheduleKey:
     planner: str = "ios"  # name and options, canonical text, e.g. "ios(r=3,s=8)"
     shapes: str = ""  # extents of symbols other than the batch, canonical text, e.g. "h=48,w=320"
     format_version: int = SCHEDULE_FORMAT
+    accepted_error: float | None = None  # what a registration said instead of the usual tolerance
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -72,8 +73,11 @@ class ScheduleKey:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:24]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form; ``ScheduleKey(**document)`` reads it."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        """JSON form; ``ScheduleKey(**document)`` reads it. What few keys have is left out."""
+        document = {name: getattr(self, name) for name in self.__slots__}
+        if self.accepted_error is None:
+            del document["accepted_error"]
+        return document
 
 
 SEQUENTIAL = "sequential"

@@ -247,6 +247,7 @@ class Catalogue:
             schedule.plan,
             schedule.id,
             schedule.in_onnxruntime,
+            schedule.key.precision,
         )
 
     def _on(self, name: str, version: int, device: str) -> ServedModel | None:

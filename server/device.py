@@ -14,6 +14,7 @@ from typing import Any
 
 from core.graph import OpGraph, graph_from_json
 from core.plan import StreamPlan, plan_to_json
+from core.precision import FP32
 from core.schedule import SEQUENTIAL, Stage
 from core.tensor import TensorSpec, spec_from_json
 from engine.importer.report import read_graph, read_report
@@ -43,6 +44,7 @@ class Executable:
     plan_id: str
     layout: SlotLayout = field(repr=False)
     in_onnxruntime: bool = False  # the plan runs only if that cannot
+    precision: str = FP32
 
 
 @dataclass(slots=True)
@@ -71,6 +73,11 @@ class Device:
     def device_key(self) -> str:
         """What a measurement on this device depends on; known once the worker was up."""
         return str(self.link.facts["device_key"])
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """What models can be computed in there."""
+        return tuple(self.link.facts["precisions"])
 
     @property
     def software(self) -> dict[str, str]:
@@ -123,6 +130,7 @@ class Device:
         plan: StreamPlan | None = None,
         plan_id: str = SEQUENTIAL,
         in_onnxruntime: bool = False,
+        precision: str = FP32,
     ) -> Executable:
         """Make an executable for static input shapes.
 
@@ -132,7 +140,15 @@ class Device:
         """
         self._next_number += 1
         asked = Executable(
-            self._next_number, digest, inputs, static, plan, plan_id, _EMPTY, in_onnxruntime
+            self._next_number,
+            digest,
+            inputs,
+            static,
+            plan,
+            plan_id,
+            _EMPTY,
+            in_onnxruntime,
+            precision,
         )
         answer = await self.link.call("prepare", **_prepare_fields(asked))
         outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
@@ -154,20 +170,22 @@ class Device:
 
     # -- for jobs -----------------------------------------------------------------------------
 
-    async def static_graph(self, digest: str, batch_size: int, inputs: Specs) -> OpGraph:
-        """As ``describe``; ``measure_stage`` and ``compare`` mean this graph from now on."""
-        graph = await self.describe(digest, inputs)
+    async def static_graph(
+        self, digest: str, batch_size: int, inputs: Specs, precision: str = FP32
+    ) -> OpGraph:
+        """As ``describe``; ``measure_stage`` and ``contest`` mean this graph from now on."""
+        graph = await self.describe(digest, inputs, precision)
         model = self._models[digest]
-        model.profiled[batch_size] = _describe_fields(digest, model, inputs)
+        model.profiled[batch_size] = _describe_fields(digest, model, inputs, precision)
         return graph
 
-    async def describe(self, digest: str, inputs: Specs) -> OpGraph:
+    async def describe(self, digest: str, inputs: Specs, precision: str = FP32) -> OpGraph:
         """The schedule units of a loaded model for static ``inputs``, the batch included.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
-        fields = _describe_fields(digest, self._models[digest], inputs)
+        fields = _describe_fields(digest, self._models[digest], inputs, precision)
         answer = await self.link.call("describe", **fields)
         return graph_from_json(answer["graph"])
 
@@ -223,8 +241,9 @@ class Device:
 _EMPTY = slot_layout({}, {})
 
 
-def _describe_fields(digest: str, model: _Model, inputs: Specs) -> dict[str, Any]:
+def _describe_fields(digest: str, model: _Model, inputs: Specs, precision: str) -> dict[str, Any]:
     return {
+        "precision": precision,
         "digest": digest,
         "inputs": {name: spec.to_json() for name, spec in inputs.items()},
         "static": static_message(model.static, inputs),
@@ -239,4 +258,5 @@ def _prepare_fields(ready: Executable) -> dict[str, Any]:
         "static": ready.static,
         "plan": None if ready.plan is None else plan_to_json(ready.plan),
         "onnxruntime": ready.in_onnxruntime,
+        "precision": ready.precision,
     }

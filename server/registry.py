@@ -86,7 +86,13 @@ class Registry:
 
     async def _schedules_on(self, device: Device, model: ModelVersion) -> list[Schedule]:
         found = await self._store.call(self._store.schedules_of, model.sha256, device.device_key)
-        return [each for each in found if each.key.planner == model.options.planner.text]
+        options = model.options
+        wanted = options.planner.text, options.precision, options.accepted_error
+        return [
+            each
+            for each in found
+            if (each.key.planner, each.key.precision, each.key.accepted_error) == wanted
+        ]
 
     async def schedule(self, model: ModelVersion, batch_size: int, device: str = "") -> Placed:
         """The schedule of one batch size; "" is the first device.
@@ -122,7 +128,7 @@ class Registry:
         inputs = profiled_inputs(template.inputs, report, model.options.input_shapes, size)
         on = self._named(placed.device)
         await on.load(model.sha256, artefact)
-        return await on.describe(model.sha256, inputs)
+        return await on.describe(model.sha256, inputs, placed.schedule.key.precision)
 
     async def delete(self, name: str, version: str) -> None:
         """Refuse new requests, finish accepted ones, then remove; completes once begun.

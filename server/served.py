@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from core.graph import OpGraph
 from core.plan import StreamPlan
+from core.precision import FP32
 from core.schedule import SEQUENTIAL
 from core.tensor import TensorSpec
 from engine.importer.report import Report
@@ -103,8 +104,12 @@ class ServedModel:
         plan: StreamPlan | None = None,
         plan_id: str = SEQUENTIAL,
         in_onnxruntime: bool = False,
+        precision: str = FP32,
     ) -> None:
-        """Prepare a plan and swap it in: batches formed from now on use it."""
+        """Prepare a plan and swap it in: batches formed from now on use it.
+
+        What has no plan of its own computes in FP32.
+        """
         ready = await self.device.prepare(
             self.digest,
             self.bound(shape_class, batch_size),
@@ -112,6 +117,7 @@ class ServedModel:
             plan,
             plan_id,
             in_onnxruntime,
+            precision,
         )
         old = self._profiled.get((shape_class, batch_size))
         self._profiled[shape_class, batch_size] = ready

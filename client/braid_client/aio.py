@@ -141,13 +141,17 @@ class AsyncClient:
         batch_sizes: Sequence[int] = (1,),
         planner: PlannerOptions | str = "",
         input_shapes: Mapping[str, Sequence[int]] | None = None,
+        precision: str = "",
+        accepted_error: float | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
         timeout_s: float | None = None,
     ) -> Job:
         """Upload an ONNX model, to be imported, scheduled and served; see ``Client.register``."""
-        header = register_header(name, batch_sizes, planner, input_shapes)
+        header = register_header(
+            name, batch_sizes, planner, input_shapes, precision, accepted_error
+        )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(await self._upload(header, model, on_upload, timeout_s))
         if not wait:

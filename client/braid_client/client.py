@@ -158,6 +158,8 @@ class Client:
         batch_sizes: Sequence[int] = (1,),
         planner: PlannerOptions | str = "",
         input_shapes: Mapping[str, Sequence[int]] | None = None,
+        precision: str = "",
+        accepted_error: float | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -171,16 +173,22 @@ class Client:
             batch_sizes: to schedule, each by itself.
             planner: options, or just the planner's name.
             input_shapes: whole shapes, batch as 1, of inputs with other open extents.
+            precision: "fp32" (if empty), "tf32", "fp16" or "bf16", as far as the server's devices
+                can. Inputs and outputs keep the model's types.
+            accepted_error: outputs may be this far from FP32's, relative to the largest element of
+                each; None: as far as is usual for the precision. What errs more does not serve.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
             on_progress: called with each state of the job, if ``wait``.
             on_upload: called, in another thread, with the bytes sent and the bytes in all.
 
         Raises:
             OSError: the file cannot be read.
-            InvalidArgument: a bad name, an empty file, ...
+            InvalidArgument: a bad name, an empty file, a precision that is not offered, ...
             JobFailed: ``wait``, and the job ended otherwise than READY.
         """
-        header = register_header(name, batch_sizes, planner, input_shapes)
+        header = register_header(
+            name, batch_sizes, planner, input_shapes, precision, accepted_error
+        )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         job = accepted_job(self._upload(header, model, on_upload, timeout_s))
         if not wait:

@@ -106,6 +106,8 @@ class ScheduleSummary:
     sequential_us: float  # in the same run
     speedup: float
     promoted: bool  # False: the sequential plan serves, being faster or more exact
+    precision: str = ""  # that it computes in; empty from servers that know FP32 only
+    max_rel_error: float = 0.0  # of outputs against FP32, relative to the largest element
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,6 +287,8 @@ def register_header(
     batch_sizes: Sequence[int],
     planner: PlannerOptions | str,
     input_shapes: Mapping[str, Sequence[int]] | None,
+    precision: str = "",
+    accepted_error: float | None = None,
 ) -> admin_pb2.RegisterModelHeader:
     """The first message of an upload."""
     options = PlannerOptions(planner) if isinstance(planner, str) else planner
@@ -300,6 +304,8 @@ def register_header(
         input_shapes={
             key: admin_pb2.Shape(dims=dims) for key, dims in (input_shapes or {}).items()
         },
+        precision=precision,
+        accepted_error=accepted_error or 0.0,
     )
 
 

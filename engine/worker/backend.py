@@ -21,6 +21,7 @@ from torch import Tensor
 from core.errors import BraidError
 from core.graph import Operator, OpGraph
 from core.plan import StreamPlan
+from core.precision import FP32
 from core.schedule import Strategy
 from engine.executor.program import Program
 from engine.executor.work import Needs
@@ -79,6 +80,10 @@ class Backend(Protocol):
     def threads(self) -> int:
         """How many groups can run side by side at most."""
 
+    @property
+    def precisions(self) -> Sequence[str]:
+        """What models can be computed in here, of core.precision."""
+
     def device_key(self) -> str:
         """Canonical text of all that a latency measured here depends on."""
 
@@ -86,9 +91,17 @@ class Backend(Protocol):
         """Versions that a schedule's provenance names."""
 
     def bind(
-        self, graph: OpGraph, constants: Tensors, packed: PackedWeights, pause: Pause
+        self,
+        graph: OpGraph,
+        constants: Tensors,
+        packed: PackedWeights,
+        pause: Pause,
+        precision: str = FP32,
     ) -> Program:
-        """Choose a kernel for each unit of a static graph; ``packed`` is shared by a model."""
+        """Choose a kernel for each unit of a static graph; ``packed`` is shared by a model.
+
+        The graph is on the data of its ``precision`` already (engine/passes/precision.py).
+        """
 
     def prepare(self, program: Program, plan: StreamPlan) -> Prepared:
         """Make a verified plan ready to run.

@@ -116,6 +116,7 @@ class Calls:
         return {
             "device_key": self._backend.device_key(),
             "threads": self._backend.threads,
+            "precisions": list(self._backend.precisions),
             "software": self._backend.software(),
         }
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from core.errors import BraidError, DeviceOutOfMemory
 from core.graph import Operator, OpGraph
 from core.plan import StreamPlan
+from core.precision import FP32
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import Layout, lay_out
 from engine.executor.program import Program, bind
@@ -67,6 +68,11 @@ class CpuBackend:
         """Threads of the executor."""
         return self._executor.threads
 
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """FP32 only: torch's FP16 and BF16 kernels for CPU are slower on most CPUs."""
+        return (FP32,)
+
     def device_key(self) -> str:
         """Model name, cores, instruction set, threads, versions."""
         return cpu_device_key(self.threads)
@@ -76,7 +82,12 @@ class CpuBackend:
         return software_versions()
 
     def bind(
-        self, graph: OpGraph, constants: Tensors, packed: PackedWeights, pause: Pause
+        self,
+        graph: OpGraph,
+        constants: Tensors,
+        packed: PackedWeights,
+        pause: Pause,
+        precision: str = FP32,
     ) -> Program:
         """Choose kernels and reorder weights."""
         return bind(graph, constants, packed, self.threads, pause=pause)

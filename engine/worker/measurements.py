@@ -16,6 +16,7 @@ from torch import Tensor
 
 from core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from core.plan import plan_from_json
+from core.precision import FP32
 from core.tensor import TensorSpec, spec_from_json
 from engine.executor.program import Program
 from engine.kernels.merge import merge_groups
@@ -82,7 +83,8 @@ class Measurements:
             entrants = [self._plan_entrant(program, p, prepared) for p in message["plans"]]
             if message["onnxruntime"]:
                 entrants.append(self._session_entrant(message["digest"]))
-            reference = self._backend.interpret(program, inputs, self._pause)
+            exact, _ = program_of(self._models, {**message, "precision": FP32})
+            reference = self._backend.interpret(exact, inputs, self._pause)
             yield None
             options = ContestOptions(tolerance=message["tolerance"])
             results = yield from hold_contest(entrants, inputs, reference, options)
@@ -120,7 +122,8 @@ def program_of(models: ModelTable, message: Message) -> tuple[Program, dict[str,
     inputs: dict[str, TensorSpec] = {
         name: spec_from_json(spec) for name, spec in message["inputs"].items()
     }
-    return models.program(message["digest"], inputs, static), static
+    precision = message.get("precision", FP32)
+    return models.program(message["digest"], inputs, static, precision), static
 
 
 def _absent(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

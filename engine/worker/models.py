@@ -19,11 +19,13 @@ from torch import Tensor
 from core.errors import PreconditionFailed
 from core.graph import OpGraph
 from core.plan import StreamPlan, sequential_plan, verify_plan
+from core.precision import FP32
 from core.tensor import TensorSpec
 from engine.executor.program import Program
 from engine.importer.artefact import load_artefact
 from engine.kernels.kernel import PackedWeights
 from engine.ops.dtypes import torch_dtype
+from engine.passes.precision import in_precision
 from engine.passes.residual import fuse_residuals
 from engine.pause import Pause, in_thread, no_pause
 from engine.specialise import specialise
@@ -42,7 +44,7 @@ class LoadedModel:
     template: OpGraph
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
-    programs: dict[tuple[ShapeKey, str], Program] = field(default_factory=dict)
+    programs: dict[tuple[ShapeKey, str, str], Program] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,11 @@ class ModelTable:
         return self._models[digest]
 
     def program(
-        self, digest: str, inputs: Mapping[str, TensorSpec], static_values: StaticValues
+        self,
+        digest: str,
+        inputs: Mapping[str, TensorSpec],
+        static_values: StaticValues,
+        precision: str = FP32,
     ) -> Program:
         """The model bound for these input shapes; shared by the plans for them.
 
@@ -98,14 +104,17 @@ class ModelTable:
         """
         model = self.model(digest)
         values = {name: tensor.tolist() for name, tensor in static_values.items()}
-        key = (tuple(inputs.items()), repr(sorted(values.items())))
+        key = (tuple(inputs.items()), repr(sorted(values.items())), precision)
         if key not in model.programs:
             graph, constants = specialise(
                 model.template, model.weights, inputs, static_values, self._pause
             )
             graph = fuse_residuals(graph)
+            graph, constants = in_precision(graph, constants, precision, model.packed)
             graph.verify()
-            model.programs[key] = self._backend.bind(graph, constants, model.packed, self._pause)
+            model.programs[key] = self._backend.bind(
+                graph, constants, model.packed, self._pause, precision
+            )
         return model.programs[key]
 
     def prepare(

@@ -45,6 +45,18 @@ def add_parser(subparsers: Subparsers) -> None:
         default=[],
         help="whole shape, batch as 1, of an input with other open extents; repeat for each",
     )
+    parser.add_argument(
+        "--precision",
+        metavar="P",
+        default="",
+        help="fp32 (default), tf32, fp16 or bf16, as far as the server's devices can",
+    )
+    parser.add_argument(
+        "--accept-error",
+        metavar="E",
+        type=float,
+        help="of outputs, relative to the largest element (default: usual for the precision)",
+    )
     parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
     parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
     add_address(parser)
@@ -84,6 +96,8 @@ def run(args: argparse.Namespace) -> int:
                 batch_sizes=args.batch_sizes,
                 planner=PlannerOptions(args.planner, args.max_group_ops, args.max_groups),
                 input_shapes=dict(args.input_shape),
+                precision=args.precision,
+                accepted_error=args.accept_error,
                 on_upload=progress.upload,
             )
         except KeyboardInterrupt:
@@ -133,19 +147,24 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
 def print_schedules(client: Client, job: Job) -> None:
     """What the registration brought, one line a batch size."""
     print_table(
-        ("batch", "device", "sequential", "scheduled", "speed-up", "stages", "groups", "plan"),
+        (
+            *("batch", "device", "precision", "sequential", "scheduled", "speed-up", "error"),
+            *("stages", "groups", "plan"),
+        ),
         (
             (
                 plan.batch_size,
                 plan.device,
+                plan.precision,
                 duration_text(plan.sequential_us),
                 duration_text(plan.measured_us),
                 f"{plan.speedup:.2f}x",
+                f"{plan.max_rel_error:.1g}",
                 plan.stages,
                 plan.groups,
                 plan.plan_id if plan.promoted else f"{plan.plan_id} (sequential serves)",
             )
             for plan in client.model(job.model, version=job.version).schedules
         ),
-        right=("batch", "sequential", "scheduled", "speed-up", "stages", "groups"),
+        right=("batch", "sequential", "scheduled", "speed-up", "error", "stages", "groups"),
     )

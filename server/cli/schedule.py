@@ -133,9 +133,9 @@ def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) 
         print(line)
     if len(schedule.provenance.candidates) > 1:
         print_table(
-            ("candidate", "latency", "spread", "runs", "speed-up", "memory", "remark"),
+            ("candidate", "latency", "spread", "runs", "speed-up", "error", "memory", "remark"),
             _candidate_rows(schedule),
-            right=("latency", "spread", "runs", "speed-up", "memory"),
+            right=("latency", "spread", "runs", "speed-up", "error", "memory"),
         )
     if schedule.stages:
         print_table(
@@ -151,7 +151,8 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
     seen = schedule.provenance
     key = schedule.key
     shapes = f", {key.shapes}" if key.shapes else ""
-    yield f"{name}: plan {schedule.id} by {key.planner}, batch {key.batch_size}{shapes}"
+    plan = f"plan {schedule.id} by {key.planner}"
+    yield f"{name}: {plan}, batch {key.batch_size}{shapes}, {key.precision}"
     if seen.measured_us is not None and seen.sequential_us is not None:
         yield (
             f"measured {duration_text(seen.measured_us)}, "
@@ -171,7 +172,12 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
         facts.append(f"within {seen.gap:.1%} of the best possible by its measurements")
     yield ", ".join(facts)
     if seen.max_abs_error is not None:
-        yield f"largest difference from the sequential outputs: {seen.max_abs_error:.2g}"
+        relative = seen.max_rel_error or 0.0
+        allowed = f", {seen.tolerance:.2g} is allowed" if seen.tolerance is not None else ""
+        yield (
+            f"largest difference from the FP32 reference: {seen.max_abs_error:.2g}, "
+            f"{relative:.2g} of the largest element{allowed}"
+        )
     if not seen.promoted:
         yield f"not promoted, the sequential plan serves: {seen.reason or 'no reason given'}"
 
@@ -192,6 +198,7 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
             "-" if contender.spread is None else f"{contender.spread:.1%}",
             str(contender.runs),
             "-" if contender.speedup is None else f"{contender.speedup:.3f}x",
+            "-" if contender.max_rel_error is None else f"{contender.max_rel_error:.1g}",
             "-" if contender.activation_bytes is None else size_text(contender.activation_bytes),
             "; ".join(filter(None, remarks)),
         )

@@ -170,10 +170,17 @@ def _about(facts: Facts, model: ModelVersion) -> Html:
         *specs,
         ("batch sizes", ", ".join(map(str, model.options.batch_sizes))),
         ("planner", model.options.planner.text),
+        ("precision", _precision(model)),
         ("file", f"{model.size_bytes / 2**20:.1f} MiB"),
         ("SHA-256", h("code", model.sha256)),
         ("registered", moment(model.created_unix)),
     )
+
+
+def _precision(model: ModelVersion) -> str:
+    accepted = model.options.accepted_error
+    also = "" if accepted is None else f", errors up to {accepted:.2g} accepted"
+    return model.options.precision + also
 
 
 def _specs(specs: Mapping[str, TensorSpec]) -> list[Html]:

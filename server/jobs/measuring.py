@@ -14,6 +14,7 @@ from time import monotonic
 from typing import TypeVar
 
 from core.errors import Unavailable
+from core.precision import FP32, TF32
 from server.jobs.ports import Device, StageQuery
 from server.jobs.progress import Share
 from server.jobs.workshop import Workshop
@@ -40,8 +41,15 @@ class StageMeasurer:
     """
 
     def __init__(
-        self, digest: str, batch_size: int, device: Device, shop: Workshop, share: Share
+        self,
+        digest: str,
+        batch_size: int,
+        device: Device,
+        shop: Workshop,
+        share: Share,
+        precision: str = FP32,
     ) -> None:
+        self._precision = precision
         self._digest = digest
         self._batch_size = batch_size
         self._device = device
@@ -56,9 +64,12 @@ class StageMeasurer:
     async def measure(self, queries: Sequence[StageQuery]) -> Sequence[float]:
         """Latencies in microseconds, in the order of the queries."""
         key = self._device.device_key
-        names = [_stored_name(query) for query in queries]
+        names = [self._stored_name(query) for query in queries]
         known = await self._store.call(self._store.find_latencies, key, names)
-        fresh = [query.ask == "again" or _stored_name(query) not in known for query in queries]
+        fresh = [
+            query.ask == "again" or name not in known
+            for query, name in zip(queries, names, strict=True)
+        ]
         reused = fresh.count(False)
         self.reused += reused
         self._observer.stages_reused(self._device.name, reused)
@@ -74,6 +85,10 @@ class StageMeasurer:
         self._is_searching = True  # what is asked from now on depends on these answers
         self._share.searching(self.measured)
         return found
+
+    def _stored_name(self, query: StageQuery) -> str:
+        name = in_store(query.signature, self._precision)
+        return name + (ONE_THREAD if query.ask == "work" else "")
 
     async def _measure(self, query: StageQuery, name: str, known_us: float | None) -> float:
         """Measure now; what is stored is the median of all samples that this job knows."""
@@ -98,8 +113,9 @@ class StageMeasurer:
         return timing.latency_us
 
 
-def _stored_name(query: StageQuery) -> str:
-    return query.signature + (ONE_THREAD if query.ask == "work" else "")
+def in_store(signature: str, precision: str) -> str:
+    """What a stage's signature is stored under: TF32 units look like FP32 ones."""
+    return f"{signature}@{TF32}" if precision == TF32 else signature
 
 
 async def patiently(call: Callable[[], Awaitable[T]]) -> T:

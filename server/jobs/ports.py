@@ -120,13 +120,19 @@ class Device(Protocol):
         """What a measurement on this device depends on."""
 
     @property
+    def precisions(self) -> Sequence[str]:
+        """What models can be computed in there; known once the worker was up."""
+
+    @property
     def software(self) -> Mapping[str, str]:
         """Versions of what runs there, by name."""
 
     async def load(self, digest: str, artefact: Path) -> None:
         """Load an artefact; does nothing if it is loaded."""
 
-    async def static_graph(self, digest: str, batch_size: int, inputs: Specs) -> OpGraph:
+    async def static_graph(
+        self, digest: str, batch_size: int, inputs: Specs, precision: str
+    ) -> OpGraph:
         """The schedule units at these inputs; what follows means these."""
 
     async def facts(self, digest: str, batch_size: int) -> GraphFacts:

@@ -20,7 +20,14 @@ from server.jobs.measuring import patiently
 from server.jobs.ports import Device, Specs
 from server.jobs.progress import IMPORT_ENDS, LOAD_ENDS, Forecast, Share, Tell
 from server.jobs.scheduling import make_schedule
-from server.jobs.workshop import Imported, Workshop, profiled, read_imported, schedule_key
+from server.jobs.workshop import (
+    Imported,
+    Workshop,
+    check_offered,
+    profiled,
+    read_imported,
+    schedule_key,
+)
 from server.store.records import JobState, ModelState, ModelVersion
 
 log = logging.getLogger("braid.jobs")
@@ -154,6 +161,7 @@ async def _schedule(
     share: Share,
 ) -> Schedule:
     """Find or make the schedule of one batch size on one device, and let it serve."""
+    check_offered(model.options.precision, [device])  # other devices may be here since a restart
     inputs = profiled(model, imported, batch_size)
     cached = await _use_cached(model, imported, device, inputs, batch_size, shop)
     if cached is not None:

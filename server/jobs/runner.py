@@ -26,7 +26,7 @@ from typing import Any
 from core.errors import BraidError, Draining, NotFound, PreconditionFailed
 from server.jobs.progress import UNKNOWN
 from server.jobs.registration import Outcome, register_model
-from server.jobs.workshop import Workshop
+from server.jobs.workshop import Workshop, check_offered
 from server.store.records import (
     Job,
     JobState,
@@ -126,12 +126,13 @@ class JobRunner:
         Once begun it completes, even if the caller goes away.
 
         Raises:
-            InvalidRequest: the name is not one.
+            InvalidRequest: the name is not one, or a device cannot compute in the precision.
             PreconditionFailed: ``version`` is given, and is something else.
             Draining: the server is shutting down.
         """
         if self._is_stopping:
             raise Draining("the server is shutting down; register again after its restart")
+        check_offered(options.precision, self._shop.devices)
         return await asyncio.shield(self._register(name, received, options, version))
 
     async def _register(

@@ -14,11 +14,11 @@ from core.schedule import Provenance, Schedule, Stage
 from scheduler.options import PORTFOLIO
 from scheduler.signature import stage_signature
 from scheduler.units import UnitGraph
-from server.jobs.measuring import StageMeasurer, patiently
+from server.jobs.measuring import StageMeasurer, in_store, patiently
 from server.jobs.ports import Device, Specs
 from server.jobs.progress import Share
 from server.jobs.verdict import Field, judge
-from server.jobs.workshop import Imported, Workshop, schedule_key
+from server.jobs.workshop import Imported, Workshop, schedule_key, tolerance_of
 from server.store.records import ModelVersion
 
 
@@ -33,8 +33,10 @@ async def make_schedule(
 ) -> Schedule:
     """Profile, search and verify: the schedule, promoted or not."""
     digest, options = model.sha256, model.options.planner
-    graph = await patiently(lambda: device.static_graph(digest, batch_size, inputs))
-    timer = StageMeasurer(digest, batch_size, device, shop, share)
+    precision = model.options.precision
+    tolerance = tolerance_of(model.options, shop)
+    graph = await patiently(lambda: device.static_graph(digest, batch_size, inputs, precision))
+    timer = StageMeasurer(digest, batch_size, device, shop, share, precision)
     facts = await patiently(lambda: device.facts(digest, batch_size))
     planned = await shop.planner(graph, options, facts, timer.measure)
     predecessors = graph.predecessors()
@@ -49,15 +51,16 @@ async def make_schedule(
             batch_size,
             field.plans,
             onnxruntime=field.onnxruntime,
-            tolerance=shop.tolerance,
+            tolerance=tolerance,
             on_progress=share.comparing,
         )
     )
-    verdict = judge(field, showings, shop.tolerance, choose=choose)
+    verdict = judge(field, showings, tolerance, choose=choose, precision=precision)
+    asked = len(verdict.contenders) - 1  # of a single planner: its plan comes last
     chosen, served = verdict.contenders[verdict.chosen], field.planned[verdict.fallback]
     return Schedule(
         key=schedule_key(model, imported, device.device_key, inputs, batch_size),
-        planner=chosen.name if choose else options.planner,
+        planner=chosen.name if choose or verdict.chosen < asked else options.planner,
         plan=served.plan,
         stages=served.stages,
         unit_names=tuple(operator.name for operator in graph.operators),
@@ -72,24 +75,26 @@ async def make_schedule(
             gap=served.gap,
             max_abs_error=showings[verdict.chosen].max_abs_error,
             max_rel_error=chosen.max_rel_error,
-            tolerance=shop.tolerance,
+            tolerance=tolerance,
             promoted=not verdict.reason,
             reason=verdict.reason,
             software=device.software,
-            unit_us=await _unit_latencies(graph, device, shop),
+            unit_us=await _unit_latencies(graph, device, shop, precision),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             candidates=verdict.contenders,
         ),
     )
 
 
-async def _unit_latencies(graph: OpGraph, device: Device, shop: Workshop) -> dict[str, float]:
+async def _unit_latencies(
+    graph: OpGraph, device: Device, shop: Workshop, precision: str
+) -> dict[str, float]:
     """What is known of each unit alone, by name; for those who look at the schedule later."""
 
     def signatures() -> dict[str, str]:
         units = UnitGraph.from_graph(graph)
         return {
-            operator.name: stage_signature(units, Stage(((index,),)))
+            operator.name: in_store(stage_signature(units, Stage(((index,),))), precision)
             for index, operator in enumerate(graph.operators)
         }
 

@@ -3,7 +3,8 @@
     showings ──wrong, failing?──> refused        a single planner: its plan, unless it is refused
         └─ fastest of the others, simpler where nearly equal        the portfolio: the winner
 
-The sequential plan is always among them, so a model is never served slower than sequential.
+The sequential plan is always among them, so a model is never served slower than sequential. In a
+precision other than FP32 it may be refused like any other; then the model goes on in FP32.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from core.plan import StreamPlan, sequential_plan
+from core.precision import FP32
 from core.schedule import ONNXRUNTIME, SEQUENTIAL, Contender
 from server.jobs.ports import PlannedModel, Showing
 
@@ -68,7 +70,14 @@ class Verdict:
         return tuple(contender for contender in self.contenders if contender.remark)
 
 
-def judge(field: Field, showings: Sequence[Showing], tolerance: float, *, choose: bool) -> Verdict:
+def judge(
+    field: Field,
+    showings: Sequence[Showing],
+    tolerance: float,
+    *,
+    choose: bool,
+    precision: str = FP32,
+) -> Verdict:
     """Decide.
 
     Args:
@@ -76,11 +85,17 @@ def judge(field: Field, showings: Sequence[Showing], tolerance: float, *, choose
         showings: of each, in the same order.
         tolerance: of outputs, relative to the largest element.
         choose: take the best (the portfolio), not the plan of the one planner that was asked.
+        precision: in which the plans computed. What serves meanwhile is sequential and in FP32.
     """
     contenders = _contenders(field, showings, tolerance)
+    if precision != FP32 and contenders[0].remark:
+        return Verdict(contenders, 0, 0, _too_coarse(contenders[0], precision))
     if not choose:
         asked = len(contenders) - 1  # sequential itself, if that is what the planner found
-        return Verdict(contenders, asked, asked, _refusal(contenders[0], contenders[asked]))
+        reason = _refusal(contenders[0], contenders[asked])
+        if reason and precision != FP32:  # its sequential plan is right, and the better one
+            return Verdict(contenders, 0, 0)
+        return Verdict(contenders, asked, asked, reason)
     longest = max(contender.runs for contender in contenders)
     fit = [
         index
@@ -121,6 +136,14 @@ def _remark(showing: Showing, tolerance: float) -> str:
     if not error <= tolerance:  # also refuses NaN
         return f"outputs differ by {error:.2g} of the largest element, {tolerance:.2g} is allowed"
     return ""
+
+
+def _too_coarse(sequential: Contender, precision: str) -> str:
+    """Why nothing in this precision may serve."""
+    return (
+        f"the sequential plan in FP32 goes on serving: in {precision} {sequential.remark}; "
+        "register with a larger accepted error (--accept-error) to serve it all the same"
+    )
 
 
 def _refusal(sequential: Contender, asked: Contender) -> str:

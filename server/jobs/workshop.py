@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from core.errors import InvalidRequest
+from core.precision import TOLERANCES
 from core.schedule import ScheduleKey
 from core.tensor import BATCH, TensorSpec
 from engine.importer.report import Report, read_graph, read_report
 from server.jobs.ports import Catalogue, Device, ImportModel, JobObserver, Planner, Specs
 from server.profiled import profiled_inputs
-from server.store.records import ModelVersion
+from server.store.records import ModelVersion, RegistrationOptions
 from server.store.store import Store
 
 
@@ -31,7 +32,7 @@ class Workshop:
     planner: Planner
     catalogue: Catalogue
     observer: JobObserver
-    tolerance: float  # of outputs against the sequential plan, relative to the largest element
+    tolerance: float  # of outputs in FP32, relative to the largest element
     import_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     # Measuring needs the device for itself; held for one batch size, so jobs take turns.
     device_turns: Mapping[str, asyncio.Lock] = field(
@@ -59,6 +60,24 @@ def profiled(model: ModelVersion, imported: Imported, batch_size: int) -> Specs:
     return profiled_inputs(imported.inputs, imported.report, model.options.input_shapes, batch_size)
 
 
+def check_offered(precision: str, devices: Sequence[Device]) -> None:
+    """Raise InvalidRequest unless all ``devices`` can compute in ``precision``."""
+    for device in devices:
+        if precision not in device.precisions:
+            raise InvalidRequest(
+                f"device {device.name} computes in {', '.join(device.precisions)}, not in "
+                f"{precision}; register the model in a precision that every device of this "
+                "server offers"
+            )
+
+
+def tolerance_of(options: RegistrationOptions, shop: Workshop) -> float:
+    """How far outputs may be from the FP32 reference, relative to the largest element."""
+    if options.accepted_error is not None:
+        return options.accepted_error
+    return TOLERANCES.get(options.precision, shop.tolerance)
+
+
 def schedule_key(
     model: ModelVersion, imported: Imported, device_key: str, inputs: Specs, batch_size: int
 ) -> ScheduleKey:
@@ -80,6 +99,8 @@ def schedule_key(
         model_digest=model.sha256,
         device_key=device_key,
         batch_size=batch_size,
+        precision=model.options.precision,
         planner=model.options.planner.text,
         shapes=",".join(f"{symbol}={extents[symbol]}" for symbol in sorted(extents)),
+        accepted_error=model.options.accepted_error,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from core.precision import FP32
 from core.tensor import TensorSpec
 from protos.braid.v1 import admin_pb2 as wire
 from scheduler.options import PlannerOptions
@@ -18,7 +19,7 @@ def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
     """What a registration asks for; zero and empty mean the defaults.
 
     Raises:
-        InvalidRequest: a batch size, limit or shape is out of range.
+        InvalidRequest: a batch size, limit, shape or error is out of range, or no such precision.
     """
     planner = PlannerOptions.for_serving(header.planner.name)
     return RegistrationOptions(
@@ -29,6 +30,8 @@ def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
             max_groups=header.planner.max_groups or planner.max_groups,
         ),
         input_shapes={name: tuple(shape.dims) for name, shape in header.input_shapes.items()},
+        precision=header.precision or FP32,
+        accepted_error=header.accepted_error or None,
     )
 
 
@@ -134,4 +137,6 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         sequential_us=seen.sequential_us or 0.0,
         speedup=seen.speedup or 0.0,
         promoted=seen.promoted,
+        precision=schedule.key.precision,
+        max_rel_error=seen.max_rel_error or 0.0,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import InvalidRequest
+from core.precision import FP32, check_precision
 from scheduler.options import PlannerOptions
 
 MAX_BATCH_SIZE = 4096
@@ -67,8 +68,18 @@ class RegistrationOptions:
     planner: PlannerOptions = field(default_factory=PlannerOptions)
     # Input -> whole shape, batch as 1, for inputs with open extents.
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    precision: str = FP32  # of core.precision
+    # Outputs may be so far from the FP32 reference, relative to the largest element of each.
+    # None: as far as is usual for the precision.
+    accepted_error: float | None = None
 
     def __post_init__(self) -> None:
+        check_precision(self.precision)
+        if self.accepted_error is not None and not 0 < self.accepted_error <= 1:
+            raise InvalidRequest(
+                "the accepted error is relative to the largest element of an output: above 0, "
+                f"at most 1, not {self.accepted_error}"
+            )
         sizes = tuple(sorted(set(self.batch_sizes))) or (1,)
         if sizes[0] < 1 or sizes[-1] > MAX_BATCH_SIZE:
             raise InvalidRequest(f"batch sizes lie between 1 and {MAX_BATCH_SIZE}")
@@ -83,11 +94,16 @@ class RegistrationOptions:
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, the inverse of ``options_from_json``."""
-        return {
+        document: dict[str, Any] = {
             "batch_sizes": list(self.batch_sizes),
             "planner": self.planner.text,
             "input_shapes": {name: list(shape) for name, shape in self.input_shapes.items()},
         }
+        if self.precision != FP32:
+            document["precision"] = self.precision
+        if self.accepted_error is not None:
+            document["accepted_error"] = self.accepted_error
+        return document
 
 
 def options_from_json(document: Mapping[str, Any]) -> RegistrationOptions:
@@ -96,6 +112,8 @@ def options_from_json(document: Mapping[str, Any]) -> RegistrationOptions:
         tuple(document["batch_sizes"]),
         PlannerOptions.parse(document["planner"]),
         {name: tuple(shape) for name, shape in document["input_shapes"].items()},
+        document.get("precision", FP32),
+        document.get("accepted_error"),
     )
 
 

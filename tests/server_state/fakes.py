@@ -115,6 +115,8 @@ class FakeDevice:
 
     def __init__(self) -> None:
         self.device_key = "fake-cpu"
+        self.precisions = ("fp32", "tf32", "fp16")
+        self.precision = ""  # of the latest static graph
         self.loads: list[str] = []
         self.measured: Counter[tuple[int, Stage]] = Counter()
         self.contests: list[list[StreamPlan]] = []
@@ -132,7 +134,10 @@ class FakeDevice:
         assert (artefact / "graph.json").is_file()
         self.loads.append(digest)
 
-    async def static_graph(self, digest: str, batch_size: int, inputs: Specs) -> OpGraph:
+    async def static_graph(
+        self, digest: str, batch_size: int, inputs: Specs, precision: str
+    ) -> OpGraph:
+        self.precision = precision
         spec = inputs["x"]
         assert spec.is_static
         if batch_size == self.fails_at:
@@ -291,8 +296,16 @@ class Server:
         sizes: Sequence[int] = (1,),
         shapes: Mapping[str, tuple[int, ...]] | None = None,
         planner: PlannerOptions | None = None,
+        precision: str = "fp32",
+        accepted_error: float | None = None,
     ) -> Registration:
-        options = RegistrationOptions(tuple(sizes), planner or PlannerOptions("ios"), shapes or {})
+        options = RegistrationOptions(
+            tuple(sizes),
+            planner or PlannerOptions("ios"),
+            shapes or {},
+            precision,
+            accepted_error,
+        )
         async with self.store.receive(1000) as upload:
             await upload.write(content)
             received = await upload.finish(hashlib.sha256(content).hexdigest())
