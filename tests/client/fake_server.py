@@ -66,6 +66,8 @@ def echo_model() -> admin_pb2.Model:
         sequential_us=1500.0,
         speedup=1.5,
         promoted=True,
+        precision="fp16",
+        max_rel_error=2e-3,
     )
     return admin_pb2.Model(
         name="echo",

@@ -80,8 +80,9 @@ def test_register_answers_with_the_job_and_how_to_follow_it(
     braid: Braid, server: FakeServer, model_file: Path
 ) -> None:
     shape = "--input-shape=x=1,3,48,320"
+    fp16 = ("--precision=fp16", "--accept-error=0.03")
     code, out, _ = braid(
-        "register", "net", model_file, "--batch-sizes", "1,4", "--planner=sequential", shape
+        "register", "net", model_file, "--batch-sizes", "1,4", "--planner=sequential", shape, *fp16
     )
 
     assert code == 0
@@ -89,6 +90,7 @@ def test_register_answers_with_the_job_and_how_to_follow_it(
     header = server.uploads[0].header
     assert (list(header.batch_sizes), header.planner.name) == ([1, 4], "sequential")
     assert list(header.input_shapes["x"].dims) == [1, 3, 48, 320]
+    assert (header.precision, header.accepted_error) == ("fp16", 0.03)
     assert "WatchJob" not in server.calls
 
 
@@ -102,7 +104,7 @@ def test_waiting_shows_each_phase_then_the_schedules(
     assert code == 0
     assert "importing\nmeasuring stages · 3 of 6 · 2 s left\nready" in err
     assert "net version 1 is ready\n" in out
-    assert "1 cpu 1.50 ms 1.00 ms 1.50x 2 3 plan-1" in spoken(out)
+    assert "1 cpu fp16 1.50 ms 1.00 ms 1.50x 0.002 2 3 plan-1" in spoken(out)
 
 
 def test_a_job_that_fails_is_exit_code_1_and_one_line(

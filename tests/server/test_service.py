@@ -13,6 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from braid_client import InvalidArgument
 from tests.server.service import ServerProcess, identity
 
 Models = dict[str, Path]
@@ -117,6 +118,19 @@ def test_the_same_bytes_again_measure_nothing(shared: ServerProcess, models: Mod
     assert first.version == other.version == answer.version
     assert shared.metric("braid_stage_measurements_total") == measured
     assert "cnn-again" not in shared.http("/metrics")
+
+
+def test_a_precision_that_no_device_offers_is_an_invalid_argument(
+    shared: ServerProcess, models: Models
+) -> None:
+    with shared.client() as client:
+        with pytest.raises(InvalidArgument, match="device cpu computes in fp32, not in fp16"):
+            client.register("half", models["cnn"], precision="fp16")
+        with pytest.raises(InvalidArgument, match="there are fp32, tf32, fp16, bf16"):
+            client.register("half", models["cnn"], precision="int8")
+        known = [model.name for model in client.models()]
+
+    assert "half" not in known
 
 
 def test_a_bad_value_fails_its_caller_and_not_the_server(shared: ServerProcess) -> None:

@@ -13,6 +13,7 @@ import pytest
 from core.errors import (
     Draining,
     InvalidArtefact,
+    InvalidRequest,
     JobNotFound,
     ModelImportError,
     PreconditionFailed,
@@ -297,6 +298,45 @@ async def test_a_wrong_candidate_never_serves_and_the_job_says_so(server: Server
     assert job.state is JobState.READY
     assert re.search(r"greedy.* is refused: outputs differ by 0.3", job.message)
     assert server.observer.refused > 0
+
+
+async def test_a_precision_has_schedules_and_measurements_of_its_own(server: Server) -> None:
+    exact = await registered(server)
+    measured = sum(server.device.measured.values())
+
+    job = await registered(server, precision="tf32")
+
+    assert (exact.version, job.version, job.state) == (1, 2, JobState.READY)
+    assert server.device.precision == "tf32"
+    assert sum(server.device.measured.values()) == 2 * measured
+    keys = [schedule.key for schedule in server.catalogue.plans.values()]
+    assert {(key.precision, key.accepted_error) for key in keys} == {("fp32", None), ("tf32", None)}
+
+
+async def test_a_precision_that_is_refused_leaves_the_model_in_fp32(server: Server) -> None:
+    server.device.sequential = Showing(100.0, 0.01, 10, 1.0, 0.5, 0.03)
+
+    job = await registered(server, precision="fp16")
+
+    assert server.catalogue.serving, "sequentially, in FP32"
+    assert not server.catalogue.plans
+    assert "in fp16 outputs differ by 0.03 of the largest element, 0.01 is allowed" in job.message
+    assert server.observer.refused > 0
+    accepting = await registered(server, precision="fp16", accepted_error=0.05)
+    assert accepting.message == ""
+    (schedule,) = server.catalogue.plans.values()
+    assert (schedule.key.precision, schedule.provenance.tolerance) == ("fp16", 0.05)
+
+
+async def test_a_precision_that_a_device_lacks_is_refused_at_once(server: Server) -> None:
+    with pytest.raises(
+        InvalidRequest, match="device cpu computes in fp32, tf32, fp16, not in bf16"
+    ):
+        await server.register(precision="bf16")
+    with pytest.raises(InvalidRequest, match="no precision 'fp8'"):
+        await server.register(precision="fp8")
+    with pytest.raises(InvalidRequest, match="relative to the largest element"):
+        await server.register(accepted_error=1.5)
 
 
 async def test_a_worker_that_restarts_interrupts_nothing(server: Server) -> None:

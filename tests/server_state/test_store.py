@@ -288,6 +288,8 @@ def test_registering_again_after_a_failure_tries_the_same_version_again(
         RegistrationOptions(batch_sizes=(1, 4)),
         RegistrationOptions(planner=PlannerOptions("ios", max_groups=2)),
         RegistrationOptions(input_shapes={"x": (1, 3, 48, 320)}),
+        RegistrationOptions(precision="tf32"),
+        RegistrationOptions(precision="fp16", accepted_error=0.02),
     ],
 )
 def test_other_options_are_another_version(store: Store, options: RegistrationOptions) -> None:

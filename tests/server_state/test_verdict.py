@@ -94,3 +94,26 @@ def test_one_planner_alone_serves_unless_it_is_slower() -> None:
     assert (faster.chosen, faster.reason) == (1, "")
     assert slower.chosen == 1
     assert "takes 103 us, the sequential plan 100 us" in slower.reason
+
+
+@pytest.mark.parametrize("choose", [True, False])
+def test_a_precision_that_errs_too_much_is_refused_as_a_whole(choose: bool) -> None:
+    showings = [ran(100, error=0.03), ran(90, error=0.03), ran(80, error=0.009), ran(70)]
+
+    verdict = judge(FIELD, showings, 1e-2, choose=choose, precision="fp16")
+
+    assert verdict.reason.startswith("the sequential plan in FP32 goes on serving: in fp16 outputs")
+    assert "--accept-error" in verdict.reason
+    accepted = judge(FIELD, showings, 5e-2, choose=choose, precision="fp16")
+    assert not accepted.reason
+
+
+def test_a_slow_plan_of_one_planner_gives_way_to_its_precisions_sequential_plan() -> None:
+    field = Field.of([PlannedModel("greedy", PARALLEL, ())], 2, onnxruntime=False)
+    slow = [ran(100), ran(120)]
+
+    narrow = judge(field, slow, 1e-2, choose=False, precision="fp16")
+    plain = judge(field, slow, 1e-4, choose=False)
+
+    assert (narrow.chosen, narrow.reason) == (0, "")
+    assert (plain.chosen, plain.reason[:35]) == (1, "the sequential plan goes on serving")
