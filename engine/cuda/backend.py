@@ -24,10 +24,11 @@ from core.graph import Operator, OpGraph
 from core.plan import MAX_STREAMS, StreamPlan
 from core.precision import FP32
 from engine.cuda.driver import Driver
-from engine.cuda.executor import CudaExecutor, PreparedPlan
+from engine.cuda.executor import CudaExecutor
 from engine.cuda.faults import classified, classify
 from engine.cuda.identity import GpuIdentity
 from engine.cuda.index_guard import IndexRange, check_indices, index_ranges
+from engine.cuda.prepare import PreparedPlan
 from engine.executor.program import Program, bind
 from engine.executor.session import CUDA_PROVIDER, OnnxSession
 from engine.executor.work import Needs, estimated_flop, estimated_needs

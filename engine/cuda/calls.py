@@ -1,7 +1,7 @@
 """From a stream plan to kernel calls: what is launched, in which order, on which stream.
 
     plan, segment by segment ──> calls; the stream with most of the critical path becomes the origin
-    stage x copies           ──> calls; each copy begins after the one before has ended
+    stage                    ──> calls, group by group; likewise
 
 The origin stream begins and ends the capture and may be an urgent one, so the segment's longest
 chain belongs there; and since memory comes back to the stream that allocated it, most of it then
@@ -47,23 +47,15 @@ def plan_calls(program: Program, plan: StreamPlan) -> tuple[Call, ...]:
 
 
 def stage_calls(
-    program: Program, groups: Sequence[Sequence[int]], strategy: Strategy, copies: int
+    program: Program, groups: Sequence[Sequence[int]], strategy: Strategy
 ) -> tuple[Call, ...]:
-    """A stage, group i on stream i, ``copies`` times one after the other."""
-    kernels = [
-        ((tuple(group),) if strategy == "merge" else tuple((unit,) for unit in group))
-        for group in groups
-    ]
-    size = sum(len(group) for group in kernels)
-    once = [
+    """A stage, group i on a stream of its own; ``merge`` runs each group as one kernel."""
+    calls = [
         Call(units, program.unit(units), stream, 0)
-        for stream, group in enumerate(kernels)
-        for units in group
+        for stream, group in enumerate(groups)
+        for units in ([tuple(group)] if strategy == "merge" else [(unit,) for unit in group])
     ]
-    once = _renumber_streams(once, 0)
-    return tuple(
-        replace(call, after=(1 << copy * size) - 1) for copy in range(copies) for call in once
-    )
+    return tuple(_renumber_streams(calls, 0))
 
 
 def serial(calls: Sequence[Call]) -> tuple[Call, ...]:

@@ -1,7 +1,7 @@
 """Runs stream plans on a GPU: one CUDA graph per plan, or eager streams where capture fails.
 
-    prepare(program, plan):  calls ─> warm up ─> order, releases ─> tape ─> capture ─> PreparedPlan
-    run(prepared, inputs):   stage ─> upload ─> replay ─> download ─> outputs
+    prepare(program, plan)   ─> PreparedPlan                                 (prepare.py)
+    run(prepared, inputs)    ─> stage ─> upload ─> replay ─> download ─> outputs
 
 All graphs of an executor share one pool of memory. That is safe because they replay on one stream,
 so never at the same time, and what a graph leaves behind for the caller, its outputs, is held by
@@ -12,69 +12,23 @@ States of a prepared plan: ready <──> one or two runs started; or released.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from time import perf_counter_ns
+from contextlib import suppress
+from dataclasses import dataclass
 
 from torch import Tensor
 
 from core.errors import DeviceOutOfMemory
 from core.plan import MAX_STREAMS, StreamPlan, verify_plan
 from engine.cuda.calls import Call, plan_calls
-from engine.cuda.driver import ORIGIN, Driver, Graph, Partition, Pool, Stream
-from engine.cuda.faults import CaptureFailed, classified, classify
-from engine.cuda.play import play, warm_up
-from engine.cuda.release import Aliases, release_points
-from engine.cuda.staging import Staging, Tensors, make_staging, static_buffers
-from engine.cuda.tape import Tape, lower, order_calls
-from engine.executor.program import Environment, Program
+from engine.cuda.driver import ORIGIN, Driver
+from engine.cuda.faults import classified, classify
+from engine.cuda.play import play
+from engine.cuda.prepare import PLAIN, Levers, PreparedPlan, prepare_calls, results
+from engine.cuda.staging import Staging, Tensors, make_staging
+from engine.executor.program import Program
 
 UPLOADS = MAX_STREAMS
 """Index of the stream for inputs that travel beside a replay, the first that no plan has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Levers:
-    """What may be done about streams that contend for the device, beside the plan itself."""
-
-    urgent_origin: bool = False  # the stream of the critical path goes first
-    partition: Partition | None = None  # of multiprocessors, among the streams
-
-
-PLAIN = Levers()
-
-
-@dataclass(frozen=True, slots=True)
-class PreparationCost:
-    """What a plan took to prepare, and takes while it is kept."""
-
-    warm_up_us: float
-    capture_us: float  # instantiation included; 0 if it is not captured
-    instantiate_us: float
-    peak_bytes: int  # most memory that tensors held at once during the capture, inputs included
-    pool_bytes: int  # by which the pool grew; less than the peak where other plans share with it
-
-
-@dataclass(slots=True, eq=False)
-class PreparedPlan:
-    """A program under a plan, ready to run."""
-
-    program: Program
-    tape: Tape
-    streams: tuple[Stream, ...]
-    inputs: dict[str, Tensor]  # static: the graph reads them in place
-    graph: Graph | None = None
-    outputs: dict[str, Tensor] = field(default_factory=dict)  # static: each replay fills them
-    eager_because: str = ""  # why there is no graph
-    cost: PreparationCost = PreparationCost(0.0, 0.0, 0.0, 0, 0)
-    staging: list[Staging] = field(default_factory=list)  # used in turns
-    started: int = 0
-
-    @property
-    def underway(self) -> int:
-        """Runs started and not finished."""
-        return sum(staging.busy for staging in self.staging)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,82 +71,13 @@ class CudaExecutor:
         self, program: Program, calls: tuple[Call, ...], levers: Levers
     ) -> PreparedPlan:
         try:
-            return self._prepare(program, calls, levers)
+            return prepare_calls(self.driver, self._pool, program, calls, levers)
         except Exception as error:  # its traceback holds tensors, so it must be gone before trim
             if not isinstance(classify(error, ""), DeviceOutOfMemory):
                 raise
         self.driver.synchronise()
         self.driver.trim()
-        return self._prepare(program, calls, levers)
-
-    def _prepare(self, program: Program, calls: tuple[Call, ...], levers: Levers) -> PreparedPlan:
-        driver = self.driver
-        driver.synchronise()  # constants may still be on their way, on any stream
-        before = driver.memory()
-        streams = self._streams(calls, levers)
-        inputs = static_buffers(driver, program.graph.inputs)
-        began = perf_counter_ns()
-        aliases = self._warm_up(program, calls, streams, inputs)
-        warm = perf_counter_ns()
-        order = order_calls(calls)
-        points = release_points(calls, order, aliases, program.kept())
-        prepared = PreparedPlan(program, lower(calls, order, points), streams, inputs)
-        driver.reset_peak()
-        try:
-            self._capture(prepared)
-        except CaptureFailed as failure:
-            prepared.eager_because = failure.reason
-        after = driver.memory()
-        prepared.cost = PreparationCost(
-            warm_up_us=(warm - began) / 1e3,
-            capture_us=(perf_counter_ns() - warm) / 1e3 if prepared.graph else 0.0,
-            instantiate_us=prepared.graph.instantiate_us if prepared.graph else 0.0,
-            peak_bytes=after.peak_allocated - before.allocated,
-            pool_bytes=max(0, after.reserved - before.reserved),
-        )
-        return prepared
-
-    def _warm_up(
-        self,
-        program: Program,
-        calls: tuple[Call, ...],
-        streams: tuple[Stream, ...],
-        inputs: Tensors,
-    ) -> Aliases:
-        env = program.environment(inputs)
-        aliases = warm_up(calls, env, self.driver, streams, program.kept())
-        self._results(program, env, streams)
-        self.driver.synchronise()
-        return aliases
-
-    def _streams(self, calls: tuple[Call, ...], levers: Levers) -> tuple[Stream, ...]:
-        count = 1 + max((call.stream for call in calls), default=ORIGIN)
-        return tuple(
-            self.driver.stream(
-                index,
-                urgent=levers.urgent_origin and index == ORIGIN,
-                partition=levers.partition,
-            )
-            for index in range(count)
-        )
-
-    def _capture(self, prepared: PreparedPlan) -> None:
-        env = prepared.program.environment(prepared.inputs)
-        with capturing(self.driver, prepared.streams, self._pool) as captured:
-            play(prepared.tape, env, self.driver, prepared.streams)
-            prepared.outputs = self._results(prepared.program, env, prepared.streams)
-        prepared.graph = captured[0]
-
-    def _results(
-        self, program: Program, env: Environment, streams: tuple[Stream, ...]
-    ) -> dict[str, Tensor]:
-        """The graph's outputs, dense, so that they leave the device in one piece."""
-        return {
-            name: tensor
-            if tensor.is_contiguous()
-            else self.driver.launch(streams[ORIGIN], Tensor.contiguous, [tensor])[0]
-            for name, tensor in program.results(env).items()
-        }
+        return prepare_calls(self.driver, self._pool, program, calls, levers)
 
     def run(self, prepared: PreparedPlan, inputs: Tensors) -> dict[str, Tensor]:
         """Run the whole graph once.
@@ -241,7 +126,11 @@ class CudaExecutor:
             staging.upload(inputs, prepared.inputs, driver, origin)
             return
         uploads, arrived = driver.stream(UPLOADS), driver.event()
-        staging.landing = staging.landing or static_buffers(driver, prepared.program.graph.inputs)
+        if not staging.landing:
+            staging.make_landing(prepared.inputs, driver)
+            made = driver.event()
+            driver.record(made, driver.stream(ORIGIN))  # which may still use what it freed
+            driver.wait(made, uploads)
         staging.upload(inputs, staging.landing, driver, uploads)
         driver.record(arrived, uploads)
         driver.wait(arrived, origin)
@@ -255,24 +144,22 @@ class CudaExecutor:
         env = prepared.program.environment(prepared.inputs)
         try:
             play(prepared.tape, env, self.driver, prepared.streams)
-            return self._results(prepared.program, env, prepared.streams)
+            return results(self.driver, prepared.program, env, prepared.streams[ORIGIN])
         except Exception:
             with suppress(Exception):  # streams that were not joined may still read what env holds
                 self.driver.synchronise()
             raise
 
-    def load(self, prepared: PreparedPlan, inputs: Tensors) -> None:
-        """Put inputs into place for ``device_us``."""
-        staging = self._next_staging(prepared)
-        with classified(f"loading inputs of {prepared.program.graph.name!r}"):
-            staging.upload(inputs, prepared.inputs, self.driver, prepared.streams[ORIGIN])
-            self.driver.synchronise()
-
     def device_us(self, prepared: PreparedPlan) -> float:
-        """Device time of one run on the inputs in place, copies left out."""
+        """Device time of one run on the inputs of the run before, copies left out.
+
+        A first replay keeps the device busy while the host launches the second, which is timed:
+        otherwise the launch, half a microsecond for each kernel, would count as device time.
+        """
         driver, origin = self.driver, prepared.streams[ORIGIN]
         start, end = driver.event(timed=True), driver.event(timed=True)
         with classified(f"timing {prepared.program.graph.name!r}"):
+            self._launch(prepared)
             driver.record(start, origin)
             self._launch(prepared)
             driver.record(end, origin)
@@ -296,22 +183,3 @@ class CudaExecutor:
             self.release(prepared)
         self.driver.release_pool(self._pool)
         self.driver.trim()
-
-
-@contextmanager
-def capturing(driver: Driver, streams: tuple[Stream, ...], pool: Pool) -> Iterator[list[Graph]]:
-    """Capture what is put on ``streams`` inside; the graph is in the list afterwards.
-
-    Raises:
-        CaptureFailed: something inside cannot be captured.
-        DeviceOutOfMemory, DeviceLost: as they say. Nothing stays behind in any case.
-    """
-    captured: list[Graph] = []
-    with classified("capturing a CUDA graph"):
-        try:
-            driver.begin_capture(streams[ORIGIN], pool)
-            yield captured
-            captured.append(driver.end_capture())
-        except BaseException:
-            driver.abort_capture(streams)
-            raise

@@ -31,7 +31,7 @@ def play(
     for step in tape.steps:
         match step:
             case LaunchStep(_, unit, stream):
-                _launch(unit, env, driver, streams[stream])
+                launch_unit(unit, env, driver, streams[stream])
                 launched(unit)
             case WaitStep(event, stream):
                 driver.wait(events[event], streams[stream])
@@ -78,7 +78,7 @@ def warm_up(
     return aliases
 
 
-def _launch(unit: BoundUnit, env: Environment, driver: Driver, stream: Stream) -> None:
+def launch_unit(unit: BoundUnit, env: Environment, driver: Driver, stream: Stream) -> None:
     """Put a unit on a stream, from the slots it reads to those it fills."""
     results = driver.launch(stream, unit.kernel.run_on(1), [env[slot] for slot in unit.inputs])
     for slot, tensor in zip(unit.outputs, results, strict=True):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from core.graph import OpGraph
 from core.tensor import TensorSpec
-from engine.cuda.driver import Driver, Event, Stream
+from engine.cuda.driver import ORIGIN, Driver, Event, Stream
 from engine.ops.dtypes import torch_dtype
 
 Tensors = Mapping[str, Tensor]
@@ -40,6 +40,10 @@ class Staging:
     busy: bool = False  # from the start of a run until its results are taken
     landing: dict[str, Tensor] = field(default_factory=dict)  # made when first wanted
 
+    def make_landing(self, like: Tensors, driver: Driver) -> None:
+        """Take device memory, of the origin stream, for inputs that arrive early."""
+        self.landing = {name: driver.empty(t.shape, t.dtype) for name, t in like.items()}
+
     def upload(self, given: Tensors, targets: Tensors, driver: Driver, stream: Stream) -> None:
         """Copy a caller's tensors to the device; one is copied while the next is being staged."""
         for name, staged in self.inputs.items():
@@ -57,6 +61,14 @@ def make_staging(driver: Driver, graph: OpGraph) -> Staging:
     """Staging for the inputs and outputs of a static graph."""
     outputs = {name: graph.spec(value) for name, value in graph.outputs.items()}
     return Staging(_pinned(driver, graph.inputs), _pinned(driver, outputs), driver.event())
+
+
+def resident(driver: Driver, graph: OpGraph, inputs: Tensors) -> dict[str, Tensor]:
+    """Copies of a graph's inputs on the device."""
+    buffers = static_buffers(driver, graph.inputs)
+    make_staging(driver, graph).upload(inputs, buffers, driver, driver.stream(ORIGIN))
+    driver.synchronise()
+    return buffers
 
 
 def _pinned(driver: Driver, specs: Mapping[str, TensorSpec]) -> dict[str, Tensor]:

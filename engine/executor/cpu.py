@@ -23,7 +23,7 @@ from torch import Tensor
 
 from engine.executor.affinity import make_pinned_team
 from engine.executor.compile import compile_layout
-from engine.executor.lanes import Layout, Segment, Step
+from engine.executor.lanes import Layout, Segment, Step, lay_out_stage
 from engine.executor.memory import Arena
 from engine.executor.native import Burst, Compiled, Runner, find_runner, run_burst
 from engine.executor.program import Environment, Program
@@ -76,6 +76,10 @@ class CpuExecutor:
             name: tensor.clone() if self._arena.holds(tensor) else tensor
             for name, tensor in found.items()
         }
+
+    def run_unit(self, program: Program, unit: int, env: Environment) -> None:
+        """Run one unit by itself on the slots of ``env``, with all threads."""
+        self.run_segment(lay_out_stage(program, [[unit]], self.threads), env)
 
     def stage(self, program: Program, segment: Segment, env: Environment) -> Callable[[], None]:
         """One segment made ready to run again and again on the slots of ``env``."""

@@ -8,15 +8,20 @@ kept, since their content may be indices.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from core.plan import sequential_plan
-from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import lay_out_stage
 from engine.executor.program import Environment, Program
 from engine.pause import Pause, no_pause
+
+
+class UnitRunner(Protocol):
+    """An executor, as far as it is asked here."""
+
+    def run_unit(self, program: Program, unit: int, env: Environment) -> None:
+        """Run one unit by itself on the slots of ``env``."""
 
 
 class Activations:
@@ -26,22 +31,21 @@ class Activations:
         self,
         program: Program,
         inputs: Mapping[str, Tensor],
-        executor: CpuExecutor,
+        executor: UnitRunner,
         budget_bytes: int,
         pause: Pause = no_pause,
     ) -> None:
         self.program = program
-        self._made_up: dict[int, Tensor] = {}  # slot -> meta tensor with the strides to copy
+        # slot -> meta tensor with the strides to copy, and where to make it
+        self._made_up: dict[int, tuple[Tensor, torch.device]] = {}
         self._env = program.environment(inputs)
         spent = 0
-        for launch in sequential_plan(len(program.units)).launches:
-            executor.run_segment(
-                lay_out_stage(program, [[launch.unit]], executor.threads), self._env
-            )
+        for unit in range(len(program.units)):
+            executor.run_unit(program, unit, self._env)
             pause()
-            spent += self._output_bytes(launch.unit)
+            spent += self._output_bytes(unit)
             if spent > budget_bytes:
-                self._forget_readers_done(launch.unit)
+                self._forget_readers_done(unit)
 
     def _output_bytes(self, unit: int) -> int:
         tensors = [self._env[slot] for slot in self.program.units[unit].outputs]
@@ -54,9 +58,10 @@ class Activations:
             tensor = self._env[slot]
             produced = self.program.template[slot] is None
             if tensor is not None and produced and tensor.is_floating_point():
-                self._made_up[slot] = torch.empty_strided(
+                layout = torch.empty_strided(
                     tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
                 )
+                self._made_up[slot] = layout, tensor.device
                 self._env[slot] = None
 
     def environment(self, units: tuple[int, ...]) -> Environment:
@@ -65,8 +70,8 @@ class Activations:
         for unit in units:
             for slot in self.program.units[unit].inputs:
                 if env[slot] is None and slot in self._made_up:
-                    like = self._made_up[slot]
+                    like, device = self._made_up[slot]
                     env[slot] = torch.empty_strided(
-                        like.shape, like.stride(), dtype=like.dtype
+                        like.shape, like.stride(), dtype=like.dtype, device=device
                     ).uniform_(-1, 1)
         return env

@@ -31,14 +31,33 @@ def reduce_samples(samples_us: Sequence[float]) -> Timing:
     return Timing(median, (upper - lower) / median if median else 0.0, len(samples_us))
 
 
-def steady(samples_us: Sequence[float], reference_us: Sequence[float]) -> list[float]:
-    """The samples taken while the reference ran at its usual speed."""
-    usual = statistics.median(reference_us)
+def steady(
+    samples_us: Sequence[float],
+    reference_us: Sequence[float],
+    drift: float = REFERENCE_DRIFT,
+    usual_us: float | None = None,
+) -> list[float]:
+    """The samples taken while the reference ran at its usual speed.
+
+    Args:
+        samples_us: of what is measured.
+        reference_us: of the reference, beside each of them.
+        drift: by which the reference may differ, as a fraction.
+        usual_us: of the reference; None: the median of these.
+    """
+    usual_us = statistics.median(reference_us) if usual_us is None else usual_us
     return [
         sample
         for sample, reference in zip(samples_us, reference_us, strict=True)
-        if abs(reference - usual) <= REFERENCE_DRIFT * usual
+        if abs(reference - usual_us) <= drift * usual_us
     ]
+
+
+def agree(samples_us: Sequence[float], count: int, fraction: float) -> bool:
+    """Whether at least ``count`` samples lie within a fraction of their median."""
+    if len(samples_us) < count:
+        return False
+    return max(samples_us) - min(samples_us) <= fraction * statistics.median(samples_us)
 
 
 class Reference:

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from statistics import median
 from time import perf_counter_ns
 
 from core.schedule import Strategy
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out_stage
 from engine.timing.activations import Activations
-from engine.timing.samples import Reference, Sweep, Timing, reduce_samples, steady
+from engine.timing.samples import Reference, Sweep, Timing, agree, reduce_samples, steady
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,7 @@ class StageTimer:
 
     def _agree(self, samples: Sequence[float]) -> bool:
         """Whether the samples so far leave little to learn from more of them."""
-        return len(samples) >= self._options.agreeing and max(samples) - min(
-            samples
-        ) <= self._options.agreement * median(samples)
+        return agree(samples, self._options.agreeing, self._options.agreement)
 
     def _sample(self, stage: Callable[[], None]) -> float:
         self._sweep.run()

@@ -10,7 +10,8 @@ import torch
 from core.errors import DeviceLost, DeviceOutOfMemory
 from core.plan import sequential_plan
 from engine.cuda.driver import ORIGIN
-from engine.cuda.executor import CudaExecutor, Levers, PreparedPlan
+from engine.cuda.executor import CudaExecutor
+from engine.cuda.prepare import Levers, PreparedPlan
 from engine.kernels.onednn import Run
 from engine.specialise import interpret
 from tests.cuda.graphs import bound, random_graph, random_plan

@@ -1,0 +1,93 @@
+"""Several copies of a stage in a row, in one graph: what the stage timer replays.
+
+Each copy begins when the one before has ended, as stages of a plan do. Units that cannot be
+captured are put on eager streams instead, which is also how they will run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.cuda.calls import stage_calls
+from engine.cuda.driver import ORIGIN, Driver, Graph, Pool, Stream
+from engine.cuda.faults import CaptureFailed
+from engine.cuda.play import launch_unit, play, warm_up
+from engine.cuda.prepare import capturing
+from engine.cuda.tape import Tape, lower, order_calls
+from engine.executor.program import Environment, Program
+from engine.timing.activations import Activations
+from engine.worker.backend import AskedStage
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """Runs single units, to find the values that stages read."""
+
+    driver: Driver
+
+    def run_unit(self, program: Program, unit: int, env: Environment) -> None:
+        """Put one unit on the origin stream, from and to the slots of ``env``."""
+        launch_unit(program.units[unit], env, self.driver, self.driver.stream(ORIGIN))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyStage:
+    """A stage whose kernels are warm on its streams."""
+
+    driver: Driver
+    tape: Tape
+    streams: tuple[Stream, ...]
+    env: Environment
+    makes: tuple[int, ...]  # slots
+
+    def play(self, copies: int) -> None:
+        """Put copies of the stage on the streams."""
+        for _ in range(copies):
+            play(self.tape, self.env, self.driver, self.streams)
+            for slot in self.makes:  # all streams are joined: the next copy may have the memory
+                self.env[slot] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of a stage, captured or not."""
+
+    stage: ReadyStage
+    count: int
+    graph: Graph | None
+
+    def run(self) -> None:
+        """Put all copies on the device, the origin stream leading."""
+        driver = self.stage.driver
+        if self.graph is None:
+            self.stage.play(self.count)
+        else:
+            driver.replay(self.graph, driver.stream(ORIGIN))
+
+    def destroy(self) -> None:
+        """Free the graph."""
+        if self.graph is not None:
+            self.stage.driver.destroy(self.graph)
+
+
+def ready_stage(driver: Driver, activations: Activations, asked: AskedStage) -> ReadyStage:
+    """Run a stage once, unit by unit, on the values that its producers gave."""
+    calls = stage_calls(activations.program, asked.groups, asked.strategy)
+    streams = tuple(driver.stream(i) for i in range(1 + max(call.stream for call in calls)))
+    env = activations.environment(tuple(unit for group in asked.groups for unit in group))
+    makes = tuple(slot for call in calls for slot in call.bound.outputs)
+    warm_up(calls, env, driver, streams, frozenset())
+    for slot in makes:
+        env[slot] = None
+    driver.synchronise()
+    return ReadyStage(driver, lower(calls, order_calls(calls), {}), streams, env, makes)
+
+
+def make_copies(stage: ReadyStage, count: int, pool: Pool) -> Copies:
+    """Capture so many copies of a stage."""
+    try:
+        with capturing(stage.driver, stage.streams, pool) as captured:
+            stage.play(count)
+    except CaptureFailed:
+        return Copies(stage, count, None)
+    return Copies(stage, count, captured[0])

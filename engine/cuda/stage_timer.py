@@ -1,0 +1,238 @@
+"""Measures a stage as it will run: inside a CUDA graph, after and before other stages.
+
+    capture R copies, and 2R ─> two warm-ups ─> samples ─> drop drifted ones ─> median ─> destroy
+
+    one sample, submitted at once:   pace │ R copies │ pace │ 2R copies      (│: a timed event)
+    latency of one copy:             (time of 2R copies - time of R copies) / R
+
+The slope leaves out what a replay costs as a whole. The *pace* is a fixed piece of work, for two
+purposes: while it runs, the host launches what is timed next, so that the device never waits for
+the host; and if it takes longer or shorter than usual, the clocks have changed, and the sample is
+put aside. Weights and activations are hot, as those of a small network are; the plans of a large
+one are judged on whole graphs in the end (engine/timing/contest.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+import torch
+
+from engine.cuda.copies import Copies, OneByOne, ReadyStage, make_copies, ready_stage
+from engine.cuda.driver import ORIGIN, Driver, Event, Graph, Pool
+from engine.cuda.faults import classified
+from engine.cuda.prepare import capturing
+from engine.cuda.staging import resident
+from engine.executor.program import Program
+from engine.pause import Pause
+from engine.timing.activations import Activations
+from engine.timing.samples import Timing, agree, reduce_samples, steady
+from engine.timing.stage_timer import TimerOptions
+from engine.worker.backend import AskedStage, MakeInputs
+
+DRIFT = 0.02
+"""A sample counts if its pace is within this fraction of the usual one."""
+
+MIN_US = 1e-3
+"""The shortest latency that is told: planners divide by it."""
+
+_REMEMBERED = 50
+"""Samples of the pace whose median is the usual one: of some ten stages, so it may follow."""
+
+_NEAR = 0.03
+"""Another arrangement of the same units this close is a near-tie: measured once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlopeOptions:
+    """How long a measurement is, beside what ``TimerOptions`` say."""
+
+    copies: int = 4  # R
+    max_copies: int = 64
+    span_us: float = 40.0  # of R copies at least: events tell half a microsecond
+    pace_size: int = 1536  # the pace is a product of two square matrices: 0.2 ms on an H200
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """R and 2R copies of a stage."""
+
+    once: Copies
+    twice: Copies
+
+    def destroy(self) -> None:
+        self.once.destroy()
+        self.twice.destroy()
+
+
+class StageTimer:
+    """Times stages of one program at a time. Made and used by the device's thread."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        activation_bytes: int,
+        options: TimerOptions,
+        slopes: SlopeOptions | None = None,
+    ) -> None:
+        """Keep at most ``activation_bytes`` of a program's values between measurements."""
+        self._driver = driver
+        self._budget_bytes = activation_bytes
+        self._options = options
+        self._slopes = slopes or SlopeOptions()
+        self._origin = driver.stream(ORIGIN)
+        self._pool: Pool | None = None
+        self._pace: Graph | None = None
+        self._paces: deque[float] = deque(maxlen=_REMEMBERED)
+        self._pace_inputs: list[torch.Tensor] = []
+        self._activations: Activations | None = None
+        self._known_us: dict[frozenset[int], float] = {}  # of the program: units -> best latency
+
+    def measure(
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+    ) -> Generator[None, None, Timing]:
+        """Latency of one stage, in microseconds; ``threads`` is no matter here.
+
+        Raises:
+            DeviceOutOfMemory: no room for the activations or the copies.
+                DeviceLost: the process can use the device no more.
+        """
+        with classified("preparing a measurement"):
+            activations = self._values(program, inputs, pause)
+        yield
+        with classified("measuring a stage"):
+            pair = self._capture(activations, stage)
+        try:
+            yield
+            timing = yield from self._series(pair, frozenset(u for g in stage.groups for u in g))
+        finally:
+            pair.destroy()
+        return timing
+
+    def forget(self) -> None:
+        """Free all memory; the next measurement makes anew what it needs."""
+        self._activations = None
+        self._known_us.clear()
+        if self._pace is not None:
+            self._driver.destroy(self._pace)
+        if self._pool is not None:
+            self._driver.release_pool(self._pool)
+        self._pool = self._pace = None
+        self._pace_inputs.clear()
+        self._driver.trim()
+
+    def _values(self, program: Program, inputs: MakeInputs, pause: Pause) -> Activations:
+        if self._activations is None or self._activations.program is not program:
+            self._activations = None  # free before the next ones are made
+            self._known_us.clear()
+            given = resident(self._driver, program.graph, inputs())
+            runner = OneByOne(self._driver)
+            self._activations = Activations(program, given, runner, self._budget_bytes, pause)
+            self._driver.synchronise()
+        return self._activations
+
+    def _capture(self, activations: Activations, asked: AskedStage) -> _Pair:
+        """R and 2R copies; R is what it takes to fill ``span_us``."""
+        stage = ready_stage(self._driver, activations, asked)
+        pool = self._own_pool()
+        if self._pace is None:
+            self._pace = self._make_pace(pool)
+        pair = self._pair(stage, self._slopes.copies, pool)
+        try:
+            self._sample(pair)
+            latency_us, _ = self._sample(pair)
+        except BaseException:
+            pair.destroy()
+            raise
+        wanted = min(math.ceil(self._slopes.span_us / latency_us), self._slopes.max_copies)
+        if wanted <= pair.once.count:
+            return pair
+        pair.destroy()
+        return self._pair(stage, wanted, pool)
+
+    def _pair(self, stage: ReadyStage, copies: int, pool: Pool) -> _Pair:
+        once = make_copies(stage, copies, pool)
+        try:
+            return _Pair(once, make_copies(stage, 2 * copies, pool))
+        except BaseException:
+            once.destroy()
+            raise
+
+    def _own_pool(self) -> Pool:
+        if self._pool is None:
+            self._pool = self._driver.pool()
+        return self._pool
+
+    def _make_pace(self, pool: Pool) -> Graph:
+        size = self._slopes.pace_size
+        square = self._driver.empty((size, size), torch.float32).fill_(1.0)
+        self._pace_inputs = [square, square]
+        self._driver.launch(self._origin, torch.mm, self._pace_inputs)
+        self._driver.synchronise()
+        with capturing(self._driver, (self._origin,), pool) as captured:
+            self._driver.launch(self._origin, torch.mm, self._pace_inputs)
+        return captured[0]
+
+    def _run_pace(self) -> None:
+        assert self._pace is not None
+        self._driver.replay(self._pace, self._origin)
+
+    def _series(self, pair: _Pair, units: frozenset[int]) -> Generator[None, None, Timing]:
+        """Samples until enough of them are steady; near-ties twice as many."""
+        for _ in range(2):
+            self._sample(pair)
+            yield
+        kept: list[float] = []
+        samples: list[float] = []
+        series, wanted = 0, 1
+        while series < wanted:
+            samples, paces = [], list[float]()
+            while len(samples) < self._options.repeats and not self._agree(samples):
+                sample_us, pace_us = self._sample(pair)
+                samples.append(sample_us)
+                paces.append(pace_us)
+                yield
+            good = steady(samples, paces, DRIFT, median(self._paces))
+            kept += good
+            series += 1
+            drifted = 2 * len(good) <= len(samples)
+            if (drifted or self._near_tie(units, kept)) and wanted == series:
+                wanted = min(series + 1, self._options.max_series if drifted else 2)
+        timing = reduce_samples(kept or samples)
+        self._known_us[units] = min(timing.latency_us, self._known_us.get(units, math.inf))
+        return timing
+
+    def _sample(self, pair: _Pair) -> tuple[float, float]:
+        """Latency of one copy, and what the pace took in between."""
+        driver = self._driver
+        with classified("measuring a stage"):
+            self._run_pace()
+            events = [self._mark()]
+            for work in (pair.once.run, self._run_pace, pair.twice.run):
+                work()
+                events.append(self._mark())
+            driver.synchronise(events[-1])
+            once, pace, twice = (driver.elapsed_us(*ends) for ends in pairwise(events))
+        self._paces.append(pace)
+        return max(MIN_US, (twice - once) / pair.once.count), pace
+
+    def _mark(self) -> Event:
+        event = self._driver.event(timed=True)
+        self._driver.record(event, self._origin)
+        return event
+
+    def _agree(self, samples: Sequence[float]) -> bool:
+        """Whether the samples so far leave little to learn from more of them."""
+        return agree(samples, self._options.agreeing, self._options.agreement)
+
+    def _near_tie(self, units: frozenset[int], kept: Sequence[float]) -> bool:
+        """Whether these units were as fast, arranged otherwise."""
+        known_us = self._known_us.get(units)
+        if known_us is None or not kept:
+            return False
+        return abs(median(kept) - known_us) <= _NEAR * known_us
