@@ -13,9 +13,8 @@ import sys
 
 import torch
 
-from core.errors import BraidError, DeviceLost, StartupError
+from core.errors import BraidError, DeviceLost
 from engine.allocator import keep_freed_memory
-from engine.cuda.presence import require_gpu
 from engine.executor.affinity import usable_cpus
 from engine.executor.cpu import CpuExecutor
 from engine.timing.stage_timer import TimerOptions
@@ -79,8 +78,10 @@ def _cuda(options: argparse.Namespace, channel: BlockingChannel) -> Backend:
     """The only GPU that this process sees. A spare waits here, without a context on it."""
     select.select([channel], [], [])
     torch.set_num_threads(options.threads)
-    require_gpu()
-    raise StartupError("this version of Braid cannot serve on GPUs yet; leave this device out")
+    from engine.cuda.opening import open_backend  # Inductor comes along, which takes a second
+
+    timer = TimerOptions(options.timing_repeats)
+    return open_backend(options.activation_bytes, timer, options.threads)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,33 @@
+"""The one GPU of a worker process, with everything that serves on it."""
+
+from __future__ import annotations
+
+from engine.cuda.backend import CudaBackend
+from engine.cuda.identity import read_identity
+from engine.cuda.presence import require_gpu
+from engine.cuda.stage_timer import StageTimer
+from engine.cuda.torch_driver import open_device
+from engine.kernels.cuda import CudaKernels
+from engine.timing.stage_timer import TimerOptions
+
+
+def open_backend(activation_bytes: int, timer: TimerOptions, host_threads: int) -> CudaBackend:
+    """Take the GPU; the calling thread is its thread from now on.
+
+    Args:
+        activation_bytes: kept on the device while stages are measured.
+        timer: how carefully they are measured.
+        host_threads: for what runs on the CPU.
+
+    Raises:
+        StartupError: one line that says why there is no GPU.
+    """
+    require_gpu()
+    driver = open_device()
+    return CudaBackend(
+        driver,
+        read_identity(),
+        lambda precision: CudaKernels(driver.device, precision),
+        StageTimer(driver, activation_bytes, timer),
+        host_threads,
+    )
