@@ -1,45 +1,110 @@
 """How long work on the device's thread lets inference go first.
 
-Binding a large network takes a second, and a request does not wait for that. Whoever works long
-calls a ``Pause`` between its steps: it answers the inference requests that have arrived, on the
-spot. Not while a plan runs: runs share the memory for activations.
+Binding a large network takes a second, a run of a large batch too, and a request does not wait for
+that. Whoever works long calls a ``Pause`` between its steps: it answers the inference requests that
+have arrived, on the spot. What is measured counts without that time: ``Interruptions``.
 """
 
 from __future__ import annotations
 
+import os
+import select
 import threading
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import TypeVar
 
 T = TypeVar("T")
 
-_LOOK_EVERY_S = 0.001
 
-Pause = Callable[[], bool]
-"""Returns whether anything ran."""
+class Pause:
+    """This one is for work that nobody waits behind: it does nothing."""
+
+    @property
+    def arrivals(self) -> int | None:
+        """A descriptor that can be read when something has arrived; None: nothing ever will."""
+        return None
+
+    def answer(self) -> bool:
+        """Answer the requests that have arrived; returns whether there were any."""
+        return False
+
+    def __call__(self) -> bool:
+        """As ``answer``, and if there were any, wait a moment for those that follow."""
+        return False
 
 
-def no_pause() -> bool:
-    """For work that nobody waits behind."""
-    return False
+no_pause = Pause()
+
+
+class Interruptions(Pause):
+    """A pause that keeps count of the time it took from what is measured around it."""
+
+    def __init__(self, pause: Pause) -> None:
+        self._pause = pause
+        self._spans_ns: list[tuple[int, int]] = []
+        self.count = 0  # of those in which something ran
+
+    @property
+    def arrivals(self) -> int | None:
+        """Of the pause itself."""
+        return self._pause.arrivals
+
+    def answer(self) -> bool:
+        """Answer, and count the time."""
+        return self._counted(self._pause.answer)
+
+    def __call__(self) -> bool:
+        """Pause, and count the time."""
+        return self._counted(self._pause)
+
+    def _counted(self, pause: Callable[[], bool]) -> bool:
+        start = perf_counter_ns()
+        any_ran = pause()
+        self._spans_ns.append((start, perf_counter_ns()))
+        self.count += any_ran
+        return any_ran
+
+    def left_us(self, start_ns: int, end_ns: int) -> float:
+        """What is left of a time once the pauses in it are taken away."""
+        taken = [min(end, end_ns) - max(start, start_ns) for start, end in self._spans_ns]
+        return (end_ns - start_ns - sum(span for span in taken if span > 0)) / 1e3
 
 
 def in_thread(call: Callable[[], T], pause: Pause) -> T:
-    """Do ``call`` in a thread of its own, pausing until it is done; for what gives up the GIL."""
+    """Do ``call`` in a thread of its own, answering until it is done; for what gives up the GIL."""
     results: list[T] = []
     failures: list[BaseException] = []
+    done = os.eventfd(0)
 
     def work() -> None:
         try:
             results.append(call())
         except BaseException as error:
             failures.append(error)
+        finally:
+            os.eventfd_write(done, 1)
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    while thread.is_alive():
-        thread.join(_LOOK_EVERY_S)
-        pause()
+    try:
+        _answer_until(done, pause)
+        thread.join()
+    finally:
+        os.close(done)
     if failures:
         raise failures[0]
     return results[0]
+
+
+def _answer_until(done: int, pause: Pause) -> None:
+    """Answer what arrives until the descriptor ``done`` can be read."""
+    while True:
+        poller = select.poll()
+        poller.register(done, select.POLLIN)
+        if pause.arrivals is not None:
+            poller.register(pause.arrivals, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poller.poll()]
+        if done in ready:
+            return
+        pause.answer()

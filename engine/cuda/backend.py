@@ -40,6 +40,7 @@ from engine.pause import Pause, no_pause
 from engine.specialise import interpret
 from engine.timing.contest import Entrant
 from engine.timing.overheads import CHAIN, StagePrices, tiny_graph
+from engine.timing.runs import timed
 from engine.timing.samples import Timing
 from engine.worker.backend import AskedStage, MakeInputs, Prepared, Tensors
 
@@ -87,8 +88,8 @@ class OnGpu:
         """Most that tensors held at once while the plan was captured."""
         return self.plan.cost.peak_bytes or None
 
-    def run(self, inputs: Tensors) -> Tensors:
-        """Run the whole graph; the outputs are overwritten by the next run but one."""
+    def run(self, inputs: Tensors, _: Pause | None = None) -> Tensors:
+        """Run the whole graph, without a pause; the next run but one overwrites the outputs."""
         check_indices(self.ranges, inputs)
         return self.executor.run(self.plan, inputs)
 
@@ -241,7 +242,7 @@ class CudaBackend:
     def entrant(self, prepared: Prepared) -> Entrant:
         """Timed on the device, without the copies, which are the same for all plans."""
         assert isinstance(prepared, OnGpu)
-        return Entrant(prepared.run, prepared.device_us, lambda: prepared.activation_bytes)
+        return Entrant(timed(prepared.run), prepared.device_us, lambda: prepared.activation_bytes)
 
     def fault(self, error: Exception) -> BraidError | None:
         """What CUDA's errors mean."""

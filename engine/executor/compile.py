@@ -213,7 +213,8 @@ class _Values:
 
 
 def _burst(segments: Sequence[Sequence[_Lane]], values: _Values) -> Burst:
-    burst = Burst(torch.empty(0), torch.empty(0))
+    nothing = torch.empty(0)
+    burst = Burst(nothing, nothing, nothing)
     flags: dict[int, int] = {}
     # Steps that follow each other on one lane are one segment of the code.
     joined: list[list[_Lane]] = []
@@ -249,6 +250,7 @@ def _burst(segments: Sequence[Sequence[_Lane]], values: _Values) -> Burst:
             header += [start, words + len(body)]
     burst.code = torch.tensor([*header, *body], dtype=torch.int64)
     burst.flags = torch.zeros(max(1, len(flags)), dtype=torch.int64)
+    burst.bookmark = torch.zeros(2 + max(map(len, joined)), dtype=torch.int64)
     burst.results = [(slot, buffers[slot], memories) for slot, memories in results.items()]
     burst.shown = [(slot, buffers[slot]) for slot in sorted(buffers) if slot in values.shown]
     return burst

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from queue import SimpleQueue
+from time import perf_counter_ns
 
 import torch
 from torch import Tensor
@@ -25,32 +26,45 @@ from engine.executor.affinity import make_pinned_team
 from engine.executor.compile import compile_layout
 from engine.executor.lanes import Layout, Segment, Step, lay_out_stage
 from engine.executor.memory import Arena
-from engine.executor.native import Burst, Compiled, Runner, find_runner, run_burst
+from engine.executor.native import Burst, Compiled, Runner, Slices, find_runner, run_burst
 from engine.executor.program import Environment, Program
+from engine.pause import Pause
+
+SLICE_US = 1000.0
 
 
 class CpuExecutor:
-    """Owns the threads of one CPU device. Made and used by one thread; one run at a time."""
+    """Owns the threads of one CPU device. Made and used by one thread; one run at a time.
 
-    def __init__(self, threads: int, cpus: Sequence[int] = ()) -> None:
+    A run that pauses lets others run in between, and so has its activations in memory of its own.
+    """
+
+    def __init__(self, threads: int, cpus: Sequence[int] = (), slice_us: float = SLICE_US) -> None:
         """Take the calling thread as leader of ``threads`` threads.
 
         Args:
             threads: that work at the same time.
             cpus: the core of each one; empty leaves them to the kernel.
+            slice_us: how long a run that pauses goes on between two pauses, about.
         """
         assert len(cpus) in (0, threads)
         self.threads = threads
         self.cpus = tuple(cpus)
         self._crews: dict[tuple[int, int], _Crew] = {}  # (first thread, threads)
         self._intra_op = threads
+        self._slice_ns = round(slice_us * 1e3)
         self._arena = Arena()
+        self._arena_with_pauses = Arena()
         torch.set_num_threads(threads)
         if self.cpus:
             make_pinned_team(self.cpus)
 
     def run(
-        self, program: Program, layout: Layout, inputs: Mapping[str, Tensor]
+        self,
+        program: Program,
+        layout: Layout,
+        inputs: Mapping[str, Tensor],
+        pause: Pause | None = None,
     ) -> dict[str, Tensor]:
         """Run the whole graph.
 
@@ -58,6 +72,7 @@ class CpuExecutor:
             program: the bound units.
             layout: ``lanes.lay_out`` of a verified plan.
             inputs: one tensor for each of ``program.graph.inputs``.
+            pause: called now and then; runs without pauses may take place in it. None: run through.
 
         Returns:
             The graph's outputs by name; they may share memory with the inputs.
@@ -67,13 +82,15 @@ class CpuExecutor:
         if runner is None:
             for segment in layout.segments:
                 self.run_segment(segment, env)
+                if pause is not None:
+                    pause()
             return program.results(env)
         if layout.compiled is None:
             layout.compiled = compile_layout(layout.segments, program.kept(), program.kinds())
-        self._run_compiled(layout.compiled, env, runner)
+        arena = self._run_compiled(layout.compiled, env, runner, pause)
         found = program.results(env)
         return {
-            name: tensor.clone() if self._arena.holds(tensor) else tensor
+            name: tensor.clone() if arena.holds(tensor) else tensor
             for name, tensor in found.items()
         }
 
@@ -81,20 +98,39 @@ class CpuExecutor:
         """Run one unit by itself on the slots of ``env``, with all threads."""
         self.run_segment(lay_out_stage(program, [[unit]], self.threads), env)
 
-    def stage(self, program: Program, segment: Segment, env: Environment) -> Callable[[], None]:
-        """One segment made ready to run again and again on the slots of ``env``."""
+    def stage(
+        self, program: Program, segment: Segment, env: Environment
+    ) -> Callable[[Pause | None], None]:
+        """One segment made ready to run again and again on the slots of ``env``; see ``run``."""
         runner = find_runner()
         if runner is None:
-            return lambda: self.run_segment(segment, env)
+            return lambda _: self.run_segment(segment, env)
         compiled = compile_layout([segment], frozenset(), program.kinds())
-        return lambda: self._run_compiled(compiled, env, runner)
 
-    def _run_compiled(self, compiled: Compiled, env: Environment, runner: Runner) -> None:
-        compiled.place(self._arena, runner.library)
+        def run(pause: Pause | None) -> None:
+            self._run_compiled(compiled, env, runner, pause)
+
+        return run
+
+    def forget(self) -> None:
+        """Free the memory of runs with pauses."""
+        self._arena_with_pauses.free()
+
+    def _run_compiled(
+        self, compiled: Compiled, env: Environment, runner: Runner, pause: Pause | None
+    ) -> Arena:
+        """Run all parts; returns the memory that their values lie in."""
+        arena = self._arena if pause is None else self._arena_with_pauses
+        compiled.place(arena, runner.library)
+        slices = None if pause is None else Slices(self._slice_ns, self._pause_in_burst(pause))
+        pause_at = perf_counter_ns() + self._slice_ns
         for part in compiled.parts:
+            if pause is not None and perf_counter_ns() > pause_at:
+                pause()
+                pause_at = perf_counter_ns() + self._slice_ns
             if isinstance(part, Burst):
                 self._set_intra_op(self.threads)
-                run_burst(part, env, runner)
+                run_burst(part, env, runner, slices)
                 continue
             if isinstance(part, Segment):
                 self.run_segment(part, env)
@@ -106,7 +142,17 @@ class CpuExecutor:
             for slot in made:  # no kind but those known to may leave a view of the arena behind
                 tensor = env[slot]
                 if tensor is not None and slot not in compiled.may_be_views:
-                    env[slot] = tensor.clone() if self._arena.holds(tensor) else tensor
+                    env[slot] = tensor.clone() if arena.holds(tensor) else tensor
+        return arena
+
+    def _pause_in_burst(self, pause: Pause) -> Callable[[], None]:
+        """A pause after which the team has the size again that bursts run on."""
+
+        def pause_and_restore() -> None:
+            pause()
+            self._set_intra_op(self.threads)
+
+        return pause_and_restore
 
     def run_segment(self, segment: Segment, env: Environment) -> None:
         """Run one segment on the slots of ``env`` and wait for all its lanes."""

@@ -63,7 +63,7 @@ def _first_gap(placed: Sequence[tuple[int, int, Lifetime]], life: Lifetime, size
 
 
 class Arena:
-    """Memory for the activations of whatever runs on a device, one run at a time."""
+    """Memory for the activations of one run at a time."""
 
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.float32)
@@ -75,6 +75,11 @@ class Arena:
             self._memory = torch.empty(0)  # free the old memory first
             self._memory = torch.empty(-(-size_bytes // 4), dtype=torch.float32)
             self.generation += 1
+
+    def free(self) -> None:
+        """Have nothing."""
+        self._memory = torch.empty(0)
+        self.generation += 1
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in this memory."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -29,6 +29,15 @@ from engine.kernels.recipe import Buffer
 log = logging.getLogger("braid.executor")
 
 EXECUTE, WAIT, SIGNAL = 0, 1, 2  # words of the code, as in lanes.c
+_CUT = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """A run is cut after so many nanoseconds, and ``pause`` called before it goes on."""
+
+    length_ns: int
+    pause: Callable[[], object]
 
 
 class Runner:
@@ -37,13 +46,19 @@ class Runner:
     def __init__(self, path: Path, library: OneDnn) -> None:
         self._run = ctypes.CDLL(str(path)).braid_run_lanes  # without the interpreter lock
         pointer = ctypes.c_void_p
-        self._run.argtypes = [pointer, pointer, ctypes.c_int64, pointer]
+        number = ctypes.c_int64
+        self._run.argtypes = [pointer, pointer, number, pointer, pointer, number]
         self.library = library
         self._execute = ctypes.cast(library.execute, pointer)
 
-    def run(self, code: int, flags: int, number: int) -> None:
-        """Run compiled lanes to their end."""
-        if status := self._run(code, flags, number, self._execute):
+    def run(self, burst: Burst, slices: Slices | None) -> None:
+        """Run compiled lanes to their end, in slices if so wanted."""
+        words = burst.code.data_ptr(), burst.flags.data_ptr(), burst.runs, self._execute
+        bookmark, slice_ns = burst.bookmark.data_ptr(), 0 if slices is None else slices.length_ns
+        while (status := self._run(*words, bookmark, slice_ns)) == _CUT:
+            assert slices is not None
+            slices.pause()
+        if status:
             raise RuntimeError(f"oneDNN answered {status} inside a burst")
 
 
@@ -76,6 +91,7 @@ class Burst:
 
     code: Tensor  # int64
     flags: Tensor  # int64
+    bookmark: Tensor  # int64; where a run that was cut goes on
     calls: list[Call] = field(default_factory=list)
     # memory object, place in the arena: value, bytes behind its start
     fixed: list[tuple[int, int, int]] = field(default_factory=list)
@@ -99,14 +115,15 @@ class Compiled:
     memory: MemoryPlan
     sizes: Mapping[int, int]  # value in the arena -> bytes
     may_be_views: frozenset[int]  # slots that Python fills and that may lie in the arena
-    generation: int = -1  # of the arena that the addresses are from
+    placed_in: Arena | None = None  # where the addresses are from ...
+    generation: int = -1  # ... and when
 
     def place(self, arena: Arena, library: OneDnn) -> None:
         """Tell all memory objects where they are, if the arena has moved."""
         arena.reserve(self.memory.peak_bytes)
-        if self.generation == arena.generation:
+        if self.placed_in is arena and self.generation == arena.generation:
             return
-        self.generation = arena.generation
+        self.placed_in, self.generation = arena, arena.generation
         for burst in self.parts:
             if not isinstance(burst, Burst):
                 continue
@@ -119,7 +136,7 @@ class Compiled:
             ]
 
 
-def run_burst(burst: Burst, env: Environment, runner: Runner) -> None:
+def run_burst(burst: Burst, env: Environment, runner: Runner, slices: Slices | None = None) -> None:
     """Run a burst on the slots of ``env``."""
     set_handle = runner.library.set_handle
     held = []
@@ -137,7 +154,7 @@ def run_burst(burst: Burst, env: Environment, runner: Runner) -> None:
             set_handle(memory, fresh.data_ptr() + extra)
         env[slot] = buffer.over(fresh)
     burst.runs += 1
-    runner.run(burst.code.data_ptr(), burst.flags.data_ptr(), burst.runs)
+    runner.run(burst, slices)
     for slot, view in burst.views:
         env[slot] = view
     for slot in burst.releases:

@@ -15,9 +15,9 @@ from math import ceil
 
 from engine.importer.limits import ImportLimits
 from engine.importer.seccomp import forbid_calls
+from engine.priority import process_gives_way
 
 _PR_SET_PDEATHSIG = 1
-_NICENESS = 10  # inference and measurements go first
 _ALARM_GRACE_S = 10.0  # the server's own wall clock acts first and says so
 
 
@@ -39,7 +39,7 @@ def confine(limits: ImportLimits, parent: int) -> None:
         if highest != resource.RLIM_INFINITY:
             soft, hard = min(soft, highest), min(hard, highest)
         resource.setrlimit(what, (soft, hard))
-    os.nice(_NICENESS)
+    process_gives_way()
     os.umask(0o077)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it died before the line above

@@ -8,14 +8,21 @@
    A segment of one lane runs on the calling thread, and its primitives on that thread's OpenMP team.
    A segment of several lanes runs on the team itself, one lane a thread: the threads that oneDNN just
    used are still spinning, so they start within a microsecond, and no thread waits for a core.
-   A flag is raised in a run by writing the number of the run into it. */
+   A flag is raised in a run by writing the number of the run into it.
+
+   A run that may be interrupted (slice_ns > 0) returns CUT once it has lasted that long: every lane
+   stops between two primitives, or where it waits. Called again with its bookmark, it goes on there. */
+
+#define _POSIX_C_SOURCE 200112L
 
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
+#include <time.h>
 
 enum { EXECUTE, WAIT, SIGNAL };
-enum { SPINS = 2000, WRONG_TEAM = -1 };
+enum { SPINS = 2000, WRONG_TEAM = -1, CUT = -2 };
+enum { SEGMENT, HEADER, LANES }; /* of a bookmark, then a word for each lane; 0: from the start */
 
 typedef int (*execute_fn)(void *primitive, void *stream, int count, const void *arguments);
 
@@ -25,26 +32,52 @@ static void relax(void) {
 #endif
 }
 
-/* Returns 0, or the status of the first primitive that failed; then nobody waits any more. */
-static int run_lane(const int64_t *word, const int64_t *end, execute_fn execute,
-                    _Atomic int64_t *flags, int64_t run, _Atomic int *failed) {
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* What the lanes of one call share. */
+struct run {
+    execute_fn execute;
+    _Atomic int64_t *flags;
+    int64_t number, deadline_ns; /* 0: none */
+    _Atomic int failed, cut;
+};
+
+static int is_over(struct run *run) {
+    if (!run->deadline_ns)
+        return 0;
+    if (!atomic_load_explicit(&run->cut, memory_order_relaxed) && now_ns() >= run->deadline_ns)
+        atomic_store(&run->cut, 1);
+    return atomic_load_explicit(&run->cut, memory_order_relaxed);
+}
+
+/* Runs from a word up to the end, or until a primitive fails or the slice is over: then nobody waits
+   any more. Returns the word to go on at. */
+static const int64_t *run_lane(const int64_t *word, const int64_t *end, struct run *run) {
     while (word < end) {
         switch (*word) {
         case EXECUTE: {
-            int status = execute((void *)word[1], (void *)word[2], (int)word[3],
-                                 (const void *)word[4]);
+            int status = run->execute((void *)word[1], (void *)word[2], (int)word[3],
+                                      (const void *)word[4]);
             if (status) {
-                atomic_store(failed, status);
-                return status;
+                atomic_store(&run->failed, status);
+                return word;
             }
             word += 5;
+            if (is_over(run))
+                return word;
             break;
         }
         case WAIT:
-            for (int spins = 0; atomic_load_explicit(&flags[word[1]], memory_order_acquire) != run;
+            for (int spins = 0; atomic_load_explicit(&run->flags[word[1]], memory_order_acquire) !=
+                                run->number;
                  spins++) {
-                if (atomic_load_explicit(failed, memory_order_relaxed))
-                    return 0;
+                if (atomic_load_explicit(&run->failed, memory_order_relaxed) ||
+                    atomic_load_explicit(&run->cut, memory_order_relaxed))
+                    return word;
                 if (spins < SPINS)
                     relax();
                 else
@@ -53,44 +86,60 @@ static int run_lane(const int64_t *word, const int64_t *end, execute_fn execute,
             word += 2;
             break;
         case SIGNAL:
-            atomic_store_explicit(&flags[word[1]], run, memory_order_release);
+            atomic_store_explicit(&run->flags[word[1]], run->number, memory_order_release);
             word += 2;
             break;
         }
     }
-    return 0;
+    return word;
 }
 
-/* Runs all segments; returns 0, a oneDNN status, or WRONG_TEAM if OpenMP gave too few threads. */
-int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t run, void *execute_pointer) {
-    execute_fn execute = (execute_fn)execute_pointer;
-    _Atomic int64_t *flags = (_Atomic int64_t *)flag_words;
-    _Atomic int failed = 0;
-    const int64_t *word = code + 1;
-    for (int64_t segment = 0; segment < code[0] && !atomic_load(&failed); segment++) {
-        int lanes = (int)word[0];
-        const int64_t *bounds = word + 1;
-        word = bounds + 2 * lanes;
+/* Runs all segments; returns 0, CUT, a oneDNN status, or WRONG_TEAM if OpenMP gave too few threads. */
+int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t number, void *execute,
+                    int64_t *bookmark, int64_t slice_ns) {
+    struct run run = {(execute_fn)execute, (_Atomic int64_t *)flag_words, number,
+                      slice_ns ? now_ns() + slice_ns : 0, 0, 0};
+    if (!bookmark[HEADER])
+        bookmark[HEADER] = 1;
+    for (; bookmark[SEGMENT] < code[0]; bookmark[SEGMENT]++) {
+        int lanes = (int)code[bookmark[HEADER]], finished = 0;
+        const int64_t *bounds = code + bookmark[HEADER] + 1;
+        int64_t *at = bookmark + LANES;
         if (lanes == 1) {
-            run_lane(code + bounds[0], code + bounds[1], execute, flags, run, &failed);
-            continue;
-        }
-        int started = 0;
-        /* One iteration a thread, and all of them at once: lanes wait for each other. */
+            at[0] = run_lane(code + (at[0] ? at[0] : bounds[0]), code + bounds[1], &run) - code;
+        } else {
+            int started = 0;
+            /* One iteration a thread, and all of them at once: lanes wait for each other. */
 #pragma omp parallel num_threads(lanes)
-        {
-            int lane;
+            {
+                int lane;
 #pragma omp atomic capture
-            lane = started++;
-            /* Give way until the whole team is here: with fewer threads a wait would never end. */
+                lane = started++;
+                /* Give way until the whole team is here: with fewer threads a wait would never end. */
 #pragma omp barrier
-            if (started < lanes) {
-                atomic_store(&failed, WRONG_TEAM);
-            } else if (lane < lanes) {
-                run_lane(code + bounds[2 * lane], code + bounds[2 * lane + 1], execute, flags, run,
-                         &failed);
+                if (started < lanes) {
+                    atomic_store(&run.failed, WRONG_TEAM);
+                } else if (lane < lanes) {
+                    const int64_t *from = code + (at[lane] ? at[lane] : bounds[2 * lane]);
+                    at[lane] = run_lane(from, code + bounds[2 * lane + 1], &run) - code;
+                }
             }
         }
+        for (int lane = 0; lane < lanes; lane++)
+            finished += at[lane] == bounds[2 * lane + 1];
+        int is_cut = atomic_load(&run.cut) && !atomic_load(&run.failed);
+        if (finished < lanes && is_cut)
+            return CUT;
+        for (int lane = 0; lane < lanes; lane++)
+            at[lane] = 0;
+        if (atomic_load(&run.failed))
+            break;
+        bookmark[HEADER] += 1 + 2 * lanes;
+        if (is_cut && bookmark[SEGMENT] + 1 < code[0]) {
+            bookmark[SEGMENT]++;
+            return CUT;
+        }
     }
-    return atomic_load(&failed);
+    bookmark[SEGMENT] = bookmark[HEADER] = 0;
+    return atomic_load(&run.failed);
 }

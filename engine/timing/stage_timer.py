@@ -9,7 +9,7 @@ than they are. So before each sample a sweep empties the near caches.
 A series ends when its samples agree; if too many of them were taken while the reference ran at
 another speed, it is repeated.
 The measurement is a generator that yields after each sample, so the worker can answer inference
-requests in between.
+requests in between; a long stage pauses for them, and a sample that was interrupted is taken again.
 """
 
 from __future__ import annotations
@@ -21,8 +21,15 @@ from time import perf_counter_ns
 from core.schedule import Strategy
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import lay_out_stage
+from engine.pause import Interruptions, Pause, no_pause
 from engine.timing.activations import Activations
 from engine.timing.samples import Reference, Sweep, Timing, agree, reduce_samples, steady
+
+LONG_US = 10_000.0
+"""A stage that takes longer is warm after one run."""
+
+ATTEMPTS = 3
+"""To take a sample that no request interrupts; the last one counts without the interruptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,7 @@ class StageTimer:
         groups: Sequence[Sequence[int]],
         threads: int | None = None,
         strategy: Strategy = "concurrent",
+        pause: Pause = no_pause,
     ) -> Generator[None, None, Timing]:
         """Latency of one stage, in microseconds.
 
@@ -58,6 +66,7 @@ class StageTimer:
             groups: units that run in order within a group, side by side across groups.
             threads: how many the stage may use; None: all of the device.
             strategy: ``merge`` runs the only group as one kernel.
+            pause: lets inference go first.
         """
         units = tuple(unit for group in groups for unit in group)
         threads = threads or self._executor.threads
@@ -65,15 +74,17 @@ class StageTimer:
         env = activations.environment(units)
         stage = self._executor.stage(activations.program, segment, env)
         for _ in range(2):
-            self._sample(stage)
+            latency_us = self._sample(stage, pause)
             yield
+            if latency_us > LONG_US:
+                break
         kept: list[float] = []
         samples: list[float] = []
         for _ in range(self._options.max_series):
             samples, references = [], []
             while len(samples) < self._options.repeats and not self._agree(samples):
                 references.append(self._sample_reference())
-                samples.append(self._sample(stage))
+                samples.append(self._sample(stage, pause))
                 yield
             kept += steady(samples, references)
             if len(kept) > len(samples) // 2:
@@ -84,11 +95,16 @@ class StageTimer:
         """Whether the samples so far leave little to learn from more of them."""
         return agree(samples, self._options.agreeing, self._options.agreement)
 
-    def _sample(self, stage: Callable[[], None]) -> float:
-        self._sweep.run()
-        start = perf_counter_ns()
-        stage()
-        return (perf_counter_ns() - start) / 1e3
+    def _sample(self, stage: Callable[[Pause], None], pause: Pause) -> float:
+        for _ in range(ATTEMPTS):
+            interruptions = Interruptions(pause)
+            self._sweep.run()
+            start = perf_counter_ns()
+            stage(interruptions)
+            latency_us = interruptions.left_us(start, perf_counter_ns())
+            if not interruptions.count:
+                break
+        return latency_us
 
     def _sample_reference(self) -> float:
         start = perf_counter_ns()

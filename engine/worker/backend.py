@@ -46,8 +46,11 @@ class Prepared(Protocol):
     def activation_bytes(self) -> int | None:
         """Memory that a run takes beside the weights; None before it is known."""
 
-    def run(self, inputs: Tensors) -> Tensors:
-        """Outputs by name, one tensor for each of the graph's inputs given."""
+    def run(self, inputs: Tensors, pause: Pause | None = None) -> Tensors:
+        """Outputs by name, one tensor for each of the graph's inputs given.
+
+        Where a run may take long, ``pause`` is called in it now and then, if given.
+        """
 
     def release(self) -> None:
         """Free what the device holds for it; it is not used again."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from core.errors import InvalidArtefact, PreconditionFailed
 from core.graph import graph_to_json
 from core.plan import plan_from_json
-from engine.pause import no_pause
+from engine.pause import Pause, in_thread, no_pause
 from engine.worker.backend import Backend, Whole
 from engine.worker.frames import Message
 from engine.worker.measurements import Measurements, program_of
@@ -35,12 +35,14 @@ class Calls:
         models: ModelTable,
         sessions: SessionTable,
         measurements: Measurements,
+        pause: Pause,
     ) -> None:
         self._backend = backend
         self._models = models
         self._sessions = sessions
         self._measurements = measurements
         self._slots = SlotViews(arena)
+        self._pause = pause
 
     def infer(self, message: Message) -> dict[str, Any]:
         """Run executable ``number`` on the slot at ``offset``."""
@@ -87,9 +89,19 @@ class Calls:
             None if plan is None else plan_from_json(plan),
             self._session(digest) if message.get("onnxruntime") else None,
         )
-        self._outputs(ready, seeded_inputs(program.graph, static, 0))
+        self._warm_up(ready, seeded_inputs(program.graph, static, 0))
         outputs = {name: spec.to_json() for name, spec in output_specs(program.graph).items()}
         return {"outputs": outputs}
+
+    def _warm_up(self, ready: Executable, inputs: Mapping[str, Tensor]) -> None:
+        """The first run; requests go first even in the middle of it."""
+        session = ready.session
+        if session is not None:
+            try:
+                in_thread(lambda: session.run(inputs), self._pause)
+            except PreconditionFailed:
+                log.exception("model %s runs under its plan instead", ready.digest[:12])
+        ready.prepared.run(inputs, self._pause)
 
     def _session(self, digest: str) -> Whole | None:
         """ONNX Runtime's session of a model, if it can still be had: the plan runs without it."""

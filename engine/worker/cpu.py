@@ -21,6 +21,7 @@ from engine.specialise import interpret
 from engine.timing.activations import Activations
 from engine.timing.contest import Entrant
 from engine.timing.overheads import StagePrices, measure_prices
+from engine.timing.runs import timed
 from engine.timing.samples import Timing
 from engine.timing.stage_timer import StageTimer, TimerOptions
 from engine.worker.backend import AskedStage, MakeInputs, Prepared, Tensors
@@ -40,9 +41,9 @@ class LaidOut:
         """Of the bursts; known after the first run."""
         return self.layout.arena_bytes or None
 
-    def run(self, inputs: Tensors) -> Tensors:
+    def run(self, inputs: Tensors, pause: Pause | None = None) -> Tensors:
         """Run the whole graph."""
-        return self.executor.run(self.program, self.layout, inputs)
+        return self.executor.run(self.program, self.layout, inputs, pause)
 
     def release(self) -> None:
         """Nothing is held but memory of this process."""
@@ -125,17 +126,18 @@ class CpuBackend:
             yield None
         return (
             yield from self._timer.measure(
-                self._activations, stage.groups, stage.threads, stage.strategy
+                self._activations, stage.groups, stage.threads, stage.strategy, pause
             )
         )
 
     def forget(self) -> None:
-        """Free the activations."""
+        """Free the activations, and the memory of runs that were measured."""
         self._activations = None
+        self._executor.forget()
 
     def entrant(self, prepared: Prepared) -> Entrant:
         """Timed by the clock of this thread."""
-        return Entrant(prepared.run, activation_bytes=lambda: prepared.activation_bytes)
+        return Entrant(timed(prepared.run), activation_bytes=lambda: prepared.activation_bytes)
 
     def fault(self, error: Exception) -> BraidError | None:
         """Only that memory has run out."""

@@ -6,7 +6,6 @@ for one repetition at most.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -21,24 +20,22 @@ from core.tensor import TensorSpec, spec_from_json
 from engine.executor.program import Program
 from engine.kernels.merge import merge_groups
 from engine.ops.dtypes import torch_dtype
-from engine.pause import Pause
+from engine.pause import Pause, in_thread
+from engine.priority import thread_gives_way
 from engine.timing.contest import ContestOptions, Entrant, hold_contest
 from engine.timing.overheads import StagePrices
-from engine.worker.backend import AskedStage, Backend, Prepared, Task
+from engine.timing.runs import Ran, timed_aside
+from engine.worker.backend import AskedStage, Backend, Prepared, Task, Whole
 from engine.worker.frames import Message
 from engine.worker.models import ModelTable, seeded_inputs
-from engine.worker.sessions import SessionTable
 
 
 class Measurements:
     """Everything that is measured on one device, and what is kept from one to the next."""
 
-    def __init__(
-        self, backend: Backend, models: ModelTable, sessions: SessionTable, pause: Pause
-    ) -> None:
+    def __init__(self, backend: Backend, models: ModelTable, pause: Pause) -> None:
         self._backend = backend
         self._models = models
-        self._sessions = sessions
         self._pause = pause
         self._prices: StagePrices | None = None
 
@@ -87,10 +84,11 @@ class Measurements:
             reference = self._backend.interpret(exact, inputs, self._pause)
             yield None
             options = ContestOptions(tolerance=message["tolerance"])
-            results = yield from hold_contest(entrants, inputs, reference, options)
+            results = yield from hold_contest(entrants, inputs, reference, options, self._pause)
         finally:
             for ready in prepared:
                 ready.release()
+            self.forget()
         return {"contenders": [asdict(result) for result in results]}
 
     def _plan_entrant(
@@ -105,12 +103,18 @@ class Measurements:
         return self._backend.entrant(ready)
 
     def _session_entrant(self, digest: str) -> Entrant:
+        """A session of its own, whose threads give way to requests; one that serves does not."""
         artefact = self._models.model(digest).artefact
+
+        def opened() -> Whole:
+            thread_gives_way()
+            return self._backend.open_whole(artefact, digest)
+
         try:
-            session = self._sessions.session(digest, artefact)
+            session = in_thread(opened, self._pause)
         except (PreconditionFailed, InvalidArtefact) as error:
             return Entrant(_absent, problem=str(error))
-        return Entrant(session.run)
+        return Entrant(timed_aside(session.run))
 
 
 def program_of(models: ModelTable, message: Message) -> tuple[Program, dict[str, Tensor]]:
@@ -126,5 +130,5 @@ def program_of(models: ModelTable, message: Message) -> tuple[Program, dict[str,
     return models.program(message["digest"], inputs, static, precision), static
 
 
-def _absent(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+def _absent(*_: object) -> Ran:
     raise PreconditionFailed("it could not be prepared")

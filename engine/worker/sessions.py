@@ -18,16 +18,12 @@ OpenWhole = Callable[[Path, str], Whole]
 
 
 class SessionTable:
-    """Open sessions by model digest. Used by the device thread only.
-
-    The one opened last is kept even if nothing uses it: who wins with it is prepared next.
-    """
+    """Sessions that serve, by model digest. Used by the device thread only."""
 
     def __init__(self, open_whole: OpenWhole, pause: Pause = no_pause) -> None:
         self._open_whole = open_whole
         self._pause = pause
         self._open: WeakValueDictionary[str, Whole] = WeakValueDictionary()
-        self._latest: Whole | None = None
 
     def session(self, digest: str, artefact: Path) -> Whole:
         """The session of a model.
@@ -38,9 +34,5 @@ class SessionTable:
         found = self._open.get(digest)
         if found is None:
             found = in_thread(lambda: self._open_whole(artefact, digest), self._pause)
-        self._open[digest] = self._latest = found
+            self._open[digest] = found
         return found
-
-    def forget_latest(self) -> None:
-        """Close the session opened last, unless it is used."""
-        self._latest = None

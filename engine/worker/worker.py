@@ -3,8 +3,9 @@
     loop:  messages waiting? ──yes──> inference first, then everything else in order
                 └──no──> one step of the oldest measurement, or sleep until a message comes
 
-A measurement is a generator that yields after each repetition, so a request waits for at most
-one repetition. The loop ends when the link closes: the front end is gone or wants it gone.
+A measurement is a generator that yields after each repetition, and long work pauses in between
+(``engine.pause``), so a request waits for one stage at most, mostly for a millisecond. The loop
+ends when the link closes: the front end is gone or wants it gone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 
 from core.errors import BraidError, DeviceLost, InvalidRequest, WorkerFault
+from engine.pause import Pause
 from engine.worker.backend import Backend, Task
 from engine.worker.calls import Calls
 from engine.worker.frames import BlockingChannel, Message
@@ -32,8 +34,8 @@ log = logging.getLogger("braid.worker")
 LINGER_MS = 5
 """For the next request of a queue, before measuring goes on."""
 
-LINGER_STEPS = 9
-"""Requests keep measuring waiting for this many times its latest step, at most."""
+LINGER_SHARE = 9
+"""Requests keep other work waiting for this many times as long as it went on before, at most."""
 
 FOREGROUND = ("infer", "load", "unload", "prepare", "release", "describe", "device")
 BACKGROUND = ("facts", "measure", "contest")
@@ -58,11 +60,11 @@ class Worker:
         self._poller.register(channel.fileno(), select.POLLIN)
         self._waiting: deque[Message] = deque()  # received, and not inference
         self._is_closed = False
-        self._step_s = 0.0  # the latest step of a measurement
-        pause = self._let_inference_go_first
+        self._went_on_at = monotonic()  # when work that is not inference began again
+        pause = _InferenceFirst(self)
         models, sessions = ModelTable(backend, pause), SessionTable(backend.open_whole, pause)
-        self._measurements = Measurements(backend, models, sessions, pause)
-        calls = Calls(backend, arena, models, sessions, self._measurements)
+        self._measurements = Measurements(backend, models, pause)
+        calls = Calls(backend, arena, models, sessions, self._measurements, pause)
         self._foreground = {name: getattr(calls, name) for name in FOREGROUND}
         self._foreground["cancel"] = self._cancel
         self._tasks = {name: getattr(self._measurements, name) for name in BACKGROUND}
@@ -75,15 +77,21 @@ class Worker:
             DeviceLost: the device is of no use to this process any more.
         """
         while not self._is_closed:
-            idle = not self._background and not self._waiting
-            if self._receive(None if idle else 0) and not idle:
-                self._linger()
+            if self._background or self._waiting:
+                self.let_inference_go_first()
+            else:
+                self.receive(None)
             if self._waiting:
                 self._answer(self._waiting.popleft())
             elif self._background and not self._is_closed:
                 self._advance()
 
-    def _receive(self, timeout_ms: int | None) -> bool:
+    @property
+    def arrivals(self) -> int | None:
+        """What can be read when messages have arrived, until the link closes."""
+        return None if self._is_closed else self._channel.fileno()
+
+    def receive(self, timeout_ms: int | None) -> bool:
         """Answer inference requests that have arrived, keep other messages; whether there were any.
 
         Also called in the midst of other work, see ``engine.pause``.
@@ -100,22 +108,21 @@ class Worker:
             self._answer(message)
         return bool(infer)
 
-    def _let_inference_go_first(self) -> bool:
-        if not self._receive(0):
-            return False
-        self._linger()
-        return True
-
-    def _linger(self) -> None:
-        """Answer requests until none has come for a moment.
+    def let_inference_go_first(self) -> bool:
+        """Answer requests that have arrived, until none has come for a moment.
 
         The front end sends a batch when it has the answer to the one before. Without the moment,
-        each of many waiting requests would wait for a measurement of its own. Under load without
-        end, measuring still gets a tenth of the time.
+        each of many waiting requests would wait for other work to go on and stop again. Under load
+        without end, that work still gets a tenth of the time.
         """
-        until = monotonic() + LINGER_STEPS * self._step_s
-        while self._receive(LINGER_MS) and monotonic() < until:
+        began = monotonic()
+        if not self.receive(0):
+            return False
+        until = began + LINGER_SHARE * (began - self._went_on_at)
+        while self.receive(LINGER_MS) and monotonic() < until:
             pass
+        self._went_on_at = monotonic()
+        return True
 
     def _answer(self, message: Message) -> None:
         call = message["id"]
@@ -132,7 +139,6 @@ class Worker:
 
     def _advance(self) -> None:
         current = self._background[0]
-        began = monotonic()
         try:
             self._tell(current, next(current.task))
         except StopIteration as stop:
@@ -142,7 +148,6 @@ class Worker:
         except Exception as error:
             self._background.popleft()
             self._fail(current.call, error)
-        self._step_s = monotonic() - began
 
     def _tell(self, current: _Background, fraction: float | None) -> None:
         """Pass on how far a task has come, where it is worth a message."""
@@ -190,6 +195,26 @@ def refuse(channel: BlockingChannel, error: BraidError) -> None:
 
 def _body(error: BraidError) -> dict[str, str]:
     return {"type": type(error).__name__, "message": str(error)}
+
+
+class _InferenceFirst(Pause):
+    """The pauses of everything that a worker does besides."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    @property
+    def arrivals(self) -> int | None:
+        """The link."""
+        return self._worker.arrivals
+
+    def answer(self) -> bool:
+        """Answer what has arrived."""
+        return self._worker.receive(0)
+
+    def __call__(self) -> bool:
+        """Answer, and linger."""
+        return self._worker.let_inference_go_first()
 
 
 def _warm_up() -> Task:

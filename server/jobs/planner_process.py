@@ -30,6 +30,7 @@ from core.errors import BraidError
 from core.graph import graph_from_json
 from core.plan import plan_to_json
 from core.schedule import Stage
+from engine.priority import process_gives_way
 from scheduler.cost import DeviceFacts, MergeGroups, Overheads, UnitProfile
 from scheduler.options import PlannerOptions
 from scheduler.planners import plan, stages_to_measure
@@ -37,8 +38,6 @@ from scheduler.portfolio import Candidate, candidates
 from scheduler.signature import stage_signature
 from scheduler.units import UnitGraph
 from server.jobs.ports import Ask
-
-NICENESS = 10  # the search gives way to the server and the device
 
 
 class Conversation:
@@ -201,7 +200,7 @@ def main() -> None:
     conversation = Conversation(sys.stdin, sys.stdout)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(NICENESS)
+    process_gives_way()
     try:
         answer(conversation)
     except BraidError as error:

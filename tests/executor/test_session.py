@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from core.errors import InvalidArtefact, PreconditionFailed
 from engine.executor.cpu import CpuExecutor
 from engine.executor.session import OnnxSession
 from engine.importer.report import MODEL_FILE, file_digest
-from engine.pause import in_thread
+from engine.pause import Interruptions, Pause, in_thread
 from engine.worker.cpu import CpuBackend
 from engine.worker.sessions import SessionTable
 from tests.server.service import small_cnn
@@ -68,27 +69,38 @@ def test_sessions_are_shared_while_used_and_closed_after(
     first = table.session(digest, artefact)
     assert table.session(digest, artefact) is first
     del first
-    table.forget_latest()
 
     second = table.session(digest, artefact)
     np.testing.assert_array_equal(second.run({"x": torch.ones(1, 3, 16, 16)})["y"].shape[0], 1)
 
 
 def test_work_in_a_thread_gives_inference_its_turns_and_passes_errors_on() -> None:
-    pauses: list[bool] = []
+    ours, theirs = socket.socketpair()
+    answered: list[bytes] = []
 
-    def pause() -> bool:
-        pauses.append(True)
-        return False
+    class Answering(Pause):
+        @property
+        def arrivals(self) -> int | None:
+            return theirs.fileno()
+
+        def answer(self) -> bool:
+            answered.append(theirs.recv(1))
+            return True
 
     def slow() -> int:
-        time.sleep(0.02)
+        for request in (b"a", b"b"):
+            ours.send(request)
+            while request not in answered:
+                time.sleep(0.001)
         return 7
 
     def fails() -> int:
         raise PreconditionFailed("no")
 
+    pause = Interruptions(Answering())
     assert in_thread(slow, pause) == 7
-    assert len(pauses) >= 5
+    assert (answered, pause.count) == ([b"a", b"b"], 2)
     with pytest.raises(PreconditionFailed):
         in_thread(fails, pause)
+    ours.close()
+    theirs.close()

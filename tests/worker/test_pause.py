@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import onnx
@@ -13,6 +14,7 @@ from engine.executor.program import bind
 from engine.kernels.kernel import PackedWeights
 from engine.onnx import lower
 from engine.passes import run_passes
+from engine.pause import Interruptions, Pause
 from engine.specialise import interpret, specialise
 from engine.timing.activations import Activations
 from tests.server.service import small_cnn
@@ -21,9 +23,12 @@ from tests.server.service import small_cnn
 def test_binding_interpreting_and_profiling_pause_at_every_unit(tmp_path: Path) -> None:
     pauses: list[None] = []
 
-    def pause() -> bool:
-        pauses.append(None)
-        return False
+    class Counting(Pause):
+        def __call__(self) -> bool:
+            pauses.append(None)
+            return False
+
+    pause = Counting()
 
     def paused() -> int:
         count = len(pauses)
@@ -44,3 +49,19 @@ def test_binding_interpreting_and_profiling_pause_at_every_unit(tmp_path: Path) 
         Activations(program, inputs, executor, 1 << 20, pause)
         assert paused() >= len(graph.operators)
         executor.close()
+
+
+def test_a_time_counts_without_the_pauses_in_it() -> None:
+    class Slow(Pause):
+        def __call__(self) -> bool:
+            time.sleep(0.002)
+            return True
+
+    interruptions = Interruptions(Slow())
+    interruptions()
+    start = time.perf_counter_ns()
+    interruptions()
+    end = time.perf_counter_ns()
+
+    assert interruptions.count == 2
+    assert 0 <= interruptions.left_us(start, end) < (end - start) / 1e3 - 1900

@@ -1,0 +1,63 @@
+"""Runs of whole models that are timed while requests go first.
+
+timed(call)        runs on the device's thread and pauses (engine.pause)
+timed_aside(call)  cannot pause: runs in a thread that gives way (engine.priority)
+
+Latencies are without the time that requests took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from time import perf_counter_ns
+
+from torch import Tensor
+
+from engine.pause import Interruptions, Pause, in_thread
+from engine.priority import thread_gives_way
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One run of a whole model."""
+
+    outputs: Tensors
+    latency_us: float  # without the interruptions
+    was_interrupted: bool = False
+
+
+Run = Callable[[Tensors, Pause], Ran]
+
+
+def timed(call: Callable[[Tensors, Pause], Tensors]) -> Run:
+    """What runs on the calling thread, timed by its clock."""
+
+    def run(inputs: Tensors, pause: Pause) -> Ran:
+        interruptions = Interruptions(pause)
+        start = perf_counter_ns()
+        outputs = call(inputs, interruptions)
+        latency_us = interruptions.left_us(start, perf_counter_ns())
+        return Ran(outputs, latency_us, interruptions.count > 0)
+
+    return run
+
+
+def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
+    """What cannot pause: it runs in a thread that gives way to requests, and is timed there."""
+
+    def run(inputs: Tensors, pause: Pause) -> Ran:
+        interruptions = Interruptions(pause)
+
+        def work() -> tuple[Tensors, int, int]:
+            thread_gives_way()
+            start = perf_counter_ns()
+            outputs = call(inputs)
+            return outputs, start, perf_counter_ns()
+
+        outputs, start, end = in_thread(work, interruptions)
+        return Ran(outputs, interruptions.left_us(start, end), interruptions.count > 0)
+
+    return run
