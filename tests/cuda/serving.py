@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import socket
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,12 @@ from torch import Tensor
 from core.graph import Operator, OpGraph
 from engine.cuda.backend import CudaBackend
 from engine.cuda.identity import GpuIdentity
-from engine.executor.program import Program
+from engine.cuda.stage_timer import SlopeOptions, StageTimer
 from engine.importer.artefact import write_artefact
 from engine.importer.report import Report, Verified
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.source import REGISTRY, kernel_signature, registry_run
-from engine.pause import Pause
-from engine.timing.samples import Timing
-from engine.worker.backend import AskedStage, MakeInputs
+from engine.timing.stage_timer import TimerOptions
 from engine.worker.frames import BlockingChannel, Message
 from engine.worker.worker import Worker
 from tests.cuda.recording import RecordingDriver
@@ -51,28 +49,11 @@ class RegistryKernels:
         return [Kernel(REGISTRY, registry_run(unit))]
 
 
-class CountingTimer:
-    """Latency of a stage: ten microseconds for each unit of its longest group."""
-
-    def __init__(self) -> None:
-        self.forgotten = 0
-
-    def measure(
-        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
-    ) -> Generator[None, None, Timing]:
-        yield
-        return Timing(10.0 * max(map(len, stage.groups)), 0.01, 5)
-
-    def forget(self) -> None:
-        self.forgotten += 1
-
-
 class ServedGpu:
     """A worker on a recording device, and calls to it."""
 
     def __init__(self) -> None:
         self.driver = RecordingDriver()
-        self.timer = CountingTimer()
         self.error: BaseException | None = None  # what ended the worker
         self.arena = mmap.mmap(-1, ARENA_BYTES)
         self._socket, theirs = socket.socketpair()
@@ -85,9 +66,8 @@ class ServedGpu:
 
     @torch.inference_mode()
     def _serve(self, theirs: socket.socket) -> None:
-        backend = CudaBackend(
-            self.driver, GPU, lambda _: RegistryKernels(), self.timer, host_threads=1
-        )
+        timer = StageTimer(self.driver, 1 << 20, TimerOptions(), SlopeOptions(pace_size=8))
+        backend = CudaBackend(self.driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
         with theirs:
             try:
                 Worker(BlockingChannel(theirs), self.arena, backend).serve()

@@ -91,10 +91,14 @@ def test_facts_stages_and_whole_models_are_measured(gpu: ServedGpu) -> None:
     gpu.call("prepare", number=1, plan=None, **MODEL)
     facts = gpu.call("facts", **MODEL)
     assert facts["threads"] == 8
-    assert facts["launch_us"] == pytest.approx(10.0)
+    assert facts["launch_us"] == pytest.approx(1.0), "as long as a kernel takes there"
     assert len(facts["moved_bytes"]) == len(PROGRAM.units)
 
-    assert gpu.call("measure", groups=[[0], [1, 2]], **MODEL)["latency_us"] == 20.0
+    def stage_us(groups: list[list[int]]) -> float:
+        return float(gpu.call("measure", groups=groups, **MODEL)["latency_us"])
+
+    assert stage_us([[0], [1, 2]]) == pytest.approx(2.0), "side by side"
+    assert stage_us([[0, 1, 2]]) == pytest.approx(3.0)
     work = gpu.call("measure", groups=[[0]], threads=1, **MODEL)["latency_us"]
     assert 0 < work < 1.0, "432 operations are nothing for 132 multiprocessors"
 
