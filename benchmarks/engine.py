@@ -1,4 +1,4 @@
-"""Braid's CPU engine beside what a user would pick instead, and beside its own plans.
+"""Braid's engine beside what a user would pick instead, and beside its own plans.
 
     python -m benchmarks.engine --networks squeezenet,googlenet --batches 1,8 --out FOLDER
 
@@ -12,6 +12,10 @@ would steal each other's cores inside one process:
 The portfolio's choice is measured once more under its own name only if that is ONNX Runtime, which
 runs with other settings inside a worker; else its numbers are those of the plan that it chose.
 Writes engine.json and engine.svg, and prints who won.
+
+    python -m benchmarks.engine --device cuda --minutes 9 --out FOLDER
+
+does the same on a GPU, with other contenders: see ``benchmarks.cuda.run``.
 """
 
 from __future__ import annotations
@@ -20,7 +24,6 @@ import argparse
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,12 +31,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from benchmarks.contender_process import ContenderProcess
 from benchmarks.contenders import OTHERS
+from benchmarks.cuda import run
+from benchmarks.cuda.agenda import PEERS
 from benchmarks.engine_results import PORTFOLIO, Case, print_case, print_ratios, write
 from benchmarks.environment import describe
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
+from core.precision import FP32, PRECISIONS
 from core.schedule import ONNXRUNTIME
 from engine.worker.environment import cpu_environment
 from scheduler.options import PlannerOptions
@@ -44,41 +51,21 @@ class Contender:
 
     def __init__(self, name: str, command: Sequence[str], log: Path) -> None:
         self.name = name
-        self._log = log
-        with log.open("wb") as errors:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env=cpu_environment() if name.startswith("braid") else dict(os.environ),
-                text=True,
-            )
-
-    def _line(self) -> str:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-            raise RuntimeError("".join(last) or f"exit status {self._process.wait()}")
-        return line
+        environment = cpu_environment() if name.startswith("braid") else os.environ
+        self._process = ContenderProcess(name, command, log, environment)
 
     def wait_until_ready(self) -> None:
         """Return when it is warm."""
-        assert self._line() == "ready\n"
+        assert self._process.line() == "ready"
 
     def run(self, count: int) -> list[float]:
         """Milliseconds of this many runs."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{count}\n")
-        self._process.stdin.flush()
-        samples: list[float] = json.loads(self._line())
+        samples: list[float] = json.loads(self._process.ask(str(count)))
         return samples
 
     def end(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.wait()
+        self._process.end()
 
 
 @contextmanager
@@ -141,27 +128,40 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def main() -> None:
+def main() -> int:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = [name for name in NETWORKS if "mobile" not in name and "small" not in name]
-    parser.add_argument("--networks", type=_names, default=names)
-    parser.add_argument("--batches", type=_numbers, default=[1, 8])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--networks", type=_names, help="default: all that matter")
+    parser.add_argument("--batches", type=_numbers, help="default: 1,8; on a GPU 1,8,32")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument(
         "--planner", default="", help="e.g. 'portfolio(gap=0.005,time_budget_s=60)'"
     )
     parser.add_argument(
-        "--without", type=lambda text: text.split(","), default=[], help=", ".join(OTHERS)
+        "--without",
+        type=lambda text: text.split(","),
+        default=[],
+        help=", ".join([*OTHERS, *PEERS]),
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--turn", type=float, default=0.3, help="seconds of runs in one turn")
     parser.add_argument("--pause", type=float, default=0.1, help="seconds before each turn")
     parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx; exported if missing")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/local"))
+    on_gpu = parser.add_argument_group("with --device cuda")
+    on_gpu.add_argument("--minutes", type=float, default=9.0, help="for everything")
+    on_gpu.add_argument("--precision", choices=PRECISIONS, default=FP32)
+    on_gpu.add_argument("--earlier", type=Path, help="cuda.json to go on from")
     args = parser.parse_args()
+    if args.device == "cuda":
+        return run.main(args)
+    args.networks = args.networks or [
+        name for name in NETWORKS if "mobile" not in name and "small" not in name
+    ]
+    args.batches = args.batches or [1, 8]
     environment = describe("torch", "onnxruntime")
     cases = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -183,7 +183,8 @@ def main() -> None:
                 cases.append(case)
                 write(cases, environment, args.out)  # after each case: a run takes hours
     print_ratios(cases)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -17,12 +17,13 @@ REPOSITORY = Path(__file__).parents[1]
 def describe(*packages: str) -> dict[str, object]:
     """JSON-ready facts about this host, this code and this run; versions of ``packages``.
 
-    To be called before the run: ``load_average`` then tells what else the host was doing.
+    To be called before the run: ``load_average`` then tells what else the host was doing. Where a
+    copy without its history runs, ``BRAID_COMMIT`` says which commit it is of.
     """
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": shlex.join([Path(sys.executable).name, *sys.orig_argv[1:]]),
-        "commit": _git("rev-parse", "HEAD"),
+        "commit": os.environ.get("BRAID_COMMIT") or _git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "cpu": cpu_model(),
         "cores": len(os.sched_getaffinity(0)),

@@ -11,8 +11,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 
 from core.plan import StreamPlan, plan_to_json
+from core.precision import FP32, TOLERANCES
 from core.tensor import TensorSpec
 from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
@@ -29,6 +31,20 @@ _GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
+class Scheduling:
+    """What it took to find the plans of one (model, batch)."""
+
+    planning_s: float  # search and measurement of stages
+    stages_measured: int
+    contest_s: float  # whole plans against each other
+
+    @property
+    def total_s(self) -> float:
+        """From the graph to the plan that serves."""
+        return self.planning_s + self.contest_s
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """Plan files by the planners' names; None is ONNX Runtime in the worker."""
 
@@ -36,6 +52,9 @@ class Found:
     portfolio: str  # which contender of the contest it serves
     own: str  # the best plan of our own
     errors: dict[str, float]  # of each, relative to the largest output
+    also: dict[str, tuple[str, ...]]  # other planners that found the same plan
+    refused: dict[str, str]  # plans that may not serve, and why
+    scheduling: Scheduling
 
 
 async def imported(model: Path, artefact: Path) -> Path:
@@ -48,38 +67,71 @@ async def imported(model: Path, artefact: Path) -> Path:
 async def find_plans(
     artefact: Path, model: Path, batch: int, threads: int, folder: Path, options: PlannerOptions
 ) -> Found:
-    """Plan one network at one batch size with every planner of the portfolio."""
+    """Plan one network at one batch size with every planner of the portfolio, on the CPU."""
     device = Device("cpu", WorkerOptions(threads, _GIB, 2 * _GIB, 7, keep_spare=False))
     await device.start()
     try:
-        digest = file_digest(model)
-        await device.load(digest, artefact)
-        template = read_graph(artefact)
-        inputs = {
-            name: TensorSpec(spec.dtype, (batch, *spec.shape[1:]))
-            for name, spec in template.inputs.items()
-        }
-        graph = await device.static_graph(digest, batch, inputs)
-
-        async def measure(queries: Sequence[StageQuery]) -> list[float]:
-            return [await _latency_us(device, digest, batch, query) for query in queries]
-
-        planner = PlannerProcess(8 * _GIB, 1800.0)
-        planned = await planner(graph, options, await device.facts(digest, batch), measure)
-        field = Field.of(planned, len(graph.operators), onnxruntime=True)
-        showings = await device.contest(
-            digest,
-            batch,
-            field.plans,
-            onnxruntime=True,
-            tolerance=TOLERANCE,
-            on_progress=lambda _: None,
-        )
+        return await plans_on(device, artefact, model, batch, folder, options)
     finally:
         await device.close()
-    verdict = judge(field, showings, TOLERANCE, choose=True)
+
+
+async def plans_on(
+    device: Device,
+    artefact: Path,
+    model: Path,
+    batch: int,
+    folder: Path,
+    options: PlannerOptions,
+    *,
+    onnxruntime: bool = True,
+    precision: str = FP32,
+) -> Found:
+    """Plan one network at one batch size with every planner of the portfolio.
+
+    Args:
+        device: started.
+        artefact: ``model`` as imported.
+        model: the ONNX file.
+        batch: size of dimension 0.
+        folder: where the plans are written.
+        options: of the planner.
+        onnxruntime: whether it takes part in the contest.
+        precision: in which the plans compute.
+    """
+    digest = await asyncio.to_thread(file_digest, model)
+    await device.load(digest, artefact)
+    template = read_graph(artefact)
+    inputs = {
+        name: TensorSpec(spec.dtype, (batch, *spec.shape[1:]))
+        for name, spec in template.inputs.items()
+    }
+    graph = await device.static_graph(digest, batch, inputs, precision)
+    tolerance = TOLERANCES.get(precision, TOLERANCE)
+    asked = 0
+
+    async def measure(queries: Sequence[StageQuery]) -> list[float]:
+        nonlocal asked
+        asked += sum(query.ask != "work" for query in queries)
+        return [await _latency_us(device, digest, batch, query) for query in queries]
+
+    began = monotonic()
+    planner = PlannerProcess(8 * _GIB, 1800.0)
+    planned = await planner(graph, options, await device.facts(digest, batch), measure)
+    searched = monotonic()
+    field = Field.of(planned, len(graph.operators), onnxruntime=onnxruntime)
+    showings = await device.contest(
+        digest,
+        batch,
+        field.plans,
+        onnxruntime=onnxruntime,
+        tolerance=tolerance,
+        on_progress=lambda _: None,
+    )
+    scheduling = Scheduling(searched - began, asked, monotonic() - searched)
+    verdict = judge(field, showings, tolerance, choose=True, precision=precision)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    return _found(field, verdict, folder)
+    return _found(field, verdict, folder, scheduling)
 
 
 async def _latency_us(device: Device, digest: str, batch: int, query: StageQuery) -> float:
@@ -87,7 +139,7 @@ async def _latency_us(device: Device, digest: str, batch: int, query: StageQuery
     return (await device.measure_stage(digest, batch, query.stage, threads)).latency_us
 
 
-def _found(field: Field, verdict: Verdict, folder: Path) -> Found:
+def _found(field: Field, verdict: Verdict, folder: Path, scheduling: Scheduling) -> Found:
     names = [contender.name for contender in verdict.contenders]
     plans = {
         name: _written(folder / f"{number}.json", model.plan)
@@ -102,6 +154,9 @@ def _found(field: Field, verdict: Verdict, folder: Path) -> Found:
             for contender in verdict.contenders
             if contender.max_rel_error is not None
         },
+        also={contender.name: contender.also for contender in verdict.contenders},
+        refused={contender.name: contender.remark for contender in verdict.refused},
+        scheduling=scheduling,
     )
 
 

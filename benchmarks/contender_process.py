@@ -1,0 +1,71 @@
+"""A contender in a process of its own: lines to it, lines from it, each with a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+
+class ContenderProcess:
+    """A process that runs a network when told; it prints ``ready`` first, once it is warm."""
+
+    def __init__(
+        self, name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self._log = log
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=dict(environment),
+                text=True,
+            )
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout:
+            for line in self._process.stdout:
+                self._lines.put(line)
+        self._lines.put("")
+
+    def line(self, timeout_s: float | None = None) -> str:
+        """What it says next.
+
+        Raises:
+            RuntimeError: it ended, with the last line of its log; or it takes longer than that.
+        """
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            raise RuntimeError(f"no answer within {timeout_s:.0f} s") from None
+        if not line:
+            last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise RuntimeError("".join(last) or f"exit status {self._process.wait()}")
+        return line.rstrip("\n")
+
+    def ask(self, text: str, timeout_s: float | None = None) -> str:
+        """Tell it something, and hear what it answers."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the next line says why
+            self._process.stdin.write(f"{text}\n")
+            self._process.stdin.flush()
+        return self.line(timeout_s)
+
+    def end(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()

@@ -1,0 +1,1 @@
+"""The CUDA engine beside every peer: ``python -m benchmarks.engine --device cuda``."""

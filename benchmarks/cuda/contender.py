@@ -1,0 +1,71 @@
+"""One contender on a GPU, alone in its process: ``python -m benchmarks.cuda.contender``.
+
+Started by ``benchmarks.cuda.run``. Once warm it prints ``ready`` and, as JSON, what it can run and
+what was seen on the way; then, for each ``{"run": NAME, "count": N}``, the milliseconds of N runs
+by both clocks. Two contenders never run at once: they would share the device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+
+from benchmarks.cuda.agenda import BRAID
+from benchmarks.cuda.clock import Timed, times
+from benchmarks.cuda.peers import PEERS, fastest
+from benchmarks.networks.registry import NETWORKS
+from core.precision import FP32, PRECISIONS
+
+
+def main() -> None:
+    """Warm up, then run when told."""
+    args = _arguments()
+    warnings.simplefilter("ignore")  # of compilers, about things that nobody here can change
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # libraries print to stdout
+    with torch.inference_mode(args.contender == BRAID), torch.no_grad():
+        runs, notes = _contenders(args)
+        answers.write("ready\n")
+        answers.write(json.dumps({"runs": list(runs), "notes": notes}) + "\n")
+        for line in sys.stdin:
+            asked = json.loads(line)
+            answers.write(json.dumps(asdict(times(runs[asked["run"]], asked["count"]))) + "\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--network", choices=NETWORKS, required=True)
+    parser.add_argument("--batch", type=int, required=True)
+    parser.add_argument("--contender", choices=[BRAID, *PEERS], required=True)
+    parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
+    parser.add_argument("--patience", type=float, required=True, help="seconds to become ready")
+    parser.add_argument("--artefact", type=Path, help="of braid: the network as imported")
+    parser.add_argument("--plans", type=Path, help="of braid: JSON, plan files by name")
+    return parser.parse_args()
+
+
+def _contenders(args: argparse.Namespace) -> tuple[Mapping[str, Timed], Mapping[str, object]]:
+    """What this process runs, by name, and notes on each."""
+    network = NETWORKS[args.network]
+    if args.contender == BRAID:
+        from benchmarks.cuda.backend import open_backend
+        from benchmarks.cuda.ours import prepared_plans
+
+        plans = {name: Path(path) for name, path in json.loads(args.plans.read_text()).items()}
+        return prepared_plans(
+            open_backend(), network, args.batch, args.artefact, plans, args.precision
+        )
+    peer, seen = fastest(network, args.contender, args.batch, args.precision, args.patience)
+    return {args.contender: peer}, {args.contender: seen}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""Braid's plans of one network on a GPU, as a device worker runs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+
+from torch import Tensor
+
+from benchmarks.cuda.clock import delay_us, hold_up
+from benchmarks.networks.registry import Network
+from core.plan import plan_from_json
+from core.tensor import TensorSpec
+from engine.cuda.backend import OnGpu
+from engine.cuda.driver import ORIGIN
+from engine.importer.report import read_report
+from engine.ops.dtypes import spec_of
+from engine.worker.backend import Backend
+from engine.worker.models import ModelTable
+
+
+@dataclass(slots=True)
+class OurPlan:
+    """A plan that is ready, and what it reads."""
+
+    ready: OnGpu
+    inputs: Mapping[str, Tensor]
+    delay_us: float = 0.0
+    hold_up: Callable[[float], None] = hold_up
+
+    def warm_up(self) -> None:
+        """Put the inputs into place, and learn how long a launch takes."""
+        self.ready.run(self.inputs)
+        driver, plan = self.ready.executor.driver, self.ready.plan
+        graph = plan.graph
+        if graph is None:
+            self.delay_us = 10_000.0
+            return
+        origin = plan.streams[ORIGIN]
+        self.delay_us = delay_us(lambda: driver.replay(graph, origin), driver.synchronise)
+
+    def gpu_ms(self) -> float:
+        """Between two events on the origin stream."""
+
+        def waiting() -> tuple[Tensor, ...]:
+            self.hold_up(self.delay_us)
+            return ()
+
+        executor = self.ready.executor
+        executor.driver.launch(self.ready.plan.streams[ORIGIN], waiting, [])
+        return executor.device_us(self.ready.plan) / 1e3
+
+    def total_ms(self) -> float:
+        """As a request finds it."""
+        began = perf_counter_ns()
+        self.ready.run(self.inputs)
+        return (perf_counter_ns() - began) / 1e6
+
+
+def prepared_plans(
+    backend: Backend,
+    network: Network,
+    batch: int,
+    artefact: Path,
+    plans: Mapping[str, Path],
+    precision: str,
+) -> tuple[dict[str, OurPlan], dict[str, object]]:
+    """Every plan, ready, by name; and what was seen on the way."""
+    inputs = dict(zip(network.input_names, network.example_inputs(batch), strict=True))
+    digest = read_report(artefact).sha256
+    table = ModelTable(backend)
+    table.load(digest, artefact)
+    specs: dict[str, TensorSpec] = {name: spec_of(tensor) for name, tensor in inputs.items()}
+    program = table.program(digest, specs, {}, precision)
+    found = {}
+    for name, path in plans.items():
+        ready = table.ready(program, plan_from_json(json.loads(path.read_text())))
+        assert isinstance(ready, OnGpu)
+        found[name] = OurPlan(ready, inputs)
+        found[name].warm_up()
+    return found, {name: _notes(plan.ready) for name, plan in found.items()}
+
+
+def _notes(ready: OnGpu) -> dict[str, object]:
+    plan, cost = ready.plan, ready.plan.cost
+    return {
+        "streams": len(plan.streams),
+        "eager_because": plan.eager_because,
+        "peak_bytes": cost.peak_bytes,
+        "pool_bytes": cost.pool_bytes,
+        "warm_up_us": cost.warm_up_us,
+        "capture_us": cost.capture_us,
+        "instantiate_us": cost.instantiate_us,
+    }

@@ -1,0 +1,137 @@
+"""What was seen of one network at one batch size on a GPU, and what that means in ratios.
+
+The *sequential CUDA graph* is Braid's own sequential plan: the same kernels on one stream. torch's
+graph of the eager module, with its unfused kernels, stands beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+from benchmarks.cuda.agenda import BRAID, CNNS, EAGER, GRAPH, MAX_AUTOTUNE, REDUCE_OVERHEAD
+from benchmarks.engine_results import geometric_mean
+from core.schedule import SEQUENTIAL
+
+Clock = Literal["gpu", "total"]
+
+
+@dataclass(slots=True)
+class CudaCase:
+    """One network at one batch size. Milliseconds of every run, by contender and clock."""
+
+    network: str
+    batch: int
+    gpu_ms: dict[str, list[float]] = field(default_factory=dict)
+    total_ms: dict[str, list[float]] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)  # contender -> why there is nothing
+    notes: dict[str, object] = field(default_factory=dict)  # contender -> what was seen
+    plan_of: dict[str, str] = field(default_factory=dict)  # planner -> the contender with its plan
+    portfolio: str = ""  # the contender that it chose
+    errors: dict[str, float] = field(default_factory=dict)  # of plans, relative
+    scheduling: dict[str, float] = field(default_factory=dict)  # seconds, stages
+
+    def median_ms(self, contender: str, clock: Clock = "gpu") -> float:
+        """Over all turns; not a number where it did not run."""
+        samples = (self.gpu_ms if clock == "gpu" else self.total_ms).get(contender)
+        return median(samples) if samples else math.nan
+
+    def plan_ms(self, planner: str, clock: Clock = "gpu") -> float:
+        """Of the fastest plan of a planner, joined one way or another."""
+        found = [self.median_ms(one, clock) for text, one in self.plan_of.items()
+                 if text.partition("(")[0] == planner]  # fmt: skip
+        return min((ms for ms in found if not math.isnan(ms)), default=math.nan)
+
+    def portfolio_ms(self, clock: Clock = "gpu") -> float:
+        """Of the plan that would serve."""
+        return self.median_ms(self.portfolio, clock)
+
+    @property
+    def winner(self) -> str:
+        """The contender with the least device time; empty if none ran."""
+        return min(self.gpu_ms, key=self.median_ms, default="")
+
+
+def contender_name(plan: str) -> str:
+    """The name under which a plan of ours is measured."""
+    return f"{BRAID} {plan}"
+
+
+Rival = Callable[[CudaCase, Clock], float]
+
+RIVALS: Mapping[str, Rival] = {
+    "sequential CUDA graph": lambda case, clock: case.plan_ms(SEQUENTIAL, clock),
+    "Opara plan": lambda case, clock: case.plan_ms("opara", clock),
+    "max-autotune": lambda case, clock: case.median_ms(MAX_AUTOTUNE, clock),
+    "reduce-overhead": lambda case, clock: case.median_ms(REDUCE_OVERHEAD, clock),
+    "torch's CUDA graph": lambda case, clock: case.median_ms(GRAPH, clock),
+    "torch eager": lambda case, clock: case.median_ms(EAGER, clock),
+}
+"""Whom the portfolio's plan is compared with."""
+
+
+def ratios(cases: Sequence[CudaCase], batch: int, clock: Clock) -> dict[str, dict[str, float]]:
+    """By what factor the portfolio's plan is faster, by rival and network; NaN where not seen."""
+    chosen = [case for case in cases if case.batch == batch]
+    found = {}
+    for name, rival in RIVALS.items():
+        values = {case.network: rival(case, clock) / case.portfolio_ms(clock) for case in chosen}
+        cnns = [value for network, value in values.items() if network in CNNS]
+        found[name] = values | {"geometric mean of the CNNs": geometric_mean(cnns)}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Something to be reached at batch 1, FP32, by the device's clock."""
+
+    text: str
+    least: float
+    seen: float  # NaN: not seen
+    of: int  # networks it was seen on
+    needed: int
+
+    @property
+    def verdict(self) -> str:
+        """Reached, missed, or not seen on all networks that it is about."""
+        if math.isnan(self.seen) or not self.of:
+            return "not seen"
+        reached = "reached" if self.seen >= self.least else "missed"
+        return reached if self.of >= self.needed else f"{reached} so far, not seen on all"
+
+
+def goals(cases: Sequence[CudaCase]) -> list[Goal]:
+    """The engine's goals, and how far they are."""
+    found = ratios(cases, 1, "gpu")
+
+    def on_cnns(rival: str) -> list[float]:
+        values = found[rival].items()
+        return [ratio for network, ratio in values if network in CNNS and not math.isnan(ratio)]
+
+    def mean(text: str, rival: str, least: float) -> Goal:
+        seen = on_cnns(rival)
+        return Goal(text, least, geometric_mean(seen), len(seen), len(CNNS))
+
+    sequential = "sequential CUDA graph"
+    everywhere = [
+        ratio for network, ratio in found[sequential].items()
+        if not network.startswith("geometric") and not math.isnan(ratio)
+    ]  # fmt: skip
+    best = max(on_cnns(sequential), default=math.nan)
+    worst = min(everywhere, default=math.nan)
+    return [
+        mean("CNNs against the sequential CUDA graph, geometric mean", sequential, 1.5),
+        Goal("the best CNN against the sequential CUDA graph", 1.68, best, len(everywhere), 1),
+        mean("CNNs against the Opara plan, geometric mean", "Opara plan", 1.1),
+        mean("CNNs against torch.compile max-autotune, geometric mean", "max-autotune", 1.2),
+        Goal("the worst network against the sequential CUDA graph", 1.0, worst,
+             len(everywhere), len(cases_at(cases, 1))),
+    ]  # fmt: skip
+
+
+def cases_at(cases: Sequence[CudaCase], batch: int) -> list[CudaCase]:
+    """Those of one batch size."""
+    return [case for case in cases if case.batch == batch]

@@ -1,0 +1,124 @@
+"""Results of the benchmark on a GPU: tables, ``cuda.json``, a chart, and reading an earlier run."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import quantiles
+
+from benchmarks.cuda.record import RIVALS, CudaCase, goals, ratios
+
+FILE = "cuda.json"
+
+
+def print_case(case: CudaCase) -> None:
+    """All contenders of one case, fastest first."""
+    print(f"\n{case.network}, batch {case.batch}: milliseconds on the GPU, end to end")
+    best = case.median_ms(case.winner)
+    for name in sorted(case.gpu_ms, key=case.median_ms):
+        samples = case.gpu_ms[name]
+        lower, _, upper = quantiles(samples * 2, n=4, method="inclusive")
+        ms, total_ms = case.median_ms(name), case.median_ms(name, "total")
+        mark = " <- serves" if name == case.portfolio else ""
+        print(
+            f"  {name:52} {ms:9.3f} {total_ms:9.3f} {ms / best:6.2f}x"
+            f"  ({lower:.3f} to {upper:.3f}, {len(samples)} runs){mark}"
+        )
+    for name, why in case.failed.items():
+        print(f"  {name:52} did not run: {why[:120]}")
+    if case.scheduling:
+        print("  scheduling:", ", ".join(f"{k} {v:.1f}" for k, v in case.scheduling.items()))
+
+
+def print_summary(cases: Sequence[CudaCase], left_out: Sequence[str]) -> None:
+    """Ratios by batch size, the goals, and what there was no time for."""
+    for batch in sorted({case.batch for case in cases}):
+        print(f"\nbatch {batch}: how many times as fast the portfolio's plan is, on the GPU")
+        for rival, values in ratios(cases, batch, "gpu").items():
+            seen = {name: ratio for name, ratio in values.items() if not math.isnan(ratio)}
+            text = ", ".join(f"{name} {ratio:.2f}" for name, ratio in seen.items())
+            print(f"  {rival:24} {text or 'not seen'}")
+    print("\ngoals, at batch 1:")
+    for goal in goals(cases):
+        print(f"  {goal.text}: {goal.seen:.2f} (goal {goal.least:g}): {goal.verdict}")
+    for text in left_out:
+        print(f"left out, no time: {text}")
+
+
+def write(
+    cases: Sequence[CudaCase],
+    environment: Mapping[str, object],
+    left_out: Sequence[str],
+    folder: Path,
+) -> None:
+    """Write ``cuda.json``, and the chart where matplotlib is installed."""
+    batches = sorted({case.batch for case in cases})
+    document = {
+        "environment": environment,
+        "cases": [
+            asdict(case)
+            | {
+                "median_gpu_ms": {name: case.median_ms(name) for name in case.gpu_ms},
+                "median_total_ms": {name: case.median_ms(name, "total") for name in case.total_ms},
+            }
+            for case in cases
+        ],
+        "ratios_gpu": {batch: ratios(cases, batch, "gpu") for batch in batches},
+        "ratios_end_to_end": {batch: ratios(cases, batch, "total") for batch in batches},
+        "goals": [asdict(goal) | {"verdict": goal.verdict} for goal in goals(cases)],
+        "left_out": list(left_out),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / FILE).write_text(json.dumps(_without_nan(document), indent=1) + "\n")
+    draw(cases, folder / "cuda.svg")
+
+
+def read(path: Path) -> list[CudaCase]:
+    """The cases of an earlier run."""
+    known = set(CudaCase.__slots__)
+    return [
+        CudaCase(**{name: value for name, value in document.items() if name in known})
+        for document in json.loads(path.read_text())["cases"]
+    ]
+
+
+def _without_nan(value: object) -> object:
+    """JSON has no NaN."""
+    match value:
+        case dict():
+            return {str(key): _without_nan(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_without_nan(each) for each in value]
+        case float() if not math.isfinite(value):
+            return None
+    return value
+
+
+def draw(cases: Sequence[CudaCase], path: Path) -> None:
+    """Bars: the device time of each rival over that of the portfolio's plan, one group a case."""
+    try:
+        import matplotlib
+    except ImportError:
+        print("no chart: matplotlib is not installed")
+        return
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    shown = [case for case in cases if not math.isnan(case.portfolio_ms())]
+    figure, axes = pyplot.subplots(figsize=(2 + 1.4 * len(shown), 4.5), layout="constrained")
+    width = 0.8 / len(RIVALS)
+    for number, (name, rival) in enumerate(RIVALS.items()):
+        heights = [rival(case, "gpu") / case.portfolio_ms() for case in shown]
+        places = [x + (number - len(RIVALS) / 2) * width for x in range(len(shown))]
+        axes.bar(places, [0 if math.isnan(h) else h for h in heights], width, label=name)
+    axes.axhline(1.0, color="black", linewidth=0.5)
+    axes.set_xticks(
+        range(len(shown)), [f"{case.network}\nbatch {case.batch}" for case in shown], fontsize=8
+    )
+    axes.set_ylabel("GPU time, relative to the portfolio's plan")
+    axes.legend(fontsize=8, ncols=2)
+    figure.savefig(path)
+    pyplot.close(figure)

@@ -1,0 +1,213 @@
+"""The benchmark on a GPU: ``python -m benchmarks.engine --device cuda``, see there.
+
+    agenda ─> step by step: plans (device worker, planner process) ─> contenders in turns ─> record
+       └─ in the background: networks written and imported
+
+One device worker serves the whole run; it rests while contenders are measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.cuda.agenda import BATCHES, BRAID, NETWORKS, Budget, Step, agenda
+from benchmarks.cuda.library import Library, Written
+from benchmarks.cuda.record import CudaCase, contender_name
+from benchmarks.cuda.results import print_case, print_summary, read, write
+from benchmarks.cuda.turns import Setting, measure
+from benchmarks.environment import describe
+from benchmarks.planned import plans_on
+from core.errors import BraidError
+from core.schedule import SEQUENTIAL
+from engine.worker.options import WorkerOptions
+from scheduler.options import PlannerOptions
+from server.device import Device
+
+LEAST_S = 20.0
+"""A step is not begun with less time left: processes alone take longer to start."""
+
+TURN_S = 0.08
+"""Of runs of one contender by one clock, before it is the next one's turn."""
+
+_GIB = 1 << 30
+
+
+class Benchmark:
+    """One run: its cases, and what they are measured with."""
+
+    def __init__(self, args: argparse.Namespace, device: Device, work: Path) -> None:
+        self._args = args
+        self._device = device
+        self._work = work
+        self._budget = Budget(args.minutes * 60)
+        self._environment: dict[str, object] = {}
+        self._plans: dict[tuple[str, int], dict[str, str]] = {}  # contender -> plan file
+        self.left_out: list[str] = []
+        self.cases: list[CudaCase] = read(args.earlier) if args.earlier else []
+
+    async def run(self) -> None:
+        """All steps for which there is time."""
+        args, cores = self._args, len(os.sched_getaffinity(0))
+        networks = args.networks or NETWORKS
+        steps = [
+            step
+            for step in agenda(networks, args.batches or BATCHES, args.without)
+            if not self._is_known(step)
+        ]
+        library = Library(args.models or self._work / "models", networks)
+        try:
+            await self._device.start()
+            self._environment = {
+                **describe("torch", "triton", "onnx"),
+                "device": self._device.device_key,
+                "software": self._device.software,
+                "precision": args.precision,
+                "minutes": args.minutes,
+                "host_cores": cores,
+            }
+            for step in steps:
+                await self._attempt(step, library)
+                self._write()
+        finally:
+            await library.close()
+            await self._device.close()
+        self._write()
+        print_summary(self.cases, self.left_out)
+
+    def _is_known(self, step: Step) -> bool:
+        """Whether an earlier run measured all of a step's rivals."""
+        case = self._found(step)
+        rivals = [name for name in step.contenders if name != BRAID]
+        return (
+            case is not None
+            and case.portfolio in case.gpu_ms
+            and all(name in case.gpu_ms for name in rivals)
+        )
+
+    def _found(self, step: Step) -> CudaCase | None:
+        where = step.network, step.batch
+        return next((case for case in self.cases if (case.network, case.batch) == where), None)
+
+    async def _attempt(self, step: Step, library: Library) -> None:
+        """One step; whatever goes wrong is noted, and the next one goes on."""
+        if self._budget.left_s < LEAST_S:
+            self.left_out.append(str(step))
+            return
+        case = self._case(step)
+        print(f"\n{step} ({self._budget.left_s:.0f} s left)", flush=True)
+        try:
+            async with asyncio.timeout(self._budget.left_s):
+                written = await library.network(step.network)
+                if BRAID in step.contenders and (step.network, step.batch) not in self._plans:
+                    await self._plan(case, written)
+        except TimeoutError:
+            case.failed[BRAID] = "there was no time left to plan it"
+        except Exception as error:  # the next network may fare better
+            case.failed[BRAID] = f"{type(error).__name__}: {error}"
+            if not isinstance(error, BraidError):
+                traceback.print_exc()
+        await asyncio.to_thread(measure, case, self._setting(step, case))
+        print_case(case)
+
+    def _case(self, step: Step) -> CudaCase:
+        case = self._found(step)
+        if case is None:
+            case = CudaCase(step.network, step.batch)
+            self.cases.append(case)
+        return case
+
+    async def _plan(self, case: CudaCase, written: Written) -> None:
+        args = self._args
+        folder = self._work / f"{case.network}-{case.batch}"
+        found = await plans_on(
+            self._device,
+            written.artefact,
+            written.model,
+            case.batch,
+            folder,
+            PlannerOptions.for_serving(args.planner),
+            onnxruntime=False,
+            precision=args.precision,
+        )
+        await self._device.unload(await asyncio.to_thread(_digest, written.artefact))
+        case.portfolio = contender_name(found.portfolio)
+        case.errors = found.errors
+        case.plan_of = {
+            planner: contender_name(name)
+            for name in found.plans
+            for planner in (name, *found.also[name])
+        }
+        case.failed |= {contender_name(name): why for name, why in found.refused.items()}
+        took = found.scheduling
+        case.scheduling = {
+            "planning_s": took.planning_s,
+            "stages_measured": float(took.stages_measured),
+            "contest_s": took.contest_s,
+            "total_s": took.total_s,
+        }
+        fit = {name: str(path) for name, path in found.plans.items() if name not in found.refused}
+        self._plans[case.network, case.batch] = fit
+
+    def _setting(self, step: Step, case: CudaCase) -> Setting:
+        commands = {}
+        base = [sys.executable, "-m", "benchmarks.cuda.contender", "--network", step.network]
+        base += ["--batch", str(step.batch), "--precision", self._args.precision]
+        for name in step.contenders:
+            command = [*base, "--contender", name]
+            if name == BRAID:
+                plans = self._worth_a_run(step, case)
+                if not plans:
+                    continue
+                listed = self._work / f"{step.network}-{step.batch}-plans.json"
+                listed.write_text(json.dumps(plans))
+                artefact = (self._args.models or self._work / "models") / step.network
+                command += ["--artefact", str(artefact), "--plans", str(listed)]
+            commands[name] = command
+        return Setting(self._budget, commands, self._work, TURN_S)
+
+    def _worth_a_run(self, step: Step, case: CudaCase) -> dict[str, str]:
+        """All plans; beside a single slow rival only those that ratios are about."""
+        plans = self._plans.get((step.network, step.batch), {})
+        if len(step.contenders) > 2:
+            return plans
+        named = {case.portfolio, contender_name(SEQUENTIAL)}
+        return {name: path for name, path in plans.items() if contender_name(name) in named}
+
+    def _write(self) -> None:
+        write(self.cases, self._environment, self.left_out, self._args.out)
+
+
+def _digest(artefact: Path) -> str:
+    from engine.importer.report import read_report
+
+    return read_report(artefact).sha256
+
+
+async def _benchmark(args: argparse.Namespace, work: Path) -> Sequence[CudaCase]:
+    threads = min(4, len(os.sched_getaffinity(0)))
+    options = WorkerOptions(
+        threads, _GIB, 2 * _GIB, 7, gpu=0, keep_spare=False, start_timeout_s=120.0
+    )
+    benchmark = Benchmark(args, Device("cuda:0", options), work)
+    await benchmark.run()
+    return benchmark.cases
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run the benchmark; 0 unless there is no GPU or nothing at all was measured."""
+    import torch
+
+    if not torch.cuda.is_available():
+        print("no NVIDIA GPU (or no torch that sees one) here: nothing was measured")
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        cases = asyncio.run(_benchmark(args, Path(folder)))
+    return 0 if any(case.gpu_ms for case in cases) else 1

@@ -1,0 +1,154 @@
+"""The benchmark on a GPU, as far as it goes without one: order, turns, ratios, files."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.cuda.agenda import (
+    BATCHES,
+    BRAID,
+    CNNS,
+    EAGER,
+    MAX_AUTOTUNE,
+    NETWORKS,
+    REDUCE_OVERHEAD,
+    Budget,
+    agenda,
+)
+from benchmarks.cuda.clock import largest_error, times
+from benchmarks.cuda.ours import OurPlan
+from benchmarks.cuda.record import CudaCase, goals, ratios
+from benchmarks.cuda.results import read, write
+from benchmarks.cuda.turns import Setting, measure
+from core.plan import sequential_plan
+from engine.cuda.backend import OnGpu
+from engine.cuda.executor import CudaExecutor
+from engine.specialise import specialise
+from tests.cuda.graphs import bound, random_graph
+from tests.cuda.recording import RecordingDriver
+
+
+def case(network: str, *, batch: int = 1, ours: float = 1.0, sequential: float) -> CudaCase:
+    return CudaCase(
+        network,
+        batch,
+        gpu_ms={"braid lazy": [ours], "braid sequential": [sequential], MAX_AUTOTUNE: [3.0]},
+        total_ms={"braid lazy": [2 * ours]},
+        plan_of={"sequential": "braid sequential", "opara": "braid sequential"},
+        portfolio="braid lazy",
+    )
+
+
+def test_five_cnns_at_batch_1_come_first_and_compilers_after_them() -> None:
+    steps = agenda(NETWORKS, BATCHES)
+
+    assert [step.network for step in steps[:10]] == [*CNNS, *CNNS]
+    assert all(step.batch == 1 for step in steps[: 2 * len(NETWORKS)])
+    assert not any(MAX_AUTOTUNE in step.contenders for step in steps[:5])
+    assert all(step.contenders == (BRAID, MAX_AUTOTUNE) for step in steps[5:10])
+
+
+def test_who_is_left_out_is_in_no_step() -> None:
+    steps = agenda(["googlenet"], [8], without=[MAX_AUTOTUNE, EAGER])
+
+    (step,) = steps
+    assert (step.network, step.batch) == ("googlenet", 8)
+    assert EAGER not in step.contenders
+    assert REDUCE_OVERHEAD in step.contenders
+
+
+def test_ratios_and_goals_say_what_was_not_seen() -> None:
+    cases = [case("squeezenet", sequential=1.5), case("googlenet", sequential=2.4)]
+
+    found = ratios(cases, 1, "gpu")
+    mean, best, opara, autotune, worst = goals(cases)
+
+    assert found["sequential CUDA graph"]["googlenet"] == pytest.approx(2.4)
+    assert math.isnan(found["torch eager"]["googlenet"])
+    assert math.isnan(ratios(cases, 1, "total")["max-autotune"]["googlenet"])
+    assert mean.seen == pytest.approx((1.5 * 2.4) ** 0.5)
+    assert mean.verdict == "reached so far, not seen on all"
+    assert (best.verdict, worst.verdict) == ("reached", "reached")
+    assert opara.seen == pytest.approx(mean.seen)
+    assert autotune.seen == pytest.approx(3.0)
+    assert goals([])[0].verdict == "not seen"
+
+
+def test_the_fastest_of_a_planners_plans_counts() -> None:
+    one = case("nasnet_large", sequential=2.0)
+    one.plan_of |= {"opara(join=unit)": "braid lazy"}
+
+    assert one.plan_ms("opara") == 1.0
+
+
+def test_an_earlier_run_is_read_back(tmp_path: Path) -> None:
+    cases = [case("squeezenet", sequential=1.5)]
+
+    write(cases, {"device": "cuda:NVIDIA H200"}, ["googlenet, batch 32"], tmp_path)
+
+    document = json.loads((tmp_path / "cuda.json").read_text(), parse_constant=pytest.fail)
+    assert document["ratios_gpu"]["1"]["torch eager"]["squeezenet"] is None
+    assert document["left_out"] == ["googlenet, batch 32"]
+    assert read(tmp_path / "cuda.json") == cases
+
+
+ANSWERS = """
+import json, sys
+print("ready")
+print(json.dumps({"runs": ["a", "b"], "notes": {"a": {"streams": 2}}}))
+sys.stdout.flush()
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["run"] == "b":
+        raise SystemExit("an illegal memory access was encountered")
+    print(json.dumps({"gpu_ms": [0.5] * asked["count"], "total_ms": [1.0] * asked["count"]}))
+    sys.stdout.flush()
+"""
+
+
+def test_contenders_that_fail_are_noted_and_the_others_go_on(tmp_path: Path) -> None:
+    commands = {
+        BRAID: [sys.executable, "-c", ANSWERS],
+        EAGER: [sys.executable, "-c", "raise SystemExit('no kernel image')"],
+    }
+    seen = CudaCase("squeezenet", 1)
+
+    measure(seen, Setting(Budget(20.0), commands, tmp_path, turn_s=0.002))
+
+    assert set(seen.gpu_ms) == {"braid a"}
+    assert set(seen.gpu_ms["braid a"]) == {0.5}
+    assert seen.notes["braid a"] == {"streams": 2}
+    assert seen.failed[EAGER] == "no kernel image"
+    assert seen.failed["braid b"] == "an illegal memory access was encountered"
+
+
+def test_a_plan_is_timed_by_both_clocks() -> None:
+    template, weights = random_graph(seed=3, units=10)
+    graph, constants = specialise(template, weights, template.inputs)
+    executor = CudaExecutor(RecordingDriver())
+    with torch.inference_mode():
+        program = bound(graph, constants)
+        ready = executor.prepare(program, sequential_plan(len(program.units)))
+        inputs = {"x": torch.ones(6, 6)}
+        waited: list[float] = []
+        plan = OurPlan(OnGpu(executor, ready, ()), inputs, hold_up=waited.append)
+        plan.warm_up()
+        seen = times(plan, 3)
+
+    assert len(waited) == 4
+    assert min(waited) > 0
+    assert len(seen.gpu_ms) == len(seen.total_ms) == 3
+    assert min(seen.gpu_ms) > 0
+
+
+def test_errors_are_relative_to_the_largest_element() -> None:
+    wanted = torch.tensor([4.0, -8.0])
+
+    assert largest_error([torch.tensor([4.0, -7.0])], [wanted]) == 0.125
+    assert largest_error([torch.tensor([math.nan, -8.0])], [wanted]) == math.inf
