@@ -49,6 +49,7 @@ class ContenderProcess:
         except queue.Empty:
             raise RuntimeError(f"no answer within {timeout_s:.0f} s") from None
         if not line:
+            self._lines.put("")  # whoever asks next is told the same
             last = self._log.read_text(errors="replace").strip().splitlines()[-1:]
             raise RuntimeError("".join(last) or f"exit status {self._process.wait()}")
         return line.rstrip("\n")

@@ -2,7 +2,7 @@
 
 Started by ``benchmarks.cuda.run``. Once warm it prints ``ready`` and, as JSON, what it can run and
 what was seen on the way; then, for each ``{"run": NAME, "count": N}``, the milliseconds of N runs
-by both clocks. Two contenders never run at once: they would share the device.
+by both clocks, or an error. Two contenders never run at once: they would share the device.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -23,6 +24,7 @@ from benchmarks.cuda.clock import Timed, times
 from benchmarks.cuda.peers import PEERS, fastest
 from benchmarks.networks.registry import NETWORKS
 from core.precision import FP32, PRECISIONS
+from engine.timing.stage_timer import TimerOptions
 
 
 def main() -> None:
@@ -36,8 +38,15 @@ def main() -> None:
         answers.write("ready\n")
         answers.write(json.dumps({"runs": list(runs), "notes": notes}) + "\n")
         for line in sys.stdin:
-            asked = json.loads(line)
-            answers.write(json.dumps(asdict(times(runs[asked["run"]], asked["count"]))) + "\n")
+            answers.write(json.dumps(_answer(runs, json.loads(line))) + "\n")
+
+
+def _answer(runs: Mapping[str, Timed], asked: Mapping[str, Any]) -> Mapping[str, object]:
+    """Times, or what went wrong: with one run out of memory, the others may go on."""
+    try:
+        return asdict(times(runs[asked["run"]], asked["count"]))
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 def _arguments() -> argparse.Namespace:
@@ -56,12 +65,17 @@ def _contenders(args: argparse.Namespace) -> tuple[Mapping[str, Timed], Mapping[
     """What this process runs, by name, and notes on each."""
     network = NETWORKS[args.network]
     if args.contender == BRAID:
-        from benchmarks.cuda.backend import open_backend
         from benchmarks.cuda.ours import prepared_plans
+        from engine.cuda.opening import open_backend
 
         plans = {name: Path(path) for name, path in json.loads(args.plans.read_text()).items()}
         return prepared_plans(
-            open_backend(), network, args.batch, args.artefact, plans, args.precision
+            open_backend(1 << 30, TimerOptions(), 4),
+            network,
+            args.batch,
+            args.artefact,
+            plans,
+            args.precision,
         )
     peer, seen = fastest(network, args.contender, args.batch, args.precision, args.patience)
     return {args.contender: peer}, {args.contender: seen}

@@ -78,7 +78,9 @@ def _take(case: CudaCase, turn: Turn, counts: dict[str, int]) -> None:
 
 def _ask(turn: Turn, count: int) -> dict[str, list[float]]:
     asked = json.dumps({"run": turn.run, "count": count})
-    answer: dict[str, list[float]] = json.loads(turn.process.ask(asked, ANSWER_S))
+    answer: dict[str, Any] = json.loads(turn.process.ask(asked, ANSWER_S))
+    if "error" in answer:
+        raise RuntimeError(answer["error"])
     return answer
 
 

@@ -106,8 +106,9 @@ sys.stdout.flush()
 for line in sys.stdin:
     asked = json.loads(line)
     if asked["run"] == "b":
-        raise SystemExit("an illegal memory access was encountered")
-    print(json.dumps({"gpu_ms": [0.5] * asked["count"], "total_ms": [1.0] * asked["count"]}))
+        print(json.dumps({"error": "out of memory"}))
+    else:
+        print(json.dumps({"gpu_ms": [0.5] * asked["count"], "total_ms": [1.0] * asked["count"]}))
     sys.stdout.flush()
 """
 
@@ -125,7 +126,7 @@ def test_contenders_that_fail_are_noted_and_the_others_go_on(tmp_path: Path) -> 
     assert set(seen.gpu_ms["braid a"]) == {0.5}
     assert seen.notes["braid a"] == {"streams": 2}
     assert seen.failed[EAGER] == "no kernel image"
-    assert seen.failed["braid b"] == "an illegal memory access was encountered"
+    assert seen.failed["braid b"] == "out of memory"
 
 
 def test_a_plan_is_timed_by_both_clocks() -> None:
@@ -141,7 +142,6 @@ def test_a_plan_is_timed_by_both_clocks() -> None:
         plan.warm_up()
         seen = times(plan, 3)
 
-    assert len(waited) == 4
     assert min(waited) > 0
     assert len(seen.gpu_ms) == len(seen.total_ms) == 3
     assert min(seen.gpu_ms) > 0
