@@ -17,15 +17,15 @@ import torch
 
 from engine.cuda.driver import ORIGIN, Partition
 
-_GRANULE = 8  # multiprocessors; what parts are multiples of on compute capability 9.0 and later
+GRANULE = 8  # multiprocessors; what parts are multiples of on compute capability 9.0 and later
 _NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING
 
 
 def refusal(partition: Partition, multiprocessors: int) -> str:
     """Why such a partition cannot be, as far as can be told without trying; empty if it can."""
     count = partition.origin_multiprocessors
-    if count % _GRANULE or not 0 < count < multiprocessors:
-        return f"{count} of {multiprocessors} is no multiple of {_GRANULE} that leaves a rest"
+    if count % GRANULE or not 0 < count < multiprocessors:
+        return f"{count} of {multiprocessors} is no multiple of {GRANULE} that leaves a rest"
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
         return "the package cuda-bindings is not installed"
     return ""
