@@ -28,6 +28,7 @@ from engine.cuda.executor import CudaExecutor
 from engine.cuda.faults import classified, classify
 from engine.cuda.identity import GpuIdentity
 from engine.cuda.index_guard import IndexRange, check_indices, index_ranges
+from engine.cuda.levers import offered_levers, prepare_fastest
 from engine.cuda.prepare import PreparedPlan
 from engine.executor.program import Program, bind
 from engine.executor.session import CUDA_PROVIDER, OnnxSession
@@ -158,8 +159,12 @@ class CudaBackend:
         )
 
     def prepare(self, program: Program, plan: StreamPlan) -> OnGpu:
-        """Capture the plan, or ready it for eager streams, and say in the log why."""
-        prepared = self._executor.prepare(program, plan)
+        """Capture the plan with the lever that suits it, or ready it for eager streams.
+
+        The device is never parted here: that is for measurements by hand (levers.py).
+        """
+        offered = offered_levers(self._driver, plan, partitions=False)
+        prepared = prepare_fastest(self._executor, program, plan, offered)
         if prepared.eager_because:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
         return OnGpu(self._executor, prepared, index_ranges(program.graph))
