@@ -56,6 +56,7 @@ _FOLLOWING = frozenset(
         *("braid.depth_to_space", "braid.space_to_depth", "aten.permute", "aten.select"),
     }
 )
+_CANCELLING = frozenset({"aten.sub"})  # of two FP32 values in FP32: what is left may be small
 _FIRST_ONLY = frozenset({"aten.batch_norm"})  # stored statistics stay FP32
 
 
@@ -70,7 +71,7 @@ def in_precision(
         precision: of core.precision; those on FP32 data change nothing.
         packed: keeps the constants that were cast.
 
-    Cost: one run on meta tensors per narrow unit, some tens of microseconds each.
+    Cost: one run on meta tensors per narrow unit, and a cast of each constant the first time.
     """
     if precision not in HALF:
         return graph, dict(constants)
@@ -115,8 +116,10 @@ class _Narrowing:
         if operator.kind in _FIRST_ONLY:
             return [self._narrow, *[WIDE] * (count - 1)]
         if operator.kind in _FOLLOWING and first:
-            follows = first in self._constants or self._specs[first].dtype == self._narrow
+            follows = first in self._constants or self._is_narrow(first)
             return [self._narrow if follows else WIDE] * count
+        if operator.kind in _CANCELLING and not any(map(self._is_narrow, operator.inputs)):
+            return [WIDE] * count
         return [self._narrow if operator.kind in _NARROW else WIDE] * count
 
     def _results(self, operator: Operator, dtypes: list[str]) -> list[TensorSpec] | None:
@@ -137,6 +140,10 @@ class _Narrowing:
     def _is_wide(self, value: str) -> bool:
         """Whether a value of the given graph is FP32, whatever it is now."""
         return self._graph.spec(value).dtype == WIDE
+
+    def _is_narrow(self, value: str) -> bool:
+        """Whether a value was made narrow."""
+        return bool(value) and self._specs[value].dtype == self._narrow
 
     def _meta(self, value: str, dtype: str) -> Tensor:
         spec = self._graph.spec(value)

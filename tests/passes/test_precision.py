@@ -142,6 +142,20 @@ def test_statistics_of_a_batch_norm_stay_fp32() -> None:
     assert dtypes(narrowed) == {"x:FP16": "FP16", "y": "FP16", "y:FP32": "FP32"}
 
 
+def test_sums_are_subtracted_before_they_are_rounded() -> None:
+    graph, constants = draw(
+        (2, 64), {}, ["y"],
+        unit("a", "aten.sum", "x", dims=[1], keepdim=True),
+        unit("b", "braid.sum_square", "x", dims=[1], keepdim=True),
+        unit("rest", "aten.sub", "a", "b"),
+        unit("y", "aten.sub", "rest", "x"),
+    )  # fmt: skip
+
+    narrowed, _ = in_precision(graph, constants, "fp16", PackedWeights())
+
+    assert set(dtypes(narrowed).values()) == {"FP32"}
+
+
 def test_masks_beyond_the_range_stay_finite() -> None:
     mask = torch.tensor([0.0, -3.4e38, -torch.inf])
     graph, constants = draw((3,), {"m": mask}, ["y"], unit("y", "aten.add", "x", "m"))
