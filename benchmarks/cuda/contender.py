@@ -1,8 +1,9 @@
 """One contender on a GPU, alone in its process: ``python -m benchmarks.cuda.contender``.
 
-Started by ``benchmarks.cuda.run``. Once warm it prints ``ready`` and, as JSON, what it can run and
-what was seen on the way; then, for each ``{"run": NAME, "count": N}``, the milliseconds of N runs
-by both clocks, or an error. Two contenders never run at once: they would share the device.
+Started by ``benchmarks.cuda.run``. It touches the GPU once it is told to. Once warm it prints
+``ready`` and, as JSON, what it can run and what was seen on the way; then, for each
+``{"run": NAME, "count": N}``, the milliseconds of N runs by both clocks, or an error. Two
+contenders never run at once: they would share the device.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main() -> None:
     warnings.simplefilter("ignore")  # of compilers, about things that nobody here can change
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries print to stdout
+    sys.stdin.readline()
     with torch.inference_mode(args.contender == BRAID), torch.no_grad():
         runs, notes = _contenders(args)
         answers.write("ready\n")

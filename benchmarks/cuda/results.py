@@ -108,6 +108,8 @@ def draw(cases: Sequence[CudaCase], path: Path) -> None:
     from matplotlib import pyplot
 
     shown = [case for case in cases if not math.isnan(case.portfolio_ms())]
+    if not shown:
+        return
     figure, axes = pyplot.subplots(figsize=(2 + 1.4 * len(shown), 4.5), layout="constrained")
     width = 0.8 / len(RIVALS)
     for number, (name, rival) in enumerate(RIVALS.items()):

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.cuda.agenda import BATCHES, BRAID, NETWORKS, Budget, Step, agenda
 from benchmarks.cuda.library import Library, Written
+from benchmarks.cuda.plan_files import PlanFiles, read_plans, write_plans
 from benchmarks.cuda.record import CudaCase, contender_name
 from benchmarks.cuda.results import print_case, print_summary, read, write
 from benchmarks.cuda.turns import Setting, measure
@@ -49,9 +50,12 @@ class Benchmark:
         self._work = work
         self._budget = Budget(args.minutes * 60)
         self._environment: dict[str, object] = {}
-        self._plans: dict[tuple[str, int], dict[str, str]] = {}  # contender -> plan file
+        self._plans: PlanFiles = {}
         self.left_out: list[str] = []
-        self.cases: list[CudaCase] = read(args.earlier) if args.earlier else []
+        self.cases: list[CudaCase] = []
+        if args.earlier:
+            self.cases = read(args.earlier)
+            self._plans = read_plans(args.earlier.parent, work)
 
     async def run(self) -> None:
         """All steps for which there is time."""
@@ -153,7 +157,7 @@ class Benchmark:
             "contest_s": took.contest_s,
             "total_s": took.total_s,
         }
-        fit = {name: str(path) for name, path in found.plans.items() if name not in found.refused}
+        fit = {name: path for name, path in found.plans.items() if name not in found.refused}
         self._plans[case.network, case.batch] = fit
 
     def _setting(self, step: Step, case: CudaCase) -> Setting:
@@ -167,13 +171,13 @@ class Benchmark:
                 if not plans:
                     continue
                 listed = self._work / f"{step.network}-{step.batch}-plans.json"
-                listed.write_text(json.dumps(plans))
+                listed.write_text(json.dumps({name: str(path) for name, path in plans.items()}))
                 artefact = (self._args.models or self._work / "models") / step.network
                 command += ["--artefact", str(artefact), "--plans", str(listed)]
             commands[name] = command
         return Setting(self._budget, commands, self._work, TURN_S)
 
-    def _worth_a_run(self, step: Step, case: CudaCase) -> dict[str, str]:
+    def _worth_a_run(self, step: Step, case: CudaCase) -> dict[str, Path]:
         """All plans; beside a single slow rival only those that ratios are about."""
         plans = self._plans.get((step.network, step.batch), {})
         if len(step.contenders) > 2:
@@ -183,6 +187,7 @@ class Benchmark:
 
     def _write(self) -> None:
         write(self.cases, self._environment, self.left_out, self._args.out)
+        write_plans(self._plans, self._args.out)
 
 
 def _digest(artefact: Path) -> str:

@@ -87,25 +87,28 @@ def _ask(turn: Turn, count: int) -> dict[str, list[float]]:
 @contextmanager
 def _started(case: CudaCase, setting: Setting) -> Iterator[list[Turn]]:
     with ExitStack() as stack:
-        turns: list[Turn] = []
-        for name, command in setting.commands.items():
+        processes = []
+        for name, command in setting.commands.items():  # libraries load side by side
             patience_s = setting.budget.at_most(PATIENCE_S[name])
             timed = [*command, "--patience", f"{patience_s:.0f}"]
             log = setting.logs / f"{case.network}-{case.batch}-{name}.log"
             process = ContenderProcess(name, timed, log, contender_environment())
             stack.callback(process.end)
+            processes.append(process)
+        turns: list[Turn] = []
+        for process in processes:
             try:
-                turns += _ready(case, process, patience_s)
+                turns += _ready(case, process, setting.budget.at_most(PATIENCE_S[process.name]))
             except (RuntimeError, ValueError) as error:
-                case.failed[name] = str(error)
-                print(f"  {name} does not run: {error}", file=sys.stderr)
+                case.failed[process.name] = str(error)
+                print(f"  {process.name} does not run: {error}", file=sys.stderr)
                 process.end()
         yield turns
 
 
 def _ready(case: CudaCase, process: ContenderProcess, patience_s: float) -> list[Turn]:
-    """What a process offers, once it is warm."""
-    if process.line(patience_s) != "ready":
+    """What a process offers, once it is told to begin and warm."""
+    if process.ask("go", patience_s) != "ready":
         raise RuntimeError("it printed something else than that it is ready")
     offer: dict[str, Any] = json.loads(process.line(ANSWER_S))
     own = process.name == BRAID

@@ -23,6 +23,7 @@ from benchmarks.cuda.agenda import (
 )
 from benchmarks.cuda.clock import largest_error, times
 from benchmarks.cuda.ours import OurPlan
+from benchmarks.cuda.plan_files import read_plans, write_plans
 from benchmarks.cuda.record import CudaCase, goals, ratios
 from benchmarks.cuda.results import read, write
 from benchmarks.cuda.turns import Setting, measure
@@ -98,8 +99,20 @@ def test_an_earlier_run_is_read_back(tmp_path: Path) -> None:
     assert read(tmp_path / "cuda.json") == cases
 
 
+def test_plans_of_an_earlier_run_are_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "0.json"
+    path.write_text("[1]")
+
+    write_plans({("squeezenet", 8): {"opara": path}}, tmp_path)
+    found = read_plans(tmp_path, tmp_path)
+
+    assert found["squeezenet", 8]["opara"].read_text() == "[1]"
+    assert read_plans(tmp_path / "nowhere", tmp_path) == {}
+
+
 ANSWERS = """
 import json, sys
+sys.stdin.readline()
 print("ready")
 print(json.dumps({"runs": ["a", "b"], "notes": {"a": {"streams": 2}}}))
 sys.stdout.flush()

@@ -1,0 +1,39 @@
+"""The plans of a run, in one file beside its results, for a later run that goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+FILE = "cuda_plans.json"
+
+PlanFiles = dict[tuple[str, int], dict[str, Path]]
+"""Network and batch size -> the file of each plan, by name."""
+
+
+def write_plans(plans: PlanFiles, folder: Path) -> None:
+    """Gather the plans of a run."""
+    document = [
+        {
+            "network": network,
+            "batch": batch,
+            "plans": {name: json.loads(path.read_text()) for name, path in found.items()},
+        }
+        for (network, batch), found in plans.items()
+    ]
+    (folder / FILE).write_text(json.dumps(document) + "\n")
+
+
+def read_plans(folder: Path, work: Path) -> PlanFiles:
+    """The plans of an earlier run, as files in ``work``; none if it left none."""
+    found: PlanFiles = {}
+    if not (folder / FILE).exists():
+        return found
+    for document in json.loads((folder / FILE).read_text()):
+        case = document["network"], document["batch"]
+        found[case] = {}
+        for number, (name, plan) in enumerate(document["plans"].items()):
+            path = work / f"{case[0]}-{case[1]}-earlier-{number}.json"
+            path.write_text(json.dumps(plan))
+            found[case][name] = path
+    return found

@@ -1,0 +1,129 @@
+"""Ask the questions: ``python -m benchmarks.cuda_questions [--only 1,3] [--seconds 45]``.
+
+Writes ``cuda_questions.json`` into ``--out`` (default: ``$OUT``, or benchmarks/results/local).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+
+from benchmarks.cuda_questions.answers import Answer, Row, document, table
+from benchmarks.cuda_questions.questions import QUESTIONS, Question
+from benchmarks.environment import describe
+from engine.worker.environment import cuda_environment
+
+FILE = "cuda_questions.json"
+NO_GPU = "no NVIDIA GPU (or no torch that sees one) here: nothing was asked"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line."""
+    args = _parser().parse_args(arguments)
+    if args.ask is not None:
+        return _ask(args.ask, args.models)
+    if not _gpu_is_there():
+        print(NO_GPU)
+        return 0
+    environment = describe("torch", "triton")
+    answers: list[Answer] = []
+    with tempfile.TemporaryDirectory() as folder:
+        models = args.models or Path(folder)
+        for question in QUESTIONS:
+            if question.number in (args.only or [each.number for each in QUESTIONS]):
+                answers.append(answer(question, models, args.seconds))
+                print(table(answers[-1]), flush=True)
+                args.out.mkdir(parents=True, exist_ok=True)
+                (args.out / FILE).write_text(document(environment, answers))
+    return 0 if all(each.rows for each in answers) else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.cuda_questions",
+        description="\n".join(f"{each.number}. {each.title}" for each in QUESTIONS),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--only", type=_numbers, help="e.g. 1,3")
+    parser.add_argument("--seconds", type=float, default=45.0, help="for each question")
+    parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx; written if missing")
+    local = os.environ.get("OUT", "benchmarks/results/local")
+    parser.add_argument("--out", type=Path, default=Path(local))
+    parser.add_argument("--ask", type=int, help=argparse.SUPPRESS)  # in a process of its own
+    return parser
+
+
+def _numbers(text: str) -> list[int]:
+    numbers = [int(part) for part in text.split(",")]
+    unknown = set(numbers) - {each.number for each in QUESTIONS}
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no question {min(unknown)}")
+    return numbers
+
+
+def _gpu_is_there() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def answer(question: Question, models: Path, seconds: float) -> Answer:
+    """Ask one question within a time limit, of which each of its environments has its share."""
+    found = Answer(question.number, question.title)
+    began = monotonic()
+    for environment in question.environments:
+        command = [sys.executable, "-m", "benchmarks.cuda_questions"]
+        command += ["--ask", str(question.number), "--models", str(models)]
+        share_s = seconds / len(question.environments)
+        listen(found, command, {**cuda_environment(0), **environment}, share_s)
+    found.seconds = monotonic() - began
+    return found
+
+
+def listen(
+    found: Answer, command: Sequence[str], environment: Mapping[str, str], seconds: float
+) -> None:
+    """Add the rows that a process prints; note how it ended if not well."""
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(environment)
+        )
+        timer = threading.Timer(seconds, process.kill)
+        timer.start()
+        assert process.stdout is not None
+        with process.stdout:
+            for line in process.stdout:
+                found.rows.append(Row.from_line(line))
+        code = process.wait()
+        overdue = timer.finished.is_set()
+        timer.cancel()
+        log.seek(0)
+        last = log.read().strip().splitlines()[-1:]
+    if overdue:
+        found.problem = f"it took longer than {seconds:.0f} s"
+    elif code:
+        found.problem = "".join(last) or f"exit status {code}"
+
+
+def _ask(number: int, models: Path) -> int:
+    """Print the rows of one question, one a line, as they are found."""
+    import torch
+
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # libraries print to stdout
+    (question,) = [each for each in QUESTIONS if each.number == number]
+    with torch.inference_mode():
+        for row in question.ask(models):
+            answers.write(row.to_line() + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""Questions 4 and 7: sums of stages against whole graphs; memory by the rule of release."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.cuda_questions.answers import Figure, Row
+from benchmarks.networks.export import export_onnx
+from benchmarks.networks.registry import NETWORKS
+from benchmarks.planned import imported
+from core.schedule import Stage
+from engine.cuda.backend import CudaBackend, OnGpu
+from engine.cuda.calls import Call, plan_calls
+from engine.cuda.play import play
+from engine.cuda.prepare import capturing
+from engine.cuda.tape import lower, order_calls
+from engine.executor.program import BoundUnit, Program
+from engine.importer.report import read_report
+from engine.kernels.kernel import Kernel
+from engine.ops.dtypes import spec_of
+from engine.pause import no_pause
+from engine.worker.backend import AskedStage
+from engine.worker.models import ModelTable, seeded_inputs
+from scheduler.options import PlannerOptions
+from scheduler.planners import Planned, plan
+
+PLANNERS = ("sequential", "greedy", "rammer")
+ROUNDS = 3
+SHOWINGS = 11
+
+
+@dataclass(slots=True)
+class StageCosts:
+    """The device's own latencies, each stage measured once."""
+
+    backend: CudaBackend
+    program: Program
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        """Measured now, to the end."""
+        asked = AskedStage(stage.groups, None, stage.strategy)
+        inputs = partial(seeded_inputs, self.program.graph, {}, 0)
+        task = self.backend.measure(self.program, inputs, asked, no_pause)
+        while True:
+            try:
+                next(task)
+            except StopIteration as end:
+                return float(end.value.latency_us)
+
+
+def program_of(backend: CudaBackend, network: str, folder: Path) -> Program:
+    """A network at batch 1, bound to kernels; written to ``folder`` unless it is there."""
+    model = folder / f"{network}.onnx"
+    if not model.exists():
+        export_onnx(network, model)
+    artefact = asyncio.run(imported(model, folder / network))
+    table = ModelTable(backend)
+    digest = read_report(artefact).sha256
+    table.load(digest, artefact)
+    described = NETWORKS[network]
+    inputs = zip(described.input_names, described.example_inputs(1), strict=True)
+    return table.program(digest, {name: spec_of(tensor) for name, tensor in inputs}, {})
+
+
+def sums_and_wholes(backend: CudaBackend, program: Program) -> Iterator[Row]:
+    """What a planner believes of its plan, what the whole graph takes, and who is fastest."""
+    costs = StageCosts(backend, program)
+    planned = {name: plan(program.graph, costs, PlannerOptions.parse(name)) for name in PLANNERS}
+    sums_us = {name: _sum_us(found, costs) for name, found in planned.items()}
+    backend.forget()
+    wholes_us = [
+        {name: _whole_us(backend, program, found) for name, found in planned.items()}
+        for _ in range(ROUNDS)
+    ]
+    for name, found in planned.items():
+        seen = [round_[name] for round_ in wholes_us]
+        figures: dict[str, Figure] = {f"whole_us_{i}": us for i, us in enumerate(seen)}
+        ratio = sums_us[name] / sorted(seen)[len(seen) // 2]
+        yield Row(
+            f"{program.graph.name}, {name}, {len(found.stages)} stages",
+            {"sum_us": sums_us[name], **figures, "sum_over_whole": ratio},
+        )
+    rankings = [_ranking(us) for us in (sums_us, *wholes_us)]
+    yield Row(
+        "ranking, fastest first",
+        {"by_sum": rankings[0], "by_whole": rankings[1]}
+        | {"stable": len(set(rankings[1:])) == 1, "sum_is_right": len(set(rankings)) == 1},
+    )
+
+
+def _sum_us(found: Planned, costs: StageCosts) -> float:
+    return sum(costs.stage_latency_us(stage) for stage in found.stages)
+
+
+def _ranking(us: Mapping[str, float]) -> str:
+    return " < ".join(sorted(us, key=lambda name: us[name]))
+
+
+def _whole_us(backend: CudaBackend, program: Program, found: Planned) -> float:
+    """The device's time of a plan, captured afresh."""
+    ready = backend.prepare(program, found.plan)
+    try:
+        inputs = seeded_inputs(program.graph, {}, 1)
+        ready.run(inputs)
+        seen = sorted(ready.device_us(inputs) for _ in range(SHOWINGS))
+        return seen[len(seen) // 2]
+    finally:
+        ready.release()
+
+
+def memory(backend: CudaBackend, program: Program) -> Iterator[Row]:
+    """Device memory of one plan by when tensors are released; whether outputs stay the same."""
+    units = len(program.units)
+    found = plan(program.graph, _Even(), PlannerOptions.parse("greedy"))
+    ready = backend.prepare(program, found.plan)
+    cost = ready.plan.cost
+    yield Row(
+        f"greedy plan of {units} units, released when every later launch comes after",
+        {"peak_mib": cost.peak_bytes / 2**20, "pool_mib": cost.pool_bytes / 2**20}
+        | {"eager_because": ready.plan.eager_because},
+    )
+    yield Row("two replays, NaN through all buffers in between", _replays(ready, program))
+    calls = plan_calls(program, found.plan)
+    noted = tuple(replace(call, bound=_noting_streams(call.bound)) for call in calls)
+    settings = os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "default allocator")
+    yield Row("nothing released", _peak(ready, calls, {}))
+    yield Row(
+        f"released after the last reader, with record_stream, {settings}",
+        _peak(ready, noted, _last_readers(program, calls)),
+    )
+    ready.release()
+
+
+class _Even:
+    """All stages as fast: the plan is the same on every device."""
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        return 1.0 + len(stage.groups)
+
+
+def _replays(ready: OnGpu, program: Program) -> dict[str, Figure]:
+    """Outputs after a run that left NaN wherever it could are the outputs before it."""
+    inputs = seeded_inputs(program.graph, {}, 1)
+    poison = {name: torch.full_like(x, torch.nan) if x.is_floating_point() else x
+              for name, x in inputs.items()}  # fmt: skip
+    first = {name: tensor.clone() for name, tensor in ready.run(inputs).items()}
+    ready.run(poison)
+    again = ready.run(inputs)
+    finite = all(bool(tensor.isfinite().all()) for tensor in first.values())
+    same = all(torch.equal(first[name], again[name]) for name in first)
+    return {"bitwise_equal": same, "finite": finite}
+
+
+def _last_readers(program: Program, calls: Sequence[Call]) -> dict[int, list[int]]:
+    """Call -> slots that no later call, in launch order, reads or fills."""
+    kept = program.kept()
+    made = {slot for call in calls for slot in call.bound.outputs} - kept
+    last = {slot: i for i, call in enumerate(calls)
+            for slot in (*call.bound.inputs, *call.bound.outputs) if slot in made}  # fmt: skip
+    points: dict[int, list[int]] = {}
+    for slot, at in last.items():
+        points.setdefault(at + 1, []).append(slot)
+    return points
+
+
+def _noting_streams(bound: BoundUnit) -> BoundUnit:
+    """The same unit, telling the allocator on which stream its inputs are read."""
+    run = bound.kernel.run_on(1)
+
+    def noting(*inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        for tensor in inputs:
+            if tensor is not None and tensor.is_cuda:
+                tensor.record_stream(torch.cuda.current_stream())
+        return run(*inputs)
+
+    return replace(bound, kernel=Kernel(bound.kernel.variant, noting))
+
+
+def _peak(
+    ready: OnGpu, calls: Sequence[Call], releases: Mapping[int, Sequence[int]]
+) -> dict[str, Figure]:
+    """Memory of a capture in a pool of its own, tensors released before these calls."""
+    driver, streams = ready.executor.driver, ready.plan.streams
+    pool = driver.pool()
+    tape = lower(calls, order_calls(calls), releases)
+    env = ready.plan.program.environment(ready.plan.inputs)
+    driver.synchronise()
+    before = driver.memory()
+    driver.reset_peak()
+    with capturing(driver, streams, pool) as captured:
+        play(tape, env, driver, streams)
+    after = driver.memory()
+    driver.destroy(captured[0])
+    return {
+        "peak_mib": (after.peak_allocated - before.allocated) / 2**20,
+        "pool_mib": (after.reserved - before.reserved) / 2**20,
+    }

@@ -1,0 +1,133 @@
+"""The questions to a GPU, without one: on a device that only records, and on what processes say."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.cuda_questions import costs, device, kernels, levers, plans
+from benchmarks.cuda_questions.__main__ import NO_GPU, listen, main
+from benchmarks.cuda_questions.answers import Answer, Row, document, table
+from benchmarks.cuda_questions.lab import Job, Lab
+from benchmarks.cuda_questions.questions import QUESTIONS
+from engine.cuda.backend import CudaBackend
+from engine.cuda.stage_timer import SlopeOptions, StageTimer
+from engine.kernels.cuda import CudaKernels
+from engine.specialise import specialise
+from engine.timing.stage_timer import TimerOptions
+from tests.cuda.graphs import bound, random_graph
+from tests.cuda.recording import RecordingDriver
+from tests.cuda.serving import GPU, RegistryKernels
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with torch.inference_mode():
+        yield Lab(RecordingDriver(), hold_up=lambda us: None)
+
+
+def test_side_by_side_is_faster_than_in_a_row(lab: Lab) -> None:
+    jobs = [Job(torch.relu, [lab.driver.empty((4,), torch.float32).zero_()])]
+
+    assert lab.branches_us([jobs] * 4) < lab.branches_us([jobs * 4])
+    assert lab.slope_us([jobs]) > 0
+
+
+def test_questions_about_the_device_find_rows(lab: Lab) -> None:
+    (identity,) = device.facts(GPU)
+    two_spins = next(device.overlap(lab))
+    one_node, forked = next(costs.graph_costs(lab)), next(costs.fork_costs(lab))
+    (priorities,) = levers.priorities(lab, small=2, large=2)
+
+    assert identity.figures["driver"] == GPU.driver
+    assert float(two_spins.figures["times_as_fast"] or 0) > 1
+    assert (one_node.what, forked.what) == ("1 nodes", "fork to 2 streams and join")
+    assert set(priorities.figures) >= {"together_us", "together_urgent_us"}
+
+
+def test_kernels_are_compared_with_fp64_over_poisoned_outputs(lab: Lab) -> None:
+    small = kernels.Convolution("small", (4, 6), (4, 4, 1, 1))
+    source = CudaKernels(lab.driver.device, compile_=None)
+    bench = kernels.bench_of(lab, source, small, "fp32")
+    (registry,) = [
+        kernel
+        for kernel in source.variants(bench.unit, bench.graph, bench.constants, bench.packed)
+        if kernel.variant == "registry"
+    ]
+
+    variant, (us, error) = kernels.measured(lab, bench, registry)
+
+    assert variant == "registry"
+    assert us > 0
+    assert 0 < error < 1e-5
+
+
+def test_whole_plans_are_compared_with_sums_and_replayed_over_nan() -> None:
+    template, weights = random_graph(seed=3, units=12)
+    graph, constants = specialise(template, weights, template.inputs)
+    with torch.inference_mode():
+        driver = RecordingDriver()
+        timer = StageTimer(driver, 1 << 20, TimerOptions(), SlopeOptions(pace_size=8))
+        backend = CudaBackend(driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
+        program = bound(graph, constants)
+        *each, ranking = plans.sums_and_wholes(backend, program)
+        released, replays = islice(plans.memory(backend, program), 2)
+
+    assert len(each) == len(plans.PLANNERS)
+    assert 0 < float(each[0].figures["sum_over_whole"] or 0) <= 1
+    assert str(ranking.figures["by_sum"]).count("<") == len(plans.PLANNERS) - 1
+    assert released.figures["eager_because"] == ""
+    assert replays.figures == {"bitwise_equal": True, "finite": True}
+
+
+PROCESS = """
+from benchmarks.cuda_questions.answers import Row
+print(Row("8 branches", {"us": 1.5}).to_line(), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("then", "problem"),
+    [
+        ("", ""),
+        ("raise SystemExit('an illegal memory access was encountered')", "an illegal memory"),
+        ("import time; time.sleep(30)", "longer than"),
+    ],
+)
+def test_what_was_found_is_kept_however_a_process_ends(then: str, problem: str) -> None:
+    found = Answer(1, "the device")
+    seconds = 1.5 if "longer" in problem else 30.0
+
+    listen(found, [sys.executable, "-c", PROCESS + then], os.environ, seconds)
+
+    assert found.rows == [Row("8 branches", {"us": 1.5})]
+    assert problem in found.problem
+    assert bool(problem) == bool(found.problem)
+
+
+def test_answers_are_shown_and_written() -> None:
+    one = Answer(6, "levers", [Row("a chain", {"us": 1234.5, "refused": "no", "ok": True})], "died")
+
+    assert "a chain  us 1234  refused no  ok True" in table(one)
+    assert "NOT TO THE END: died" in table(one)
+    assert json.loads(document({}, [one]))["answers"][0]["rows"][0]["figures"]["ok"] is True
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_one_line_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["--only", "1,3", "--out", str(tmp_path)]) == 0
+
+    assert capsys.readouterr().out.strip() == NO_GPU
+    assert [each.number for each in QUESTIONS] == [1, 2, 3, 4, 5, 6, 7]
+
+
+def test_unknown_questions_are_refused() -> None:
+    with pytest.raises(SystemExit):
+        main(["--only", "8"])
