@@ -14,8 +14,8 @@ from benchmarks.cuda.clock import delay_us, hold_up
 from benchmarks.networks.registry import Network
 from core.plan import plan_from_json
 from core.tensor import TensorSpec
-from engine.cuda.backend import OnGpu
 from engine.cuda.driver import ORIGIN
+from engine.cuda.on_gpu import OnGpu
 from engine.importer.report import read_report
 from engine.ops.dtypes import spec_of
 from engine.worker.backend import Backend

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -27,9 +26,9 @@ from engine.cuda.driver import Driver
 from engine.cuda.executor import CudaExecutor
 from engine.cuda.faults import classified, classify
 from engine.cuda.identity import GpuIdentity
-from engine.cuda.index_guard import IndexRange, check_indices, index_ranges
+from engine.cuda.index_guard import check_indices, index_ranges
 from engine.cuda.levers import offered_levers, prepare_fastest
-from engine.cuda.prepare import PreparedPlan
+from engine.cuda.on_gpu import OnGpu
 from engine.executor.program import Program, bind
 from engine.executor.session import CUDA_PROVIDER, OnnxSession
 from engine.executor.work import Needs, estimated_flop, estimated_needs
@@ -74,33 +73,6 @@ class StageTimes(Protocol):
 
     def forget(self) -> None:
         """Free what was kept from one measurement to the next."""
-
-
-@dataclass(frozen=True, slots=True)
-class OnGpu:
-    """A plan that is captured, or ready for eager streams."""
-
-    executor: CudaExecutor
-    plan: PreparedPlan
-    ranges: tuple[IndexRange, ...]
-
-    @property
-    def activation_bytes(self) -> int | None:
-        """Most that tensors held at once while the plan was captured."""
-        return self.plan.cost.peak_bytes or None
-
-    def run(self, inputs: Tensors, _: Pause | None = None) -> Tensors:
-        """Run the whole graph, without a pause; the next run but one overwrites the outputs."""
-        check_indices(self.ranges, inputs)
-        return self.executor.run(self.plan, inputs)
-
-    def device_us(self, _: Tensors) -> float:
-        """Time on the device of one run on the inputs of the run before, copies left out."""
-        return self.executor.device_us(self.plan)
-
-    def release(self) -> None:
-        """Free the graph and its memory."""
-        self.executor.release(self.plan)
 
 
 class CudaBackend:

@@ -109,6 +109,9 @@ class Driver(Protocol):
     def wait(self, event: Event, stream: Stream) -> None:
         """Further work on ``stream`` begins after what the event stands for."""
 
+    def reached(self, event: Event) -> bool:
+        """Whether all that an event stands for is done; does not wait."""
+
     def elapsed_us(self, start: Event, end: Event) -> float:
         """Device time between two timed events that have been reached."""
 

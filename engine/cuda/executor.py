@@ -105,6 +105,13 @@ class CudaExecutor:
         staging.busy = True
         return Flight(staging, outputs)
 
+    def is_done(self, flight: Flight) -> bool:
+        """Whether ``finish`` would not wait; what went wrong, it will tell."""
+        try:
+            return self.driver.reached(flight.staging.done)
+        except RuntimeError:
+            return True
+
     def finish(self, prepared: PreparedPlan, flight: Flight) -> dict[str, Tensor]:
         """Wait for a run and give its outputs; see ``run``."""
         flight.staging.busy = False

@@ -138,6 +138,10 @@ class TorchDriver:
         """Further work on ``stream`` begins after what the event stands for."""
         event.handle.wait(stream.handle)
 
+    def reached(self, event: Event) -> bool:
+        """Whether all that an event stands for is done; does not wait."""
+        return bool(event.handle.query())
+
     def elapsed_us(self, start: Event, end: Event) -> float:
         """Device time between two timed events that have been reached."""
         return float(start.handle.elapsed_time(end.handle)) * 1e3

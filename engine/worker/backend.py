@@ -39,6 +39,35 @@ Task = Generator[float | None, None, dict[str, Any]]
 """Yields whenever a request may go first; a number is the fraction done."""
 
 
+class Flight(Protocol):
+    """A run that was begun."""
+
+    def is_done(self) -> bool:
+        """Whether ``finish`` would not wait."""
+
+    def finish(self) -> Tensors:
+        """Wait for the outputs; called once, in the order in which runs were begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A run that was over when it was begun."""
+
+    outputs: Tensors
+
+    def is_done(self) -> bool:
+        """Yes."""
+        return True
+
+    def finish(self) -> Tensors:
+        """What it gave."""
+        return self.outputs
+
+
+RUNS_UNDERWAY = 2
+"""Runs of one plan begun and not finished, at most: one computes, the next one's inputs travel."""
+
+
 class Prepared(Protocol):
     """A program under one plan, ready to run on its device."""
 
@@ -50,6 +79,12 @@ class Prepared(Protocol):
         """Outputs by name, one tensor for each of the graph's inputs given.
 
         Where a run may take long, ``pause`` is called in it now and then, if given.
+        """
+
+    def begin(self, inputs: Tensors) -> Flight:
+        """As ``run``, but where the device works by itself, do not wait for it.
+
+        At most ``RUNS_UNDERWAY`` at once; no other plan runs meanwhile.
         """
 
     def release(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import mmap
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -15,7 +16,7 @@ from core.errors import InvalidArtefact, PreconditionFailed
 from core.graph import graph_to_json
 from core.plan import plan_from_json
 from engine.pause import Pause, in_thread, no_pause
-from engine.worker.backend import Backend, Whole
+from engine.worker.backend import Backend, Flight, Landed, Whole
 from engine.worker.frames import Message
 from engine.worker.measurements import Measurements, program_of
 from engine.worker.models import Executable, ModelTable, output_specs, seeded_inputs
@@ -25,8 +26,18 @@ from engine.worker.slots import SlotViews
 log = logging.getLogger("braid.worker")
 
 
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """A request that the device works for."""
+
+    number: int  # of the executable
+    began_ns: int
+    flight: Flight
+    outputs: Mapping[str, Tensor]  # where they go
+
+
 class Calls:
-    """One method a call; used by the device thread only."""
+    """One method a call, two for inference; used by the device thread only."""
 
     def __init__(
         self,
@@ -43,28 +54,37 @@ class Calls:
         self._measurements = measurements
         self._slots = SlotViews(arena)
         self._pause = pause
+        self._free_ns = 0  # when the device had done the latest run
 
-    def infer(self, message: Message) -> dict[str, Any]:
-        """Run executable ``number`` on the slot at ``offset``."""
-        start = perf_counter_ns()
+    def begin(self, message: Message) -> Underway:
+        """Begin to run executable ``number`` on the slot at ``offset``."""
+        began_ns = perf_counter_ns()
         number = message["number"]
         ready = self._models.executable(number)
         inputs, outputs = self._slots.of(number, message["offset"], ready.layout)
-        for name, tensor in self._outputs(ready, inputs).items():
-            outputs[name].copy_(tensor)
-        return {"compute_us": (perf_counter_ns() - start) // 1000}
+        return Underway(number, began_ns, self._flight(ready, inputs), outputs)
 
-    def _outputs(self, ready: Executable, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def finish(self, run: Underway) -> dict[str, Any]:
+        """Wait for a run and put its outputs into its slot.
+
+        The time that counts is that since the device had done the run before.
+        """
+        for name, tensor in run.flight.finish().items():
+            run.outputs[name].copy_(tensor)
+        began_ns, self._free_ns = max(run.began_ns, self._free_ns), perf_counter_ns()
+        return {"compute_us": (self._free_ns - began_ns) // 1000}
+
+    def _flight(self, ready: Executable, inputs: Mapping[str, Tensor]) -> Flight:
         program = ready.program
         fused = program.needs_finite or ready.session is not None
         if fused and not all(map(_is_finite, inputs.values())):
-            return self._backend.interpret(program, inputs, no_pause)
+            return Landed(self._backend.interpret(program, inputs, no_pause))
         if ready.session is not None:
             try:
-                return ready.session.run(inputs)
+                return Landed(ready.session.run(inputs))
             except PreconditionFailed:
                 log.exception("model %s runs under its plan instead", ready.digest[:12])
-        return ready.prepared.run(inputs)
+        return ready.prepared.begin(inputs)
 
     def load(self, message: Message) -> dict[str, Any]:
         """Load the artefact at ``path`` under ``digest``."""

@@ -24,7 +24,7 @@ from engine.timing.overheads import StagePrices, measure_prices
 from engine.timing.runs import timed
 from engine.timing.samples import Timing
 from engine.timing.stage_timer import StageTimer, TimerOptions
-from engine.worker.backend import AskedStage, MakeInputs, Prepared, Tensors
+from engine.worker.backend import AskedStage, Landed, MakeInputs, Prepared, Tensors
 from engine.worker.device_key import cpu_device_key, software_versions
 
 
@@ -44,6 +44,10 @@ class LaidOut:
     def run(self, inputs: Tensors, pause: Pause | None = None) -> Tensors:
         """Run the whole graph."""
         return self.executor.run(self.program, self.layout, inputs, pause)
+
+    def begin(self, inputs: Tensors) -> Landed:
+        """The calling thread is one of those that compute, so this is the whole run."""
+        return Landed(self.run(inputs))
 
     def release(self) -> None:
         """Nothing is held but memory of this process."""

@@ -20,9 +20,10 @@ from engine.executor.cpu import CpuExecutor
 from engine.timing.stage_timer import TimerOptions
 from engine.worker.backend import Backend
 from engine.worker.cpu import CpuBackend
+from engine.worker.faults import refuse
 from engine.worker.frames import BlockingChannel
 from engine.worker.options import LOST_EXIT_CODE
-from engine.worker.worker import Worker, refuse
+from engine.worker.worker import Worker
 
 
 @torch.inference_mode()

@@ -14,16 +14,18 @@ import logging
 import mmap
 import select
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
 import torch
 
-from core.errors import BraidError, DeviceLost, InvalidRequest, WorkerFault
+from core.errors import DeviceLost, WorkerFault
 from engine.pause import Pause
-from engine.worker.backend import Backend, Task
-from engine.worker.calls import Calls
+from engine.worker.backend import RUNS_UNDERWAY, Backend, Task
+from engine.worker.calls import Calls, Underway
+from engine.worker.faults import as_braid_error, error_body
 from engine.worker.frames import BlockingChannel, Message
 from engine.worker.measurements import Measurements
 from engine.worker.models import ModelTable
@@ -37,7 +39,7 @@ LINGER_MS = 5
 LINGER_SHARE = 9
 """Requests keep other work waiting for this many times as long as it went on before, at most."""
 
-FOREGROUND = ("infer", "load", "unload", "prepare", "release", "describe", "device")
+FOREGROUND = ("load", "unload", "prepare", "release", "describe", "device")
 BACKGROUND = ("facts", "measure", "contest")
 
 
@@ -65,6 +67,7 @@ class Worker:
         models, sessions = ModelTable(backend, pause), SessionTable(backend.open_whole, pause)
         self._measurements = Measurements(backend, models, pause)
         calls = Calls(backend, arena, models, sessions, self._measurements, pause)
+        self._calls = calls
         self._foreground = {name: getattr(calls, name) for name in FOREGROUND}
         self._foreground["cancel"] = self._cancel
         self._tasks = {name: getattr(self._measurements, name) for name in BACKGROUND}
@@ -96,17 +99,53 @@ class Worker:
 
         Also called in the midst of other work, see ``engine.pause``.
         """
-        if self._is_closed or not self._poller.poll(timeout_ms):
+        requests = self._arrived(timeout_ms)
+        if not requests:
             return False
+        self._infer(requests, and_more=timeout_ms is None)
+        return True
+
+    def _arrived(self, timeout_ms: int | None) -> list[Message]:
+        """Inference requests that have arrived; other messages are kept."""
+        if self._is_closed or not self._poller.poll(timeout_ms):
+            return []
         messages = self._channel.receive()
         if messages is None:
             self._is_closed = True
-            return False
-        infer = [message for message in messages if message["op"] == "infer"]
+            return []
         self._waiting += [message for message in messages if message["op"] != "infer"]
-        for message in infer:
-            self._answer(message)
-        return bool(infer)
+        return [message for message in messages if message["op"] == "infer"]
+
+    def _infer(self, requests: list[Message], *, and_more: bool) -> None:
+        """Answer requests; while a device works by itself for one, the next one is begun.
+
+        With ``and_more``, also those that come meanwhile, unless something else waits.
+        """
+        left, underway = deque(requests), deque[tuple[int, Underway]]()
+        while left or underway:
+            if underway and _is_due(underway, left):
+                self._finish(*underway.popleft())
+            elif left:
+                self._begin(left.popleft(), underway)
+            elif and_more and not self._waiting:
+                left += self._arrived(0)
+            else:
+                self._finish(*underway.popleft())
+
+    def _begin(self, message: Message, underway: deque[tuple[int, Underway]]) -> None:
+        call = message["id"]
+        try:
+            underway.append((call, self._calls.begin(message)))
+        except Exception as error:
+            self._fail(call, error)
+
+    def _finish(self, call: int, run: Underway) -> None:
+        try:
+            result = self._calls.finish(run)
+        except Exception as error:
+            self._fail(call, error)
+        else:
+            self._channel.send({"id": call, "result": result})
 
     def let_inference_go_first(self) -> bool:
         """Answer requests that have arrived, until none has come for a moment.
@@ -157,27 +196,14 @@ class Worker:
 
     def _fail(self, call: int | None, error: Exception) -> None:
         """Answer with an error; if the device is lost, nobody is answered: the process ends."""
-        known = self._as_braid_error(error)
+        known = as_braid_error(error, self._backend)
         if isinstance(known, DeviceLost):
             raise known
         if isinstance(known, WorkerFault):
             log.error("call %s failed", call, exc_info=error)
         if call is None:
             return
-        self._channel.send({"id": call, "error": _body(known)})
-
-    def _as_braid_error(self, error: Exception) -> BraidError:
-        """What the front end is told: our own errors as they are, libraries' by what they mean."""
-        if isinstance(error, BraidError):
-            return error
-        if (known := self._backend.fault(error)) is not None:
-            return known
-        text = str(error)
-        if isinstance(error, IndexError) or "out of range" in text or "out of bounds" in text:
-            return InvalidRequest(
-                "the model could not run on these values: an index in an input is out of range"
-            )
-        return WorkerFault(f"the device worker failed: {type(error).__name__}")
+        self._channel.send({"id": call, "error": error_body(known)})
 
     def _cancel(self, message: Message) -> dict[str, Any]:
         """Drop the measurement that call ``target`` asked for; that call is never answered."""
@@ -187,14 +213,11 @@ class Worker:
         return {}
 
 
-def refuse(channel: BlockingChannel, error: BraidError) -> None:
-    """Answer the first calls with why there is no device, instead of serving."""
-    for message in channel.receive() or ():
-        channel.send({"id": message["id"], "error": _body(error)})
-
-
-def _body(error: BraidError) -> dict[str, str]:
-    return {"type": type(error).__name__, "message": str(error)}
+def _is_due(underway: Sequence[tuple[int, Underway]], left: Sequence[Message]) -> bool:
+    """Whether the oldest run is finished before anything else is begun."""
+    _, run = underway[0]
+    other = bool(left) and left[0]["number"] != run.number
+    return other or len(underway) == RUNS_UNDERWAY or run.flight.is_done()
 
 
 class _InferenceFirst(Pause):

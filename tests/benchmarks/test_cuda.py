@@ -28,8 +28,8 @@ from benchmarks.cuda.record import CudaCase, goals, ratios
 from benchmarks.cuda.results import read, write
 from benchmarks.cuda.turns import Setting, measure
 from core.plan import sequential_plan
-from engine.cuda.backend import OnGpu
 from engine.cuda.executor import CudaExecutor
+from engine.cuda.on_gpu import OnGpu
 from engine.specialise import specialise
 from tests.cuda.graphs import bound, random_graph
 from tests.cuda.recording import RecordingDriver

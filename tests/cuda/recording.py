@@ -130,6 +130,11 @@ class RecordingDriver:
         else:
             line.eager |= mark.after
 
+    def reached(self, event: Event) -> bool:
+        if self.rng.random() < 0.2:  # time goes by
+            self.synchronise(event)
+        return all(operation.ended_us is not None for operation in event.handle.after)
+
     def elapsed_us(self, start: Event, end: Event) -> float:
         assert start.timed, "the event has no time"
         assert end.timed, "the event has no time"

@@ -12,6 +12,7 @@ import torch
 
 from core.errors import DeviceLost
 from core.plan import plan_to_json, sequential_plan
+from engine.cuda.executor import UPLOADS
 from engine.specialise import interpret, specialise
 from tests.cuda.graphs import bound, random_graph, random_plan
 from tests.cuda.recording import CudaError
@@ -26,6 +27,9 @@ MODEL: dict[str, Any] = {
     "digest": DIGEST,
     "inputs": {name: spec.to_json() for name, spec in TEMPLATE.inputs.items()},
 }
+
+FIELD_BYTES = 192  # of 144, aligned to 64
+SLOT_BYTES = 1024
 
 
 def out_of_memory() -> Exception:
@@ -46,15 +50,21 @@ def gpu(tmp_path: Path) -> Iterator[ServedGpu]:
 
 def infer(gpu: ServedGpu, number: int, seed: int) -> None:
     """One request; its answer must be the interpreter's."""
-    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(seed))
-    gpu.view(0, (6, 6)).copy_(x)
+    gpu.view(0, (6, 6)).copy_(given(seed))
     gpu.call("infer", number=number, offset=0)
-    expected = interpret(GRAPH, CONSTANTS, {"x": x})
-    offset = 192  # 144 bytes, aligned to 64
-    for name in GRAPH.outputs:
-        got = gpu.view(offset, (6, 6))
+    check(gpu, seed, slot=0)
+
+
+def given(seed: int) -> torch.Tensor:
+    return torch.randn(6, 6, generator=torch.Generator().manual_seed(seed))
+
+
+def check(gpu: ServedGpu, seed: int, slot: int) -> None:
+    """The slot's outputs are those for ``given(seed)``."""
+    expected = interpret(GRAPH, CONSTANTS, {"x": given(seed)})
+    for place, name in enumerate(GRAPH.outputs, start=1):
+        got = gpu.view(slot * SLOT_BYTES + place * FIELD_BYTES, (6, 6))
         torch.testing.assert_close(got, expected[name], rtol=1e-4, atol=1e-4)
-        offset += 192
 
 
 def test_a_worker_names_its_gpu(gpu: ServedGpu) -> None:
@@ -71,6 +81,36 @@ def test_requests_are_answered_under_any_plan(gpu: ServedGpu, plan: object) -> N
 
     for seed in range(3):
         infer(gpu, 1, seed)
+
+
+def test_while_one_request_is_computed_the_next_ones_inputs_travel(gpu: ServedGpu) -> None:
+    gpu.call("prepare", number=1, plan=PARALLEL, **MODEL)
+    gpu.call("prepare", number=2, plan=SEQUENTIAL, **MODEL)
+    before = len(gpu.driver.operations)
+    numbers = [1, 1, 1, 2, 1, 2, 2, 1]
+
+    for seed in range(0, 40, len(numbers)):  # the device does what is not ordered in any order
+        for slot in range(len(numbers)):
+            gpu.view(slot * SLOT_BYTES, (6, 6)).copy_(given(seed + slot))
+        calls = [
+            gpu.send("infer", number=number, offset=slot * SLOT_BYTES)
+            for slot, number in enumerate(numbers)
+        ]
+        for slot, call in enumerate(calls):
+            assert gpu.answer(call)["result"]["compute_us"] >= 0
+            check(gpu, seed + slot, slot)
+
+    assert any(op.stream.index == UPLOADS for op in gpu.driver.operations[before:])
+
+
+def test_a_bad_request_fails_alone_among_those_underway(gpu: ServedGpu) -> None:
+    gpu.call("prepare", number=1, plan=PARALLEL, **MODEL)
+    gpu.view(0, (6, 6)).copy_(given(0))
+
+    calls = [gpu.send("infer", number=number, offset=0) for number in (1, 9, 1)]
+    kinds = [gpu.answer(call).get("error", {}).get("type") for call in calls]
+
+    assert kinds == [None, "PreconditionFailed", None]
 
 
 def test_released_and_unloaded_plans_leave_no_graph_behind(gpu: ServedGpu) -> None:

@@ -1,0 +1,63 @@
+"""A prepared plan and its runs, as the worker handles them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.cuda.executor import CudaExecutor, Flight
+from engine.cuda.index_guard import IndexRange, check_indices
+from engine.cuda.prepare import PreparedPlan
+from engine.pause import Pause
+from engine.worker.backend import Tensors
+
+
+@dataclass(frozen=True, slots=True)
+class GpuRun:
+    """A run that the GPU works on, or has done."""
+
+    executor: CudaExecutor
+    plan: PreparedPlan
+    flight: Flight
+
+    def is_done(self) -> bool:
+        """Whether the outputs have arrived."""
+        return self.executor.is_done(self.flight)
+
+    def finish(self) -> Tensors:
+        """Wait for the outputs, in page-locked memory that the next run but one overwrites."""
+        return self.executor.finish(self.plan, self.flight)
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """A plan that is captured, or ready for eager streams."""
+
+    executor: CudaExecutor
+    plan: PreparedPlan
+    ranges: tuple[IndexRange, ...]
+
+    @property
+    def activation_bytes(self) -> int | None:
+        """Most that tensors held at once while the plan was captured."""
+        return self.plan.cost.peak_bytes or None
+
+    def run(self, inputs: Tensors, _: Pause | None = None) -> Tensors:
+        """Run the whole graph, without a pause; the next run but one overwrites the outputs."""
+        return self.begin(inputs).finish()
+
+    def begin(self, inputs: Tensors) -> GpuRun:
+        """Put a run on the GPU.
+
+        Raises:
+            InvalidRequest: an index in an input is out of range.
+        """
+        check_indices(self.ranges, inputs)
+        return GpuRun(self.executor, self.plan, self.executor.start(self.plan, inputs))
+
+    def device_us(self, _: Tensors) -> float:
+        """Time on the device of one run on the inputs of the run before, copies left out."""
+        return self.executor.device_us(self.plan)
+
+    def release(self) -> None:
+        """Free the graph and its memory."""
+        self.executor.release(self.plan)
