@@ -6,7 +6,7 @@ from engine.cuda.backend import CudaBackend
 from engine.cuda.identity import read_identity
 from engine.cuda.presence import require_gpu
 from engine.cuda.stage_timer import StageTimer
-from engine.cuda.torch_driver import open_device
+from engine.cuda.torch_driver import TorchDriver
 from engine.kernels.cuda import CudaKernels
 from engine.timing.stage_timer import TimerOptions
 
@@ -23,7 +23,7 @@ def open_backend(activation_bytes: int, timer: TimerOptions, host_threads: int) 
         StartupError: one line that says why there is no GPU.
     """
     require_gpu()
-    driver = open_device()
+    driver = TorchDriver()
     return CudaBackend(
         driver,
         read_identity(),

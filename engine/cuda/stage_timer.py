@@ -55,7 +55,7 @@ class SlopeOptions:
     copies: int = 4  # R
     max_copies: int = 64
     span_us: float = 40.0  # of R copies at least: events tell half a microsecond
-    pace_size: int = 1536  # the pace is a product of two square matrices: 0.2 ms on an H200
+    pace_size: int = 1280  # the pace is a product of two square matrices: 0.1 ms on an H200
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,18 +142,23 @@ class StageTimer:
         pool = self._own_pool()
         if self._pace is None:
             self._pace = self._make_pace(pool)
-        pair = self._pair(stage, self._slopes.copies, pool)
+        pair, latency_us = self._warm_pair(stage, self._slopes.copies, pool)
+        wanted = min(math.ceil(self._slopes.span_us / latency_us), self._slopes.max_copies)
+        if wanted > pair.once.count:
+            pair.destroy()
+            pair, _ = self._warm_pair(stage, wanted, pool)
+        return pair
+
+    def _warm_pair(self, stage: ReadyStage, copies: int, pool: Pool) -> tuple[_Pair, float]:
+        """R and 2R copies after two samples, the second of which is returned."""
+        pair = self._pair(stage, copies, pool)
         try:
             self._sample(pair)
             latency_us, _ = self._sample(pair)
         except BaseException:
             pair.destroy()
             raise
-        wanted = min(math.ceil(self._slopes.span_us / latency_us), self._slopes.max_copies)
-        if wanted <= pair.once.count:
-            return pair
-        pair.destroy()
-        return self._pair(stage, wanted, pool)
+        return pair, latency_us
 
     def _pair(self, stage: ReadyStage, copies: int, pool: Pool) -> _Pair:
         once = make_copies(stage, copies, pool)
@@ -184,9 +189,6 @@ class StageTimer:
 
     def _series(self, pair: _Pair, units: frozenset[int]) -> Generator[None, None, Timing]:
         """Samples until enough of them are steady; near-ties twice as many."""
-        for _ in range(2):
-            self._sample(pair)
-            yield
         kept: list[float] = []
         samples: list[float] = []
         series, wanted = 0, 1

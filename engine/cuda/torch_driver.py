@@ -18,39 +18,11 @@ from time import perf_counter_ns
 import torch
 from torch import Tensor
 
-from core.errors import StartupError
 from engine.cuda.driver import ORIGIN, Event, Graph, MemoryUse, Partition, Pool, Stream
 from engine.cuda.partition import PartitionedStreams, refusal
 from engine.kernels.onednn import Run
 
 _URGENT = -1  # torch: lower numbers go first; 0 is normal
-
-
-def open_device(index: int = 0) -> TorchDriver:
-    """The driver of one GPU; the calling thread belongs to it from now on.
-
-    Raises:
-        StartupError: one line that says why there is none, and what to do.
-    """
-    if not torch.backends.cuda.is_built():
-        raise StartupError(
-            "cuda devices need a torch built for CUDA; install one or use --devices cpu"
-        )
-    try:
-        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        if count:
-            torch.cuda.init()
-    except RuntimeError as error:
-        line = str(error).strip().partition("\n")[0]
-        raise StartupError(
-            f"the NVIDIA driver cannot be used ({line}); update it or use --devices cpu"
-        ) from error
-    if index >= count:
-        there = (
-            f"there are {count} GPUs" if count else "no NVIDIA GPU with a working driver is here"
-        )
-        raise StartupError(f"cannot use cuda:{index}: {there}; change --devices")
-    return TorchDriver(index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +38,8 @@ class _Capture:
 class TorchDriver:
     """See ``engine.cuda.driver.Driver``."""
 
-    def __init__(self, index: int) -> None:
+    def __init__(self, index: int = 0) -> None:
+        """Take a GPU that is known to be there (engine/cuda/presence.py)."""
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
         facts = torch.cuda.get_device_properties(self.device)
