@@ -92,11 +92,8 @@ class CudaKernels:
             found += convolutions(site) if unit.kind in _CONVOLUTIONS else linears(site)
         found.append(Kernel(REGISTRY, plain))
         if self._compile is not None and is_worth_compiling(unit):
-            images = any(len(graph.spec(name).shape) == 4 for name in unit.inputs if name)
-            found += [
-                compiled_kernel(unit, layout, FORMATS[layout], plain, self._compile)
-                for layout in (self._layouts if images else ["nchw"])
-            ]
+            layout = self._layouts[0]
+            found.append(compiled_kernel(unit, layout, FORMATS[layout], plain, self._compile))
         if self._precision == TF32:
             return [_in_tf32(kernel) for kernel in found]
         return found

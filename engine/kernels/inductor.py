@@ -19,7 +19,7 @@ from torch import Tensor
 from core.graph import Operator
 from engine.kernels.kernel import Kernel
 from engine.kernels.onednn import Run
-from engine.ops.registry import EPILOGUE, call
+from engine.ops.registry import EPILOGUE, call, epilogue_steps
 
 log = logging.getLogger("braid.kernels")
 
@@ -32,7 +32,7 @@ _PLAIN = frozenset(
     {
         *("aten.add", "aten.sub", "aten.mul", "aten.div", "aten.maximum", "aten.minimum"),
         *("aten.relu", "aten.sigmoid", "aten.tanh", "aten.silu", "aten.exp", "aten.sqrt"),
-        *("aten.matmul", "aten.linear", "aten.convolution", "aten.cat", "aten.permute"),
+        *("aten.matmul", "aten.cat", "aten.permute"),
         *("aten.softmax", "aten.layer_norm", "aten.embedding", "aten.mean", "aten.sum"),
         *("aten.scaled_dot_product_attention", "aten.batch_norm", "aten.select"),
     }
@@ -52,11 +52,21 @@ _UNFIT = frozenset({"braid.onnxruntime", "braid.recurrent"})
 """Kinds that Inductor cannot see into, or only calls."""
 
 
+_FUSED_BEFORE_RELU = frozenset({"aten.convolution", "braid.convolution_add", "aten.linear"})
+"""Kinds that cuDNN and cuBLASLt run in one kernel, with nothing or a ReLU after them."""
+
+
 def is_worth_compiling(unit: Operator) -> bool:
-    """Whether the unit is several kernels that could be fewer."""
+    """Whether the unit is several kernels that could be fewer, and no library fuses them.
+
+    Networks have a hundred different convolutions, and each takes seconds to compile.
+    """
     if unit.kind in _UNFIT or not any(unit.inputs):
         return False
-    return bool(unit.attributes.get(EPILOGUE)) or unit.kind not in _PLAIN | _VIEWS
+    steps = {definition.kind for definition, _ in epilogue_steps(unit.attributes.get(EPILOGUE))}
+    if unit.kind in _FUSED_BEFORE_RELU:
+        return not steps <= {"aten.relu"}
+    return bool(steps) or unit.kind not in _PLAIN | _VIEWS
 
 
 def compile_unit(unit: Operator, operands: Sequence[Tensor | None]) -> Compiled:

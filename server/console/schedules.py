@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from charts.difference import compare
 from charts.kinds import kind_text
-from core.schedule import Schedule, schedule_to_json
+from core.schedule import Provenance, Schedule, schedule_to_json
 from server import pictures
 from server.console.facts import Facts
 from server.console.html import Child, Html, h, table
@@ -100,6 +100,7 @@ def _provenance(schedule: Schedule) -> Html:
     return pairs(
         ("plan", h("code", schedule.id)),
         ("planner", f"{schedule.planner} (asked: {schedule.key.planner})"),
+        ("precision", schedule.key.precision),
         ("measured", duration(seen.measured_us)),
         ("sequential, same run", duration(seen.sequential_us)),
         ("speed-up", "–" if seen.speedup is None else f"{seen.speedup:.2f}×"),
@@ -108,12 +109,20 @@ def _provenance(schedule: Schedule) -> Html:
         ("proved gap", "–" if seen.gap is None else f"{seen.gap:.2%}"),
         ("stages measured", f"{seen.stages_measured}, {seen.stages_reused} found in the store"),
         ("search", f"{seen.search_seconds:.2f} s"),
-        ("largest error", "–" if seen.max_rel_error is None else f"{seen.max_rel_error:.1e}"),
+        ("largest error", _error(seen)),
         ("serves", "yes" if seen.promoted else f"no: {seen.reason}"),
         ("device", schedule.key.device_key),
         ("software", ", ".join(f"{name} {value}" for name, value in seen.software.items())),
         ("made", seen.created),
     )
+
+
+def _error(seen: Provenance) -> str:
+    """Against FP32, relative to the largest element."""
+    if seen.max_rel_error is None:
+        return "–"
+    limit = "" if seen.tolerance is None else f" ({seen.tolerance:.1e} is allowed)"
+    return f"{seen.max_rel_error:.1e}{limit}"
 
 
 def _stages(which: Drawn) -> Iterator[Sequence[Child]]:

@@ -25,12 +25,14 @@ def operands() -> list[Tensor | None]:
     return [torch.randn(2, 4, 6, 6), torch.randn(6, 4, 3, 3), None]
 
 
-def test_units_of_one_kernel_are_not_worth_it() -> None:
+def test_units_that_are_one_kernel_anyway_are_not_worth_it() -> None:
     def unit(kind: str, **attributes: object) -> Operator:
         return Operator("u", kind, ("x",), ("y",), attributes)  # type: ignore[arg-type]
 
     assert is_worth_compiling(CONVOLUTION)
     assert is_worth_compiling(unit("braid.rms_norm"))
+    assert is_worth_compiling(unit("braid.linear_add"))
+    assert not is_worth_compiling(unit("aten.convolution", epilogue=[["aten.relu"]]))
     assert is_worth_compiling(unit("aten.add", epilogue=[["aten.relu"]]))
     assert not is_worth_compiling(unit("aten.add"))
     assert not is_worth_compiling(unit("braid.reshape"))
