@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-all test-deploy docs lint protos bench onnx-backend fuzz gpu clean
+.PHONY: setup demo test test-all test-deploy docs lint protos bench onnx-backend fuzz gpu gpu-tests gpu-questions gpu-bench gpu-service clean
 
 setup: $(READY)
 
@@ -55,15 +55,31 @@ fuzz: $(READY)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 # What can be checked of the CUDA engine here: without an NVIDIA GPU, the tests on a device that only
-# records. `make gpu PYTHON=python3` takes another python than .venv's; docs/gpu.md says what it needs.
+# records; with one, also all parts below, each of which can be run by itself. Results go to $OUT.
+# `make gpu PYTHON=python3` takes another python than .venv's; docs/gpu.md says what it needs.
 GPU_PYTHON := $(if $(filter command environment,$(origin PYTHON)),$(PYTHON),$(BIN)/python)
 
+# -W default: versions of packages differ there, and so do their warnings.
+GPU_MINUTES ?= 9
+GPU_OUT := $(or $(OUT),benchmarks/results/local)
+
 gpu: $(if $(filter command environment,$(origin PYTHON)),,$(READY))
-	$(GPU_PYTHON) -m pytest tests/cuda
+	$(GPU_PYTHON) -m pytest -W default tests/cuda
 	@if ! $(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
 	then echo "no NVIDIA GPU (or no torch that sees one) here: nothing was run on a device"; \
-	else $(GPU_PYTHON) -m pytest -m gpu --ignore tests/server \
-	&& $(GPU_PYTHON) -m pytest -m gpu tests/server; fi
+	else $(MAKE) --no-print-directory --keep-going gpu-tests gpu-questions gpu-bench gpu-service; fi
+
+gpu-tests:
+	$(GPU_PYTHON) -m pytest -W default -m gpu tests/cuda tests/kernels
+
+gpu-questions:
+	$(GPU_PYTHON) -m benchmarks.cuda_questions --out $(GPU_OUT)
+
+gpu-bench:
+	$(GPU_PYTHON) -m benchmarks.engine --device cuda --minutes $(GPU_MINUTES) --out $(GPU_OUT)
+
+gpu-service:
+	$(GPU_PYTHON) -m pytest -W default -m gpu tests/server/test_gpu_service.py
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
