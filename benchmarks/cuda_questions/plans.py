@@ -17,8 +17,9 @@ from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import imported
 from core.schedule import Stage
-from engine.cuda.backend import CudaBackend, OnGpu
+from engine.cuda.backend import CudaBackend
 from engine.cuda.calls import Call, plan_calls
+from engine.cuda.on_gpu import OnGpu
 from engine.cuda.play import play
 from engine.cuda.prepare import capturing
 from engine.cuda.tape import lower, order_calls

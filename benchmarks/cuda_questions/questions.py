@@ -32,9 +32,9 @@ class Question:
 
 def _lab() -> Lab:
     from benchmarks.cuda_questions.lab import Lab
-    from engine.cuda.torch_driver import open_device
+    from engine.cuda.torch_driver import TorchDriver
 
-    return Lab(open_device())
+    return Lab(TorchDriver())
 
 
 def _backend() -> CudaBackend:
