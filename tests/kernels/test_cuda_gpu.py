@@ -23,8 +23,8 @@ pytestmark = pytest.mark.gpu
 
 RELU: Literal = [["aten.relu"]]
 GELU: Literal = [["aten.gelu", "approximate", "tanh"]]
-LIMITS = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-"""Of errors, relative to the largest element."""
+LIMITS = {torch.float32: 5e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+"""Of errors, relative to the largest element. FP32: Winograd's convolutions; TF32 is above."""
 
 
 @pytest.fixture(autouse=True)
@@ -126,10 +126,11 @@ def unit_of(case: Case, dtype: torch.dtype) -> tuple[OpGraph, dict[str, Tensor],
     return graph, weights, list(operands.values())
 
 
+@pytest.mark.filterwarnings("ignore")  # Inductor's own
 @pytest.mark.parametrize("dtype", LIMITS, ids=str)
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_every_kernel_agrees_over_poisoned_memory_and_in_a_capture(
-    case: Case, dtype: torch.dtype
+    case: Case, dtype: torch.dtype, caplog: pytest.LogCaptureFixture
 ) -> None:
     graph, weights, operands = unit_of(case, dtype)
     source, packed = CudaKernels(torch.device("cuda")), PackedWeights()
@@ -147,6 +148,7 @@ def test_every_kernel_agrees_over_poisoned_memory_and_in_a_capture(
             assert errors[kernel.variant] <= LIMITS[dtype], errors
         again = relative_error(captured(kernel, [*moved]), wanted)
         assert again <= LIMITS[dtype], (kernel.variant, again)
+    assert not caplog.records, "Inductor compiled what it was asked to"
 
 
 def test_tf32_rounds_and_fp32_does_not() -> None:

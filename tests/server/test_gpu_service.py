@@ -71,6 +71,30 @@ def test_the_gpu_really_ran(server: ServerProcess, client: Client, models: dict[
     assert server.metric("braid_batch_rows_count", model="cnn", device=GPU) > 0
 
 
+def test_a_precision_must_be_one_of_every_device(client: Client, models: dict[str, Path]) -> None:
+    with pytest.raises(InvalidArgument, match="device cpu computes in fp32, not in fp16"):
+        client.register("half", models["cnn"], precision="fp16")
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
+def test_a_gpu_alone_serves_in_other_precisions(
+    precision: str, models: dict[str, Path], tmp_path: Path
+) -> None:
+    server = ServerProcess(tmp_path / "store", BRAID_DEVICES=GPU).start()
+    with server.client() as client:
+        client.register("cnn", models["cnn"], precision=precision, wait=True)
+        (plan,) = client.model("cnn").schedules
+        x = ROWS[:1]
+        got = client.infer("cnn", {"x": x})
+    assert server.stop() == 0
+
+    assert (plan.precision, plan.promoted, got.plan_id) == (precision, True, plan.plan_id)
+    assert 1e-5 < plan.max_rel_error < 0.05
+    for name, wanted in expected(models["cnn"], {"x": x}).items():
+        assert got.outputs[name].dtype == np.float32
+        np.testing.assert_allclose(got.outputs[name], wanted, atol=0.05 * np.abs(wanted).max())
+
+
 def test_an_index_out_of_range_is_refused_and_the_worker_lives(
     server: ServerProcess, client: Client
 ) -> None:
