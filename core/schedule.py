@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal
 
 from core.errors import InvalidArtefact
@@ -83,6 +84,9 @@ class ScheduleKey:
 SEQUENTIAL = "sequential"
 """The planner, and the plan id, of the plan that needs no schedule."""
 
+NO_CHOICES: Mapping[str, str] = MappingProxyType({})
+"""Every unit runs on the kernel that is usually fastest."""
+
 ONNXRUNTIME = "onnxruntime"
 """The planner of a schedule whose model runs in ONNX Runtime; its plan is what else would run."""
 
@@ -137,6 +141,8 @@ class Provenance:
     unit_us: Mapping[str, float] = field(default_factory=dict)  # units alone, where measured
     created: str = ""  # ISO 8601, UTC
     candidates: tuple[Contender, ...] = ()  # all that were measured for this, sequential first
+    kernels: Mapping[str, str] = field(default_factory=dict)  # unit -> variant, where measured
+    choices: Mapping[str, str] = field(default_factory=dict)  # signature -> unusual variant
 
     @property
     def speedup(self) -> float | None:
@@ -150,6 +156,8 @@ class Provenance:
         document = {name: getattr(self, name) for name in self.__slots__}
         document["software"] = dict(self.software)
         document["unit_us"] = dict(self.unit_us)
+        document["kernels"] = dict(self.kernels)
+        document["choices"] = dict(self.choices)
         document["candidates"] = [contender.to_json() for contender in self.candidates]
         return document
 

@@ -248,6 +248,7 @@ class Catalogue:
             schedule.id,
             schedule.in_onnxruntime,
             schedule.key.precision,
+            schedule.provenance.choices,
         )
 
     def _on(self, name: str, version: int, device: str) -> ServedModel | None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
 from core.graph import OpGraph, graph_from_json
 from core.plan import StreamPlan, plan_to_json
 from core.precision import FP32
-from core.schedule import SEQUENTIAL, Stage
+from core.schedule import NO_CHOICES, SEQUENTIAL, Stage
 from core.tensor import TensorSpec, spec_from_json
 from engine.importer.report import read_graph, read_report
 from engine.worker.arena import Arena
@@ -23,7 +24,7 @@ from engine.worker.layout import SlotLayout, slot_layout
 from engine.worker.link import LinkState, WorkerLink
 from engine.worker.options import WorkerOptions
 from scheduler.cost import Overheads
-from server.jobs.ports import GraphFacts, Showing, StageTiming
+from server.jobs.ports import GraphFacts, Showing, StageTiming, UnitKernels
 from server.static_values import StaticBytes, StaticValues, static_bytes, static_message
 
 Specs = Mapping[str, TensorSpec]
@@ -45,6 +46,7 @@ class Executable:
     layout: SlotLayout = field(repr=False)
     in_onnxruntime: bool = False  # the plan runs only if that cannot
     precision: str = FP32
+    choices: Mapping[str, str] = field(default_factory=dict)  # kernel signature -> variant
 
 
 @dataclass(slots=True)
@@ -131,6 +133,7 @@ class Device:
         plan_id: str = SEQUENTIAL,
         in_onnxruntime: bool = False,
         precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
     ) -> Executable:
         """Make an executable for static input shapes.
 
@@ -149,6 +152,7 @@ class Device:
             _EMPTY,
             in_onnxruntime,
             precision,
+            choices,
         )
         answer = await self.link.call("prepare", **_prepare_fields(asked))
         outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
@@ -199,6 +203,31 @@ class Device:
             memory_bound=tuple(answer["memory_bound"]),
             merge_groups=tuple(map(tuple, answer["merge_groups"])),
         )
+
+    async def kernels(self, digest: str, batch_size: int) -> list[UnitKernels]:
+        """Units of the graph that ``static_graph`` gave that more than one kernel can run."""
+        answer = await self.link.call("kernels", **self._models[digest].profiled[batch_size])
+        return [
+            UnitKernels(each["signature"], tuple(each["units"]), tuple(each["variants"]))
+            for each in answer["kernels"]
+        ]
+
+    def choose_kernels(self, digest: str, batch_size: int, choices: Mapping[str, str]) -> None:
+        """Let that graph run on other kernels than usual from now on."""
+        self._models[digest].profiled[batch_size]["choices"] = dict(choices)
+
+    async def measure_kernel(
+        self, digest: str, batch_size: int, unit: int, variant: str, hopeless_us: float
+    ) -> StageTiming:
+        """Latency of one unit of that graph on a kernel; roughly if above ``hopeless_us``."""
+        answer = await self.link.call(
+            "measure",
+            groups=[[unit]],
+            variant=variant,
+            hopeless_us=None if hopeless_us == inf else hopeless_us,
+            **self._models[digest].profiled[batch_size],
+        )
+        return StageTiming(answer["latency_us"], answer["spread"], answer["repeats"])
 
     async def measure_stage(
         self, digest: str, batch_size: int, stage: Stage, threads: int | None = None
@@ -259,4 +288,5 @@ def _prepare_fields(ready: Executable) -> dict[str, Any]:
         "plan": None if ready.plan is None else plan_to_json(ready.plan),
         "onnxruntime": ready.in_onnxruntime,
         "precision": ready.precision,
+        "choices": dict(ready.choices),
     }

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from core.graph import OpGraph
 from core.plan import StreamPlan
 from core.precision import FP32
-from core.schedule import SEQUENTIAL
+from core.schedule import NO_CHOICES, SEQUENTIAL
 from core.tensor import TensorSpec
 from engine.importer.report import Report
 from server.batching.latencies import LatencyTable
@@ -105,6 +105,7 @@ class ServedModel:
         plan_id: str = SEQUENTIAL,
         in_onnxruntime: bool = False,
         precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
     ) -> None:
         """Prepare a plan and swap it in: batches formed from now on use it.
 
@@ -118,6 +119,7 @@ class ServedModel:
             plan_id,
             in_onnxruntime,
             precision,
+            choices,
         )
         old = self._profiled.get((shape_class, batch_size))
         self._profiled[shape_class, batch_size] = ready

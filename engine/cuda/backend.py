@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -22,6 +22,7 @@ from core.errors import BraidError, DeviceOutOfMemory
 from core.graph import Operator, OpGraph
 from core.plan import MAX_STREAMS, StreamPlan
 from core.precision import FP32
+from core.schedule import NO_CHOICES
 from engine.cuda.driver import Driver
 from engine.cuda.executor import CudaExecutor
 from engine.cuda.faults import classified, classify
@@ -122,12 +123,13 @@ class CudaBackend:
         packed: PackedWeights,
         pause: Pause,
         precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
     ) -> Program:
         """Choose kernels and put the constants on the device."""
         source = self._kernels(precision)
         return self._with_room(
             f"loading {graph.name!r}",
-            lambda: bind(graph, constants, packed, 1, pause=pause, source=source),
+            lambda: bind(graph, constants, packed, 1, choices, pause, source),
         )
 
     def prepare(self, program: Program, plan: StreamPlan) -> OnGpu:

@@ -127,7 +127,7 @@ class StageTimer:
         self._driver.trim()
 
     def _values(self, program: Program, inputs: MakeInputs, pause: Pause) -> Activations:
-        if self._activations is None or self._activations.program is not program:
+        if self._activations is None or not self._activations.serve(program):
             self._activations = None  # free before the next ones are made
             self._known_us.clear()
             given = resident(self._driver, program.graph, inputs())

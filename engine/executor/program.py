@@ -6,22 +6,21 @@ Values live in numbered slots; each unit reads slots and fills slots. Constants 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from core.errors import PreconditionFailed
 from core.graph import OpGraph
+from core.schedule import NO_CHOICES
 from engine.executor.work import estimated_work_us
 from engine.kernels.cpu import CPU_KERNELS
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.merge import bind_merged
-from engine.kernels.source import KernelSource, choose
+from engine.kernels.source import KernelSource, choose, makeable
 from engine.pause import Pause, no_pause
 
 Environment = list[Tensor | None]
-
-NO_CHOICES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +72,26 @@ class Program:
             work_us = sum(part.work_us for part in parts)
             self.merged[units] = BoundUnit(kernel, parts[0].inputs[:1], outputs, work_us)
         return self.merged[units]
+
+    def variants(self, unit: int) -> list[Kernel]:
+        """The kernels that can run a unit, the one that is usually fastest first."""
+        how, operator = self.binding, self.graph.operators[unit]
+        kernels = how.source.variants(operator, self.graph, self.constants(), how.packed)
+        return list(makeable(kernels, how.threads))
+
+    def with_variant(self, unit: int, variant: str) -> Program:
+        """The same program but for one unit's kernel; it shares all values.
+
+        Raises:
+            PreconditionFailed: there is no such kernel.
+        """
+        kernel = next((k for k in self.variants(unit) if k.variant == variant), None)
+        if kernel is None:
+            name = self.graph.operators[unit].name
+            raise PreconditionFailed(f"there is no kernel {variant!r} for {name!r}")
+        units = list(self.units)
+        units[unit] = replace(units[unit], kernel=kernel)
+        return replace(self, units=tuple(units), merged={})
 
     def kept(self) -> frozenset[int]:
         """Slots of the graph's outputs."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -50,15 +50,22 @@ class KernelSource(Protocol):
         """The graph's constants in the device's memory, each one once for all plans of a model."""
 
 
-def choose(kernels: Sequence[Kernel], threads: int, wanted: str | None = None) -> Kernel:
-    """The variant ``wanted``, else the first that can be made for ``threads`` threads."""
-    for kernel in sorted(kernels, key=lambda kernel: kernel.variant != wanted):
+def makeable(kernels: Iterable[Kernel], threads: int) -> Iterator[Kernel]:
+    """Those that can be made for ``threads`` threads; made on the way."""
+    for kernel in kernels:
         try:
             kernel.recipe_on(threads)
         except Unsupported:
             continue
-        return kernel
-    raise AssertionError("the registry runs everything")
+        yield kernel
+
+
+def choose(kernels: Sequence[Kernel], threads: int, wanted: str | None = None) -> Kernel:
+    """The variant ``wanted``, else the first that can be made for ``threads`` threads."""
+    in_order = sorted(kernels, key=lambda kernel: kernel.variant != wanted)
+    found = next(makeable(in_order, threads), None)
+    assert found is not None, "the registry runs everything"
+    return found
 
 
 def kernel_signature(unit: Operator, graph: OpGraph) -> str:

@@ -64,6 +64,13 @@ class Activations:
                 self._made_up[slot] = layout, tensor.device
                 self._env[slot] = None
 
+    def serve(self, program: Program) -> bool:
+        """Whether another program has the same values; it is what is measured from now on."""
+        if program.template is not self.program.template:
+            return False
+        self.program = program
+        return True
+
     def environment(self, units: tuple[int, ...]) -> Environment:
         """Slots in which ``units`` find all they read."""
         env = self._env.copy()

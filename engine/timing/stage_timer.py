@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from math import inf
 from time import perf_counter_ns
 
 from core.schedule import Strategy
@@ -58,6 +59,7 @@ class StageTimer:
         threads: int | None = None,
         strategy: Strategy = "concurrent",
         pause: Pause = no_pause,
+        hopeless_us: float = inf,
     ) -> Generator[None, None, Timing]:
         """Latency of one stage, in microseconds.
 
@@ -67,6 +69,7 @@ class StageTimer:
             threads: how many the stage may use; None: all of the device.
             strategy: ``merge`` runs the only group as one kernel.
             pause: lets inference go first.
+            hopeless_us: whoever takes longer once it is warm is not measured any further.
         """
         units = tuple(unit for group in groups for unit in group)
         threads = threads or self._executor.threads
@@ -78,6 +81,8 @@ class StageTimer:
             yield
             if latency_us > LONG_US:
                 break
+        if latency_us > hopeless_us:
+            return Timing(latency_us, 0.0, 1)
         kept: list[float] = []
         samples: list[float] = []
         for _ in range(self._options.max_series):

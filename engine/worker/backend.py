@@ -22,7 +22,7 @@ from core.errors import BraidError
 from core.graph import Operator, OpGraph
 from core.plan import StreamPlan
 from core.precision import FP32
-from core.schedule import Strategy
+from core.schedule import NO_CHOICES, Strategy
 from engine.executor.program import Program
 from engine.executor.work import Needs
 from engine.kernels.kernel import PackedWeights
@@ -109,6 +109,7 @@ class AskedStage:
     groups: Sequence[Sequence[int]]  # in order within a group, side by side across groups
     threads: int | None = None  # how many it may use; None: all of the device
     strategy: Strategy = "concurrent"
+    hopeless_us: float | None = None  # whoever takes longer need not be measured with care
 
 
 class Backend(Protocol):
@@ -135,8 +136,11 @@ class Backend(Protocol):
         packed: PackedWeights,
         pause: Pause,
         precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
     ) -> Program:
         """Choose a kernel for each unit of a static graph; ``packed`` is shared by a model.
+
+        ``choices`` are kernel signatures with the variant that was measured to be fastest.
 
         The graph is on the data of its ``precision`` already (engine/passes/precision.py).
         """

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from core.errors import BraidError, DeviceOutOfMemory
 from core.graph import Operator, OpGraph
 from core.plan import StreamPlan
 from core.precision import FP32
+from core.schedule import NO_CHOICES
 from engine.executor.cpu import CpuExecutor
 from engine.executor.lanes import Layout, lay_out
 from engine.executor.program import Program, bind
@@ -93,9 +95,10 @@ class CpuBackend:
         packed: PackedWeights,
         pause: Pause,
         precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
     ) -> Program:
         """Choose kernels and reorder weights."""
-        return bind(graph, constants, packed, self.threads, pause=pause)
+        return bind(graph, constants, packed, self.threads, choices, pause)
 
     def prepare(self, program: Program, plan: StreamPlan) -> LaidOut:
         """Assign launches to threads."""
@@ -121,7 +124,7 @@ class CpuBackend:
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
     ) -> Generator[None, None, Timing]:
         """On the values that the stage's producers really give."""
-        if self._activations is None or self._activations.program is not program:
+        if self._activations is None or not self._activations.serve(program):
             self._activations = None  # free before the next ones are made
             yield None
             self._activations = Activations(
@@ -130,7 +133,12 @@ class CpuBackend:
             yield None
         return (
             yield from self._timer.measure(
-                self._activations, stage.groups, stage.threads, stage.strategy, pause
+                self._activations,
+                stage.groups,
+                stage.threads,
+                stage.strategy,
+                pause,
+                inf if stage.hopeless_us is None else stage.hopeless_us,
             )
         )
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from core.plan import plan_from_json
 from core.precision import FP32
+from core.schedule import NO_CHOICES
 from core.tensor import TensorSpec, spec_from_json
 from engine.executor.program import Program
 from engine.kernels.merge import merge_groups
@@ -60,12 +61,34 @@ class Measurements:
             "merge_groups": merge_groups(program.graph),
         }
 
+    def kernels(self, message: Message) -> Task:
+        """One unit of each kernel signature that has several variants, the usual one first."""
+        program, _ = program_of(self._models, message)
+        source, found = program.binding.source, dict[str, dict[str, Any]]()
+        for unit, operator in enumerate(program.graph.operators):
+            signature = source.signature(operator, program.graph)
+            if signature not in found:
+                variants = [kernel.variant for kernel in program.variants(unit)]
+                found[signature] = {"units": [], "signature": signature, "variants": variants}
+                yield None
+            found[signature]["units"].append(unit)
+        return {"kernels": [each for each in found.values() if len(each["variants"]) > 1]}
+
     def measure(self, message: Message) -> Task:
-        """Latency of the stage with ``groups`` and ``strategy``, on ``threads`` (None: all)."""
+        """Latency of the stage with ``groups`` and ``strategy``, on ``threads`` (None: all).
+
+        With ``variant``, of the only unit on that kernel.
+        """
         program, static = program_of(self._models, message)
         stage = AskedStage(
-            message["groups"], message.get("threads"), message.get("strategy", "concurrent")
+            message["groups"],
+            message.get("threads"),
+            message.get("strategy", "concurrent"),
+            message.get("hopeless_us"),
         )
+        if message.get("variant"):
+            ((unit,),) = stage.groups
+            program = program.with_variant(unit, message["variant"])
         inputs = partial(seeded_inputs, program.graph, static, 0)
         timing = yield from self._backend.measure(program, inputs, stage, self._pause)
         return asdict(timing)
@@ -127,7 +150,8 @@ def program_of(models: ModelTable, message: Message) -> tuple[Program, dict[str,
         name: spec_from_json(spec) for name, spec in message["inputs"].items()
     }
     precision = message.get("precision", FP32)
-    return models.program(message["digest"], inputs, static, precision), static
+    choices = message.get("choices", NO_CHOICES)
+    return models.program(message["digest"], inputs, static, precision, choices), static
 
 
 def _absent(*_: object) -> Ran:

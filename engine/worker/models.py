@@ -20,6 +20,7 @@ from core.errors import PreconditionFailed
 from core.graph import OpGraph
 from core.plan import StreamPlan, sequential_plan, verify_plan
 from core.precision import FP32
+from core.schedule import NO_CHOICES
 from core.tensor import TensorSpec
 from engine.executor.program import Program
 from engine.importer.artefact import load_artefact
@@ -34,6 +35,7 @@ from engine.worker.layout import SlotLayout, slot_layout
 
 StaticValues = Mapping[str, Tensor]
 ShapeKey = tuple[tuple[str, TensorSpec], ...]
+Choices = tuple[tuple[str, str], ...]
 
 
 @dataclass(slots=True)
@@ -44,7 +46,7 @@ class LoadedModel:
     template: OpGraph
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
-    programs: dict[tuple[ShapeKey, str, str], Program] = field(default_factory=dict)
+    programs: dict[tuple[ShapeKey, str, str, Choices], Program] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class ModelTable:
         inputs: Mapping[str, TensorSpec],
         static_values: StaticValues,
         precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
     ) -> Program:
         """The model bound for these input shapes; shared by the plans for them.
 
@@ -104,7 +107,8 @@ class ModelTable:
         """
         model = self.model(digest)
         values = {name: tensor.tolist() for name, tensor in static_values.items()}
-        key = (tuple(inputs.items()), repr(sorted(values.items())), precision)
+        given = repr(sorted(values.items()))
+        key = (tuple(inputs.items()), given, precision, tuple(sorted(choices.items())))
         if key not in model.programs:
             graph, constants = specialise(
                 model.template, model.weights, inputs, static_values, self._pause
@@ -113,7 +117,7 @@ class ModelTable:
             graph, constants = in_precision(graph, constants, precision, model.packed)
             graph.verify()
             model.programs[key] = self._backend.bind(
-                graph, constants, model.packed, self._pause, precision
+                graph, constants, model.packed, self._pause, precision, choices
             )
         return model.programs[key]
 

@@ -28,7 +28,8 @@ OnProgress = Callable[[float], None]
 
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 
-_MEASUREMENTS = ("facts", "measure", "contest")  # calls that are dropped when nobody waits any more
+_MEASUREMENTS = ("facts", "kernels", "measure", "contest")
+"""Calls that are dropped when nobody waits any more."""
 
 
 class WorkerProcess(asyncio.Protocol):

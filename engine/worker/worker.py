@@ -40,7 +40,7 @@ LINGER_SHARE = 9
 """Requests keep other work waiting for this many times as long as it went on before, at most."""
 
 FOREGROUND = ("load", "unload", "prepare", "release", "describe", "device")
-BACKGROUND = ("facts", "measure", "contest")
+BACKGROUND = ("facts", "kernels", "measure", "contest")
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -178,6 +179,9 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
             f"largest difference from the FP32 reference: {seen.max_abs_error:.2g}, "
             f"{relative:.2g} of the largest element{allowed}"
         )
+    if seen.kernels:
+        counts = Counter(seen.kernels.values()).most_common()
+        yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"
     if not seen.promoted:
         yield f"not promoted, the sequential plan serves: {seen.reason or 'no reason given'}"
 

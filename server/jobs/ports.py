@@ -65,6 +65,15 @@ class GraphFacts:
     merge_groups: tuple[tuple[int, ...], ...] = ()  # units that can become one kernel
 
 
+@dataclass(frozen=True, slots=True)
+class UnitKernels:
+    """Units that are the same to their kernels, and the kernels that can run them."""
+
+    signature: str
+    units: tuple[int, ...]  # of the static graph, ascending
+    variants: tuple[str, ...]  # several; the one that is usually fastest first
+
+
 Ask = Literal["latency", "again", "work"]
 """A stage's latency; a fresh measurement of it; its latency on one thread."""
 
@@ -137,6 +146,17 @@ class Device(Protocol):
 
     async def facts(self, digest: str, batch_size: int) -> GraphFacts:
         """What is known of the static graph besides latencies."""
+
+    async def kernels(self, digest: str, batch_size: int) -> Sequence[UnitKernels]:
+        """Units of the static graph that more than one kernel can run."""
+
+    async def measure_kernel(
+        self, digest: str, batch_size: int, unit: int, variant: str, hopeless_us: float
+    ) -> StageTiming:
+        """Latency of one unit on one kernel; only roughly if it is above ``hopeless_us``."""
+
+    def choose_kernels(self, digest: str, batch_size: int, choices: Mapping[str, str]) -> None:
+        """Let the static graph run on other kernels than usual: signature -> variant."""
 
     async def measure_stage(
         self, digest: str, batch_size: int, stage: Stage, threads: int | None = None

@@ -14,6 +14,7 @@ from core.schedule import Provenance, Schedule, Stage
 from scheduler.options import PORTFOLIO
 from scheduler.signature import stage_signature
 from scheduler.units import UnitGraph
+from server.jobs.kernels import choose_kernels
 from server.jobs.measuring import StageMeasurer, in_store, patiently
 from server.jobs.ports import Device, Specs
 from server.jobs.progress import Share
@@ -36,6 +37,7 @@ async def make_schedule(
     precision = model.options.precision
     tolerance = tolerance_of(model.options, shop)
     graph = await patiently(lambda: device.static_graph(digest, batch_size, inputs, precision))
+    kernels = await choose_kernels(graph, digest, batch_size, device, shop, precision)
     timer = StageMeasurer(digest, batch_size, device, shop, share, precision)
     facts = await patiently(lambda: device.facts(digest, batch_size))
     planned = await shop.planner(graph, options, facts, timer.measure)
@@ -82,6 +84,8 @@ async def make_schedule(
             unit_us=await _unit_latencies(graph, device, shop, precision),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             candidates=verdict.contenders,
+            kernels=kernels.by_unit,
+            choices=kernels.choices,
         ),
     )
 

@@ -33,6 +33,7 @@ from server.jobs.ports import (
     Specs,
     StageQuery,
     StageTiming,
+    UnitKernels,
 )
 from server.jobs.runner import JobRunner
 from server.jobs.workshop import Workshop
@@ -120,6 +121,9 @@ class FakeDevice:
         self.loads: list[str] = []
         self.measured: Counter[tuple[int, Stage]] = Counter()
         self.contests: list[list[StreamPlan]] = []
+        self.kernel_us = {"usual": 100.0, "other": 110.0}
+        self.kernels_measured: Counter[str] = Counter()
+        self.choices: dict[str, str] = {}
         self.before_measuring: Callable[[Stage], object] = lambda _: None
         self.before_comparing: Callable[[], Awaitable[None]] = a_moment
         self.gate: asyncio.Event | None = None
@@ -146,6 +150,18 @@ class FakeDevice:
 
     async def facts(self, digest: str, batch_size: int) -> GraphFacts:
         return GraphFacts(2, Overheads(1.0), (64,) * len(EDGES), (True,) * len(EDGES))
+
+    async def kernels(self, digest: str, batch_size: int) -> list[UnitKernels]:
+        return [UnitKernels("ab", (0, 1), ("usual", "other"))]
+
+    async def measure_kernel(
+        self, digest: str, batch_size: int, unit: int, variant: str, hopeless_us: float
+    ) -> StageTiming:
+        self.kernels_measured[variant] += 1
+        return StageTiming(self.kernel_us[variant], 0.01, 5)
+
+    def choose_kernels(self, digest: str, batch_size: int, choices: Mapping[str, str]) -> None:
+        self.choices = dict(choices)
 
     async def measure_stage(
         self, digest: str, batch_size: int, stage: Stage, threads: int | None = None

@@ -1,0 +1,35 @@
+"""Kernels are chosen by measurement, once for each signature and device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from server.jobs.kernels import choose_kernels, fastest
+from tests.server_state.fakes import Server, template
+
+
+@pytest.mark.parametrize(
+    ("usual_us", "other_us", "chosen"),
+    [(100.0, 80.0, "other"), (100.0, 97.0, "usual"), (12.0, 8.0, "usual"), (10.0, 90.0, "usual")],
+)
+def test_another_kernel_must_be_faster_by_more_than_noise(
+    usual_us: float, other_us: float, chosen: str
+) -> None:
+    assert fastest({"usual": usual_us, "other": other_us}) == chosen
+
+
+async def test_the_fastest_kernel_is_chosen_and_remembered(tmp_path: Path) -> None:
+    server = Server(tmp_path / "store")
+    device, graph = server.device, template()
+    device.kernel_us["other"] = 50.0
+
+    first = await choose_kernels(graph, "d" * 64, 1, device, server.shop, "fp32")
+    again = await choose_kernels(graph, "e" * 64, 1, device, server.shop, "fp32")
+    await server.stop()
+
+    names = [operator.name for operator in graph.operators]
+    assert first.by_unit == again.by_unit == dict.fromkeys(names[:2], "other")
+    assert (first.choices, device.choices) == ({"ab": "other"}, {"ab": "other"})
+    assert device.kernels_measured == {"usual": 2, "other": 2}  # an unusual choice is confirmed
