@@ -46,6 +46,7 @@ class CudaExecutor:
         self.driver = driver
         self._pool = driver.pool()
         self._plans: set[PreparedPlan] = set()
+        self._underway = 0  # runs started and not finished, of all plans
 
     def prepare(self, program: Program, plan: StreamPlan, levers: Levers = PLAIN) -> PreparedPlan:
         """Capture a plan; where that fails, ready it for eager streams and keep the reason.
@@ -103,6 +104,7 @@ class CudaExecutor:
             outputs = self._launch(prepared)
             staging.download(outputs, self.driver, prepared.streams[ORIGIN])
         staging.busy = True
+        self._underway += 1
         return Flight(staging, outputs)
 
     def is_done(self, flight: Flight) -> bool:
@@ -115,6 +117,7 @@ class CudaExecutor:
     def finish(self, prepared: PreparedPlan, flight: Flight) -> dict[str, Tensor]:
         """Wait for a run and give its outputs; see ``run``."""
         flight.staging.busy = False
+        self._underway -= 1
         with classified(f"running {prepared.program.graph.name!r}"):
             self.driver.synchronise(flight.staging.done)
         return dict(flight.staging.outputs)
@@ -128,21 +131,23 @@ class CudaExecutor:
         return staging
 
     def _upload(self, prepared: PreparedPlan, staging: Staging, inputs: Tensors) -> None:
+        """Bring inputs to where the graph reads them, beside any run that is under way."""
         driver, origin = self.driver, prepared.streams[ORIGIN]
-        if not prepared.underway:
+        if not self._underway:
             staging.upload(inputs, prepared.inputs, driver, origin)
             return
         uploads, arrived = driver.stream(UPLOADS), driver.event()
-        if not staging.landing:
+        in_use = prepared.underway > 0
+        if in_use and not staging.landing:
             staging.make_landing(prepared.inputs, driver)
             made = driver.event()
             driver.record(made, driver.stream(ORIGIN))  # which may still use what it freed
             driver.wait(made, uploads)
-        staging.upload(inputs, staging.landing, driver, uploads)
+        staging.upload(inputs, staging.landing if in_use else prepared.inputs, driver, uploads)
         driver.record(arrived, uploads)
         driver.wait(arrived, origin)
-        for name, landed in staging.landing.items():
-            driver.copy(prepared.inputs[name], landed, origin)
+        for name, target in prepared.inputs.items() if in_use else ():
+            driver.copy(target, staging.landing[name], origin)
 
     def _launch(self, prepared: PreparedPlan) -> dict[str, Tensor]:
         if prepared.graph is not None:

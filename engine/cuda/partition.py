@@ -10,6 +10,7 @@ such a stream keeps to its part when the graph is replayed.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -41,35 +42,50 @@ class PartitionedStreams:
     def __init__(self, device: torch.device, partition: Partition) -> None:
         from cuda.bindings import driver as cuda  # only machines with a GPU have it
 
-        self._cuda: Any = cuda
+        self._cuda = Cuda(cuda)
         self._device = device
-        number = self._call("cuDeviceGet", device.index)
-        kind = cuda.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
-        everything = self._call("cuDeviceGetDevResource", number, kind)
-        parts, made, rest = self._call(
-            "cuDevSmResourceSplitByCount", 1, everything, 0, partition.origin_multiprocessors
-        )
-        if made != 1 or rest.sm.smCount == 0:
-            raise RuntimeError("the multiprocessors could not be split in two")
-        self._contexts = [self._context(number, part) for part in (parts[0], rest)]
+        self._contexts = part(self._cuda, device.index, partition)
 
     def stream(self, index: int, priority: int) -> torch.cuda.Stream:
         """A new stream, on the origin's part or on the rest."""
         context = self._contexts[0 if index == ORIGIN else 1]
-        raw = self._call("cuGreenCtxStreamCreate", context, _NON_BLOCKING, priority)
+        raw = self._cuda("cuGreenCtxStreamCreate", context, _NON_BLOCKING, priority)
         return torch.cuda.ExternalStream(int(raw), device=self._device)
 
-    def _context(self, device: Any, part: Any) -> Any:
-        description = self._call("cuDevResourceGenerateDesc", [part], 1)
-        flags = self._cuda.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
-        return self._call("cuGreenCtxCreate", description, device, flags)
 
-    def _call(self, name: str, *arguments: Any) -> Any:
-        """Call the CUDA driver; its results without the error code."""
-        function = getattr(self._cuda, name, None)
+@dataclass(frozen=True, slots=True)
+class Cuda:
+    """The CUDA driver as ``cuda.bindings`` show it: functions that answer (error, *results)."""
+
+    bindings: Any
+
+    def __call__(self, name: str, *arguments: Any) -> Any:
+        """Call a function; its results, or its only result, without the error.
+
+        Raises:
+            RuntimeError: the installed bindings do not have it, or CUDA refuses.
+        """
+        function = getattr(self.bindings, name, None)
         if function is None:
             raise RuntimeError(f"the installed cuda-bindings have no {name}")
         error, *results = function(*arguments)
         if int(error) != 0:
             raise RuntimeError(f"{name} answers {error}")
         return results[0] if len(results) == 1 else results
+
+
+def part(cuda: Cuda, device_index: int, partition: Partition) -> list[Any]:
+    """Split a device once; the green contexts of the origin's part and of the rest."""
+    device = cuda("cuDeviceGet", device_index)
+    kind = cuda.bindings.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+    everything = cuda("cuDeviceGetDevResource", device, kind)
+    parts, made, rest = cuda(
+        "cuDevSmResourceSplitByCount", 1, everything, 0, partition.origin_multiprocessors
+    )
+    if made != 1 or rest.sm.smCount == 0:
+        raise RuntimeError("the multiprocessors could not be split in two")
+    flags = cuda.bindings.CUgreenCtxCreate_flags.CU_GREEN_CTX_DEFAULT_STREAM
+    return [
+        cuda("cuGreenCtxCreate", cuda("cuDevResourceGenerateDesc", [resource], 1), device, flags)
+        for resource in (parts[0], rest)
+    ]

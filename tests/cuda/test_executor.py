@@ -10,7 +10,7 @@ import torch
 from core.errors import DeviceLost, DeviceOutOfMemory
 from core.plan import sequential_plan
 from engine.cuda.driver import ORIGIN
-from engine.cuda.executor import CudaExecutor
+from engine.cuda.executor import UPLOADS, CudaExecutor
 from engine.cuda.prepare import Levers, PreparedPlan
 from engine.kernels.onednn import Run
 from engine.specialise import interpret
@@ -152,6 +152,22 @@ def test_two_runs_of_a_plan_may_be_under_way() -> None:
     third = executor.start(prepared, x(3))
     check(executor.finish(prepared, second), prepared, 2)
     check(executor.finish(prepared, third), prepared, 3)
+
+
+def test_a_run_of_another_plan_uploads_beside_the_one_under_way() -> None:
+    driver, executor, prepared = captured(6, barriers=True)
+    other = executor.prepare(prepared.program, sequential_plan(UNITS))
+    first = executor.start(prepared, x(1))
+    before = len(driver.operations)
+
+    second = executor.start(other, x(2))
+
+    upload = driver.operations[before]
+    assert upload.kind == "copy"
+    assert upload.stream.index == UPLOADS
+    assert not upload.after, "it waits for nothing"
+    check(executor.finish(prepared, first), prepared, 1)
+    check(executor.finish(other, second), prepared, 2)
 
 
 def test_what_cannot_be_captured_runs_on_eager_streams_and_says_why() -> None:
