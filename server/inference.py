@@ -54,6 +54,7 @@ async def infer(
     """
     began = perf_counter()
     outcome_name, served, outcome = "OK", None, None
+    soon = asyncio.get_running_loop().call_soon  # once the answer is on its way
     found = catalogue.for_request(model, version)
     try:
         replicas = found.require()
@@ -65,7 +66,7 @@ async def infer(
         served = replicas.choose(checked)
         series = found.metrics.on(served.device.name)
         outcome = await catalogue.batcher(served).submit(served, checked, series, deadline)
-        series.request_computed(outcome.queue_us / 1e6, outcome.compute_us / 1e6)
+        soon(series.request_computed, outcome.queue_us / 1e6, outcome.compute_us / 1e6)
         reply = outcome.reply
         if reply is None and given.build_reply is not None:
             reply = given.build_reply(outcome)
@@ -80,7 +81,7 @@ async def infer(
         raise
     finally:
         seconds = perf_counter() - began
-        found.metrics.request_ended(outcome_name, seconds)
+        soon(found.metrics.request_ended, outcome_name, seconds)
         if (trace := tracing.current.get()) is not None:
             # Names of models that exist only: nothing else of a request leaves the server.
             name, number = (served.name, str(served.version)) if served else ("", "")

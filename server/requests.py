@@ -20,6 +20,9 @@ from server.served import ServedModel, ShapeClass
 
 MAX_REQUEST_ID_BYTES = 128
 
+MAX_SEEN_SHAPES = 256
+"""Ways of asking that are remembered of a model, its usual ones coming first."""
+
 PRIORITY_LEVELS = 10
 """Priorities are 1 (goes first) to this."""
 
@@ -101,22 +104,36 @@ def check_request(model: ServedModel, request: GivenRequest) -> CheckedRequest:
         raise InvalidRequest(
             f"priority {request.priority} is not between 1 (goes first) and {PRIORITY_LEVELS}"
         )
-    tensors = _by_name(request.inputs, model.inputs)
-    symbols: dict[str, int] = {}
-    specs = {
-        name: _check_tensor(tensors[name], spec, symbols) for name, spec in model.inputs.items()
-    }
+    shape_class, rows = _check_inputs(model, request.inputs)
     return CheckedRequest(
-        shape_class=ShapeClass(
-            tuple((name, model.one_row(spec)) for name, spec in specs.items()),
-            tuple((name, bytes(tensors[name].data)) for name in model.static_inputs),
-        ),
-        rows=symbols[BATCH] if model.batched else 1,
-        inputs={name: tensors[name].data for name in model.inputs},
+        shape_class=shape_class,
+        rows=rows,
+        inputs={tensor.name: tensor.data for tensor in request.inputs},
         outputs=_wanted(request.outputs, model.outputs),
         priority=request.priority,
         build_reply=request.build_reply,
     )
+
+
+def _check_inputs(model: ServedModel, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
+    """The inputs' shape class and rows. What was right once is right again."""
+    looks = tuple([(each.name, each.dtype, each.shape, len(each.data)) for each in inputs])
+    seen = model.seen_shapes.get(looks)
+    if seen is not None:
+        return seen
+    tensors = _by_name(inputs, model.inputs)
+    symbols: dict[str, int] = {}
+    specs = {
+        name: _check_tensor(tensors[name], spec, symbols) for name, spec in model.inputs.items()
+    }
+    shape_class = ShapeClass(
+        tuple((name, model.one_row(spec)) for name, spec in specs.items()),
+        tuple((name, bytes(tensors[name].data)) for name in model.static_inputs),
+    )
+    rows = symbols[BATCH] if model.batched else 1
+    if not model.static_inputs and len(model.seen_shapes) < MAX_SEEN_SHAPES:
+        model.seen_shapes[looks] = shape_class, rows
+    return shape_class, rows
 
 
 def _by_name(

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.graph import OpGraph
 from core.plan import StreamPlan
@@ -41,6 +41,14 @@ class ShapeClass:
 
     inputs: tuple[tuple[str, TensorSpec], ...]  # batched models: one row
     static: StaticBytes = ()
+    _hash: int = field(init=False, repr=False, compare=False)  # asked for many times a request
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.inputs, self.static)))
+
+    def __hash__(self) -> int:
+        """Of everything that is compared."""
+        return self._hash
 
 
 class ServedModel:
@@ -64,6 +72,7 @@ class ServedModel:
         self.batch_sizes: tuple[int, ...] = (1,)
         self.policy = BatchPolicy()
         self.profiled: ShapeClass | None = None  # what its schedules were made for
+        self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
         self._on_demand: OrderedDict[tuple[ShapeClass, int], asyncio.Task[Executable]]

@@ -8,10 +8,9 @@ id under which the log has the rest.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from types import TracebackType
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -103,23 +102,32 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseExceptio
     await context.abort(code, message, tuple(trailing))
 
 
-@asynccontextmanager
-async def answering(context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[str]:
+class answering:
     """Surround the body of a servicer's method: gives it a request id, maps what it raises.
 
     async def GetModel(self, request, context):
         async with answering(context):
             return to_wire(self.registry.model(request.model, request.version))
     """
-    current = new_request_id()
-    request_id.set(current)
-    context.set_trailing_metadata((("braid-request-id", current),))
-    try:
-        yield current
-    except (asyncio.CancelledError, grpc.aio.AbortError):
-        raise  # the caller is gone, or has its status already
-    except Exception as error:
-        await abort(context, error)
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> str:
+        """The call's request id, from now on that of all it logs."""
+        current = new_request_id()
+        request_id.set(current)
+        self._context.set_trailing_metadata((("braid-request-id", current),))
+        return current
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Let cancellation pass: the caller is gone. So may what is its status already."""
+        if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
+            await abort(self._context, error)
 
 
 def refusing(error: BaseException) -> Handler:

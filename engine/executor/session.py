@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,10 @@ Provider = tuple[str, Mapping[str, str]]
 
 CPU_PROVIDER: Provider = ("CPUExecutionProvider", {})
 CUDA_PROVIDER: Provider = ("CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"})
+
+
+MAX_BOUND = 1024
+"""Places in memory that a session remembers."""
 
 
 class OnnxSession:
@@ -69,6 +74,7 @@ class OnnxSession:
         if self._session.get_providers()[0] != provider[0]:  # it warns and takes the CPU
             raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
         self._outputs = [output.name for output in self._session.get_outputs()]
+        self._bound: dict[Any, Any] = {}  # by addresses and shapes
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Outputs by name.
@@ -85,6 +91,38 @@ class OnnxSession:
             name: torch.from_numpy(np.asarray(result))
             for name, result in zip(self._outputs, results, strict=True)
         }
+
+    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        """As ``run``, writing the outputs to where they shall be.
+
+        Args:
+            inputs: contiguous.
+            outputs: contiguous, of the shapes that the model gives. What they and the inputs
+                occupy is remembered, so that the next run on the same memory is bound already.
+
+        Raises:
+            PreconditionFailed: the model does not run at these shapes.
+        """
+        tensors = (*inputs.values(), *outputs.values())
+        key = tuple([(tensor.data_ptr(), tensor.shape) for tensor in tensors])
+        try:
+            bound = self._bound.get(key)
+            if bound is None:
+                bound = self._bind(inputs, outputs)
+                if len(self._bound) >= MAX_BOUND:
+                    self._bound.clear()
+                self._bound[key] = bound
+            self._session.run_with_iobinding(bound)
+        except Exception as error:
+            raise PreconditionFailed(f"ONNX Runtime cannot run it: {_line(error)}") from error
+
+    def _bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Any:
+        bound = self._session.io_binding()
+        for bind, tensors in ((bound.bind_input, inputs), (bound.bind_output, outputs)):
+            for name, tensor in tensors.items():
+                dtype = tensor.numpy().dtype
+                bind(name, "cpu", 0, dtype, list(tensor.shape), tensor.data_ptr())
+        return bound
 
 
 def _options(onnxruntime: object, threads: int, cpus: Sequence[int]) -> object:

@@ -101,6 +101,9 @@ class Whole(Protocol):
             PreconditionFailed: the model does not run at these shapes.
         """
 
+    def run_into(self, inputs: Tensors, outputs: Tensors) -> None:
+        """As ``run``, writing the outputs to where they shall be."""
+
 
 @dataclass(frozen=True, slots=True)
 class AskedStage:

@@ -107,7 +107,9 @@ class Worker:
 
     def _arrived(self, timeout_ms: int | None) -> list[Message]:
         """Inference requests that have arrived; other messages are kept."""
-        if self._is_closed or not self._poller.poll(timeout_ms):
+        if self._is_closed:
+            return []
+        if timeout_ms is not None and not self._poller.poll(timeout_ms):
             return []
         messages = self._channel.receive()
         if messages is None:

@@ -336,11 +336,13 @@ class Batcher:
             for piece in batch.pieces:
                 piece.ticket.fail(error)
             return
+        spent_s = self._clock.now() - began
         for piece, outcome in ran.outcomes:
             self._deliver(batch.queue.model, piece, outcome)
+        await asyncio.sleep(0)  # the answers go out first
         if ran.rows:
             batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
-            self._learn(batch, ran.compute_us / 1e6, self._clock.now() - began)
+            self._learn(batch, ran.compute_us / 1e6, spent_s)
 
     async def _run_each_alone(self, batch: _Batch) -> None:
         """One of them is bad: the others get their answers."""

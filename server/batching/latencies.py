@@ -24,12 +24,14 @@ class LatencyTable:
         self.sizes = tuple(sorted(sizes))
         self.revision = 0  # of the latencies, as far as decisions can tell
         self._known: dict[int, float] = {}
+        self._seconds: dict[int, float] = {}  # what follows from ``_known``, as it is asked for
         self._told: dict[int, float] = {}  # as of ``revision``
 
     def expect(self, size: int, seconds: float) -> None:
         """Believe this from now on: a schedule was made, or another plan serves."""
         assert seconds > 0
         self._known[size] = seconds
+        self._seconds.clear()
         self._notice(size)
 
     def observe(self, size: int, seconds: float) -> None:
@@ -38,6 +40,7 @@ class LatencyTable:
         If that is a surprise, half of it is put down to the device and not to the size: on a device
         that has become slower, sizes that have not run lately must not look fast beside the others.
         """
+        self._seconds.clear()
         old = self._known.get(size)
         if old is None:
             self._known[size] = seconds
@@ -50,6 +53,12 @@ class LatencyTable:
 
     def seconds(self, size: int) -> float:
         """Expected latency of a batch of ``size`` rows."""
+        found = self._seconds.get(size)
+        if found is None:
+            found = self._seconds[size] = self._expected_s(size)
+        return found
+
+    def _expected_s(self, size: int) -> float:
         if (known := self._known.get(size)) is not None:
             return known
         smaller = [self._known[each] for each in self._known if each < size]
@@ -62,8 +71,9 @@ class LatencyTable:
 
     def size_for(self, rows: int) -> int:
         """The cheapest batch size that holds ``rows``, or the largest there is."""
-        holding = [size for size in self.sizes if size >= rows]
-        return min(holding, key=self.seconds, default=self.sizes[-1])
+        if rows >= self.sizes[-1]:
+            return self.sizes[-1]
+        return min([size for size in self.sizes if size >= rows], key=self.seconds)
 
     @property
     def seconds_per_row(self) -> float:

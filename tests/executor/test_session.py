@@ -46,6 +46,21 @@ def test_it_runs_any_batch_and_spares_the_cores_of_others(artefact: Path) -> Non
         session.run({"x": torch.zeros(1, 4, 16, 16)})
 
 
+def test_outputs_are_written_in_place_also_when_the_place_is_used_again(artefact: Path) -> None:
+    session = OnnxSession(artefact, file_digest(artefact / MODEL_FILE), 1)
+    x = torch.zeros(2, 3, 16, 16)
+    place = {name: torch.empty_like(each) for name, each in session.run({"x": x}).items()}
+
+    for seed in range(3):
+        x.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)))
+        session.run_into({"x": x}, place)
+
+        for name, wanted in session.run({"x": x}).items():
+            assert torch.equal(place[name], wanted)
+    with pytest.raises(PreconditionFailed, match="cannot run"):
+        session.run_into({"x": x}, {name: each[:1] for name, each in place.items()})
+
+
 def test_a_changed_or_missing_file_is_not_opened(artefact: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArtefact, match="changed after the import"):
         OnnxSession(artefact, "0" * 64, 1)

@@ -19,6 +19,7 @@ from core.errors import (
 )
 from core.graph import OpGraph
 from core.plan import StreamPlan
+from core.precision import FP32
 from core.schedule import SEQUENTIAL
 from core.tensor import BATCH, TensorSpec
 from engine.importer.report import BatchAxes, Report, Verified
@@ -61,6 +62,7 @@ class FakeDevice:
         plan: StreamPlan | None = None,
         plan_id: str = SEQUENTIAL,
         in_onnxruntime: bool = False,
+        precision: str = FP32,
     ) -> Executable:
         await asyncio.sleep(0)
         self._number += 1
