@@ -78,6 +78,7 @@ gpu-questions:
 gpu-bench:
 	$(GPU_PYTHON) -m benchmarks.engine --device cuda --minutes $(GPU_MINUTES) --out $(GPU_OUT)
 
+gpu-service: export PYTHONPATH := $(CURDIR)/client:$(PYTHONPATH)
 gpu-service:
 	$(GPU_PYTHON) -m pytest -W default -m gpu tests/server/test_gpu_service.py
 

@@ -1,10 +1,12 @@
 """Timing on a GPU: what the device takes, and what a caller waits.
 
-    GPU time:    a kernel that only waits │ start │ the network │ end       both ends are events
+    GPU time:    a kernel that only waits │ the network │ start │ the network │ end
     end to end:  inputs from the host ─> the network ─> outputs on the host
 
-The waiting kernel goes first so that the host has launched everything before the device begins:
-else the time between the events would be that of the host. The same rule holds for everybody.
+Start and end are events. The waiting kernel goes first so that the host has launched everything
+before the device begins: else the time between the events would be that of the host. A run that
+does not count comes next, so that the timed one finds caches and clocks as a busy device has them.
+The same rule holds for everybody.
 """
 
 from __future__ import annotations
@@ -53,7 +55,7 @@ def quick_ms(timed: Timed) -> float:
 
 
 def delay_us(launch: Callable[[], object], wait: Callable[[], object]) -> float:
-    """How long the device must wait for the host to launch all of a network, and a bit."""
+    """How long the device must wait for the host to launch a network twice, and a bit."""
     longest = 0.0
     for _ in range(3):
         wait()
@@ -61,7 +63,7 @@ def delay_us(launch: Callable[[], object], wait: Callable[[], object]) -> float:
         launch()
         longest = max(longest, (perf_counter_ns() - began) / 1e3)
     wait()
-    return min(LONGEST_DELAY_US, 50.0 + 1.2 * longest)
+    return min(LONGEST_DELAY_US, 50.0 + 2.4 * longest)
 
 
 def hold_up(us: float) -> None:

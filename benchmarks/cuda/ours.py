@@ -43,7 +43,7 @@ class OurPlan:
         self.delay_us = delay_us(lambda: driver.replay(graph, origin), driver.synchronise)
 
     def gpu_ms(self) -> float:
-        """Between two events on the origin stream."""
+        """Between two events on the origin stream, after a run that does not count."""
 
         def waiting() -> tuple[Tensor, ...]:
             self.hold_up(self.delay_us)

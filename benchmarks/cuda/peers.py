@@ -112,6 +112,7 @@ class Peer:
         """Between two events on the current stream."""
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         hold_up(self.delay_us)
+        self.call()
         start.record()
         self.call()
         end.record()

@@ -32,8 +32,10 @@ class Question:
 
 def _lab() -> Lab:
     from benchmarks.cuda_questions.lab import Lab
+    from engine.cuda.presence import require_gpu
     from engine.cuda.torch_driver import TorchDriver
 
+    require_gpu()
     return Lab(TorchDriver())
 
 
