@@ -27,6 +27,10 @@ from server.settings import Settings
 
 log = logging.getLogger("braid.devices")
 
+CPU_START_SECONDS = 60.0
+CUDA_START_SECONDS = 180.0
+"""For one plan: its kernels may have to be compiled again."""
+
 CUDA_WORKER_THREADS = 4
 """On the CPU, for what a GPU's worker computes there: references at registration."""
 
@@ -113,14 +117,16 @@ def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
             f"{', '.join(map(str, missing[:8]))}; usable: {_ranges(sorted(usable))}"
         )
     threads = settings.threads or len(cores)
+    on_cpu = name.gpu is None
     return WorkerOptions(
-        threads=threads if name.gpu is None else min(CUDA_WORKER_THREADS, len(usable)),
+        threads=threads if on_cpu else min(CUDA_WORKER_THREADS, len(usable)),
         arena_bytes=settings.shared_memory_bytes,
         activation_bytes=settings.profiling_memory_bytes,
         timing_repeats=settings.timing_repeats,
         gpu=name.gpu,
         cores=cores,
         pin_threads=settings.pin_threads,
+        start_timeout_s=CPU_START_SECONDS if on_cpu else CUDA_START_SECONDS,
         keep_spare=settings.spare_worker,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import re
 from dataclasses import dataclass
@@ -84,10 +85,24 @@ def read_identity(index: int = 0) -> GpuIdentity:
 
 
 def driver_version(file: Path = DRIVER_VERSION_FILE) -> str:
-    """Of NVIDIA's kernel module, e.g. ``580.65.06``; "unknown" where the system hides it."""
+    """Of NVIDIA's kernel module, e.g. ``580.65.06``; "unknown" where nobody tells."""
     try:
         text = file.read_text()
     except OSError:
-        return "unknown"
+        return _driver_by_nvml() or "unknown"
     found = re.search(r"Kernel Module(?: for \S+)?\s+(\d+(?:\.\d+)+)", text)
     return found[1] if found else "unknown"
+
+
+def _driver_by_nvml() -> str:
+    """The same from NVIDIA's management library, for containers that hide the file."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        if library.nvmlInit_v2():
+            return ""
+        text = ctypes.create_string_buffer(96)
+        failed = library.nvmlSystemGetDriverVersion(text, len(text))
+        library.nvmlShutdown()
+    except (OSError, AttributeError):
+        return ""
+    return "" if failed else text.value.decode("ascii", "replace")

@@ -65,13 +65,15 @@ class OnnxSession:
             raise InvalidArtefact(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
         if not unchanged:
             raise InvalidArtefact(f"{MODEL_FILE} was changed after the import; import again")
+        if provider[0] not in onnxruntime.get_available_providers():
+            raise PreconditionFailed(f"this ONNX Runtime is built without {provider[0]}")
         try:
             self._session = onnxruntime.InferenceSession(
                 str(path), _options(onnxruntime, threads, cpus), providers=[provider]
             )
         except Exception as error:  # its exceptions share no base but this
             raise PreconditionFailed(f"ONNX Runtime refuses the model: {_line(error)}") from error
-        if self._session.get_providers()[0] != provider[0]:  # it warns and takes the CPU
+        if self._session.get_providers()[0] != provider[0]:  # it said so, and took the CPU
             raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
         self._outputs = [output.name for output in self._session.get_outputs()]
         self._bound: dict[Any, Any] = {}  # by addresses and shapes

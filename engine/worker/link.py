@@ -58,6 +58,7 @@ class WorkerLink:
         self._worker: WorkerProcess | None = None
         self._spare: asyncio.Task[WorkerProcess] | None = None
         self._supervisor: asyncio.Task[None] | None = None
+        self._start_limit: asyncio.Timeout | None = None
 
     async def start(self) -> None:
         """Start the worker and keep one in service; returns when it is up.
@@ -101,7 +102,15 @@ class WorkerLink:
         """As ``call``, for ``on_start`` only: the worker is told what it must know first."""
         assert self.state is LinkState.STARTING
         assert self._worker is not None
-        return self._worker.send(op, fields)
+        answer = self._worker.send(op, fields)
+        answer.add_done_callback(lambda _: self._is_getting_on())
+        return answer
+
+    def _is_getting_on(self) -> None:
+        """A worker that is told of many models may take long, as long as it answers."""
+        limit = self._start_limit
+        if limit is not None and not limit.expired():
+            limit.reschedule(asyncio.get_running_loop().time() + self.options.start_timeout_s)
 
     async def _bring_up(self) -> None:
         """Put the spare, or else a new worker, into service."""
@@ -109,8 +118,8 @@ class WorkerLink:
         began = monotonic()
         worker = self._worker = await self._take_spare()
         try:
-            async with asyncio.timeout(self.options.start_timeout_s):
-                self.facts = await worker.send("device", {})
+            async with asyncio.timeout(self.options.start_timeout_s) as self._start_limit:
+                self.facts = await self.startup_call("device")
                 if self.on_start is not None:
                     await self.on_start(self)
         except StartupError:
@@ -118,7 +127,10 @@ class WorkerLink:
             raise
         except (TimeoutError, BraidError) as error:
             await worker.end()
-            raise WorkerFault(f"the worker of {self.name} did not start: {error}") from error
+            why = str(error) or f"no answer for {self.options.start_timeout_s:g} s"
+            raise WorkerFault(f"the worker of {self.name} did not start: {why}") from error
+        finally:
+            self._start_limit = None
         self._set(LinkState.UP)
         log.info("worker %d of %s up after %.2f s", worker.pid, self.name, monotonic() - began)
         if self.options.keep_spare:

@@ -14,7 +14,7 @@ import torch
 
 from core.errors import InvalidArtefact, PreconditionFailed
 from engine.executor.cpu import CpuExecutor
-from engine.executor.session import OnnxSession
+from engine.executor.session import CUDA_PROVIDER, OnnxSession
 from engine.importer.report import MODEL_FILE, file_digest
 from engine.pause import Interruptions, Pause, in_thread
 from engine.worker.cpu import CpuBackend
@@ -67,6 +67,11 @@ def test_a_changed_or_missing_file_is_not_opened(artefact: Path, tmp_path: Path)
     (artefact / MODEL_FILE).unlink()
     with pytest.raises(PreconditionFailed, match="kept no file"):
         OnnxSession(artefact, "0" * 64, 1)
+
+
+def test_a_provider_that_is_not_there_is_named(artefact: Path) -> None:
+    with pytest.raises(PreconditionFailed, match="CUDAExecutionProvider"):
+        OnnxSession(artefact, file_digest(artefact / MODEL_FILE), 1, provider=CUDA_PROVIDER)
 
 
 def test_what_onnxruntime_refuses_is_an_error_of_ours(tmp_path: Path) -> None:

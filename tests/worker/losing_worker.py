@@ -1,10 +1,11 @@
-"""A worker whose device is lost at the first request: ``python -m tests.worker.losing_worker``."""
+"""A worker that takes its time to be prepared, and whose device is lost at the first request."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import socket
+import time
 
 from engine.worker.frames import BlockingChannel
 from engine.worker.options import LOST_EXIT_CODE
@@ -20,6 +21,8 @@ def main() -> None:
             if message["op"] == "infer":
                 channel.send({"lost": "the GPU failed while running: an illegal memory access"})
                 os._exit(LOST_EXIT_CODE)
+            if message["op"] == "prepare":
+                time.sleep(message["seconds"])
             channel.send({"id": message["id"], "result": {"pid": os.getpid()}})
 
 

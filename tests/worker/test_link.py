@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 
 import pytest
 
-from core.errors import WorkerRestarting
+from core.errors import WorkerFault, WorkerRestarting
 from engine.worker.arena import Arena
 from engine.worker.link import LinkState, WorkerLink
 from engine.worker.options import EndReason, WorkerEnd, WorkerOptions
@@ -36,5 +37,26 @@ async def test_a_lost_device_costs_the_requests_in_flight_and_says_why(
     assert end.reason is EndReason.DEVICE_LOST
     (line,) = [record.getMessage() for record in caplog.records]
     assert "of cuda:0 is replaced: the GPU failed while running: an illegal memory access" in line
+    await link.close()
+    arena.close()
+
+
+@pytest.mark.parametrize(("seconds", "starts"), [(0.15, True), (1.0, False)])
+async def test_a_worker_may_start_as_slowly_as_it_likes_while_it_answers(
+    seconds: float, starts: bool
+) -> None:
+    arena = Arena(1 << 16)
+    link = WorkerLink("cuda:0", replace(OPTIONS, start_timeout_s=0.6), arena)
+
+    async def tell(link: WorkerLink) -> None:
+        for _ in range(6 if starts else 1):
+            await link.startup_call("prepare", seconds=seconds)
+
+    link.on_start = tell
+    if starts:
+        await link.start()
+    else:
+        with pytest.raises(WorkerFault, match=r"of cuda:0 did not start: no answer for 0\.6 s"):
+            await link.start()
     await link.close()
     arena.close()
