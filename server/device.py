@@ -7,12 +7,14 @@ Device ──owns──> WorkerLink, Arena, what a restarted worker must be told
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from core.errors import DeviceOutOfMemory
 from core.graph import OpGraph, graph_from_json
 from core.plan import StreamPlan, plan_to_json
 from core.precision import FP32
@@ -26,6 +28,8 @@ from engine.worker.options import WorkerOptions
 from scheduler.cost import Overheads
 from server.jobs.ports import GraphFacts, Showing, StageTiming, UnitKernels
 from server.static_values import StaticBytes, StaticValues, static_bytes, static_message
+
+log = logging.getLogger("braid.device")
 
 Specs = Mapping[str, TensorSpec]
 
@@ -69,6 +73,7 @@ class Device:
         self.on_ran: OnRan = lambda plan_id, compute_us: None
         self._models: dict[str, _Model] = {}
         self._executables: dict[int, Executable] = {}
+        self._without_room: set[int] = set()  # executables that found none after a restart
         self._next_number = 0
 
     @property
@@ -104,8 +109,13 @@ class Device:
         """Tell a fresh worker what the last one knew; nothing is measured again."""
         for digest, model in list(self._models.items()):
             await link.startup_call("load", digest=digest, path=str(model.artefact))
+        self._without_room.clear()
         for ready in list(self._executables.values()):
-            await link.startup_call("prepare", **_prepare_fields(ready))
+            try:
+                await link.startup_call("prepare", **_prepare_fields(ready))
+            except DeviceOutOfMemory as error:  # others may fit, and this one later
+                log.error("a plan has no room", extra={"device": self.name, "reason": str(error)})
+                self._without_room.add(ready.number)
 
     async def load(self, digest: str, artefact: Path) -> None:
         """Load an artefact's template and weights; does nothing if they are loaded."""
@@ -166,7 +176,15 @@ class Device:
             await self.link.call("release", number=ready.number)
 
     async def run(self, ready: Executable, offset: int) -> int:
-        """Run one batch whose inputs lie in the slot at ``offset``; returns microseconds."""
+        """Run one batch whose inputs lie in the slot at ``offset``; returns microseconds.
+
+        Raises:
+            DeviceOutOfMemory: there is no room for it.
+            WorkerRestarting: the worker is not up, or died.
+        """
+        if ready.number in self._without_room:
+            await self.link.call("prepare", **_prepare_fields(ready))
+            self._without_room.discard(ready.number)
         answer = await self.link.call("infer", number=ready.number, offset=offset)
         compute_us = int(answer["compute_us"])
         self.on_ran(ready.plan_id, compute_us)

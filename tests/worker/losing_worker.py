@@ -10,6 +10,9 @@ import time
 from engine.worker.frames import BlockingChannel
 from engine.worker.options import LOST_EXIT_CODE
 
+FINE = 2
+"""The executable that can be run."""
+
 
 def main() -> None:
     parser = argparse.ArgumentParser()
@@ -18,12 +21,18 @@ def main() -> None:
     channel = BlockingChannel(socket.socket(fileno=options.link_fd))
     while messages := channel.receive():
         for message in messages:
-            if message["op"] == "infer":
+            if message["op"] == "infer" and message.get("number") != FINE:
                 channel.send({"lost": "the GPU failed while running: an illegal memory access"})
                 os._exit(LOST_EXIT_CODE)
             if message["op"] == "prepare":
-                time.sleep(message["seconds"])
-            channel.send({"id": message["id"], "result": {"pid": os.getpid()}})
+                time.sleep(message.get("seconds", 0))
+                if message.get("digest") == os.environ.get("TEST_HAS_NO_ROOM_FOR", ""):
+                    del os.environ["TEST_HAS_NO_ROOM_FOR"]
+                    error = {"type": "DeviceOutOfMemory", "message": "the GPU ran out of memory"}
+                    channel.send({"id": message["id"], "error": error})
+                    continue
+            result = {"pid": os.getpid(), "outputs": {}, "compute_us": 7}
+            channel.send({"id": message["id"], "result": result})
 
 
 if __name__ == "__main__":

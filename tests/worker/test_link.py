@@ -12,6 +12,7 @@ from core.errors import WorkerFault, WorkerRestarting
 from engine.worker.arena import Arena
 from engine.worker.link import LinkState, WorkerLink
 from engine.worker.options import EndReason, WorkerEnd, WorkerOptions
+from server.device import Device
 
 OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.worker.losing_worker", keep_spare=False)
 
@@ -60,3 +61,23 @@ async def test_a_worker_may_start_as_slowly_as_it_likes_while_it_answers(
             await link.start()
     await link.close()
     arena.close()
+
+
+async def test_a_plan_without_room_after_a_restart_is_tried_again_when_it_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Device("cuda:0", OPTIONS)
+    await device.start()
+    other = await device.prepare("other", {}, {})
+    wanted = await device.prepare("wanted", {}, {})
+    assert await device.run(wanted, 0) == 7
+    up_again = asyncio.Event()
+    device.link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
+
+    monkeypatch.setenv("TEST_HAS_NO_ROOM_FOR", "wanted")
+    with pytest.raises(WorkerRestarting):
+        await device.run(other, 0)
+    await asyncio.wait_for(up_again.wait(), 20)
+
+    assert await device.run(wanted, 0) == 7, "prepared now, there being room"
+    await device.close()
