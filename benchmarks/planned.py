@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from core.plan import StreamPlan, plan_to_json
 from core.precision import FP32, TOLERANCES
+from core.schedule import NO_CHOICES
 from core.tensor import TensorSpec
 from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
@@ -26,6 +28,9 @@ from server.jobs.planner_driver import PlannerProcess
 from server.jobs.ports import StageQuery
 from server.jobs.verdict import Field, Verdict, judge
 
+if TYPE_CHECKING:
+    from server.store.store import Store
+
 TOLERANCE = 1e-4
 _GIB = 1 << 30
 
@@ -34,6 +39,7 @@ _GIB = 1 << 30
 class Scheduling:
     """What it took to find the plans of one (model, batch)."""
 
+    kernels_s: float  # choosing kernels
     planning_s: float  # search and measurement of stages
     stages_measured: int
     contest_s: float  # whole plans against each other
@@ -41,7 +47,7 @@ class Scheduling:
     @property
     def total_s(self) -> float:
         """From the graph to the plan that serves."""
-        return self.planning_s + self.contest_s
+        return self.kernels_s + self.planning_s + self.contest_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class Found:
     also: dict[str, tuple[str, ...]]  # other planners that found the same plan
     refused: dict[str, str]  # plans that may not serve, and why
     scheduling: Scheduling
+    choices: Mapping[str, str]  # kernel signature -> variant, where it is not the usual one
 
 
 async def imported(model: Path, artefact: Path) -> Path:
@@ -84,6 +91,7 @@ async def plans_on(
     folder: Path,
     options: PlannerOptions,
     *,
+    store: Store | None = None,
     onnxruntime: bool = True,
     precision: str = FP32,
 ) -> Found:
@@ -96,6 +104,7 @@ async def plans_on(
         batch: size of dimension 0.
         folder: where the plans are written.
         options: of the planner.
+        store: for what is known of kernels; without one the usual kernels run.
         onnxruntime: whether it takes part in the contest.
         precision: in which the plans compute.
     """
@@ -116,6 +125,13 @@ async def plans_on(
         return [await _latency_us(device, digest, batch, query) for query in queries]
 
     began = monotonic()
+    choices: Mapping[str, str] = NO_CHOICES
+    if store is not None:
+        from server.jobs.kernels import choose_kernels  # with the database's packages
+
+        chosen = await choose_kernels(graph, digest, batch, device, store, precision)
+        choices = chosen.choices
+    chose = monotonic()
     planner = PlannerProcess(8 * _GIB, 1800.0)
     planned = await planner(graph, options, await device.facts(digest, batch), measure)
     searched = monotonic()
@@ -128,10 +144,10 @@ async def plans_on(
         tolerance=tolerance,
         on_progress=lambda _: None,
     )
-    scheduling = Scheduling(searched - began, asked, monotonic() - searched)
+    scheduling = Scheduling(chose - began, searched - chose, asked, monotonic() - searched)
     verdict = judge(field, showings, tolerance, choose=True, precision=precision)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    return _found(field, verdict, folder, scheduling)
+    return _found(field, verdict, folder, scheduling, choices)
 
 
 async def _latency_us(device: Device, digest: str, batch: int, query: StageQuery) -> float:
@@ -139,7 +155,13 @@ async def _latency_us(device: Device, digest: str, batch: int, query: StageQuery
     return (await device.measure_stage(digest, batch, query.stage, threads)).latency_us
 
 
-def _found(field: Field, verdict: Verdict, folder: Path, scheduling: Scheduling) -> Found:
+def _found(
+    field: Field,
+    verdict: Verdict,
+    folder: Path,
+    scheduling: Scheduling,
+    choices: Mapping[str, str],
+) -> Found:
     names = [contender.name for contender in verdict.contenders]
     plans = {
         name: _written(folder / f"{number}.json", model.plan)
@@ -157,6 +179,7 @@ def _found(field: Field, verdict: Verdict, folder: Path, scheduling: Scheduling)
         also={contender.name: contender.also for contender in verdict.contenders},
         refused={contender.name: contender.remark for contender in verdict.refused},
         scheduling=scheduling,
+        choices=choices,
     )
 
 

@@ -59,7 +59,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
     parser.add_argument("--patience", type=float, required=True, help="seconds to become ready")
     parser.add_argument("--artefact", type=Path, help="of braid: the network as imported")
-    parser.add_argument("--plans", type=Path, help="of braid: JSON, plan files by name")
+    parser.add_argument("--plans", type=Path, help="of braid: JSON, plan files and choices")
     return parser.parse_args()
 
 
@@ -67,18 +67,17 @@ def _contenders(args: argparse.Namespace) -> tuple[Mapping[str, Timed], Mapping[
     """What this process runs, by name, and notes on each."""
     network = NETWORKS[args.network]
     if args.contender == BRAID:
-        from benchmarks.cuda.ours import prepared_plans
+        from benchmarks.cuda.ours import our_program, prepared_plans
         from engine.cuda.opening import open_backend
 
-        plans = {name: Path(path) for name, path in json.loads(args.plans.read_text()).items()}
-        return prepared_plans(
-            open_backend(1 << 30, TimerOptions(), 4),
-            network,
-            args.batch,
-            args.artefact,
-            plans,
-            args.precision,
+        found = json.loads(args.plans.read_text())
+        plans = {name: Path(path) for name, path in found["plans"].items()}
+        backend = open_backend(1 << 30, TimerOptions(), 4)
+        program = our_program(
+            backend, network, args.batch, args.artefact, args.precision, found["choices"]
         )
+        inputs = zip(network.input_names, network.example_inputs(args.batch), strict=True)
+        return prepared_plans(backend, program, dict(inputs), plans)
     peer, seen = fastest(network, args.contender, args.batch, args.precision, args.patience)
     return {args.contender: peer}, {args.contender: seen}
 

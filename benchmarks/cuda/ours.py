@@ -16,6 +16,7 @@ from core.plan import plan_from_json
 from core.tensor import TensorSpec
 from engine.cuda.driver import ORIGIN
 from engine.cuda.on_gpu import OnGpu
+from engine.executor.program import Program
 from engine.importer.report import read_report
 from engine.ops.dtypes import spec_of
 from engine.worker.backend import Backend
@@ -60,24 +61,30 @@ class OurPlan:
         return (perf_counter_ns() - began) / 1e6
 
 
-def prepared_plans(
+def our_program(
     backend: Backend,
     network: Network,
     batch: int,
     artefact: Path,
-    plans: Mapping[str, Path],
     precision: str,
-) -> tuple[dict[str, OurPlan], dict[str, object]]:
-    """Every plan, ready, by name; and what was seen on the way."""
-    inputs = dict(zip(network.input_names, network.example_inputs(batch), strict=True))
+    choices: Mapping[str, str],
+) -> Program:
+    """A network bound to kernels: the usual ones, but for ``choices``."""
     digest = read_report(artefact).sha256
     table = ModelTable(backend)
     table.load(digest, artefact)
-    specs: dict[str, TensorSpec] = {name: spec_of(tensor) for name, tensor in inputs.items()}
-    program = table.program(digest, specs, {}, precision)
+    inputs = zip(network.input_names, network.example_inputs(batch), strict=True)
+    specs: dict[str, TensorSpec] = {name: spec_of(tensor) for name, tensor in inputs}
+    return table.program(digest, specs, {}, precision, choices)
+
+
+def prepared_plans(
+    backend: Backend, program: Program, inputs: Mapping[str, Tensor], plans: Mapping[str, Path]
+) -> tuple[dict[str, OurPlan], dict[str, object]]:
+    """Every plan, ready, by name; and what was seen on the way."""
     found = {}
     for name, path in plans.items():
-        ready = table.ready(program, plan_from_json(json.loads(path.read_text())))
+        ready = backend.prepare(program, plan_from_json(json.loads(path.read_text())))
         assert isinstance(ready, OnGpu)
         found[name] = OurPlan(ready, inputs)
         found[name].warm_up()

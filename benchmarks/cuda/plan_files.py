@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 FILE = "cuda_plans.json"
 
-PlanFiles = dict[tuple[str, int], dict[str, Path]]
-"""Network and batch size -> the file of each plan, by name."""
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What was found for one network at one batch size."""
+
+    plans: Mapping[str, Path]  # by name
+    choices: Mapping[str, str]  # kernel signature -> variant, where it is not the usual one
+
+
+PlanFiles = dict[tuple[str, int], Planned]
+"""By network and batch size."""
 
 
 def write_plans(plans: PlanFiles, folder: Path) -> None:
@@ -17,7 +28,8 @@ def write_plans(plans: PlanFiles, folder: Path) -> None:
         {
             "network": network,
             "batch": batch,
-            "plans": {name: json.loads(path.read_text()) for name, path in found.items()},
+            "plans": {name: json.loads(path.read_text()) for name, path in found.plans.items()},
+            "choices": dict(found.choices),
         }
         for (network, batch), found in plans.items()
     ]
@@ -31,9 +43,10 @@ def read_plans(folder: Path, work: Path) -> PlanFiles:
         return found
     for document in json.loads((folder / FILE).read_text()):
         case = document["network"], document["batch"]
-        found[case] = {}
+        plans: dict[str, Path] = {}
         for number, (name, plan) in enumerate(document["plans"].items()):
             path = work / f"{case[0]}-{case[1]}-earlier-{number}.json"
             path.write_text(json.dumps(plan))
-            found[case][name] = path
+            plans[name] = path
+        found[case] = Planned(plans, document["choices"])
     return found

@@ -15,12 +15,13 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from benchmarks.cuda.agenda import BATCHES, BRAID, NETWORKS, Budget, Step, agenda
 from benchmarks.cuda.library import Library, Written
-from benchmarks.cuda.plan_files import PlanFiles, read_plans, write_plans
+from benchmarks.cuda.plan_files import PlanFiles, Planned, read_plans, write_plans
 from benchmarks.cuda.record import CudaCase, contender_name
 from benchmarks.cuda.results import print_case, print_summary, read, write
 from benchmarks.cuda.turns import Setting, measure
@@ -31,6 +32,9 @@ from core.schedule import SEQUENTIAL
 from engine.worker.options import WorkerOptions
 from scheduler.options import PlannerOptions
 from server.device import Device
+
+if TYPE_CHECKING:
+    from server.store.store import Store
 
 LEAST_S = 20.0
 """A step is not begun with less time left: processes alone take longer to start."""
@@ -48,6 +52,7 @@ class Benchmark:
         self._args = args
         self._device = device
         self._work = work
+        self._store = _open_store(work / "store")
         self._budget = Budget(args.minutes * 60)
         self._environment: dict[str, object] = {}
         self._plans: PlanFiles = {}
@@ -83,6 +88,8 @@ class Benchmark:
         finally:
             await library.close()
             await self._device.close()
+            if self._store is not None:
+                self._store.close()
         self._write()
         print_summary(self.cases, self.left_out)
 
@@ -138,6 +145,7 @@ class Benchmark:
             case.batch,
             folder,
             PlannerOptions.for_serving(args.planner),
+            store=self._store,
             onnxruntime=False,
             precision=args.precision,
         )
@@ -152,13 +160,14 @@ class Benchmark:
         case.failed |= {contender_name(name): why for name, why in found.refused.items()}
         took = found.scheduling
         case.scheduling = {
+            "kernels_s": took.kernels_s,
             "planning_s": took.planning_s,
             "stages_measured": float(took.stages_measured),
             "contest_s": took.contest_s,
             "total_s": took.total_s,
         }
         fit = {name: path for name, path in found.plans.items() if name not in found.refused}
-        self._plans[case.network, case.batch] = fit
+        self._plans[case.network, case.batch] = Planned(fit, found.choices)
 
     def _setting(self, step: Step, case: CudaCase) -> Setting:
         commands = {}
@@ -171,15 +180,18 @@ class Benchmark:
                 if not plans:
                     continue
                 listed = self._work / f"{step.network}-{step.batch}-plans.json"
-                listed.write_text(json.dumps({name: str(path) for name, path in plans.items()}))
+                found = {name: str(path) for name, path in plans.items()}
+                choices = dict(self._plans[step.network, step.batch].choices)
+                listed.write_text(json.dumps({"plans": found, "choices": choices}))
                 artefact = (self._args.models or self._work / "models") / step.network
                 command += ["--artefact", str(artefact), "--plans", str(listed)]
             commands[name] = command
         return Setting(self._budget, commands, self._work, TURN_S)
 
-    def _worth_a_run(self, step: Step, case: CudaCase) -> dict[str, Path]:
+    def _worth_a_run(self, step: Step, case: CudaCase) -> Mapping[str, Path]:
         """All plans; beside a single slow rival only those that ratios are about."""
-        plans = self._plans.get((step.network, step.batch), {})
+        planned = self._plans.get((step.network, step.batch))
+        plans = planned.plans if planned else {}
         if len(step.contenders) > 2:
             return plans
         named = {case.portfolio, contender_name(SEQUENTIAL)}
@@ -188,6 +200,16 @@ class Benchmark:
     def _write(self) -> None:
         write(self.cases, self._environment, self.left_out, self._args.out)
         write_plans(self._plans, self._args.out)
+
+
+def _open_store(folder: Path) -> Store | None:
+    """For latencies of kernels, which serve all networks; None without the database's packages."""
+    try:
+        from server.store.store import Store
+    except ImportError as error:
+        print(f"kernels are not chosen by measurement: {error}", file=sys.stderr)
+        return None
+    return Store.open(folder)
 
 
 def _digest(artefact: Path) -> str:

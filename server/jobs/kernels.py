@@ -16,14 +16,15 @@ from math import inf
 from core.graph import OpGraph
 from server.jobs.measuring import in_store, patiently
 from server.jobs.ports import Device, UnitKernels
-from server.jobs.workshop import Workshop
 from server.store.plans import Measurement
+from server.store.store import Store
 
 LEAST_GAIN = 0.05
 """By which another kernel must be faster than the usual one, relative to it ..."""
 
-LEAST_GAIN_US = 5.0
-"""... and in time: measured alone, a kernel does not show what it costs its neighbours."""
+LEAST_GAIN_US = {"cpu": 5.0, "cuda": 0.5}
+"""... and in time: measured alone, a kernel does not show what it costs its neighbours. On a GPU
+they are kernels of a few microseconds in a graph, and there are no bursts to interrupt."""
 
 HOPELESS = 1.5
 """A variant that takes this many times as long as the best one is not measured with care."""
@@ -38,10 +39,10 @@ class ChosenKernels:
 
 
 async def choose_kernels(
-    graph: OpGraph, digest: str, batch_size: int, device: Device, shop: Workshop, precision: str
+    graph: OpGraph, digest: str, batch_size: int, device: Device, store: Store, precision: str
 ) -> ChosenKernels:
     """Measure what is not known yet; the static graph runs on the fastest kernels afterwards."""
-    bench = _Bench(digest, batch_size, device, shop, precision)
+    bench = _Bench(digest, batch_size, device, store, precision)
     found = await patiently(partial(device.kernels, digest, batch_size))
     await bench.remember(found)
     by_unit: dict[str, str] = {}
@@ -55,24 +56,25 @@ async def choose_kernels(
     return ChosenKernels(by_unit, choices)
 
 
-def fastest(latencies_us: Mapping[str, float]) -> str:
-    """The variant to run, the first one being the usual one."""
+def fastest(latencies_us: Mapping[str, float], device: str = "cpu") -> str:
+    """The variant to run on a device, the first one being the usual one."""
     usual, usual_us = next(iter(latencies_us.items()))
     variant = min(latencies_us, key=lambda each: latencies_us[each])
     gain_us = usual_us - latencies_us[variant]
-    return variant if gain_us > max(LEAST_GAIN_US, LEAST_GAIN * usual_us) else usual
+    least_us = LEAST_GAIN_US[device.partition(":")[0]]
+    return variant if gain_us > max(least_us, LEAST_GAIN * usual_us) else usual
 
 
 class _Bench:
     """Latencies of the kernels of one static graph, from the store or measured."""
 
     def __init__(
-        self, digest: str, batch_size: int, device: Device, shop: Workshop, precision: str
+        self, digest: str, batch_size: int, device: Device, store: Store, precision: str
     ) -> None:
         self._digest = digest
         self._batch_size = batch_size
         self._device = device
-        self._store = shop.store
+        self._store = store
         self._precision = precision
         self._known_us: dict[str, float] = {}
 
@@ -99,7 +101,8 @@ class _Bench:
         return self._chosen(kernels)
 
     def _chosen(self, kernels: UnitKernels) -> str:
-        return fastest({v: self._known_us[self._name(kernels, v)] for v in kernels.variants})
+        latencies_us = {v: self._known_us[self._name(kernels, v)] for v in kernels.variants}
+        return fastest(latencies_us, self._device.name)
 
     async def _measure(self, kernels: UnitKernels, variant: str, hopeless_us: float) -> None:
         """Measure and store; the best of several measurements counts."""

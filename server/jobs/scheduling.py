@@ -37,7 +37,7 @@ async def make_schedule(
     precision = model.options.precision
     tolerance = tolerance_of(model.options, shop)
     graph = await patiently(lambda: device.static_graph(digest, batch_size, inputs, precision))
-    kernels = await choose_kernels(graph, digest, batch_size, device, shop, precision)
+    kernels = await choose_kernels(graph, digest, batch_size, device, shop.store, precision)
     timer = StageMeasurer(digest, batch_size, device, shop, share, precision)
     facts = await patiently(lambda: device.facts(digest, batch_size))
     planned = await shop.planner(graph, options, facts, timer.measure)

@@ -23,7 +23,7 @@ from benchmarks.cuda.agenda import (
 )
 from benchmarks.cuda.clock import largest_error, times
 from benchmarks.cuda.ours import OurPlan
-from benchmarks.cuda.plan_files import read_plans, write_plans
+from benchmarks.cuda.plan_files import Planned, read_plans, write_plans
 from benchmarks.cuda.record import CudaCase, goals, ratios
 from benchmarks.cuda.results import read, write
 from benchmarks.cuda.turns import Setting, measure
@@ -103,10 +103,11 @@ def test_plans_of_an_earlier_run_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "0.json"
     path.write_text("[1]")
 
-    write_plans({("squeezenet", 8): {"opara": path}}, tmp_path)
+    write_plans({("squeezenet", 8): Planned({"opara": path}, {"ab": "conv.nhwc"})}, tmp_path)
     found = read_plans(tmp_path, tmp_path)
 
-    assert found["squeezenet", 8]["opara"].read_text() == "[1]"
+    assert found["squeezenet", 8].plans["opara"].read_text() == "[1]"
+    assert found["squeezenet", 8].choices == {"ab": "conv.nhwc"}
     assert read_plans(tmp_path / "nowhere", tmp_path) == {}
 
 

@@ -20,13 +20,18 @@ def test_another_kernel_must_be_faster_by_more_than_noise(
     assert fastest({"usual": usual_us, "other": other_us}) == chosen
 
 
+def test_on_a_gpu_less_is_gained_at_once() -> None:
+    assert fastest({"usual": 12.0, "other": 8.0}, "cuda:0") == "other"
+    assert fastest({"usual": 4.0, "other": 3.6}, "cuda:0") == "usual"
+
+
 async def test_the_fastest_kernel_is_chosen_and_remembered(tmp_path: Path) -> None:
     server = Server(tmp_path / "store")
     device, graph = server.device, template()
     device.kernel_us["other"] = 50.0
 
-    first = await choose_kernels(graph, "d" * 64, 1, device, server.shop, "fp32")
-    again = await choose_kernels(graph, "e" * 64, 1, device, server.shop, "fp32")
+    first = await choose_kernels(graph, "d" * 64, 1, device, server.shop.store, "fp32")
+    again = await choose_kernels(graph, "e" * 64, 1, device, server.shop.store, "fp32")
     await server.stop()
 
     names = [operator.name for operator in graph.operators]
