@@ -75,7 +75,9 @@ def compile_unit(unit: Operator, operands: Sequence[Tensor | None]) -> Compiled:
     Returns:
         Takes the operands that are not None, gives the unit's outputs.
     """
-    from torch.fx.experimental.proxy_tensor import make_fx  # seconds, with all of Inductor
+    # Seconds of imports, which only those need who compile.
+    from torch._inductor import standalone_compile
+    from torch.fx.experimental.proxy_tensor import make_fx
 
     given = [operand for operand in operands if operand is not None]
 
@@ -85,7 +87,7 @@ def compile_unit(unit: Operator, operands: Sequence[Tensor | None]) -> Compiled:
 
     with torch.no_grad():
         traced = make_fx(function, tracing_mode="fake")(*given)
-        compiled: Compiled = torch._inductor.standalone_compile(
+        compiled: Compiled = standalone_compile(
             traced,
             list[Any](given),
             dynamic_shapes="from_example_inputs",

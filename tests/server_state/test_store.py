@@ -366,6 +366,14 @@ def schedule(batch_size: int = 1, latency_us: float = 5.0) -> Schedule:
     return Schedule(key, "ios", sequential_plan(2), (stage,), ("conv", "pool"))
 
 
+def test_keys_without_an_accepted_error_are_what_they_were_before_there_was_one() -> None:
+    plain, accepting = (ScheduleKey("ab" * 32, "cpu", 1, accepted_error=e) for e in (None, 0.1))
+
+    assert plain.id == "8cccba11fecb07e067f5c680"
+    assert plain.id != accepting.id
+    assert ScheduleKey(**accepting.to_json()) == accepting
+
+
 def test_a_schedule_is_found_again_under_its_key_and_model(store: Store) -> None:
     for each in (schedule(4), schedule(1), schedule(4, latency_us=3.0)):
         store.put_schedule(each)
