@@ -44,6 +44,7 @@ class CudaExecutor:
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
+        self._origin = driver.stream(ORIGIN)  # of all replays, whatever origin a capture had
         self._pool = driver.pool()
         self._plans: set[PreparedPlan] = set()
         self._underway = 0  # runs started and not finished, of all plans
@@ -102,7 +103,7 @@ class CudaExecutor:
         with classified(f"running {prepared.program.graph.name!r}"):
             self._upload(prepared, staging, inputs)
             outputs = self._launch(prepared)
-            staging.download(outputs, self.driver, prepared.streams[ORIGIN])
+            staging.download(outputs, self.driver, self._origin)
         staging.busy = True
         self._underway += 1
         return Flight(staging, outputs)
@@ -132,7 +133,7 @@ class CudaExecutor:
 
     def _upload(self, prepared: PreparedPlan, staging: Staging, inputs: Tensors) -> None:
         """Bring inputs to where the graph reads them, beside any run that is under way."""
-        driver, origin = self.driver, prepared.streams[ORIGIN]
+        driver, origin = self.driver, self._origin
         if not self._underway:
             staging.upload(inputs, prepared.inputs, driver, origin)
             return
@@ -141,7 +142,7 @@ class CudaExecutor:
         if in_use and not staging.landing:
             staging.make_landing(prepared.inputs, driver)
             made = driver.event()
-            driver.record(made, driver.stream(ORIGIN))  # which may still use what it freed
+            driver.record(made, origin)  # which may still use what it freed
             driver.wait(made, uploads)
         staging.upload(inputs, staging.landing if in_use else prepared.inputs, driver, uploads)
         driver.record(arrived, uploads)
@@ -151,12 +152,12 @@ class CudaExecutor:
 
     def _launch(self, prepared: PreparedPlan) -> dict[str, Tensor]:
         if prepared.graph is not None:
-            self.driver.replay(prepared.graph, prepared.streams[ORIGIN])
+            self.driver.replay(prepared.graph, self._origin)
             return prepared.outputs
         env = prepared.program.environment(prepared.inputs)
         try:
             play(prepared.tape, env, self.driver, prepared.streams)
-            return results(self.driver, prepared.program, env, prepared.streams[ORIGIN])
+            return results(self.driver, prepared.program, env, self._origin)
         except Exception:
             with suppress(Exception):  # streams that were not joined may still read what env holds
                 self.driver.synchronise()
@@ -168,7 +169,7 @@ class CudaExecutor:
         A first replay keeps the device busy while the host launches the second, which is timed:
         otherwise the launch, half a microsecond for each kernel, would count as device time.
         """
-        driver, origin = self.driver, prepared.streams[ORIGIN]
+        driver, origin = self.driver, self._origin
         start, end = driver.event(timed=True), driver.event(timed=True)
         with classified(f"timing {prepared.program.graph.name!r}"):
             self._launch(prepared)

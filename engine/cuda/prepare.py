@@ -79,7 +79,7 @@ def prepare_calls(
         calls: the whole program, in launch order.
         levers: how streams contend.
     """
-    before = driver.memory()
+    before_bytes = driver.memory().allocated
     streams = _streams(driver, calls, levers)
     inputs = static_buffers(driver, program.graph.inputs)
     driver.synchronise()  # these, and constants that may still be on their way on any stream
@@ -90,17 +90,19 @@ def prepare_calls(
     points = release_points(calls, order, aliases, program.kept())
     prepared = PreparedPlan(program, lower(calls, order, points), streams, inputs)
     driver.reset_peak()
+    reserved_bytes = driver.memory().reserved  # the warm-up's blocks among it
     try:
         _capture(driver, pool, prepared)
     except CaptureFailed as failure:
         prepared.eager_because = failure.reason
+        prepared.streams = _streams(driver, calls, PLAIN)  # run() begins on the usual origin
     after = driver.memory()
     prepared.cost = PreparationCost(
         warm_up_us=(warm - began) / 1e3,
         capture_us=(perf_counter_ns() - warm) / 1e3 if prepared.graph else 0.0,
         instantiate_us=prepared.graph.instantiate_us if prepared.graph else 0.0,
-        peak_bytes=after.peak_allocated - before.allocated,
-        pool_bytes=max(0, after.reserved - before.reserved),
+        peak_bytes=after.peak_allocated - before_bytes,
+        pool_bytes=max(0, after.reserved - reserved_bytes),
     )
     return prepared
 

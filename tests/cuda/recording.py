@@ -35,7 +35,7 @@ class CudaError(RuntimeError):
 class Operation:
     """Something that the device does."""
 
-    kind: str  # launch, copy, replay, overwrite
+    kind: str  # launch, copy, replay, overwrite, synchronise
     stream: Stream
     after: frozenset[Operation]
     reads: list[Ref] = field(default_factory=list)
@@ -96,6 +96,7 @@ class RecordingDriver:
         self.allocator = Allocator(capacity_bytes, self._freed)
         self._overwrites: dict[object, list[Block]] = {}  # stream -> blocks freed since its launch
         self._pinned: list[Tensor] = []
+        self._known: frozenset[Operation] = frozenset()  # synchronisations
 
     # Streams and events
 
@@ -104,7 +105,7 @@ class RecordingDriver:
     ) -> Stream:
         key = index, urgent, partition
         if key not in self.streams:
-            self.streams[key] = Stream(index, urgent, _Line())
+            self.streams[key] = Stream(index, urgent, _Line(self._known))
         return self.streams[key]
 
     def partition_refusal(self, partition: Partition) -> str:
@@ -344,6 +345,16 @@ class RecordingDriver:
             operation.ended_us = max([self.now_us, *ended]) + operation.duration_us
             operation.do()
         self.now_us = max([self.now_us, *((o.ended_us or 0.0) for o in now)])
+        over = self.operations if event is None else event.handle.after
+        self._host_knows(Operation("synchronise", self.stream(ORIGIN), frozenset(over)))
+
+    def _host_knows(self, synchronised: Operation) -> None:
+        """What the host has waited for comes before all that it asks for afterwards."""
+        synchronised.ended_us = self.now_us
+        self.operations.append(synchronised)
+        self._known |= {synchronised}
+        for stream in self.streams.values():
+            stream.handle.eager |= {synchronised}
 
 
 def _time(mark: _Mark) -> float:
