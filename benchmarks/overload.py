@@ -7,10 +7,15 @@ Two servers on one CPU device each: one schedules batch size 1 only, the other s
     unloaded   one client, one request after the other: the p50 that p99 is compared with
     capacity   many clients that wait for their answers: the most answers a second
     80 %       arrivals at 80 % of the capacity: throughput, p50, p99
+    bounded    the same arrivals, requests refused that would wait longer than 1.5 unloaded p50
     200 %      arrivals at twice the capacity: goodput, how refusals end and how fast, memory
 
 One process makes all requests, so the device gets ``--threads`` cores and leaves the others to it
 and to the front end. A latency counts from the moment the request was due.
+
+Beside p99 at 80 % stands that of a perfect queue: such arrivals, served in order at the measured
+capacity, each taking the unloaded p50 beside its wait. No server of this capacity that answers
+every request comes below it.
 """
 
 from __future__ import annotations
@@ -37,12 +42,16 @@ from benchmarks import environment
 from benchmarks.load.children import free_ports, module, running
 from benchmarks.load.results import percentile
 from benchmarks.networks.export import export_onnx
-from braid_client import Client, Unavailable
+from braid_client import Client, Serving, Unavailable
+from engine.allocator import keep_freed_memory
 from protos.braid.v1 import inference_pb2
+from server.cores import keep_off
 
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "overload.json"
 INFER = "/braid.v1.InferenceService/Infer"
 QUEUE_REQUESTS = 64
+BOUND = 1.5
+"""Longest wait in the bounded phase, in unloaded p50."""
 CHANNELS = 8
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_send_message_length", -1))
 
@@ -198,6 +207,10 @@ async def measure(address: str, memory: Memory, seconds: float) -> dict[str, obj
     capacity = await clients.closed(32, seconds)
     capacity_per_s = len(capacity.answered) / capacity.seconds
     at_80 = await clients.open(0.8 * capacity_per_s, seconds, seed=1)
+    unloaded_s = percentile(unloaded.answered, 50)
+    _bound_waits(address, BOUND * unloaded_s)
+    bounded = await clients.open(0.8 * capacity_per_s, seconds, seed=1)
+    _bound_waits(address, 0)
     await clients.open(2 * capacity_per_s, 2.0, seed=2)  # fills the queue and the buffers
     before = memory.mib()
     at_200 = await clients.open(2 * capacity_per_s, seconds, seed=3)
@@ -207,7 +220,14 @@ async def measure(address: str, memory: Memory, seconds: float) -> dict[str, obj
     return {
         "unloaded": unloaded.row(),
         "capacity": capacity.row(),
-        "80%": {"offered_per_s": round(offered["80%"], 1), **at_80.row()},
+        "80%": {
+            "offered_per_s": round(offered["80%"], 1),
+            **at_80.row(),
+            "perfect_queue_p99_ms": round(
+                1000 * (unloaded_s + perfect_wait_s(capacity_per_s, 0.8, seconds, seed=1)), 2
+            ),
+        },
+        "bounded": {"offered_per_s": round(offered["80%"], 1), **bounded.row()},
         "200%": {
             "offered_per_s": round(offered["200%"], 1),
             **at_200.row(),
@@ -216,6 +236,22 @@ async def measure(address: str, memory: Memory, seconds: float) -> dict[str, obj
             "memory_after_mib": after,
         },
     }
+
+
+def _bound_waits(address: str, longest_s: float) -> None:
+    with Client(address) as client:
+        client.set_serving("net", Serving(max_queue_ms=1000 * longest_s))
+
+
+def perfect_wait_s(capacity_per_s: float, load: float, seconds: float, seed: int) -> float:
+    """p99 of the waits of Poisson arrivals that are served in order, one after the other."""
+    random = np.random.default_rng(seed)
+    due = free_at = 0.0
+    waits = []
+    while (due := due + random.exponential(1 / (load * capacity_per_s))) < seconds:
+        waits.append(max(0.0, free_at - due))
+        free_at = max(free_at, due) + 1 / capacity_per_s
+    return percentile(waits, 99)
 
 
 def verdicts(single: dict[str, object], batched: dict[str, object]) -> dict[str, object]:
@@ -234,6 +270,12 @@ def verdicts(single: dict[str, object], batched: dict[str, object]) -> dict[str,
         "p99_at_80%_over_unloaded_p50": round(
             of(batched, "80%", "p99_ms") / of(batched, "unloaded", "p50_ms"), 2
         ),
+        "p99_of_a_perfect_queue_over_unloaded_p50": round(
+            of(batched, "80%", "perfect_queue_p99_ms") / of(batched, "unloaded", "p50_ms"), 2
+        ),
+        "p99_with_bounded_waits_over_unloaded_p50": round(
+            of(batched, "bounded", "p99_ms") / of(batched, "unloaded", "p50_ms"), 2
+        ),
         "goodput_at_200%": of(batched, "200%", "goodput_of_capacity"),
         "slowest_refusal_ms": of(batched, "200%", "refused_max_ms"),
         "memory_growth_mib": growth,
@@ -248,6 +290,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=max(1, len(os.sched_getaffinity(0)) // 2))
     parser.add_argument("--batch-sizes", default="1,2,4,8")
     options = parser.parse_args(arguments)
+    keep_freed_memory()
+    cores = sorted(os.sched_getaffinity(0))
     report: dict[str, object] = {
         "benchmark": "overload",
         "environment": environment.describe("grpcio", "protobuf", "torch", "numpy"),
@@ -262,7 +306,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folder.mkdir()
             numbers = [int(size) for size in sizes.split(",")]
             with served(model, numbers, folder, options.threads) as (address, memory):
+                keep_off(set(cores[: options.threads]))  # they are the device's
                 rows[title] = asyncio.run(measure(address, memory, options.seconds))
+                os.sched_setaffinity(0, cores)  # the next server inherits it
             print(json.dumps({title: rows[title]}, indent=1), file=sys.stderr)
     report.update(rows, verdicts=verdicts(rows["single"], rows["batched"]))
     options.out.parent.mkdir(parents=True, exist_ok=True)
