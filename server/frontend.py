@@ -54,6 +54,7 @@ from server.servicers.health import Health
 from server.servicers.inference import InferenceServicer
 from server.servicers.oip import wire as oip
 from server.servicers.oip.servicer import OipServicer
+from server.servicers.oip.trace_settings import TraceSettings
 from server.servicers.oip.transfer import add_to_server
 from server.serving import Serving
 from server.settings import Settings, shown_settings
@@ -61,6 +62,7 @@ from server.shared_regions import SharedRegions
 from server.store.quota import StoreLimits
 from server.store.records import ModelState
 from server.store.store import Store
+from server.tracing import Sampling
 from server.triton_metrics import TritonMetrics
 
 log = logging.getLogger("braid.frontend")
@@ -116,7 +118,8 @@ class FrontEnd:
         )
         self.regions = SharedRegions(settings.system_shared_memory, settings.max_message_bytes)
         self.grpc_port = self.http_port = 0
-        self._grpc = GrpcPorts(settings, self._add_services)
+        self.sampling = Sampling()
+        self._grpc = GrpcPorts(settings, self._add_services, self.sampling)
         self._http = HttpServer(
             {
                 "/metrics": metrics_route(self.metrics.registry),
@@ -153,7 +156,14 @@ class FrontEnd:
             server,
         )
         add_to_server(
-            OipServicer(self.catalogue, self.repository, self.regions, self.metrics, self.health),
+            OipServicer(
+                self.catalogue,
+                self.repository,
+                self.regions,
+                self.metrics,
+                self.health,
+                TraceSettings(None if self.settings.tracing == "off" else self.sampling),
+            ),
             server,
             refusal,
         )

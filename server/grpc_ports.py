@@ -20,6 +20,7 @@ from server.security.roles import Role
 from server.security.tokens import Tokens, TokenSource
 from server.settings import Settings
 from server.telemetry import start_tracing
+from server.tracing import Sampling
 
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20
@@ -31,7 +32,7 @@ AddServices = Callable[[grpc.aio.Server], None]
 class GrpcPorts:
     """Every gRPC server of this process. Belongs to the event loop."""
 
-    def __init__(self, settings: Settings, add_services: AddServices) -> None:
+    def __init__(self, settings: Settings, add_services: AddServices, sampling: Sampling) -> None:
         """Make the servers.
 
         Raises:
@@ -40,7 +41,7 @@ class GrpcPorts:
         self._settings = settings
         self.tokens = configured_tokens(settings)
         self.certificates = configured_certificates(settings)
-        self._telemetry = start_tracing(settings.tracing)
+        self._telemetry = start_tracing(settings.tracing, sampling)
         anonymous = Role.INFER if settings.allow_unauthenticated else Role.ANYONE
         admin = settings.admin_address
         self._main = self._server(

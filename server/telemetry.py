@@ -19,7 +19,7 @@ import grpc
 
 from core.errors import StartupError
 from server.rows import Outcome
-from server.tracing import current
+from server.tracing import Sampling, current
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -29,12 +29,13 @@ Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[Any]]
 CARRIED = ("traceparent", "tracestate")
 
 
-def start_tracing(exporter: str) -> Telemetry | None:
+def start_tracing(exporter: str, sampling: Sampling) -> Telemetry | None:
     """What makes spans, and where they go.
 
     Args:
         exporter: "off", "otlp" (the address and the rest by OpenTelemetry's own OTEL_* variables)
             or "console" (JSON on standard output, for a first look).
+        sampling: which requests are traced, asked when they end.
 
     Raises:
         StartupError: the packages are not installed.
@@ -61,14 +62,15 @@ def start_tracing(exporter: str) -> Telemetry | None:
         raise StartupError(
             f"BRAID_TRACING={exporter} needs OpenTelemetry: pip install 'braid-serve[tracing]'"
         ) from None
-    return Telemetry(provider.get_tracer("braid"))
+    return Telemetry(provider.get_tracer("braid"), sampling)
 
 
 class Telemetry(grpc.aio.ServerInterceptor):
     """Remembers, for each call, whose trace it belongs to."""
 
-    def __init__(self, tracer: Tracer) -> None:
+    def __init__(self, tracer: Tracer, sampling: Sampling) -> None:
         self._tracer = tracer
+        self._sampling = sampling
 
     async def intercept_service(
         self, continuation: Continuation, details: grpc.HandlerCallDetails
@@ -79,21 +81,24 @@ class Telemetry(grpc.aio.ServerInterceptor):
             for key, value in details.invocation_metadata or ()
             if key in CARRIED and isinstance(value, str)
         }
-        current.set(_CallTrace(self._tracer, carried))
+        current.set(_CallTrace(self._tracer, self._sampling, carried))
         return await continuation(details)
 
 
 class _CallTrace:
     """The trace of one call."""
 
-    def __init__(self, tracer: Tracer, carried: dict[str, str]) -> None:
+    def __init__(self, tracer: Tracer, sampling: Sampling, carried: dict[str, str]) -> None:
         self._tracer = tracer
+        self._sampling = sampling
         self._carried = carried
 
     def request_ended(
         self, model: str, version: str, status: str, seconds: float, outcome: Outcome | None
     ) -> None:
-        """Make the request's spans."""
+        """Make the request's spans, if it is to be traced."""
+        if not self._sampling.takes_next():
+            return
         from opentelemetry.trace import SpanKind, set_span_in_context
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
         from opentelemetry.trace.status import Status, StatusCode

@@ -8,6 +8,7 @@ Off by default: then ``current`` is None, and a request pays for one look.
 from __future__ import annotations
 
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Protocol
 
 from server.rows import Outcome
@@ -28,6 +29,27 @@ class Trace(Protocol):
             seconds: that it took.
             outcome: with the times on the way, if it was computed.
         """
+
+
+@dataclass(slots=True)
+class Sampling:
+    """Which requests are traced. Belongs to the event loop."""
+
+    is_on: bool = True
+    rate: int = 1  # one request of so many
+    count: int = -1  # requests that will be traced; -1: no limit
+    _passed: int = 0  # since the last one that was traced
+
+    def takes_next(self) -> bool:
+        """Whether the request that ends now is traced."""
+        if not self.is_on or self.count == 0:
+            return False
+        self._passed += 1
+        if self._passed < self.rate:
+            return False
+        self._passed = 0
+        self.count = max(-1, self.count - 1)
+        return True
 
 
 current: ContextVar[Trace | None] = ContextVar("trace", default=None)

@@ -78,6 +78,7 @@ def get_server_metadata(client: Client, _: Path) -> None:
         "schedule_policy",
         "statistics",
         "system_shared_memory",
+        "trace",
     }
 
 
@@ -147,11 +148,17 @@ def get_inference_statistics(client: Client, _: Path) -> None:
 
 
 def get_trace_settings(client: Client, _: Path) -> None:
-    refused(client.get_trace_settings, "UNIMPLEMENTED")
+    found = client.get_trace_settings().settings
+    assert {name: list(each.value) for name, each in found.items()} == {
+        "trace_level": ["OFF"], "trace_rate": ["1"], "trace_count": ["-1"],
+        "trace_mode": ["opentelemetry"],
+    }  # fmt: skip
 
 
 def update_trace_settings(client: Client, _: Path) -> None:
-    refused(lambda: client.update_trace_settings(settings={"trace_rate": "1"}), "UNIMPLEMENTED")
+    wanted = {"trace_level": "TIMESTAMPS"}
+    refused(lambda: client.update_trace_settings(settings=wanted), "FAILED_PRECONDITION")
+    refused(lambda: client.update_trace_settings("cnn", wanted), "UNIMPLEMENTED")
 
 
 def get_log_settings(client: Client, _: Path) -> None:
@@ -332,8 +339,8 @@ def _aio_calls(client: Any, onnx_file: Path) -> dict[str, Callable[[], Awaitable
         "get_inference_statistics": lambda: _answers(
             client.get_inference_statistics("cnn"), lambda found: len(found.model_stats) == 1
         ),
-        "update_trace_settings": lambda: _unimplemented(client.update_trace_settings()),
-        "get_trace_settings": lambda: _unimplemented(client.get_trace_settings()),
+        "update_trace_settings": lambda: _answers(client.update_trace_settings()),
+        "get_trace_settings": lambda: _answers(client.get_trace_settings()),
         "update_log_settings": lambda: _answers(client.update_log_settings({"log_info": None})),
         "get_log_settings": lambda: _answers(
             client.get_log_settings(), lambda found: "log_info" in found.settings

@@ -21,6 +21,7 @@ from server.settings import load_settings
 from server.store.quota import StoreLimits
 from server.store.records import RegistrationOptions
 from server.store.store import Store
+from server.tracing import Sampling
 
 
 @pytest.fixture(autouse=True)
@@ -58,10 +59,10 @@ async def test_strangers_are_let_in_only_if_somebody_said_so(
 ) -> None:
     settings = load_settings(given)
     if starts:
-        GrpcPorts(settings, lambda server: None)
+        GrpcPorts(settings, lambda server: None, Sampling())
         return
     with pytest.raises(StartupError, match="BRAID_ALLOW_UNAUTHENTICATED"):
-        GrpcPorts(settings, lambda server: None)
+        GrpcPorts(settings, lambda server: None, Sampling())
 
 
 def test_a_refused_start_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

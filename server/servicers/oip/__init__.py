@@ -7,5 +7,5 @@
     describe    metadata, configuration, statistics    loading: RepositoryModelLoad's parameters
 
 Messages come from the tritonclient package (``wire``): a second copy of them in one process would
-collide in protobuf's pool of descriptors. UNIMPLEMENTED: CUDA shared memory and TraceSetting.
+collide in protobuf's pool of descriptors. UNIMPLEMENTED: CUDA shared memory.
 """

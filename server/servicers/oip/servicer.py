@@ -23,6 +23,7 @@ from server.servicers.oip.loading import load_request
 from server.servicers.oip.log_settings import LogSettings
 from server.servicers.oip.requests import read_inputs, read_wishes
 from server.servicers.oip.responses import reply_to
+from server.servicers.oip.trace_settings import TraceSettings
 from server.servicers.oip.transfer import (
     Received,
     Reply,
@@ -44,6 +45,7 @@ EXTENSIONS = (
     "model_repository",
     "schedule_policy",
     "statistics",
+    "trace",
 )
 
 
@@ -57,6 +59,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         regions: SharedRegions,
         metrics: Metrics,
         health: Health,
+        trace_settings: TraceSettings,
     ) -> None:
         self._catalogue = catalogue
         self._repository = repository
@@ -64,6 +67,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         self._metrics = metrics
         self._health = health
         self._log_settings = LogSettings()
+        self._trace_settings = trace_settings
 
     # Server.
 
@@ -227,12 +231,15 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
             self._log_settings.update(request.settings)
             return self._log_settings.response()
 
-    # Not offered.
-
     async def TraceSetting(self, request: Any, context: Context) -> Any:
-        """Not offered."""
+        """Change which requests are traced, if asked to, and say which are."""
         async with answering(context):
-            raise NotOffered("tracing is not set by clients on this server")
+            if request.model_name:
+                raise NotOffered("requests are traced alike for all models; leave the name out")
+            self._trace_settings.update(request.settings)
+            return self._trace_settings.response()
+
+    # Not offered.
 
     async def CudaSharedMemoryStatus(self, request: Any, context: Context) -> Any:
         """Not offered."""
