@@ -20,7 +20,7 @@ from torch import Tensor
 from core.errors import DeviceOutOfMemory
 from core.plan import MAX_STREAMS, StreamPlan, verify_plan
 from engine.cuda.calls import Call, plan_calls
-from engine.cuda.driver import ORIGIN, Driver
+from engine.cuda.driver import ORIGIN, Driver, Pool
 from engine.cuda.faults import classified, classify
 from engine.cuda.play import play
 from engine.cuda.prepare import PLAIN, Levers, PreparedPlan, prepare_calls, results
@@ -45,7 +45,7 @@ class CudaExecutor:
     def __init__(self, driver: Driver) -> None:
         self.driver = driver
         self._origin = driver.stream(ORIGIN)  # of all replays, whatever origin a capture had
-        self._pool = driver.pool()
+        self._pool: Pool | None = None
         self._plans: set[PreparedPlan] = set()
         self._underway = 0  # runs started and not finished, of all plans
 
@@ -72,14 +72,24 @@ class CudaExecutor:
     def _prepare_or_make_room(
         self, program: Program, calls: tuple[Call, ...], levers: Levers
     ) -> PreparedPlan:
+        if self._pool is None:
+            self._pool = self.driver.pool()
         try:
             return prepare_calls(self.driver, self._pool, program, calls, levers)
         except Exception as error:  # its traceback holds tensors, so it must be gone before trim
             if not isinstance(classify(error, ""), DeviceOutOfMemory):
                 raise
         self.driver.synchronise()
+        self._drop_empty_pool()
         self.driver.trim()
+        self._pool = self._pool or self.driver.pool()
         return prepare_calls(self.driver, self._pool, program, calls, levers)
+
+    def _drop_empty_pool(self) -> None:
+        """A pool gives no memory back while it lives, so it goes with the last plan."""
+        if self._pool is not None and not self._plans:
+            self.driver.release_pool(self._pool)
+            self._pool = None
 
     def run(self, prepared: PreparedPlan, inputs: Tensors) -> dict[str, Tensor]:
         """Run the whole graph once.
@@ -188,11 +198,12 @@ class CudaExecutor:
         prepared.outputs, prepared.inputs = {}, {}
         prepared.staging.clear()
         self._plans.discard(prepared)
+        self._drop_empty_pool()
 
     def close(self) -> None:
         """Free everything."""
         for prepared in list(self._plans):
             prepared.staging.clear()
             self.release(prepared)
-        self.driver.release_pool(self._pool)
+        self._drop_empty_pool()
         self.driver.trim()

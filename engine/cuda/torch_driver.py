@@ -48,6 +48,7 @@ class TorchDriver:
         self._streams: dict[tuple[int, bool, Partition | None], Stream] = {}
         self._partitions: dict[Partition, PartitionedStreams] = {}
         self._capture: _Capture | None = None
+        self._refused: list[torch.cuda.CUDAGraph] = []
         self._anchors: dict[Pool, Graph] = {}
         self._current: Stream | None = None
         self._use(self.stream(ORIGIN))
@@ -156,7 +157,9 @@ class TorchDriver:
         """Drop a capture that failed.
 
         Streams that were forked are joined first: with loose ends CUDA refuses to end a capture.
-        Before torch 2.12 a refusal leaves the allocator routing to the pool, so that is ended too.
+        Before torch 2.12 a refusal leaves the allocators routing to the pool. The device's is ended
+        here; the one for pinned memory cannot be, and goes on asking the graph object whether an
+        allocation belongs to its capture, so the object is kept.
         """
         failed = self._capture
         if failed is None:
@@ -173,6 +176,7 @@ class TorchDriver:
         try:
             failed.graph.capture_end()
         except RuntimeError:
+            self._refused.append(failed.graph)
             with suppress(RuntimeError):
                 torch._C._cuda_endAllocateToPool(self.device.index, failed.pool.handle)
         with suppress(RuntimeError):

@@ -225,6 +225,19 @@ def test_room_is_made_before_a_plan_is_refused_for_want_of_memory() -> None:
     check(executor.run(prepared, x(0)), prepared, 0)
 
 
+def test_the_pool_goes_with_its_last_plan_so_that_other_models_have_room() -> None:
+    driver, executor, prepared = captured(9, barriers=False)
+    other = executor.prepare(prepared.program, sequential_plan(UNITS))
+
+    executor.release(prepared)
+    assert driver.live_pools
+    executor.release(other)
+
+    assert not driver.live_pools
+    again = executor.prepare(prepared.program, sequential_plan(UNITS))
+    check(executor.run(again, x(0)), again, 0)
+
+
 def test_a_poisoned_context_is_told_from_a_lack_of_memory() -> None:
     driver, executor, prepared = captured(10, barriers=True)
 
