@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from core.errors import (
 from core.graph import OpGraph
 from core.plan import StreamPlan
 from core.precision import FP32
-from core.schedule import SEQUENTIAL
+from core.schedule import NO_CHOICES, SEQUENTIAL
 from core.tensor import BATCH, TensorSpec
 from engine.importer.report import BatchAxes, Report, Verified
 from engine.worker.arena import Arena
@@ -63,6 +63,7 @@ class FakeDevice:
         plan_id: str = SEQUENTIAL,
         in_onnxruntime: bool = False,
         precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
     ) -> Executable:
         await asyncio.sleep(0)
         self._number += 1
