@@ -95,7 +95,7 @@ def _critical_path(calls: Sequence[Call], first: int) -> set[int]:
     through: list[int | None] = []
     last_on: dict[int, int] = {}
     for i, call in enumerate(calls):
-        earlier = [j for j in range(i) if call.after >> (first + j) & 1]
+        earlier = list(_members(call.after >> first))
         if call.stream in last_on:
             earlier.append(last_on[call.stream])
         latest = max(earlier, key=lambda j: ends_us[j], default=None)
@@ -108,3 +108,11 @@ def _critical_path(calls: Sequence[Call], first: int) -> set[int]:
         path.add(at)
         at = through[at]
     return path
+
+
+def _members(bits: int) -> Iterator[int]:
+    """Places of the set bits, ascending."""
+    while bits:
+        low = bits & -bits
+        yield low.bit_length() - 1
+        bits ^= low

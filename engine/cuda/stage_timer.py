@@ -100,13 +100,13 @@ class StageTimer:
 
         Raises:
             DeviceOutOfMemory: no room for the activations or the copies.
-                DeviceLost: the process can use the device no more.
+            DeviceLost: the process can use the device no more.
         """
         with classified("preparing a measurement"):
             activations = self._values(program, inputs, pause)
         yield
         with classified("measuring a stage"):
-            pair = self._capture(activations, stage)
+            pair = yield from self._capture(activations, stage)
         try:
             yield
             timing = yield from self._series(pair, frozenset(u for g in stage.groups for u in g))
@@ -136,37 +136,40 @@ class StageTimer:
             self._driver.synchronise()
         return self._activations
 
-    def _capture(self, activations: Activations, asked: AskedStage) -> _Pair:
+    def _capture(self, activations: Activations, asked: AskedStage) -> Generator[None, None, _Pair]:
         """R and 2R copies; R is what it takes to fill ``span_us``."""
         stage = ready_stage(self._driver, activations, asked)
-        pool = self._own_pool()
-        if self._pace is None:
-            self._pace = self._make_pace(pool)
-        pair, latency_us = self._warm_pair(stage, self._slopes.copies, pool)
+        yield
+        pair, latency_us = yield from self._warm_pair(stage, self._slopes.copies)
         wanted = min(math.ceil(self._slopes.span_us / latency_us), self._slopes.max_copies)
         if wanted > pair.once.count:
             pair.destroy()
-            pair, _ = self._warm_pair(stage, wanted, pool)
+            pair, _ = yield from self._warm_pair(stage, wanted)
         return pair
 
-    def _warm_pair(self, stage: ReadyStage, copies: int, pool: Pool) -> tuple[_Pair, float]:
-        """R and 2R copies after two samples, the second of which is returned."""
-        pair = self._pair(stage, copies, pool)
+    def _warm_pair(
+        self, stage: ReadyStage, copies: int
+    ) -> Generator[None, None, tuple[_Pair, float]]:
+        """R and 2R copies after two samples, and the latency that the second one gave."""
+        pool = self._own_pool()
+        if self._pace is None:
+            self._pace = self._make_pace(pool)
+        once = make_copies(stage, copies, pool)
         try:
+            yield
+            twice = make_copies(stage, 2 * copies, pool)
+        except BaseException:
+            once.destroy()
+            raise
+        pair = _Pair(once, twice)
+        try:
+            yield
             self._sample(pair)
             latency_us, _ = self._sample(pair)
         except BaseException:
             pair.destroy()
             raise
         return pair, latency_us
-
-    def _pair(self, stage: ReadyStage, copies: int, pool: Pool) -> _Pair:
-        once = make_copies(stage, copies, pool)
-        try:
-            return _Pair(once, make_copies(stage, 2 * copies, pool))
-        except BaseException:
-            once.destroy()
-            raise
 
     def _own_pool(self) -> Pool:
         if self._pool is None:

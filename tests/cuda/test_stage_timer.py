@@ -120,14 +120,15 @@ def test_thousands_of_stages_leave_nothing_behind() -> None:
     assert driver.memory().allocated == 0
 
 
-def test_a_measurement_given_up_destroys_its_graphs() -> None:
+@pytest.mark.parametrize("steps", range(1, 8))
+def test_a_measurement_given_up_destroys_its_graphs(steps: int) -> None:
     driver = device()
     timer = timer_on(driver)
     measure(timer, [0])
     kept = set(driver.live_graphs)
     inputs = {"x": torch.zeros(6, 6)}
     measurement = timer.measure(UNITS, lambda: inputs, AskedStage([[1]]), no_pause)
-    for _ in range(4):
+    for _ in range(steps):
         next(measurement)
 
     measurement.close()
