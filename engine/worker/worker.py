@@ -107,9 +107,8 @@ class Worker:
 
     def _arrived(self, timeout_ms: int | None) -> list[Message]:
         """Inference requests that have arrived; other messages are kept."""
-        if self._is_closed:
-            return []
-        if timeout_ms is not None and not self._poller.poll(timeout_ms):
+        # Polled even to wait for ever: a blocked ``recv`` also wakes when the peer has read.
+        if self._is_closed or not self._poller.poll(timeout_ms):
             return []
         messages = self._channel.receive()
         if messages is None:
