@@ -87,7 +87,6 @@ class Driver(Protocol):
 
     device: torch.device
     multiprocessors: int
-    cache_bytes: int  # of level 2
 
     def stream(
         self, index: int, *, urgent: bool = False, partition: Partition | None = None

@@ -44,7 +44,6 @@ class TorchDriver:
         torch.cuda.set_device(self.device)
         facts = torch.cuda.get_device_properties(self.device)
         self.multiprocessors: int = facts.multi_processor_count
-        self.cache_bytes: int = facts.L2_cache_size
         self._streams: dict[tuple[int, bool, Partition | None], Stream] = {}
         self._partitions: dict[Partition, PartitionedStreams] = {}
         self._capture: _Capture | None = None

@@ -78,7 +78,6 @@ class RecordingDriver:
     def __init__(self, seed: int = 0, capacity_bytes: int = 1 << 40) -> None:
         self.device = torch.device("cpu")
         self.multiprocessors = 132
-        self.cache_bytes = 1 << 20
         self.rng = random.Random(seed)
         self.duration_us: Callable[[Run], float] = lambda _: 1.0
         self.speed: Callable[[], float] = lambda: 1.0  # asked at each replay
