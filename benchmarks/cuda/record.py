@@ -103,8 +103,25 @@ class Goal:
         return reached if self.of >= self.needed else f"{reached} so far, not seen on all"
 
 
+SCHEDULING_S = {"inception_v3": 20.0, "nasnet_large": 90.0}
+"""Seconds that scheduling may take at batch 1, from the graph to the plan that serves."""
+
+
 def goals(cases: Sequence[CudaCase]) -> list[Goal]:
     """The engine's goals, and how far they are."""
+    return [*_speed_goals(cases), *(_scheduling_goal(cases, name) for name in SCHEDULING_S)]
+
+
+def _scheduling_goal(cases: Sequence[CudaCase], network: str) -> Goal:
+    """By what factor scheduling is quicker than it must be."""
+    took = [case.scheduling["total_s"] for case in cases_at(cases, 1)
+            if case.network == network and case.scheduling]  # fmt: skip
+    limit_s = SCHEDULING_S[network]
+    text = f"scheduling {network} within {limit_s:.0f} s, the limit over what it took"
+    return Goal(text, 1.0, limit_s / took[0] if took else math.nan, len(took), 1)
+
+
+def _speed_goals(cases: Sequence[CudaCase]) -> list[Goal]:
     found = ratios(cases, 1, "gpu")
 
     def on_cnns(rival: str) -> list[float]:

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 LEAST_S = 20.0
 """A step is not begun with less time left: processes alone take longer to start."""
 
+PLAN_S = 180.0
+"""For writing, importing and planning one network."""
+
 TURN_S = 0.08
 """Of runs of one contender by one clock, before it is the next one's turn."""
 
@@ -115,12 +118,12 @@ class Benchmark:
         case = self._case(step)
         print(f"\n{step} ({self._budget.left_s:.0f} s left)", flush=True)
         try:
-            async with asyncio.timeout(self._budget.left_s):
+            async with asyncio.timeout(self._budget.at_most(PLAN_S)):
                 written = await library.network(step.network)
                 if BRAID in step.contenders and (step.network, step.batch) not in self._plans:
                     await self._plan(case, written)
         except TimeoutError:
-            case.failed[BRAID] = "there was no time left to plan it"
+            case.failed[BRAID] = "writing, importing and planning it took too long"
         except Exception as error:  # the next network may fare better
             case.failed[BRAID] = f"{type(error).__name__}: {error}"
             if not isinstance(error, BraidError):

@@ -65,19 +65,22 @@ def test_who_is_left_out_is_in_no_step() -> None:
 
 
 def test_ratios_and_goals_say_what_was_not_seen() -> None:
-    cases = [case("squeezenet", sequential=1.5), case("googlenet", sequential=2.4)]
+    cases = [case("squeezenet", sequential=1.5), case("inception_v3", sequential=2.4)]
 
     found = ratios(cases, 1, "gpu")
-    mean, best, opara, autotune, worst = goals(cases)
+    cases[1].scheduling = {"total_s": 8.0}
+    mean, best, opara, autotune, worst, inception, nasnet = goals(cases)
 
-    assert found["sequential CUDA graph"]["googlenet"] == pytest.approx(2.4)
-    assert math.isnan(found["torch eager"]["googlenet"])
-    assert math.isnan(ratios(cases, 1, "total")["max-autotune"]["googlenet"])
+    assert found["sequential CUDA graph"]["inception_v3"] == pytest.approx(2.4)
+    assert math.isnan(found["torch eager"]["inception_v3"])
+    assert math.isnan(ratios(cases, 1, "total")["max-autotune"]["inception_v3"])
     assert mean.seen == pytest.approx((1.5 * 2.4) ** 0.5)
     assert mean.verdict == "reached so far, not seen on all"
     assert (best.verdict, worst.verdict) == ("reached", "reached")
     assert opara.seen == pytest.approx(mean.seen)
     assert autotune.seen == pytest.approx(3.0)
+    assert (inception.seen, inception.verdict) == (2.5, "reached")
+    assert nasnet.verdict == "not seen"
     assert goals([])[0].verdict == "not seen"
 
 
