@@ -143,7 +143,7 @@ def test_plans_share_a_pool_and_keep_their_outputs_apart() -> None:
 
 
 def test_two_runs_of_a_plan_may_be_under_way() -> None:
-    _, executor, prepared = captured(5, barriers=False)
+    driver, executor, prepared = captured(5, barriers=False)
 
     first = executor.start(prepared, x(1))
     second = executor.start(prepared, x(2))
@@ -152,6 +152,7 @@ def test_two_runs_of_a_plan_may_be_under_way() -> None:
     third = executor.start(prepared, x(3))
     check(executor.finish(prepared, second), prepared, 2)
     check(executor.finish(prepared, third), prepared, 3)
+    assert races(driver.operations) == []
 
 
 def test_a_run_of_another_plan_uploads_beside_the_one_under_way() -> None:
