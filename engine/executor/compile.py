@@ -17,6 +17,7 @@ from engine.executor.lanes import Segment, Step
 from engine.executor.memory import Lifetime, plan_memory
 from engine.executor.native import EXECUTE, SIGNAL, WAIT, Binding, Burst, Compiled
 from engine.kernels.recipe import Buffer, Place, Recipe
+from engine.pause import Pause, no_pause
 
 _VIEWS = frozenset(
     {
@@ -44,7 +45,10 @@ _Lane = list[_Numbered]
 
 
 def compile_layout(
-    segments: Sequence[Segment], keep: frozenset[int], kinds: Mapping[int, str]
+    segments: Sequence[Segment],
+    keep: frozenset[int],
+    kinds: Mapping[int, str],
+    pause: Pause = no_pause,
 ) -> Compiled:
     """Cut a layout into bursts and what Python runs.
 
@@ -52,14 +56,16 @@ def compile_layout(
         segments: of ``lanes.lay_out``.
         keep: slots of the graph's outputs.
         kinds: the operator kind behind each slot that a step makes.
+        pause: called now and then: a large graph takes a tenth of a second.
     """
-    chosen = _choose(_number(segments))
+    chosen = _choose(_number(segments), pause)
     values = _Values(keep, kinds, the_end=1 << sum(len(lane) for s in segments for lane in s.lanes))
     for item in sorted(
         (item for lanes in chosen for lane in lanes for item in lane), key=lambda i: i.number
     ):
         values.note(item)
-    memory = plan_memory(values.lifetimes())
+        pause()
+    memory = plan_memory(values.lifetimes(), pause)
     compiled = Compiled([], memory, values.sizes, frozenset(values.seen_through))
     pending: list[list[_Lane]] = []
 
@@ -112,7 +118,7 @@ def _number(segments: Sequence[Segment]) -> Iterator[list[_Lane]]:
         yield numbered
 
 
-def _choose(segments: Iterator[list[_Lane]]) -> list[list[_Lane]]:
+def _choose(segments: Iterator[list[_Lane]], pause: Pause) -> list[list[_Lane]]:
     """Give its recipe to each step that is native."""
     where: dict[int, Buffer] = {}  # slot -> how it lies in memory, if a burst makes it
     chosen = []
@@ -121,6 +127,7 @@ def _choose(segments: Iterator[list[_Lane]]) -> list[list[_Lane]]:
         trial = dict(where)
         found: dict[int, Recipe] = {}
         for item in sorted((i for lane in lanes for i in lane), key=lambda i: i.number):
+            pause()
             recipe = None if several and item.threads > 1 else _recipe(item, trial)
             if recipe is None:
                 for slot in item.step.unit.outputs:

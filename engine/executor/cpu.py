@@ -28,7 +28,7 @@ from engine.executor.lanes import Layout, Segment, Step, lay_out_stage
 from engine.executor.memory import Arena
 from engine.executor.native import Burst, Compiled, Runner, Slices, find_runner, run_burst
 from engine.executor.program import Environment, Program
-from engine.pause import Pause
+from engine.pause import Pause, no_pause
 
 SLICE_US = 1000.0
 
@@ -86,7 +86,9 @@ class CpuExecutor:
                     pause()
             return program.results(env)
         if layout.compiled is None:
-            layout.compiled = compile_layout(layout.segments, program.kept(), program.kinds())
+            layout.compiled = compile_layout(
+                layout.segments, program.kept(), program.kinds(), pause or no_pause
+            )
         arena = self._run_compiled(layout.compiled, env, runner, pause)
         found = program.results(env)
         return {

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.pause import Pause, no_pause
+
 ALIGNMENT = 64  # bytes; a cache line, and what oneDNN's vectors like
 
 
@@ -37,11 +39,12 @@ class MemoryPlan:
     peak_bytes: int
 
 
-def plan_memory(lifetimes: Mapping[int, Lifetime]) -> MemoryPlan:
+def plan_memory(lifetimes: Mapping[int, Lifetime], pause: Pause = no_pause) -> MemoryPlan:
     """Give each value an offset so that values that may not share do not overlap."""
     placed: list[tuple[int, int, Lifetime]] = []  # offset, end, lifetime; by offset
     offsets: dict[int, int] = {}
     for value in sorted(lifetimes, key=lambda v: (-lifetimes[v].size_bytes, v)):
+        pause()
         life = lifetimes[value]
         size = -(-life.size_bytes // ALIGNMENT) * ALIGNMENT
         at = _first_gap(placed, life, size)
