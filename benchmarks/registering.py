@@ -129,7 +129,7 @@ def main() -> None:
         options = {"--store": work / "store", "--grpc-port": grpc_port, "--http-port": http_port}
         command = module("server.cli.main", "serve", *map(str, sum(options.items(), ())))
         with running(command, log=work / "log"), Client(f"127.0.0.1:{grpc_port}") as client:
-            _wait_until_up(client)
+            wait_until_up(client)
             load = measure(client, models[args.served], models[args.registered], args)
     report(load, environment, args)
 
@@ -166,7 +166,8 @@ def _both(args: argparse.Namespace) -> tuple[str, str]:
     return args.served, args.registered
 
 
-def _wait_until_up(client: Client) -> None:
+def wait_until_up(client: Client) -> None:
+    """Return when the server answers; end the program if it does not."""
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
         with suppress(BraidError):

@@ -79,6 +79,16 @@ class Program:
         kernels = how.source.variants(operator, self.graph, self.constants(), how.packed)
         return list(makeable(kernels, how.threads))
 
+    def rivals(self, unit: int) -> list[Kernel]:
+        """The variants among which a measurement of the unit alone can decide.
+
+        A kernel that runs in bursts (engine/executor/compile.py) has no rival that does not: that
+        would take the lanes beside it out of the burst, too.
+        """
+        kernels = self.variants(unit)
+        native = kernels[0].recipe is not None
+        return [kernel for kernel in kernels if (kernel.recipe is not None) == native]
+
     def with_variant(self, unit: int, variant: str) -> Program:
         """The same program but for one unit's kernel; it shares all values.
 

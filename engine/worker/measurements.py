@@ -68,7 +68,7 @@ class Measurements:
         for unit, operator in enumerate(program.graph.operators):
             signature = source.signature(operator, program.graph)
             if signature not in found:
-                variants = [kernel.variant for kernel in program.variants(unit)]
+                variants = [kernel.variant for kernel in program.rivals(unit)]
                 found[signature] = {"units": [], "signature": signature, "variants": variants}
                 yield None
             found[signature]["units"].append(unit)

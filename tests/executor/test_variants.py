@@ -44,6 +44,16 @@ def test_every_variant_of_every_unit_gives_the_same_numbers(executor: CpuExecuto
         program.with_variant(0, "magic")
 
 
+def test_what_runs_in_bursts_has_no_rival_that_does_not(executor: CpuExecutor) -> None:
+    graph, constants = random_graph(1, units=6)
+    program = bind(graph, constants, PackedWeights(), threads=1)
+
+    for unit in range(6):
+        variants, rivals = program.variants(unit), program.rivals(unit)
+        assert rivals[0].variant == variants[0].variant
+        assert len({kernel.recipe is None for kernel in rivals}) == 1
+
+
 def test_a_choice_binds_all_units_with_that_signature(executor: CpuExecutor) -> None:
     graph, constants = random_graph(2, units=12)
     usual = bind(graph, constants, PackedWeights(), threads=1)
