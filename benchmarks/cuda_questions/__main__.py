@@ -6,6 +6,7 @@ Writes ``cuda_questions.json`` into ``--out`` (default: ``$OUT``, or benchmarks/
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
@@ -100,7 +101,8 @@ def listen(
         assert process.stdout is not None
         with process.stdout:
             for line in process.stdout:
-                found.rows.append(Row.from_line(line))
+                with contextlib.suppress(ValueError):  # half a line, of a process that was killed
+                    found.rows.append(Row.from_line(line))
         code = process.wait()
         overdue = timer.finished.is_set()
         timer.cancel()
