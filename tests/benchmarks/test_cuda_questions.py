@@ -78,12 +78,13 @@ def test_whole_plans_are_compared_with_sums_and_replayed_over_nan() -> None:
         backend = CudaBackend(driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
         program = bound(graph, constants)
         *each, ranking = plans.sums_and_wholes(backend, program)
-        released, replays = islice(plans.memory(backend, program), 2)
+        released, replays, kept = islice(plans.memory(backend, program), 3)
 
     assert len(each) == len(plans.PLANNERS)
     assert 0 < float(each[0].figures["sum_over_whole"] or 0) <= 1
     assert str(ranking.figures["by_sum"]).count("<") == len(plans.PLANNERS) - 1
     assert released.figures["eager_because"] == ""
+    assert float(kept.figures["peak_mib"] or 0) >= 0
     assert replays.figures == {"bitwise_equal": True, "finite": True}
 
 
