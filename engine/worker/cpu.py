@@ -25,9 +25,12 @@ from engine.timing.contest import Entrant
 from engine.timing.overheads import StagePrices, measure_prices
 from engine.timing.runs import timed
 from engine.timing.samples import Timing
-from engine.timing.stage_timer import StageTimer, TimerOptions
+from engine.timing.stage_timer import LONG_US, StageTimer, TimerOptions
 from engine.worker.backend import AskedStage, Landed, MakeInputs, Prepared, Tensors
 from engine.worker.device_key import cpu_device_key, software_versions
+
+SCALING = 0.9
+"""How much of all threads' time on a long unit its work on one thread takes at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,7 @@ class CpuBackend:
         self._activation_bytes = activation_bytes
         self._timer = StageTimer(executor, timer or TimerOptions())
         self._activations: Activations | None = None
+        self._long_us: dict[int, float] = {}  # units of that program that take long
 
     @property
     def threads(self) -> int:
@@ -123,28 +127,38 @@ class CpuBackend:
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
     ) -> Generator[None, None, Timing]:
-        """On the values that the stage's producers really give."""
+        """On the values that the stage's producers really give.
+
+        A unit that takes long on all threads is not measured on one: it can neither pause there nor
+        be far from what is known of it.
+        """
         if self._activations is None or not self._activations.serve(program):
             self._activations = None  # free before the next ones are made
+            self._long_us.clear()
             yield None
             self._activations = Activations(
                 program, inputs(), self._executor, self._activation_bytes, pause
             )
             yield None
-        return (
-            yield from self._timer.measure(
-                self._activations,
-                stage.groups,
-                stage.threads,
-                stage.strategy,
-                pause,
-                inf if stage.hopeless_us is None else stage.hopeless_us,
-            )
+        alone = stage.groups[0][0] if sum(map(len, stage.groups)) == 1 else None
+        if stage.threads == 1 and alone in self._long_us:
+            return Timing(SCALING * self.threads * self._long_us[alone], 0.0, 1)
+        timing = yield from self._timer.measure(
+            self._activations,
+            stage.groups,
+            stage.threads,
+            stage.strategy,
+            pause,
+            inf if stage.hopeless_us is None else stage.hopeless_us,
         )
+        if alone is not None and stage.threads is None and timing.latency_us > LONG_US:
+            self._long_us[alone] = timing.latency_us
+        return timing
 
     def forget(self) -> None:
         """Free the activations, and the memory of runs that were measured."""
         self._activations = None
+        self._long_us.clear()
         self._executor.forget()
 
     def entrant(self, prepared: Prepared) -> Entrant:

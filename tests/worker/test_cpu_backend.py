@@ -1,0 +1,49 @@
+"""Measurements on the CPU as a worker asks for them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from core.graph import Literal, Operator, OpGraph
+from core.tensor import TensorSpec
+from engine.executor.cpu import CpuExecutor
+from engine.kernels.kernel import PackedWeights
+from engine.pause import no_pause
+from engine.timing.stage_timer import LONG_US
+from engine.worker.backend import AskedStage
+from engine.worker.cpu import SCALING, CpuBackend
+from tests.timing.running import finish
+
+
+def convolution(extent: int) -> tuple[OpGraph, dict[str, torch.Tensor]]:
+    attributes: dict[str, Literal] = {
+        "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
+        "output_padding": [0, 0], "groups": 1,
+    }  # fmt: skip
+    weight = torch.ones(64, 64, 3, 3)
+    spec = TensorSpec("FP32", (1, 64, extent, extent))
+    unit = Operator("y", "aten.convolution", ("x", "w", ""), ("y",), attributes)
+    constants = {"w": TensorSpec("FP32", (64, 64, 3, 3))}
+    return OpGraph("c", {"x": spec}, {"y": "y"}, constants, (unit,), {"y": spec}), {"w": weight}
+
+
+@pytest.mark.parametrize(("extent", "is_long"), [(224, True), (8, False)])
+def test_a_long_unit_is_not_measured_on_one_thread(extent: int, is_long: bool) -> None:
+    backend = CpuBackend(CpuExecutor(threads=1))
+    graph, constants = convolution(extent)
+
+    with torch.inference_mode():
+        program = backend.bind(graph, constants, PackedWeights(), no_pause)
+
+        def measured(threads: int | None) -> float:
+            asked = AskedStage([[0]], threads)
+            inputs = {"x": torch.zeros(1, 64, extent, extent)}
+            timing, _ = finish(backend.measure(program, lambda: inputs, asked, no_pause))
+            return timing.latency_us
+
+        on_all, on_one = measured(None), measured(1)
+    backend.close()
+
+    assert (on_all > LONG_US) == is_long
+    assert (on_one == SCALING * on_all) == is_long
