@@ -1,9 +1,15 @@
-"""Results of the benchmark on a GPU: tables, ``cuda.json``, a chart, and reading an earlier run."""
+"""Results of the benchmark on a GPU: tables, ``cuda.json``, a chart, and reading an earlier run.
+
+    python -m benchmarks.cuda.results FOLDER/cuda.json
+
+prints the tables of a run again, and draws its chart.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -54,7 +60,7 @@ def write(
     left_out: Sequence[str],
     folder: Path,
 ) -> None:
-    """Write ``cuda.json``, and the chart where matplotlib is installed."""
+    """Write ``cuda.json``."""
     batches = sorted({case.batch for case in cases})
     document = {
         "environment": environment,
@@ -73,7 +79,6 @@ def write(
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / FILE).write_text(json.dumps(_without_nan(document), indent=1) + "\n")
-    draw(cases, folder / "cuda.svg")
 
 
 def read(path: Path) -> list[CudaCase]:
@@ -98,7 +103,10 @@ def _without_nan(value: object) -> object:
 
 
 def draw(cases: Sequence[CudaCase], path: Path) -> None:
-    """Bars: the device time of each rival over that of the portfolio's plan, one group a case."""
+    """Bars: the device time of each rival over that of the portfolio's plan, one group a case.
+
+    Does nothing, but say so, where matplotlib is not installed.
+    """
     try:
         import matplotlib
     except ImportError:
@@ -124,3 +132,12 @@ def draw(cases: Sequence[CudaCase], path: Path) -> None:
     axes.legend(fontsize=8, ncols=2)
     figure.savefig(path)
     pyplot.close(figure)
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    measured = read(path)
+    for one in measured:
+        print_case(one)
+    print_summary(measured, json.loads(path.read_text())["left_out"])
+    draw(measured, path.with_suffix(".svg"))

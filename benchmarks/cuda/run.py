@@ -23,7 +23,7 @@ from benchmarks.cuda.agenda import BATCHES, BRAID, NETWORKS, Budget, Step, agend
 from benchmarks.cuda.library import Library, Written
 from benchmarks.cuda.plan_files import PlanFiles, Planned, read_plans, write_plans
 from benchmarks.cuda.record import CudaCase, contender_name
-from benchmarks.cuda.results import print_case, print_summary, read, write
+from benchmarks.cuda.results import draw, print_case, print_summary, read, write
 from benchmarks.cuda.turns import Setting, measure
 from benchmarks.environment import describe
 from benchmarks.planned import plans_on
@@ -94,6 +94,7 @@ class Benchmark:
             if self._store is not None:
                 self._store.close()
         self._write()
+        draw(self.cases, self._args.out / "cuda.svg")
         print_summary(self.cases, self.left_out)
 
     def _is_known(self, step: Step) -> bool:
