@@ -24,7 +24,6 @@ Provider = tuple[str, Mapping[str, str]]
 CPU_PROVIDER: Provider = ("CPUExecutionProvider", {})
 CUDA_PROVIDER: Provider = ("CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"})
 
-
 MAX_BOUND = 1024
 """Places in memory that a session remembers."""
 
@@ -76,6 +75,7 @@ class OnnxSession:
         if self._session.get_providers()[0] != provider[0]:  # it said so, and took the CPU
             raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
         self._outputs = [output.name for output in self._session.get_outputs()]
+        self._on_cpu = provider[0] == CPU_PROVIDER[0]
         self._bound: dict[Any, Any] = {}  # by addresses and shapes
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -105,6 +105,10 @@ class OnnxSession:
         Raises:
             PreconditionFailed: the model does not run at these shapes.
         """
+        if not self._on_cpu:  # what is bound is copied to its device when it is bound, not later
+            for name, tensor in self.run(inputs).items():
+                outputs[name].copy_(tensor)
+            return
         tensors = (*inputs.values(), *outputs.values())
         key = tuple([(tensor.data_ptr(), tensor.shape) for tensor in tensors])
         try:

@@ -124,3 +124,17 @@ def test_work_in_a_thread_gives_inference_its_turns_and_passes_errors_on() -> No
         in_thread(fails, pause)
     ours.close()
     theirs.close()
+
+
+def test_another_device_gets_its_inputs_anew_for_each_run(artefact: Path) -> None:
+    session = OnnxSession(artefact, file_digest(artefact / MODEL_FILE), 1)
+    x = torch.zeros(1, 3, 16, 16)
+    place = {name: torch.empty_like(each) for name, each in session.run({"x": x}).items()}
+    session._on_cpu = False
+
+    for value in (1.0, 2.0):
+        session.run_into({"x": x.fill_(value)}, place)
+
+        for name, wanted in session.run({"x": x}).items():
+            assert torch.equal(place[name], wanted)
+    assert not session._bound
