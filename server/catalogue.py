@@ -171,6 +171,15 @@ class Catalogue:
         known = self._names.get(name)
         return known.served.get(version) if known else None
 
+    def missing_on(self, device: str) -> list[ModelVersion]:
+        """Versions that answer on other devices only."""
+        return [
+            known.versions[version]
+            for known in self._names.values()
+            for version, replicas in known.served.items()
+            if version in known.versions and replicas.on(device) is None
+        ]
+
     def all_served(self) -> list[ServedModel]:
         """Every version that answers, by name and version, each on one of its devices."""
         return [
@@ -200,6 +209,8 @@ class Catalogue:
             return
         served = await self._replica(model, device)
         replicas = known.served.setdefault(model.version, Replicas(self._devices.batchers))
+        if replicas.on(device) is not None:  # meanwhile, by another job
+            return
         is_first = not replicas
         replicas.add(served)
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero

@@ -43,11 +43,11 @@ class Devices:
         self.all = [Device(name.text, worker_options(settings, name)) for name in names]
         """In the order of the setting; after ``start`` only those that can be used."""
         self.batchers = {device.name: Batcher(DeviceExecution(device)) for device in self.all}
-        self.on_change: Callable[[], None] = lambda: None
-        """Called when a worker came up or died."""
+        self.on_change: Callable[[Device], None] = lambda device: None
+        """Told a device whose worker came up or died."""
         self.on_end: Callable[[str, WorkerEnd], None] = lambda device, end: None
         for device in self.all:
-            device.link.on_state = self._changed
+            device.link.on_state = partial(self._changed, device)
             device.link.on_end = partial(self._ended, device.name)
 
     @property
@@ -87,8 +87,8 @@ class Devices:
         """End all workers."""
         await asyncio.gather(*(device.close() for device in self.all))
 
-    def _changed(self, _: LinkState) -> None:
-        self.on_change()
+    def _changed(self, device: Device, _: LinkState) -> None:
+        self.on_change(device)
 
     def _ended(self, name: str, end: WorkerEnd) -> None:
         self.on_end(name, end)

@@ -14,7 +14,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -35,6 +35,7 @@ from server.console.facts import Facts
 from server.console.sessions import Sessions
 from server.console.site import Console
 from server.cores import keep_off, pinned_cores
+from server.device import Device
 from server.devices import Devices
 from server.drift import DriftWatch
 from server.grpc_ports import GrpcPorts
@@ -60,7 +61,7 @@ from server.serving import Serving
 from server.settings import Settings, shown_settings
 from server.shared_regions import SharedRegions
 from server.store.quota import StoreLimits
-from server.store.records import ModelState
+from server.store.records import ModelState, ModelVersion
 from server.store.store import Store
 from server.tracing import Sampling
 from server.triton_metrics import TritonMetrics
@@ -280,10 +281,22 @@ class FrontEnd:
         self.drift.expect(plan, schedule)
         self.catalogue.expect(plan.model, int(plan.version), plan.device, schedule)
 
-    def _worker_changed(self) -> None:
+    def _worker_changed(self, device: Device) -> None:
         """Health follows the workers: without any, nothing can be answered."""
-        if self.grpc_port:
-            self.health.ready(self.devices.any_up)
+        if not self.grpc_port:
+            return
+        self.health.ready(self.devices.any_up)
+        if device.is_up and (missing := self.catalogue.missing_on(device.name)):
+            self._in_background(self._serve_on(device, missing))
+
+    async def _serve_on(self, device: Device, missing: Sequence[ModelVersion]) -> None:
+        """Models that were registered while a device was away serve there now, too."""
+        for model in missing:
+            try:
+                await serve_again(model, self.shop, [device])
+            except BraidError as error:
+                facts = {"model": model.name, "device": device.name, "reason": str(error)}
+                log.error("not served", extra=facts)
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
         self.metrics.worker_restarted(device, end.reason)

@@ -11,7 +11,7 @@ artefact, the measurements and the schedules that were made before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from core.errors import BraidError, InvalidArtefact
@@ -81,23 +81,26 @@ def _remarks(schedule: Schedule) -> list[str]:
     return [f"{wrong.name} is refused: {wrong.remark}" for wrong in seen.candidates if wrong.erred]
 
 
-async def serve_again(model: ModelVersion, shop: Workshop) -> None:
-    """After a restart: let an imported model answer, with the schedules found in the cache.
+async def serve_again(
+    model: ModelVersion, shop: Workshop, devices: Sequence[Device] | None = None
+) -> None:
+    """Let an imported model answer with the schedules found in the cache: after a restart on all
+    devices, or on those that were away when it was registered.
 
     Raises:
-        BraidError: the artefact or the device refuses.
+        BraidError: the artefact, or each of the devices, refuses.
     """
+    devices = shop.devices if devices is None else devices
     refusals: dict[str, BraidError] = {}
-    for device in shop.devices:
-        await _serve_on(device, model, shop, refusals)
+    for device in devices:
+        await _serve_on(device, model, shop, refusals, len(devices))
     for name, error in refusals.items():
         log.error("not served", extra={"model": model.name, "device": name, "reason": str(error)})
     imported = await read_imported(model, shop)
     for device, batch_size in _work(model, imported, shop):
-        if device.name in refusals:
-            continue
-        inputs = profiled(model, imported, batch_size)
-        await _use_cached(model, imported, device, inputs, batch_size, shop)
+        if device in devices and device.name not in refusals:
+            inputs = profiled(model, imported, batch_size)
+            await _use_cached(model, imported, device, inputs, batch_size, shop)
 
 
 async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
@@ -125,7 +128,7 @@ async def _serve(model: ModelVersion, shop: Workshop, tell: Tell) -> dict[str, B
     refusals: dict[str, BraidError] = {}
     for device in shop.devices:
         tell(JobState.IMPORTING, IMPORT_ENDS, f"loading on {device.name}")
-        await _serve_on(device, model, shop, refusals)
+        await _serve_on(device, model, shop, refusals, len(shop.devices))
     serving = replace(model, state=ModelState.SERVING, message="")
     await shop.store.call(
         shop.store.set_model_state, model.name, model.version, serving.state, serving.message
@@ -136,9 +139,13 @@ async def _serve(model: ModelVersion, shop: Workshop, tell: Tell) -> dict[str, B
 
 
 async def _serve_on(
-    device: Device, model: ModelVersion, shop: Workshop, refusals: dict[str, BraidError]
+    device: Device,
+    model: ModelVersion,
+    shop: Workshop,
+    refusals: dict[str, BraidError],
+    devices: int,
 ) -> None:
-    """Load a model on a device and let it answer there; the last device must not refuse, too."""
+    """Load a model on a device and let it answer there; not all ``devices`` may refuse."""
 
     async def attempt() -> None:
         await device.load(model.sha256, shop.store.folder.artefact(model.sha256))
@@ -148,7 +155,7 @@ async def _serve_on(
         await patiently(attempt)
     except BraidError as error:
         refusals[device.name] = error
-        if len(refusals) == len(shop.devices):
+        if len(refusals) == devices:
             raise
 
 

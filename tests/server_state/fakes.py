@@ -133,9 +133,12 @@ class FakeDevice:
         self.measuring = 0
         self.pause_s = 0.0
         self.fails_at = 0  # this batch size
+        self.refusal: Exception | None = None  # to load models
 
     async def load(self, digest: str, artefact: Path) -> None:
         assert (artefact / "graph.json").is_file()
+        if self.refusal is not None:
+            raise self.refusal
         self.loads.append(digest)
 
     async def static_graph(
@@ -236,6 +239,7 @@ class FakeCatalogue:
     def __init__(self) -> None:
         self.known: dict[tuple[str, int], ModelVersion] = {}
         self.serving: set[tuple[str, int]] = set()
+        self.on_devices: set[str] = set()
         self.plans: dict[tuple[str, int, int], Schedule] = {}
         self.swap_error: Exception | None = None
 
@@ -244,6 +248,7 @@ class FakeCatalogue:
 
     async def serve(self, model: ModelVersion, device: str) -> None:
         self.serving.add((model.name, model.version))
+        self.on_devices.add(device)
 
     async def swap(
         self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
@@ -291,13 +296,14 @@ class Server:
         self.store = Store.open(root)
         self.importer = FakeImporter()
         self.device = FakeDevice()
+        self.devices = [self.device]
         self.planner = InProcessPlanner()
         self.catalogue = FakeCatalogue()
         self.observer = Observer()
         self.shop = Workshop(
             store=self.store,
             import_model=self.importer,
-            devices=(self.device,),
+            devices=self.devices,
             planner=self.planner,
             catalogue=self.catalogue,
             observer=self.observer,

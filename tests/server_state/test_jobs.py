@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from core.errors import (
+    DeviceOutOfMemory,
     Draining,
     InvalidArtefact,
     InvalidRequest,
@@ -24,7 +25,7 @@ from scheduler.options import PlannerOptions
 from server.jobs.ports import Showing
 from server.jobs.registration import serve_again
 from server.store.records import Job, JobState, ModelState
-from tests.server_state.fakes import Server, template
+from tests.server_state.fakes import FakeDevice, Server, template
 
 
 @pytest.fixture(autouse=True)
@@ -213,6 +214,25 @@ async def test_one_failed_batch_size_leaves_the_others_scheduled_and_all_served(
     assert "batch size 4: cannot run four" in job.message
     assert sorted(size for _, _, size in server.catalogue.plans) == [1, 8]
     assert server.store.find_model("lenet", 1).state is ModelState.SERVING
+
+
+async def test_a_device_that_cannot_take_a_model_does_not_stop_the_others(server: Server) -> None:
+    other = FakeDevice()
+    other.name, other.device_key = "cuda:0", "fake-gpu"
+    other.refusal = DeviceOutOfMemory("the GPU ran out of memory")
+    server.devices.append(other)
+
+    job = await registered(server)
+
+    assert job.state is JobState.FAILED
+    assert "cuda:0 does not serve it: the GPU ran out of memory" in job.message
+    assert server.catalogue.on_devices == {"cpu"}
+    assert server.device.measured
+    assert not other.measured
+
+    other.refusal = None
+    await serve_again(server.store.find_model("lenet", 1), server.shop, [other])
+    assert server.catalogue.on_devices == {"cpu", "cuda:0"}
 
 
 async def test_a_bug_tells_the_user_nothing_but_where_to_look(
