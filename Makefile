@@ -7,7 +7,7 @@ READY := .venv/.ready
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt tests/real-models.txt tests/schemas.txt
+$(READY): pyproject.toml constraints.txt tests/real-models.txt tests/schemas.txt engine/native/lanes.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt
