@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
+
+import torch
 
 from core.errors import BraidError, DeviceOutOfMemory
 from core.graph import Operator, OpGraph
@@ -18,7 +21,8 @@ from engine.executor.program import Program, bind
 from engine.executor.session import OnnxSession
 from engine.executor.work import Needs, estimated_needs
 from engine.kernels.kernel import PackedWeights
-from engine.pause import Pause
+from engine.pause import Pause, in_thread, no_pause
+from engine.priority import thread_gives_way
 from engine.specialise import interpret
 from engine.timing.activations import Activations
 from engine.timing.contest import Entrant
@@ -109,8 +113,18 @@ class CpuBackend:
         return LaidOut(self._executor, program, lay_out(program, plan, self.threads))
 
     def interpret(self, program: Program, inputs: Tensors, pause: Pause) -> Tensors:
-        """Registry kernels, one after the other."""
-        return interpret(program.graph, program.constants(), inputs, pause)
+        """Registry kernels, one after the other; unless somebody waits for it, giving way."""
+        if pause is no_pause:
+            return interpret(program.graph, program.constants(), inputs)
+
+        def aside() -> Tensors:
+            thread_gives_way()
+            if self._executor.cpus:  # not on the one core of the device's thread
+                os.sched_setaffinity(0, self._executor.cpus)
+            torch.set_num_threads(self.threads)
+            return interpret(program.graph, program.constants(), inputs)
+
+        return in_thread(aside, pause)
 
     def open_whole(self, artefact: Path, digest: str) -> OnnxSession:
         """A session on the executor's cores."""
