@@ -81,11 +81,11 @@ class Load:
 class Clients:
     """Threads that ask without a pause, and without trying again, while this is entered."""
 
-    def __init__(self, server: ServerProcess, name: str) -> None:
+    def __init__(self, server: ServerProcess, name: str, count: int = CLIENTS) -> None:
         self.load = Load([], [])
         self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(CLIENTS)
-        self._done = [self._pool.submit(self._ask, server, name) for _ in range(CLIENTS)]
+        self._pool = ThreadPoolExecutor(count)
+        self._done = [self._pool.submit(self._ask, server, name) for _ in range(count)]
 
     def _ask(self, server: ServerProcess, name: str) -> None:
         with Client(server.address, retry=RetryPolicy(max_attempts=1)) as client:
@@ -138,20 +138,22 @@ def test_labels_swap_atomically_twenty_times_under_load(
 def test_new_versions_replace_old_ones_twenty_times_under_load(
     server: ServerProcess, tmp_path: Path
 ) -> None:
-    _replace_under_load(server, tmp_path, "replaced", 20)
+    _replace_under_load(server, tmp_path, "replaced", times=20, clients=CLIENTS)
 
 
 def test_a_new_version_replaces_the_old_one_under_load(
     server: ServerProcess, tmp_path: Path
 ) -> None:
-    _replace_under_load(server, tmp_path, "renewed", 2)
+    _replace_under_load(server, tmp_path, "renewed", times=2, clients=1)  # imports give way
 
 
-def _replace_under_load(server: ServerProcess, folder: Path, name: str, times: int) -> None:
+def _replace_under_load(
+    server: ServerProcess, folder: Path, name: str, *, times: int, clients: int
+) -> None:
     register(server, folder, name, 1)
     with server.client() as admin:
         admin.set_serving(name, Serving(latest=1))
-        with Clients(server, name) as load:
+        with Clients(server, name, clients) as load:
             for number in range(2, times + 2):
                 register(server, folder, name, number)
         _await_states(admin, name, {times + 1: "SERVING", times: "UNLOADED"})

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -17,50 +19,54 @@ from server.device import Device
 OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.worker.losing_worker", keep_spare=False)
 
 
+@asynccontextmanager
+async def opened(options: WorkerOptions) -> AsyncIterator[WorkerLink]:
+    arena = Arena(1 << 16)
+    link = WorkerLink("cuda:0", options, arena)
+    try:
+        yield link
+    finally:
+        await link.close()
+        arena.close()
+
+
 async def test_a_lost_device_costs_the_requests_in_flight_and_says_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    arena = Arena(1 << 16)
-    link = WorkerLink("cuda:0", OPTIONS, arena)
     ends: list[WorkerEnd] = []
-    link.on_end = ends.append
     up_again = asyncio.Event()
-    await link.start()
-    first = link.facts["pid"]
-    link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
+    async with opened(OPTIONS) as link:
+        link.on_end = ends.append
+        await link.start()
+        first = link.facts["pid"]
+        link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
 
-    with caplog.at_level(logging.ERROR), pytest.raises(WorkerRestarting):
-        await link.call("infer")
-    await asyncio.wait_for(up_again.wait(), 20)
+        with caplog.at_level(logging.ERROR), pytest.raises(WorkerRestarting):
+            await link.call("infer")
+        await asyncio.wait_for(up_again.wait(), 20)
+        assert link.facts["pid"] != first
 
-    assert link.facts["pid"] != first
     (end,) = ends
     assert end.reason is EndReason.DEVICE_LOST
     (line,) = [record.getMessage() for record in caplog.records]
     assert "of cuda:0 is replaced: the GPU failed while running: an illegal memory access" in line
-    await link.close()
-    arena.close()
 
 
 @pytest.mark.parametrize(("seconds", "starts"), [(0.15, True), (1.0, False)])
 async def test_a_worker_may_start_as_slowly_as_it_likes_while_it_answers(
     seconds: float, starts: bool
 ) -> None:
-    arena = Arena(1 << 16)
-    link = WorkerLink("cuda:0", replace(OPTIONS, start_timeout_s=0.6), arena)
-
     async def tell(link: WorkerLink) -> None:
         for _ in range(6 if starts else 1):
             await link.startup_call("prepare", seconds=seconds)
 
-    link.on_start = tell
-    if starts:
-        await link.start()
-    else:
-        with pytest.raises(WorkerFault, match=r"of cuda:0 did not start: no answer for 0\.6 s"):
+    async with opened(replace(OPTIONS, start_timeout_s=0.6)) as link:
+        link.on_start = tell
+        if starts:
             await link.start()
-    await link.close()
-    arena.close()
+        else:
+            with pytest.raises(WorkerFault, match=r"cuda:0 did not start: no answer for 0\.6 s"):
+                await link.start()
 
 
 async def test_a_plan_without_room_after_a_restart_is_tried_again_when_it_is_wanted(
