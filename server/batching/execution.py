@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 
 from core.errors import DeviceOutOfMemory
-from server.batching.tickets import Piece
+from server.batching.tickets import Piece, still_wanted
 from server.device import Device, Executable
 from server.rows import BatchRun, Outcome, outcome_of, with_rows, write_rows
 from server.served import ServedModel
@@ -37,6 +37,7 @@ class DeviceExecution:
         """Run pieces of one shape class as a batch of ``size`` rows.
 
         What ended before the device was asked is left out; if that is all, nothing runs.
+        Deadlines are by ``time.monotonic``.
 
         Raises:
             BraidError: the whole batch failed.
@@ -59,7 +60,7 @@ class DeviceExecution:
         size: int,
     ) -> Ran:
         sent_ns = perf_counter_ns()
-        pieces = [piece for piece in pieces if not piece.ticket.has_ended]
+        pieces = still_wanted(pieces, monotonic())
         rows = sum(piece.rows for piece in pieces)
         if not rows:
             return Ran((), size, 0, 0)

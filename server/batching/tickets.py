@@ -84,3 +84,14 @@ class Piece:
     def request(self) -> CheckedRequest:
         """The request that the rows belong to."""
         return self.ticket.request
+
+
+def still_wanted(pieces: Sequence[Piece], now: float) -> list[Piece]:
+    """Those that somebody waits for; late tickets end here if their alarm has not rung yet.
+
+    Asked right before the device is: a batch may have waited for its turn.
+    """
+    for piece in pieces:
+        if piece.ticket.is_late(now):
+            piece.ticket.expire()
+    return [piece for piece in pieces if not piece.ticket.has_ended]

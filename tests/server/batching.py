@@ -15,7 +15,7 @@ from server.batching.batcher import Batcher
 from server.batching.execution import Ran
 from server.batching.latencies import LatencyTable
 from server.batching.policy import BatchPolicy
-from server.batching.tickets import Piece
+from server.batching.tickets import Piece, still_wanted
 from server.requests import DEFAULT_PRIORITY, CheckedRequest
 from server.rows import Outcome, OutputTensor
 from server.served import ShapeClass
@@ -111,7 +111,7 @@ class FakeExecution:
 
     async def run(self, model: Any, pieces: Sequence[Piece], size: int) -> Ran:
         async with self._turn:
-            pieces = [piece for piece in pieces if not piece.ticket.has_ended]
+            pieces = still_wanted(pieces, self._clock.now())
             given = [_rows(piece) for piece in pieces]
             rows = tuple(row for each in given for row in each)
             if not rows:

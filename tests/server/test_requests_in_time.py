@@ -87,19 +87,22 @@ def test_a_deadline_that_passes_in_the_queue_ends_the_request(
 def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
     shared: ServerProcess, slow: str
 ) -> None:
-    x = np.zeros((8, 3, 512, 512), np.float32)
+    x = np.zeros((12, 3, 512, 512), np.float32)
+    one = x[:1]
     with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(shared.address) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         first = pool.submit(_infer, shared.address, slow, x)
         while shared.metric("braid_queue_depth_rows", model=slow) < 1:
             time.sleep(0.005)
-        tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=x.shape, data=x.tobytes())
+        tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=one.shape, data=one.tobytes())
         doomed = stub.Infer.future(inference_pb2.InferRequest(model=slow, inputs=[tensor]))
-        neighbour = pool.submit(_infer, shared.address, slow, x[:1])
-        time.sleep(0.05)
+        neighbour = pool.submit(_infer, shared.address, slow, one)
+        while shared.metric("braid_queue_depth_requests", model=slow) < 2:  # the first has begun
+            assert not neighbour.done(), "it was to wait behind the first"
+            time.sleep(0.005)
         doomed.cancel()
 
-        assert len(first.result()) == 8
+        assert len(first.result()) == 12
         assert len(neighbour.result()) == 1
 
     deadline = time.monotonic() + 10
