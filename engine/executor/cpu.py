@@ -22,7 +22,7 @@ from time import perf_counter_ns
 import torch
 from torch import Tensor
 
-from engine.executor.affinity import make_pinned_team
+from engine.executor.affinity import make_pinned_team, usable_cpus
 from engine.executor.compile import compile_layout
 from engine.executor.lanes import Layout, Segment, Step, lay_out_stage
 from engine.executor.memory import Arena
@@ -50,6 +50,7 @@ class CpuExecutor:
         assert len(cpus) in (0, threads)
         self.threads = threads
         self.cpus = tuple(cpus)
+        self.usable_cores = len(usable_cpus())  # before this thread is pinned to one of them
         self._crews: dict[tuple[int, int], _Crew] = {}  # (first thread, threads)
         self._intra_op = threads
         self._slice_ns = round(slice_us * 1e3)

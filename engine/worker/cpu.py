@@ -90,7 +90,7 @@ class CpuBackend:
 
     def device_key(self) -> str:
         """Model name, cores, instruction set, threads, versions."""
-        return cpu_device_key(self.threads)
+        return cpu_device_key(self.threads, self._executor.usable_cores)
 
     def software(self) -> dict[str, str]:
         """Of torch, oneDNN and Python."""

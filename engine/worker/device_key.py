@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 from pathlib import Path
@@ -15,10 +14,10 @@ KERNELS_REVISION = 2
 """Raised when our kernels or fusions change so much that old measurements mislead."""
 
 
-def cpu_device_key(threads: int) -> str:
+def cpu_device_key(threads: int, cores: int) -> str:
     """Canonical text: ``cpu:AMD EPYC:cores=2:isa=AVX512:threads=2:torch=2.13.0+cpu:...``."""
     facts = {
-        "cores": str(_cores()),
+        "cores": str(cores),
         "isa": torch.backends.cpu.get_cpu_capability(),
         "threads": str(threads),
         "torch": torch.__version__,
@@ -35,10 +34,6 @@ def _cpu_model() -> str:
         return platform.processor() or platform.machine()
     found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return found[1].strip() if found else platform.machine()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def software_versions() -> dict[str, str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 
 from core.graph import Literal, Operator, OpGraph
 from core.tensor import TensorSpec
+from engine.executor.affinity import usable_cpus
 from engine.executor.cpu import CpuExecutor
 from engine.kernels.kernel import PackedWeights
 from engine.pause import no_pause
@@ -47,3 +50,20 @@ def test_a_long_unit_is_not_measured_on_one_thread(extent: int, is_long: bool) -
 
     assert (on_all > LONG_US) == is_long
     assert (on_one == SCALING * on_all) == is_long
+
+
+def test_the_device_key_counts_the_cores_from_before_threads_were_pinned() -> None:
+    cpus = usable_cpus()
+
+    def key_of_a_pinned_device() -> str:
+        backend = CpuBackend(CpuExecutor(1, cpus[:1]))
+        try:
+            return backend.device_key()
+        finally:
+            backend.close()
+
+    with ThreadPoolExecutor(1) as pool:  # its thread stays pinned
+        key = pool.submit(key_of_a_pinned_device).result()
+
+    assert f":cores={len(cpus)}:" in key
+    assert ":threads=1:" in key
