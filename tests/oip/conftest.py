@@ -66,6 +66,7 @@ def oip_server(
     store = tmp_path_factory.mktemp("oip") / "store"
     server = ServerProcess(store, BRAID_SYSTEM_SHARED_MEMORY="true").start()
     try:
+        server.import_ahead(*model_files.values())
         with server.client() as client:
             for name, path in model_files.items():
                 client.register(name, path, batch_sizes=[1, 4], planner="sequential", wait=True)

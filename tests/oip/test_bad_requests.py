@@ -439,7 +439,7 @@ def test_only_known_names_are_loaded_and_unloaded(stub: Any, name: str) -> None:
 def test_an_unloaded_model_stays_unloaded_across_a_restart(
     server: ServerProcess, model_files: dict[str, Path]
 ) -> None:
-    server.start()
+    server.start().import_ahead(model_files["fp32"], model_files["two"])
     with server.client() as client:
         client.register("a", model_files["fp32"], planner="sequential", wait=True)
         client.register("b", model_files["two"], planner="sequential", wait=True)

@@ -8,15 +8,21 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+from hashlib import sha256
 from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
 import onnx
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from braid_client import Client
+from engine.importer.limits import ImportLimits
+from engine.importer.pipeline import import_upload
+from engine.importer.sources import open_upload
 
 START_SECONDS = 60.0
 
@@ -108,6 +114,22 @@ class ServerProcess:
             ):
                 total += float(line.rsplit(" ", 1)[1])
         return total
+
+    def import_ahead(self, *models: Path) -> None:
+        """Make the artefacts that registering ``models`` would, without a process for each.
+
+        For tests that are not about imports: 20 ms instead of 2.5 s. Call it once the server is
+        up, as it sweeps what it does not know when it starts.
+        """
+        threads = torch.get_num_threads()
+        for model in models:
+            artefact = self.store / "artefacts" / sha256(model.read_bytes()).hexdigest()
+            if artefact.exists():
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                source = open_upload(model, Path(folder))
+                import_upload(source, model, artefact, ImportLimits(), lambda *_: None, {})
+        torch.set_num_threads(threads)
 
     def client(self) -> Client:
         """A client of this server, with the admin token if it has one."""

@@ -60,6 +60,7 @@ def test_two_devices_serve_one_model_each_with_schedules_of_its_own(
     first, second = device_names()
     server = ServerProcess(tmp_path / "store", BRAID_DEVICES=f"{first},{second}").start()
     try:
+        server.import_ahead(models["cnn"])
         with server.client() as client:
             sequential = PlannerOptions("sequential")
             client.register("cnn", models["cnn"], planner=sequential, wait=True)

@@ -62,7 +62,8 @@ def test_a_stream_answers_while_its_requests_still_come(shared: ServerProcess) -
 @pytest.fixture(scope="module")
 def slow(shared: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A model that takes some tens of milliseconds a row."""
-    path = small_cnn(tmp_path_factory.mktemp("slow") / "slow.onnx", branches=8, size=512)
+    path = small_cnn(tmp_path_factory.mktemp("slow") / "slow.onnx", branches=8, size=192)
+    shared.import_ahead(path)
     with shared.client() as client:
         client.register("slow", path, planner="sequential", wait=True)
         yield "slow"
@@ -72,14 +73,14 @@ def slow(shared: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def test_a_deadline_that_passes_in_the_queue_ends_the_request(
     shared: ServerProcess, slow: str
 ) -> None:
-    x = np.zeros((12, 3, 512, 512), np.float32)
+    x = np.zeros((84, 3, 192, 192), np.float32)
     with ThreadPoolExecutor(1) as pool, shared.client() as client:
         busy = pool.submit(_infer, shared.address, slow, x)
         while shared.metric("braid_queue_depth_rows", model=slow) < 1:
             time.sleep(0.005)
         with pytest.raises(DeadlineExceeded):
             client.infer(slow, {"x": x[:1]}, timeout_s=0.05)
-        assert len(busy.result()) == 12
+        assert len(busy.result()) == 84
 
     assert shared.metric("braid_queue_depth_rows", model=slow) == 0
 
@@ -87,7 +88,7 @@ def test_a_deadline_that_passes_in_the_queue_ends_the_request(
 def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
     shared: ServerProcess, slow: str
 ) -> None:
-    x = np.zeros((12, 3, 512, 512), np.float32)
+    x = np.zeros((84, 3, 192, 192), np.float32)
     one = x[:1]
     with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(shared.address) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
@@ -102,7 +103,7 @@ def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
             time.sleep(0.005)
         doomed.cancel()
 
-        assert len(first.result()) == 12
+        assert len(first.result()) == 84
         assert len(neighbour.result()) == 1
 
     deadline = time.monotonic() + 10
@@ -116,6 +117,7 @@ def test_other_bytes_under_one_name_make_a_version_that_answers_beside_the_old_o
 ) -> None:
     first = small_cnn(tmp_path / "first.onnx", branches=2)
     second = small_cnn(tmp_path / "second.onnx", branches=5)
+    shared.import_ahead(first, second)
     with shared.client() as client:
         client.register("versions", first, planner="sequential", wait=True)
         before = client.infer("versions", {"x": X})

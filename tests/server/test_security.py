@@ -101,8 +101,9 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         BRAID_SPARE_WORKER="false",
     ).start()
     made = Secured(server, folder, admin, infer, ca)
+    server.import_ahead(model := identity(folder / "id.onnx"))
     with made.admin_client(admin) as client:
-        client.register("id", identity(folder / "id.onnx"), wait=True, timeout_s=60)
+        client.register("id", model, wait=True, timeout_s=60)
     yield made
     assert server.stop() == 0
 

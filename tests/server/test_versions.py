@@ -49,8 +49,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 
 def register(server: ServerProcess, folder: Path, name: str, number: int) -> None:
+    path = adds(folder / f"{number}.onnx", number)
+    server.import_ahead(path)
     with server.client() as client:
-        path = adds(folder / f"{number}.onnx", number)
         client.register(name, path, planner="sequential", wait=True, timeout_s=60)
 
 
