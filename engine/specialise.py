@@ -13,6 +13,7 @@ depend on (``static_inputs``), whose content is part of the specialisation. Aske
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -291,6 +292,7 @@ def interpret(
     constants: Mapping[str, Tensor],
     inputs: Mapping[str, Tensor],
     pause: Pause = no_pause,
+    device: torch.device | None = None,
 ) -> dict[str, Tensor]:
     """Run a static graph operator by operator: the reference that every executor must match.
 
@@ -299,6 +301,7 @@ def interpret(
         constants: tensors for ``graph.constants``.
         inputs: tensors for ``graph.inputs``.
         pause: called before each operator.
+        device: on which operators make tensors from nothing; None: torch's default.
 
     Returns:
         The outputs by the names callers see.
@@ -312,7 +315,9 @@ def interpret(
     with torch.inference_mode():
         for i, operator in enumerate(graph.operators):
             pause()
-            results = call(operator, [values[name] if name else None for name in operator.inputs])
+            operands = [values[name] if name else None for name in operator.inputs]
+            with device or nullcontext():  # not around the pause: others work in it
+                results = call(operator, operands)
             made = zip(operator.outputs, results, strict=False)
             values.update((name, result) for name, result in made if name in last_reader)
             for name in operator.inputs:

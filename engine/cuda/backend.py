@@ -154,8 +154,7 @@ class CudaBackend:
 
         def run() -> Tensors:
             placed = {name: tensor.to(device) for name, tensor in inputs.items()}
-            with device:
-                results = interpret(graph, constants, placed, pause)
+            results = interpret(graph, constants, placed, pause, device)
             return {name: tensor.cpu() for name, tensor in results.items()}
 
         return self._with_room(f"interpreting {graph.name!r}", run)

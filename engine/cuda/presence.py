@@ -21,7 +21,7 @@ def require_gpu() -> None:
     try:
         torch.cuda.init()
         torch.empty(1, device="cuda")  # makes the context, which can fail, too
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, torch.cuda.DeferredCudaCallError) as error:
         raise StartupError(f"the GPU cannot be used: {_first_sentence(error)}") from error
 
 

@@ -1,8 +1,7 @@
 """The driver over torch.cuda: one device, one thread.
 
 The thread's current stream is the origin whenever no other is needed, never the default stream,
-which no capture takes. Graphs are captured with ``capture_begin`` and ``capture_end`` in mode
-``thread_local``, since ``with torch.cuda.graph`` synchronises and empties caches each time.
+which no capture takes. Captures and pools are in ``torch_capture.py``.
 
 Written against torch 2.11 to 2.15. Where versions differ it is said.
 """
@@ -12,27 +11,16 @@ from __future__ import annotations
 import gc
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from time import perf_counter_ns
 
 import torch
 from torch import Tensor
 
 from engine.cuda.driver import ORIGIN, Event, Graph, MemoryUse, Partition, Pool, Stream
 from engine.cuda.partition import PartitionedStreams, refusal
+from engine.cuda.torch_capture import Captures
 from engine.kernels.onednn import Run
 
 _URGENT = -1  # torch: lower numbers go first; 0 is normal
-
-
-@dataclass(frozen=True, slots=True)
-class _Capture:
-    """A capture under way."""
-
-    graph: torch.cuda.CUDAGraph
-    pool: Pool
-    origin: Stream
-    collect: bool  # whether garbage was collected before it
 
 
 class TorchDriver:
@@ -46,11 +34,9 @@ class TorchDriver:
         self.multiprocessors: int = facts.multi_processor_count
         self._streams: dict[tuple[int, bool, Partition | None], Stream] = {}
         self._partitions: dict[Partition, PartitionedStreams] = {}
-        self._capture: _Capture | None = None
-        self._refused: list[torch.cuda.CUDAGraph] = []
-        self._anchors: dict[Pool, Graph] = {}
-        self._current: Stream | None = None
-        self._use(self.stream(ORIGIN))
+        self._captures = Captures(self.device, self._use)
+        self._current: torch.cuda.Stream | None = None
+        self._use(self.stream(ORIGIN).handle)
 
     def stream(
         self, index: int, *, urgent: bool = False, partition: Partition | None = None
@@ -59,10 +45,10 @@ class TorchDriver:
         key = index, urgent, partition
         if key not in self._streams:
             handle = self._new_stream(index, urgent, partition)
-            self._streams[key] = Stream(index, urgent, handle)
             with torch.cuda.stream(handle):
                 side = torch.ones(8, 8, device=self.device)
                 torch.mm(side, side)
+            self._streams[key] = Stream(index, urgent, handle)
         return self._streams[key]
 
     def _new_stream(
@@ -88,14 +74,14 @@ class TorchDriver:
             return str(error)
         return ""
 
-    def _use(self, stream: Stream) -> None:
+    def _use(self, stream: torch.cuda.Stream) -> None:
         if stream is not self._current:
-            torch.cuda.set_stream(stream.handle)
+            torch.cuda.set_stream(stream)
             self._current = stream
 
     def launch(self, stream: Stream, run: Run, inputs: Sequence[Tensor | None]) -> list[Tensor]:
         """Put the kernels of ``run(*inputs)`` on a stream; returns at once."""
-        self._use(stream)
+        self._use(stream.handle)
         results = run(*inputs)
         return [results] if isinstance(results, Tensor) else list(results)
 
@@ -120,78 +106,32 @@ class TorchDriver:
         return float(start.handle.elapsed_time(end.handle)) * 1e3
 
     def pool(self) -> Pool:
-        """A new pool, anchored: torch refuses one that no graph uses but that still has blocks."""
-        pool = Pool(torch.cuda.graph_pool_handle())
-        seed = torch.zeros(1, device=self.device)
-        origin = self.stream(ORIGIN)
-        self.launch(origin, torch.relu, [seed])  # loaded before it is captured
-        self.begin_capture(origin, pool)
-        self.launch(origin, torch.relu, [seed])
-        self._anchors[pool] = self.end_capture()
-        return pool
+        """A new pool, kept until ``release_pool`` even if no graph uses it."""
+        return self._captures.pool(self.stream(ORIGIN).handle)
 
     def release_pool(self, pool: Pool) -> None:
         """Give a pool's memory back; its graphs have been destroyed."""
-        self.destroy(self._anchors.pop(pool))
+        self._captures.release(pool)
 
     def begin_capture(self, origin: Stream, pool: Pool) -> None:
-        """Begin; no garbage is collected meanwhile, which is slow and may free what CUDA minds."""
-        assert self._capture is None, "one capture at a time"
-        self._use(origin)
-        self._capture = _Capture(torch.cuda.CUDAGraph(), pool, origin, gc.isenabled())
-        gc.disable()
-        self._capture.graph.capture_begin(pool=pool.handle, capture_error_mode="thread_local")
+        """From here on work is recorded instead of done, on ``origin`` and what waits for it."""
+        self._captures.begin(origin.handle, pool)
 
     def end_capture(self) -> Graph:
-        """Instantiate what was captured."""
-        assert self._capture is not None, "no capture is under way"
-        self._use(self._capture.origin)
-        began = perf_counter_ns()
-        self._capture.graph.capture_end()
-        graph = Graph((perf_counter_ns() - began) / 1e3, self._capture.graph)
-        self._leave_capture(self._capture)
+        """Instantiate what was captured. All other streams have been joined."""
+        graph = self._captures.end()
+        self._use(self.stream(ORIGIN).handle)
         return graph
 
     def abort_capture(self, joined: Sequence[Stream]) -> None:
-        """Drop a capture that failed.
-
-        Streams that were forked are joined first: with loose ends CUDA refuses to end a capture.
-        Before torch 2.12 a refusal leaves the allocators routing to the pool. The device's is ended
-        here; the one for pinned memory cannot be, and goes on asking the graph object whether an
-        allocation belongs to its capture, so the object is kept.
-        """
-        failed = self._capture
-        if failed is None:
-            return
-        for stream in joined:
-            with suppress(RuntimeError):
-                self._use(stream)
-                if stream is not failed.origin and torch.cuda.is_current_stream_capturing():
-                    end = self.event()
-                    self.record(end, stream)
-                    self.wait(end, failed.origin)
+        """Drop a capture that failed, whose work so far reached these streams; never raises."""
+        self._captures.abort([stream.handle for stream in joined])
         with suppress(RuntimeError):
-            self._use(failed.origin)
-        try:
-            failed.graph.capture_end()
-        except RuntimeError:
-            self._refused.append(failed.graph)
-            with suppress(RuntimeError):
-                torch._C._cuda_endAllocateToPool(self.device.index, failed.pool.handle)
-        with suppress(RuntimeError):
-            failed.graph.reset()
-        with suppress(RuntimeError):
-            self._leave_capture(failed)
-
-    def _leave_capture(self, capture: _Capture) -> None:
-        self._capture = None
-        if capture.collect:
-            gc.enable()
-        self._use(self.stream(ORIGIN))
+            self._use(self.stream(ORIGIN).handle)
 
     def replay(self, graph: Graph, stream: Stream) -> None:
         """Put a whole graph on a stream."""
-        self._use(stream)
+        self._use(stream.handle)
         graph.handle.replay()
 
     def destroy(self, graph: Graph) -> None:
@@ -200,16 +140,17 @@ class TorchDriver:
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Uninitialised contiguous memory on the device, owned by the origin stream."""
-        self._use(self.stream(ORIGIN))
+        self._use(self.stream(ORIGIN).handle)
         return torch.empty(tuple(shape), dtype=dtype, device=self.device)
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Uninitialised page-locked host memory."""
-        return torch.empty(tuple(shape), dtype=dtype, pin_memory=True)
+        # On the CPU even where somebody has made the GPU torch's default device.
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
 
     def copy(self, target: Tensor, source: Tensor, stream: Stream) -> None:
         """Put a copy on a stream."""
-        self._use(stream)
+        self._use(stream.handle)
         target.copy_(source, non_blocking=True)
 
     def synchronise(self, event: Event | None = None) -> None:
@@ -218,7 +159,7 @@ class TorchDriver:
             event.handle.synchronize()
         else:
             torch.cuda.synchronize(self.device)
-            self._use(self.stream(ORIGIN))
+            self._use(self.stream(ORIGIN).handle)
 
     def memory(self) -> MemoryUse:
         """Memory in use now."""

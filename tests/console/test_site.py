@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.server.service import ServerProcess, small_cnn
+from tests.server.service import ServerProcess
+from tests.server.small_models import small_cnn
 
 pytestmark = pytest.mark.slow
 

@@ -252,7 +252,10 @@ class RecordingDriver:
 
     def release_pool(self, pool: Pool) -> None:
         assert not any(graph.handle.pool is pool for graph in self.live_graphs), "still in use"
+        assert self.capturing is None, "operation not permitted when stream is capturing"
         self.live_pools.remove(pool)
+        self.synchronise()
+        self.allocator.trim(self.live_pools)
 
     def begin_capture(self, origin: Stream, pool: Pool) -> None:
         assert self.capturing is None, "one capture at a time"

@@ -235,6 +235,7 @@ def test_the_pool_goes_with_its_last_plan_so_that_other_models_have_room() -> No
     executor.release(other)
 
     assert not driver.live_pools
+    assert driver.memory().reserved == driver.memory().allocated
     again = executor.prepare(prepared.program, sequential_plan(UNITS))
     check(executor.run(again, x(0)), again, 0)
 

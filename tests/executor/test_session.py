@@ -19,7 +19,7 @@ from engine.importer.report import MODEL_FILE, file_digest
 from engine.pause import Interruptions, Pause, in_thread
 from engine.worker.cpu import CpuBackend
 from engine.worker.sessions import SessionTable
-from tests.server.service import small_cnn
+from tests.server.small_models import small_cnn
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from engine.passes.run import run_passes
 from engine.specialise import interpret, specialise
 from engine.timing.agreement import errors
 from tests.kernels.cuda_fakes import DecomposedOps
-from tests.server.service import small_cnn
+from tests.server.small_models import small_cnn
 
 Inputs = Mapping[str, Tensor]
 Static = tuple[OpGraph, dict[str, Tensor]]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.service import ServerProcess, embedding, small_cnn
+from tests.server.service import ServerProcess
+from tests.server.small_models import embedding, small_cnn
 
 
 @pytest.fixture(scope="session")

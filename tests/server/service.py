@@ -14,10 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.request import urlopen
 
-import numpy as np
-import onnx
 import torch
-from onnx import TensorProto, helper, numpy_helper
 
 from braid_client import Client
 from engine.importer.limits import ImportLimits
@@ -157,72 +154,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def small_cnn(path: Path, *, branches: int = 3, size: int = 16) -> Path:
-    """A convolutional network with parallel branches; symbolic batch, seeded weights.
-
-    x [batch, 3, size, size] -> conv -> (conv, conv, ...) -> concat -> conv -> y
-    """
-    rng = np.random.default_rng(0)
-    weights, nodes = [], []
-
-    def conv(source: str, result: str, inner: int, outer: int) -> None:
-        weight = rng.normal(0, (2 / (inner * 9)) ** 0.5, (outer, inner, 3, 3)).astype(np.float32)
-        weights.append(numpy_helper.from_array(weight, f"{result}_w"))
-        nodes.append(
-            helper.make_node("Conv", [source, f"{result}_w"], [f"{result}_c"], pads=[1, 1, 1, 1])
-        )
-        nodes.append(helper.make_node("Relu", [f"{result}_c"], [result]))
-
-    conv("x", "stem", 3, 8)
-    for branch in range(branches):
-        conv("stem", f"branch{branch}", 8, 8)
-    names = [f"branch{branch}" for branch in range(branches)]
-    nodes.append(helper.make_node("Concat", names, ["joined"], axis=1))
-    conv("joined", "y", 8 * branches, 4)
-    shape: list[str | int] = ["batch", 3, size, size]
-    graph = helper.make_graph(
-        nodes,
-        "small_cnn",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4, size, size])],
-        weights,
-    )
-    return save(graph, path)
-
-
-def embedding(path: Path) -> Path:
-    """ids INT64 [batch, 4] -> rows of a table of 10: an index out of range is a bad value."""
-    table = numpy_helper.from_array(np.arange(20, dtype=np.float32).reshape(10, 2), "table")
-    graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "ids"], ["y"])],
-        "embedding",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4, 2])],
-        [table],
-    )
-    return save(graph, path)
-
-
-def identity(path: Path) -> Path:
-    """x [batch, 3] -> the same, and a constant: a model without a single operator to run."""
-    constant = numpy_helper.from_array(np.array([1.5, 2.5], np.float32), "two")
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["two"], ["c"])],
-        "identity",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
-        [
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3]),
-            helper.make_tensor_value_info("c", TensorProto.FLOAT, [2]),
-        ],
-        [constant],
-    )
-    return save(graph, path)
-
-
-def save(graph: onnx.GraphProto, path: Path) -> Path:
-    """Write a model of opset 17."""
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
-    return path

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.server.service import ServerProcess, small_cnn
+from tests.server.service import ServerProcess
+from tests.server.small_models import small_cnn
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ from engine.importer.limits import ImportLimits
 from engine.importer.report import file_digest
 from engine.worker.options import WorkerOptions
 from server.device import Device, Executable
-from tests.server.service import small_cnn
+from tests.server.small_models import small_cnn
 
 OPTIONS = WorkerOptions(2, 64 << 20, 64 << 20, 3, keep_spare=False)
 INPUTS = {"x": TensorSpec("FP32", (2, 3, 16, 16))}

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from server.store.store import Store
-from tests.server.service import ServerProcess, small_cnn
+from tests.server.service import ServerProcess
+from tests.server.small_models import small_cnn
 
 
 def claim_to_be_fast(store_folder: Path) -> float:

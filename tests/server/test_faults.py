@@ -17,7 +17,8 @@ import pytest
 
 from braid_client import Client, JobState
 from protos.braid.v1 import inference_pb2, inference_pb2_grpc
-from tests.server.service import ServerProcess, small_cnn
+from tests.server.service import ServerProcess
+from tests.server.small_models import small_cnn
 
 ROW = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
 

@@ -10,7 +10,8 @@ import pytest
 from core.errors import StartupError
 from server.cli.main import main
 from server.preload import model_file
-from tests.server.service import ServerProcess, small_cnn
+from tests.server.service import ServerProcess
+from tests.server.small_models import small_cnn
 
 
 @pytest.mark.slow

@@ -15,7 +15,8 @@ import pytest
 
 from braid_client import Client, DeadlineExceeded, ModelState
 from protos.braid.v1 import inference_pb2, inference_pb2_grpc
-from tests.server.service import ServerProcess, small_cnn
+from tests.server.service import ServerProcess
+from tests.server.small_models import small_cnn
 
 X = np.zeros((1, 3, 16, 16), np.float32)
 

@@ -26,7 +26,8 @@ from braid_client import BraidError, Client, RetryPolicy, Tls, Unauthenticated, 
 from protos.braid.v1 import admin_pb2, inference_pb2
 from server.security.roles import Role, needed_role
 from server.security.tokens import hashed, new_token
-from tests.server.service import ServerProcess, identity
+from tests.server.service import ServerProcess
+from tests.server.small_models import identity
 
 MARK = "xK9-content-of-a-request-Zq7"
 

@@ -11,7 +11,8 @@ import pytest
 
 from braid_client import Client, ModelNotFound
 from server.settings import load_settings
-from tests.server.service import ServerProcess, identity
+from tests.server.service import ServerProcess
+from tests.server.small_models import identity
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

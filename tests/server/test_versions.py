@@ -20,7 +20,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from braid_client import Client, FailedPrecondition, JobFailed, ModelNotFound, RetryPolicy, Serving
 from server.cli.main import main
-from tests.server.service import ServerProcess, save
+from tests.server.service import ServerProcess
+from tests.server.small_models import save
 
 CLIENTS = 16
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import onnx
 import torch
 
+from core.graph import Operator, OpGraph
 from core.tensor import TensorSpec
 from engine.executor.cpu import CpuExecutor
 from engine.executor.program import bind
@@ -17,7 +18,7 @@ from engine.passes import run_passes
 from engine.pause import Interruptions, Pause
 from engine.specialise import interpret, specialise
 from engine.timing.activations import Activations
-from tests.server.service import small_cnn
+from tests.server.small_models import small_cnn
 
 
 def test_binding_interpreting_and_profiling_pause_at_every_unit(tmp_path: Path) -> None:
@@ -65,3 +66,22 @@ def test_a_time_counts_without_the_pauses_in_it() -> None:
 
     assert interruptions.count == 2
     assert 0 <= interruptions.left_us(start, end) < (end - start) / 1e3 - 1900
+
+
+def test_only_operators_make_tensors_on_the_device_that_is_interpreted_on() -> None:
+    seen: list[torch.device] = []
+
+    class Making(Pause):
+        def __call__(self) -> bool:
+            seen.append(torch.empty(1).device)
+            return False
+
+    made = Operator(
+        "y", "braid.constant_of_shape", (), ("y",), {"shape": [2], "value": 1.0, "dtype": "FP32"}
+    )
+    graph = OpGraph("one", {}, {"y": "y"}, {}, (made,), {"y": TensorSpec("FP32", (2,))})
+
+    results = interpret(graph, {}, {}, Making(), torch.device("meta"))
+
+    assert results["y"].is_meta
+    assert seen == [torch.device("cpu")], "requests that are answered in a pause expect it so"

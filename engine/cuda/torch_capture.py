@@ -1,0 +1,158 @@
+"""Captures over torch.cuda, and the pools of memory that graphs are captured into.
+
+    begin ─> gate ──fork──> origin ──> ... ──> origin ──join──> gate ─> end       one capture
+    pool ──> home: torch's name for it, and a graph that keeps it alive           where it allocates
+
+Graphs are captured with ``capture_begin`` and ``capture_end`` in mode ``thread_local``, since
+``with torch.cuda.graph`` synchronises and empties caches each time. What torch gets wrong:
+
+- From 2.12 to 2.14 resetting any graph gives the cuBLAS workspaces of the stream that its capture
+  began on away, though other graphs were captured with their addresses. So captures begin on a
+  *gate*, a stream of which no kernel ever runs, and go on from there; this leaves no trace in a
+  graph.
+- Until 2.11 a capture that CUDA refused leaves both allocators, that of the device and that of
+  pinned memory, sending allocations to the pool. The device's is set right here. The other one
+  cannot be: it takes no further capture into the same pool, so that the pool goes on at a new home,
+  and it goes on asking the graph whether an allocation is part of its capture, so that the graph is
+  kept.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from engine.cuda.driver import Graph, Pool
+
+
+@dataclass(slots=True)
+class _Home:
+    """Memory that torch knows as one pool."""
+
+    name: Any
+    anchor: Graph | None = None  # torch refuses a pool that no graph uses but that has blocks
+    is_stuck: bool = False  # it takes no capture any more
+
+
+@dataclass(frozen=True, slots=True)
+class _Underway:
+    """A capture that has begun."""
+
+    graph: torch.cuda.CUDAGraph
+    home: _Home
+    origin: torch.cuda.Stream
+    collect: bool  # whether garbage was collected before it
+
+
+class Captures:
+    """All captures of one thread on one device."""
+
+    def __init__(self, device: torch.device, use: Callable[[torch.cuda.Stream], None]) -> None:
+        """Begin none; ``use`` makes a stream the current one."""
+        self._device = device
+        self._use = use
+        self._gate = torch.cuda.Stream(device)
+        self._underway: _Underway | None = None
+        self._refused: list[torch.cuda.CUDAGraph] = []
+
+    def pool(self, origin: torch.cuda.Stream) -> Pool:
+        """A new pool, anchored by a capture from ``origin``."""
+        pool = Pool([])
+        self._settle(pool, origin)
+        return pool
+
+    def _settle(self, pool: Pool, origin: torch.cuda.Stream) -> None:
+        """Give a pool a home for the captures to come."""
+        self._use(origin)
+        torch.zeros(1, device=self._device)  # loaded before it is captured
+        home = _Home(torch.cuda.graph_pool_handle())
+        self._begin(origin, home)
+        torch.zeros(1, device=self._device)
+        home.anchor = self.end()
+        pool.handle.append(home)
+
+    def release(self, pool: Pool) -> None:
+        """Give a pool's memory back to the device: torch keeps it for nobody otherwise."""
+        for home in pool.handle:
+            home.anchor.handle.reset()
+        pool.handle.clear()
+        torch.cuda.empty_cache()
+
+    def begin(self, origin: torch.cuda.Stream, pool: Pool) -> None:
+        """Begin; no garbage is collected meanwhile, which is slow and may free what CUDA minds."""
+        assert self._underway is None, "one capture at a time"
+        if pool.handle[-1].is_stuck:
+            self._settle(pool, origin)
+        self._begin(origin, pool.handle[-1])
+
+    def _begin(self, origin: torch.cuda.Stream, home: _Home) -> None:
+        self._use(self._gate)
+        graph = torch.cuda.CUDAGraph()
+        self._underway = _Underway(graph, home, origin, gc.isenabled())
+        gc.disable()
+        graph.capture_begin(pool=home.name, capture_error_mode="thread_local")
+        _order(self._gate, origin)
+        self._use(origin)
+
+    def end(self) -> Graph:
+        """Instantiate what was captured."""
+        capture = self._underway
+        assert capture is not None, "no capture is under way"
+        _order(capture.origin, self._gate)
+        self._use(self._gate)
+        began = perf_counter_ns()
+        capture.graph.capture_end()
+        graph = Graph((perf_counter_ns() - began) / 1e3, capture.graph)
+        self._leave(capture)
+        return graph
+
+    def abort(self, joined: Sequence[torch.cuda.Stream]) -> None:
+        """Drop a capture that failed, whose work so far reached these streams; never raises.
+
+        The streams are joined first: with loose ends CUDA refuses to end a capture.
+        """
+        failed = self._underway
+        if failed is None:
+            return
+        for stream in joined:
+            with suppress(RuntimeError):
+                self._use(stream)
+                if torch.cuda.is_current_stream_capturing():
+                    _order(stream, self._gate)
+        refused = False
+        try:
+            self._use(self._gate)
+            failed.graph.capture_end()
+        except RuntimeError:
+            refused = True
+        with suppress(RuntimeError):
+            failed.graph.reset()
+        if refused:
+            self._clear_up(failed)
+        self._leave(failed)
+
+    def _clear_up(self, refused: _Underway) -> None:
+        """Where torch still sends allocations to the pool, let go of it for torch."""
+        with suppress(RuntimeError):
+            torch._C._cuda_endAllocateToPool(self._device.index, refused.home.name)
+            refused.home.is_stuck = True
+            self._refused.append(refused.graph)
+            torch._C._cuda_releasePool(self._device.index, refused.home.name)
+
+    def _leave(self, capture: _Underway) -> None:
+        self._underway = None
+        if capture.collect:
+            gc.enable()
+
+
+def _order(first: torch.cuda.Stream, then: torch.cuda.Stream) -> None:
+    """What follows on one stream comes after what is on another."""
+    event = torch.cuda.Event()
+    event.record(first)
+    event.wait(then)
