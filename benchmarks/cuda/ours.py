@@ -40,18 +40,18 @@ class OurPlan:
         if graph is None:
             self.delay_us = 10_000.0
             return
-        origin = plan.streams[ORIGIN]
+        origin = driver.stream(ORIGIN)
         self.delay_us = delay_us(lambda: driver.replay(graph, origin), driver.synchronise)
 
     def gpu_ms(self) -> float:
-        """Between two events on the origin stream, after a run that does not count."""
+        """Between two events on the stream of all replays, after a run that does not count."""
 
         def waiting() -> tuple[Tensor, ...]:
             self.hold_up(self.delay_us)
             return ()
 
         executor = self.ready.executor
-        executor.driver.launch(self.ready.plan.streams[ORIGIN], waiting, [])
+        executor.driver.launch(executor.driver.stream(ORIGIN), waiting, [])
         return executor.device_us(self.ready.plan) / 1e3
 
     def total_ms(self) -> float:

@@ -115,6 +115,7 @@ class CudaExecutor:
             outputs = self._launch(prepared)
             staging.download(outputs, self.driver, self._origin)
         staging.busy = True
+        prepared.started += 1
         self._underway += 1
         return Flight(staging, outputs)
 
@@ -134,11 +135,10 @@ class CudaExecutor:
         return dict(flight.staging.outputs)
 
     def _next_staging(self, prepared: PreparedPlan) -> Staging:
-        if len(prepared.staging) < 2:
+        if len(prepared.staging) <= prepared.started % 2:
             prepared.staging.append(make_staging(self.driver, prepared.program.graph))
         staging = prepared.staging[prepared.started % 2]
         assert not staging.busy, "finish the oldest run first"
-        prepared.started += 1
         return staging
 
     def _upload(self, prepared: PreparedPlan, staging: Staging, inputs: Tensors) -> None:

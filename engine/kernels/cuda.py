@@ -5,8 +5,9 @@
                        TorchInductor     inductor.py
 
 Each is a function of tensors on the current stream. The first run of one makes its weight's layout,
-lets cuDNN and cuBLAS choose, or compiles, so it comes before any capture, in the capturing thread.
-Inductor's come last: they run only where they were measured to be fastest.
+lets cuDNN and cuBLAS choose, or compiles, so it comes before any capture, in the capturing thread;
+one that fails is the registry's from then on (refusal.py). Inductor's come last: they run only
+where they were measured to be fastest.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from engine.kernels.inductor import Compile, compile_unit, compiled_kernel, is_w
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.numerics import pin_fp32, tensor_float_32
 from engine.kernels.onednn import Run
+from engine.kernels.refusal import unless_refused
 from engine.kernels.source import REGISTRY, kernel_signature, registry_run
 from engine.ops.whole import KIND as ON_HOST
 
@@ -90,10 +92,12 @@ class CudaKernels:
         found: list[Kernel] = []
         if site is not None:
             found += convolutions(site) if unit.kind in _CONVOLUTIONS else linears(site)
+        found = [unless_refused(kernel, plain, unit.name) for kernel in found]
         found.append(Kernel(REGISTRY, plain))
         if self._compile is not None and is_worth_compiling(unit):
             layout = self._layouts[0]
-            found.append(compiled_kernel(unit, layout, FORMATS[layout], plain, self._compile))
+            compiled = compiled_kernel(unit, layout, FORMATS[layout], self._compile)
+            found.append(unless_refused(compiled, plain, unit.name))
         if self._precision == TF32:
             return [_in_tf32(kernel) for kernel in found]
         return found

@@ -9,7 +9,6 @@ first run, in memory formats that are the same at each run, and Inductor keeps t
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,10 +17,7 @@ from torch import Tensor
 
 from core.graph import Operator
 from engine.kernels.kernel import Kernel
-from engine.kernels.onednn import Run
 from engine.ops.registry import EPILOGUE, call, epilogue_steps
-
-log = logging.getLogger("braid.kernels")
 
 Compiled = Callable[..., Sequence[Tensor]]
 Compile = Callable[[Operator, Sequence[Tensor | None]], Compiled]
@@ -100,11 +96,10 @@ def compiled_kernel(
     unit: Operator,
     layout: str,
     memory_format: torch.memory_format,
-    otherwise: Run,
     compile_: Compile = compile_unit,
 ) -> Kernel:
-    """The unit through Inductor, its images in one memory format; ``otherwise`` if that fails."""
-    state: list[Compiled | None] = []  # None: it cannot be compiled
+    """The unit through Inductor, its images in one memory format; the first run compiles."""
+    compiled: list[Compiled] = []
 
     def laid_out(operand: Tensor | None) -> Tensor | None:
         if operand is None:
@@ -114,15 +109,8 @@ def compiled_kernel(
 
     def run(*inputs: Tensor | None) -> Tensor | tuple[Tensor, ...]:
         operands = [laid_out(operand) for operand in inputs]
-        if not state:
-            try:
-                state.append(compile_(unit, operands))
-            except Exception:  # Inductor and the compilers below it raise whatever they like
-                log.exception("unit %s is not compiled; the registry's kernel runs it", unit.name)
-                state.append(None)
-        compiled = state[0]
-        if compiled is None:
-            return otherwise(*inputs)
-        return tuple(compiled(*(operand for operand in operands if operand is not None)))
+        if not compiled:
+            compiled.append(compile_(unit, operands))
+        return tuple(compiled[0](*(operand for operand in operands if operand is not None)))
 
     return Kernel(f"inductor.{layout}", run)

@@ -28,8 +28,10 @@ from benchmarks.cuda.record import CudaCase, goals, ratios
 from benchmarks.cuda.results import draw, read, write
 from benchmarks.cuda.turns import Setting, measure
 from core.plan import sequential_plan
+from engine.cuda.driver import ORIGIN
 from engine.cuda.executor import CudaExecutor
 from engine.cuda.on_gpu import OnGpu
+from engine.cuda.prepare import Levers
 from engine.specialise import specialise
 from tests.cuda.graphs import bound, random_graph
 from tests.cuda.recording import RecordingDriver
@@ -148,19 +150,24 @@ def test_contenders_that_fail_are_noted_and_the_others_go_on(tmp_path: Path) -> 
     assert seen.failed["braid b"] == "out of memory"
 
 
-def test_a_plan_is_timed_by_both_clocks() -> None:
+@pytest.mark.parametrize("urgent", [False, True])
+def test_a_plan_is_timed_by_both_clocks(urgent: bool) -> None:
     template, weights = random_graph(seed=3, units=10)
     graph, constants = specialise(template, weights, template.inputs)
-    executor = CudaExecutor(RecordingDriver())
+    driver = RecordingDriver()
+    executor = CudaExecutor(driver)
     with torch.inference_mode():
         program = bound(graph, constants)
-        ready = executor.prepare(program, sequential_plan(len(program.units)))
+        ready = executor.prepare(program, sequential_plan(len(program.units)), Levers(urgent))
         inputs = {"x": torch.ones(6, 6)}
         waited: list[float] = []
         plan = OurPlan(OnGpu(executor, ready, ()), inputs, hold_up=waited.append)
         plan.warm_up()
+        before = len(driver.operations)
         seen = times(plan, 3)
 
+    streams = {o.stream for o in driver.operations[before:] if o.kind in ("launch", "replay")}
+    assert streams == {driver.stream(ORIGIN)}, "what holds the device up is on the replays' stream"
     assert min(waited) > 0
     assert len(seen.gpu_ms) == len(seen.total_ms) == 3
     assert min(seen.gpu_ms) > 0

@@ -155,6 +155,18 @@ def test_two_runs_of_a_plan_may_be_under_way() -> None:
     assert races(driver.operations) == []
 
 
+def test_a_run_that_cannot_begin_does_not_hinder_those_that_can() -> None:
+    _, executor, prepared = captured(5, barriers=False)
+    first = executor.start(prepared, x(1))
+
+    with pytest.raises(KeyError):
+        executor.start(prepared, {})
+
+    second = executor.start(prepared, x(2))
+    check(executor.finish(prepared, first), prepared, 1)
+    check(executor.finish(prepared, second), prepared, 2)
+
+
 def test_a_run_of_another_plan_uploads_beside_the_one_under_way() -> None:
     driver, executor, prepared = captured(6, barriers=True)
     other = executor.prepare(prepared.program, sequential_plan(UNITS))

@@ -148,7 +148,7 @@ def test_every_kernel_agrees_over_poisoned_memory_and_in_a_capture(
             assert errors[kernel.variant] <= LIMITS[dtype], errors
         again = relative_error(captured(kernel, [*moved]), wanted)
         assert again <= LIMITS[dtype], (kernel.variant, again)
-    assert not caplog.records, "Inductor compiled what it was asked to"
+    assert not caplog.records, f"a library refused a kernel: {caplog.text}"
 
 
 def test_tf32_rounds_and_fp32_does_not() -> None:

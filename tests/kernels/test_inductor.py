@@ -10,7 +10,6 @@ from torch import Tensor
 
 from core.graph import Operator
 from engine.kernels.inductor import Compiled, compiled_kernel, is_worth_compiling
-from engine.kernels.source import registry_run
 from engine.ops.registry import call
 from tests.kernels.test_variants import convolution_attributes
 
@@ -46,8 +45,7 @@ def test_it_is_compiled_once_for_one_memory_format() -> None:
         seen.append(list(given))
         return lambda x, w: [torch.relu(torch.nn.functional.gelu(torch.conv2d(x, w, padding=1)))]
 
-    run = registry_run(CONVOLUTION)
-    kernel = compiled_kernel(CONVOLUTION, "nhwc", torch.channels_last, run, compile_)
+    kernel = compiled_kernel(CONVOLUTION, "nhwc", torch.channels_last, compile_)
 
     for _ in range(2):
         (got,) = kernel.run_on(1)(*operands())
@@ -55,19 +53,6 @@ def test_it_is_compiled_once_for_one_memory_format() -> None:
     assert len(seen) == 1
     assert kernel.variant == "inductor.nhwc"
     assert all(t is None or t.is_contiguous(memory_format=torch.channels_last) for t in seen[0])
-
-
-def test_what_cannot_be_compiled_runs_on_the_registry(caplog: pytest.LogCaptureFixture) -> None:
-    def compile_(unit: Operator, given: Sequence[Tensor | None]) -> Compiled:
-        raise RuntimeError("no compiler")
-
-    run = registry_run(CONVOLUTION)
-    kernel = compiled_kernel(CONVOLUTION, "nchw", torch.contiguous_format, run, compile_)
-
-    for _ in range(2):
-        (got,) = kernel.run_on(1)(*operands())
-        torch.testing.assert_close(got, call(CONVOLUTION, operands())[0])
-    assert len(caplog.records) == 1
 
 
 @pytest.mark.slow  # a C++ compiler, for seconds
@@ -78,8 +63,7 @@ def test_inductor_compiles_units_on_the_cpu_too() -> None:
     cases = [(CONVOLUTION, operands()), (norm, [torch.randn(3, 5, 16), torch.randn(16)])]
     with torch.inference_mode():
         for unit, given in cases:
-            failing = registry_run(Operator("never", "braid.identity", ("x",), ("y",)))
-            kernel = compiled_kernel(unit, "nhwc", torch.channels_last, failing)
+            kernel = compiled_kernel(unit, "nhwc", torch.channels_last)
 
             (got,) = kernel.run_on(1)(*given)
 
