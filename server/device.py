@@ -282,7 +282,10 @@ class Device:
             tolerance=tolerance,
             **self._models[digest].profiled[batch_size],
         )
-        return [Showing(**contender) for contender in answer["contenders"]]
+        return [
+            Showing(**{**contender, "turns_us": tuple(contender["turns_us"])})
+            for contender in answer["contenders"]
+        ]
 
 
 _EMPTY = slot_layout({}, {})

@@ -39,7 +39,7 @@ from engine.kernels.source import KernelSource
 from engine.ops.whole import KIND as ON_HOST
 from engine.pause import Pause, no_pause
 from engine.specialise import interpret
-from engine.timing.contest import Entrant
+from engine.timing.entrants import Entrant
 from engine.timing.overheads import CHAIN, StagePrices, tiny_graph
 from engine.timing.runs import timed
 from engine.timing.samples import Timing

@@ -125,7 +125,7 @@ class CpuExecutor:
         """Run all parts; returns the memory that their values lie in."""
         arena = self._arena if pause is None else self._arena_with_pauses
         compiled.place(arena, runner.library)
-        slices = None if pause is None else Slices(self._slice_ns, self._pause_in_burst(pause))
+        slices = None if pause is None else self._slices(pause)
         pause_at = perf_counter_ns() + self._slice_ns
         for part in compiled.parts:
             if pause is not None and perf_counter_ns() > pause_at:
@@ -148,14 +148,14 @@ class CpuExecutor:
                     env[slot] = tensor.clone() if arena.holds(tensor) else tensor
         return arena
 
-    def _pause_in_burst(self, pause: Pause) -> Callable[[], None]:
-        """A pause after which the team has the size again that bursts run on."""
+    def _slices(self, pause: Pause) -> Slices:
+        """After its pauses the team has the size again that bursts run on."""
 
         def pause_and_restore() -> None:
             pause()
             self._set_intra_op(self.threads)
 
-        return pause_and_restore
+        return Slices(self._slice_ns, pause_and_restore, pause.arrivals)
 
     def run_segment(self, segment: Segment, env: Environment) -> None:
         """Run one segment on the slots of ``env`` and wait for all its lanes."""

@@ -34,10 +34,11 @@ _CUT = -2
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """A run is cut after so many nanoseconds, and ``pause`` called before it goes on."""
+    """A run looks so often whether something has arrived; then ``pause`` is called."""
 
     length_ns: int
     pause: Callable[[], object]
+    arrivals: int | None  # the descriptor to look at; None: pause each time
 
 
 class Runner:
@@ -47,15 +48,20 @@ class Runner:
         self._run = ctypes.CDLL(str(path)).braid_run_lanes  # without the interpreter lock
         pointer = ctypes.c_void_p
         number = ctypes.c_int64
-        self._run.argtypes = [pointer, pointer, number, pointer, pointer, number]
+        self._run.argtypes = [
+            *(pointer, pointer, number, pointer),
+            *(pointer, number, ctypes.c_int, pointer),
+        ]
         self.library = library
         self._execute = ctypes.cast(library.execute, pointer)
 
     def run(self, burst: Burst, slices: Slices | None) -> None:
         """Run compiled lanes to their end, in slices if so wanted."""
         words = burst.code.data_ptr(), burst.flags.data_ptr(), burst.runs, self._execute
-        bookmark, slice_ns = burst.bookmark.data_ptr(), 0 if slices is None else slices.length_ns
-        while (status := self._run(*words, bookmark, slice_ns)) == _CUT:
+        slice_ns = 0 if slices is None else slices.length_ns
+        arrivals = -1 if slices is None or slices.arrivals is None else slices.arrivals
+        how = burst.bookmark.data_ptr(), slice_ns, arrivals, None
+        while (status := self._run(*words, *how)) == _CUT:
             assert slices is not None
             slices.pause()
         if status:

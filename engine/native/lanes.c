@@ -10,11 +10,16 @@
    used are still spinning, so they start within a microsecond, and no thread waits for a core.
    A flag is raised in a run by writing the number of the run into it.
 
-   A run that may be interrupted (slice_ns > 0) returns CUT once it has lasted that long: every lane
-   stops between two primitives, or where it waits. Called again with its bookmark, it goes on there. */
+   A run that may be interrupted (slice_ns > 0) looks once in so many nanoseconds whether the descriptor
+   ``arrivals`` can be read, and then returns CUT (without a descriptor, each time): every lane stops
+   between two primitives, or where it waits. Called again with its bookmark, it goes on there.
+
+   ``stamps``, unless it is null, receives the moment at which each segment began, and the end. */
 
 #define _POSIX_C_SOURCE 200112L
 
+#include <omp.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -42,16 +47,29 @@ static int64_t now_ns(void) {
 struct run {
     execute_fn execute;
     _Atomic int64_t *flags;
-    int64_t number, deadline_ns; /* 0: none */
+    int64_t number, slice_ns; /* 0: never cut */
+    _Atomic int64_t look_ns;  /* when somebody looks next */
+    int arrivals;             /* -1: no need to look */
     _Atomic int failed, cut;
 };
 
 static int is_over(struct run *run) {
-    if (!run->deadline_ns)
+    if (!run->slice_ns)
         return 0;
-    if (!atomic_load_explicit(&run->cut, memory_order_relaxed) && now_ns() >= run->deadline_ns)
-        atomic_store(&run->cut, 1);
-    return atomic_load_explicit(&run->cut, memory_order_relaxed);
+    if (atomic_load_explicit(&run->cut, memory_order_relaxed))
+        return 1;
+    int64_t due = atomic_load_explicit(&run->look_ns, memory_order_relaxed), now = now_ns();
+    if (now < due)
+        return 0;
+    if (run->arrivals >= 0) {
+        struct pollfd arrivals = {run->arrivals, POLLIN, 0};
+        if (!atomic_compare_exchange_strong(&run->look_ns, &due, now + run->slice_ns))
+            return 0; /* another lane looks */
+        if (!poll(&arrivals, 1, 0))
+            return 0;
+    }
+    atomic_store(&run->cut, 1);
+    return 1;
 }
 
 /* Runs from a word up to the end, or until a primitive fails or the slice is over: then nobody waits
@@ -96,30 +114,27 @@ static const int64_t *run_lane(const int64_t *word, const int64_t *end, struct r
 
 /* Runs all segments; returns 0, CUT, a oneDNN status, or WRONG_TEAM if OpenMP gave too few threads. */
 int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t number, void *execute,
-                    int64_t *bookmark, int64_t slice_ns) {
-    struct run run = {(execute_fn)execute, (_Atomic int64_t *)flag_words, number,
-                      slice_ns ? now_ns() + slice_ns : 0, 0, 0};
+                    int64_t *bookmark, int64_t slice_ns, int arrivals, int64_t *stamps) {
+    struct run run = {(execute_fn)execute, (_Atomic int64_t *)flag_words, number, slice_ns,
+                      slice_ns ? now_ns() + slice_ns : 0, arrivals, 0, 0};
     if (!bookmark[HEADER])
         bookmark[HEADER] = 1;
     for (; bookmark[SEGMENT] < code[0]; bookmark[SEGMENT]++) {
         int lanes = (int)code[bookmark[HEADER]], finished = 0;
         const int64_t *bounds = code + bookmark[HEADER] + 1;
         int64_t *at = bookmark + LANES;
+        if (stamps && !at[0])
+            stamps[bookmark[SEGMENT]] = now_ns();
         if (lanes == 1) {
             at[0] = run_lane(code + (at[0] ? at[0] : bounds[0]), code + bounds[1], &run) - code;
         } else {
-            int started = 0;
-            /* One iteration a thread, and all of them at once: lanes wait for each other. */
+            /* Lane i on thread i, always: it finds in its cache what it made in an earlier segment. */
 #pragma omp parallel num_threads(lanes)
             {
-                int lane;
-#pragma omp atomic capture
-                lane = started++;
-                /* Give way until the whole team is here: with fewer threads a wait would never end. */
-#pragma omp barrier
-                if (started < lanes) {
+                int lane = omp_get_thread_num();
+                if (omp_get_num_threads() < lanes) {
                     atomic_store(&run.failed, WRONG_TEAM);
-                } else if (lane < lanes) {
+                } else {
                     const int64_t *from = code + (at[lane] ? at[lane] : bounds[2 * lane]);
                     at[lane] = run_lane(from, code + bounds[2 * lane + 1], &run) - code;
                 }
@@ -140,6 +155,8 @@ int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t number, vo
             return CUT;
         }
     }
+    if (stamps)
+        stamps[code[0]] = now_ns();
     bookmark[SEGMENT] = bookmark[HEADER] = 0;
     return atomic_load(&run.failed);
 }

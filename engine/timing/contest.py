@@ -1,39 +1,37 @@
 """Whole models against each other: are the numbers right, which one is fastest?
 
     each once: errors ──wrong or failing ones leave──> rounds, everybody in turns
-         └─ after 2, 4, 8 rounds the clearly slower ones leave ─> until time or rounds are over
+         └─ after 2, 4, 8 rounds the clearly slower ones leave ─> finals of those that are left
 
 Everybody runs once a round, in an order that rotates, so that drift hits all alike; a pause after
 each run lets thread pools go to sleep. A quick one runs twice and the second run counts: when it
-serves, it finds its weights in the caches, not those of a dozen others. Entrant 0 is the baseline
+serves, it finds its weights in the caches, not those of a dozen others. Runs that take so long that
+this does not show need no finals: rounds go on until time is over. Entrant 0 is the baseline
 and always stays. The numerical reference is none of them: it is the plain interpreter over registry
 kernels in fp32.
-
-Requests go first even in the middle of a run (docs/decisions/0021-requests-interrupt.md). Their
-time does not count; short runs, in which it shows that the caches were lost, are repeated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from statistics import median
 from time import monotonic, sleep
 
 from core.errors import BraidError, DeviceLost, WorkerFault
 from engine.pause import Pause, no_pause
 from engine.timing.agreement import errors
-from engine.timing.runs import Run, Tensors
+from engine.timing.entrants import Entrant, sample_us
+from engine.timing.finals import FinalsOptions, finalists, hold_finals
+from engine.timing.runs import Tensors
 from engine.timing.samples import reduce_samples
 
 _LEAVES_ABOVE = {2: 1.25, 4: 1.08, 8: 1.03, 16: 1.015}
 """After this many rounds an entrant leaves whose *best* run is this far above the best median."""
 
-
-_QUICK_US = 150_000.0
-
-_SHORT_US, _ATTEMPTS = 50_000.0, 3
-"""How often a run of less than this is tried, for one without interruptions."""
+_FINALS_SHARE = 0.2
+"""Of the progress that is reported, what the rounds before them are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +40,16 @@ class ContestOptions:
 
     tolerance: float  # of outputs, relative to the largest element; who errs more only runs once
     min_rounds: int = 5
-    max_rounds: int = 40
+    max_rounds: int = 40  # of those that are not quick
+    heats: int = 8  # rounds before the finals of quick ones
     budget_s: float = 10.0  # a round that began is finished, and min_rounds are always held
     pause_s: float = 0.0005
-
-
-@dataclass(slots=True)
-class Entrant:
-    """One way to run the model, and what was seen of it."""
-
-    run: Run
-    timed_us: Callable[[Tensors], float] | None = None  # runs, and tells the device's own time
-    activation_bytes: Callable[[], int | None] = lambda: None  # asked when it has run
-    samples_us: dict[int, float] = field(default_factory=dict)  # by round
-    max_abs_error: float | None = None
-    max_rel_error: float | None = None
-    problem: str = ""  # why it could not run
+    finals: FinalsOptions = field(default_factory=FinalsOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an entrant showed. ``speedup`` is the baseline over it, in the rounds of both."""
+    """What an entrant showed. ``speedup`` is the baseline over it, in the turns of both."""
 
     latency_us: float | None
     spread: float | None
@@ -72,6 +59,7 @@ class Result:
     max_rel_error: float | None
     problem: str
     activation_bytes: int | None
+    turns_us: tuple[float, ...]  # of those that stayed to the end, one number a turn
 
 
 def hold_contest(
@@ -97,32 +85,38 @@ def hold_contest(
         if entrant is entrants[0]
         or (not entrant.problem and (entrant.max_rel_error or 0.0) <= options.tolerance)
     ]
+    until = monotonic() + options.budget_s
+    staying = yield from _hold_rounds(staying, inputs, options, pause)
+    if len(staying) > 1 and staying[0].is_quick:
+        staying = finalists(staying, entrants[0], options.finals)
+        for fraction in hold_finals(staying, inputs, options.finals, until, pause):
+            yield fraction and _FINALS_SHARE + (1 - _FINALS_SHARE) * fraction
+    return [_result(entrant, entrants[0], entrant in staying) for entrant in entrants]
+
+
+def _hold_rounds(
+    staying: Sequence[Entrant], inputs: Tensors, options: ContestOptions, pause: Pause
+) -> Generator[float | None, None, list[Entrant]]:
+    """Rounds of everybody, until little is left to tell from them; returns who stays."""
+    baseline, staying = staying[0], list(staying)
     began = monotonic()
     for round_ in range(options.max_rounds):
         spent = (monotonic() - began) / options.budget_s
-        if round_ >= options.min_rounds and (spent >= 1 or len(staying) == 1):
+        rounds = options.heats if baseline.is_quick else options.max_rounds
+        is_enough = spent >= 1 or len(staying) == 1
+        if round_ >= rounds or (round_ >= options.min_rounds and is_enough):
             break
+        share = _FINALS_SHARE if baseline.is_quick else 1.0
         first = round_ % len(staying)
         for entrant in [*staying[first:], *staying[:first]]:
-            if _is_quick(entrant):
+            if entrant.is_quick:
                 entrant.run(inputs, pause)
                 yield None
-            entrant.samples_us[round_] = _sample_us(entrant, inputs, pause)
+            entrant.samples_us[round_] = sample_us(entrant, inputs, pause)
             sleep(options.pause_s)
-            yield min(1.0, max(spent, round_ / options.max_rounds))
-        staying = _without_the_slow(staying, entrants[0], round_ + 1)
-    return [_result(entrant, entrants[0]) for entrant in entrants]
-
-
-def _sample_us(entrant: Entrant, inputs: Tensors, pause: Pause) -> float:
-    """One run; ``inputs`` are those of its first one."""
-    if entrant.timed_us is not None:
-        return entrant.timed_us(inputs)
-    for _ in range(_ATTEMPTS):
-        ran = entrant.run(inputs, pause)
-        if not ran.was_interrupted or ran.latency_us > _SHORT_US:
-            break
-    return ran.latency_us
+            yield share * min(1.0, max(spent, round_ / rounds))
+        staying = _without_the_slow(staying, baseline, round_ + 1)
+    return staying
 
 
 def _check(entrant: Entrant, inputs: Tensors, reference: Tensors, pause: Pause) -> None:
@@ -138,11 +132,6 @@ def _check(entrant: Entrant, inputs: Tensors, reference: Tensors, pause: Pause) 
         entrant.problem = str(error)
 
 
-def _is_quick(entrant: Entrant) -> bool:
-    """Whether what others left in the caches shows in a run: then one run first takes them back."""
-    return min(entrant.samples_us.values(), default=0.0) < _QUICK_US
-
-
 def _without_the_slow(staying: Sequence[Entrant], baseline: Entrant, rounds: int) -> list[Entrant]:
     limit = _LEAVES_ABOVE.get(rounds)
     if limit is None:
@@ -155,17 +144,24 @@ def _without_the_slow(staying: Sequence[Entrant], baseline: Entrant, rounds: int
     ]
 
 
-def _result(entrant: Entrant, baseline: Entrant) -> Result:
-    samples = entrant.samples_us
-    timing = reduce_samples(list(samples.values())) if samples else None
-    ratios = [baseline.samples_us[round_] / sample for round_, sample in samples.items()]
+def _result(entrant: Entrant, baseline: Entrant, stayed: bool) -> Result:
+    turns_us = [median(burst) for burst in entrant.bursts_us]
+    if turns_us:
+        samples = list(chain.from_iterable(entrant.bursts_us))
+        usual_us = [median(burst) for burst in baseline.bursts_us]
+    else:
+        samples = turns_us = list(entrant.samples_us.values())
+        usual_us = [baseline.samples_us[round_] for round_ in entrant.samples_us]
+    timing = reduce_samples(samples) if samples else None
+    ratios = [usual / turn for usual, turn in zip(usual_us, turns_us, strict=True)]
     return Result(
         latency_us=timing.latency_us if timing else None,
         spread=timing.spread if timing else None,
-        runs=len(samples),
+        runs=len(entrant.samples_us) + sum(map(len, entrant.bursts_us)),
         speedup=median(ratios) if ratios else None,
         max_abs_error=entrant.max_abs_error,
         max_rel_error=entrant.max_rel_error,
         problem=entrant.problem,
         activation_bytes=None if entrant.problem else entrant.activation_bytes(),
+        turns_us=tuple(turns_us) if stayed else (),
     )

@@ -27,7 +27,7 @@ from engine.executor.program import Program
 from engine.executor.work import Needs
 from engine.kernels.kernel import PackedWeights
 from engine.pause import Pause
-from engine.timing.contest import Entrant
+from engine.timing.entrants import Entrant
 from engine.timing.overheads import StagePrices
 from engine.timing.samples import Timing
 

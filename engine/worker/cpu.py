@@ -25,7 +25,7 @@ from engine.pause import Pause, in_thread, no_pause
 from engine.priority import thread_gives_way
 from engine.specialise import interpret
 from engine.timing.activations import Activations
-from engine.timing.contest import Entrant
+from engine.timing.entrants import Entrant
 from engine.timing.overheads import StagePrices, measure_prices
 from engine.timing.runs import timed
 from engine.timing.samples import Timing

@@ -23,7 +23,8 @@ from engine.kernels.merge import merge_groups
 from engine.ops.dtypes import torch_dtype
 from engine.pause import Pause, in_thread
 from engine.priority import thread_gives_way
-from engine.timing.contest import ContestOptions, Entrant, hold_contest
+from engine.timing.contest import ContestOptions, hold_contest
+from engine.timing.entrants import Entrant
 from engine.timing.overheads import StagePrices
 from engine.timing.runs import Ran, timed_aside
 from engine.worker.backend import AskedStage, Backend, Prepared, Task, Whole

@@ -52,6 +52,7 @@ class Showing:
     max_rel_error: float | None = None  # relative to the largest element of each output
     problem: str = ""  # why it could not run
     activation_bytes: int | None = None  # memory planned for activations; None: not known
+    turns_us: tuple[float, ...] = ()  # one a turn of those who stayed to the end, for pairs
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """Which way of running a model serves, given what each one showed.
 
     showings ──wrong, failing?──> refused        a single planner: its plan, unless it is refused
-        └─ fastest of the others, simpler where nearly equal        the portfolio: the winner
+        └─ fastest of the others, simpler if it is a draw           the portfolio: the winner
 
-The sequential plan is always among them, so a model is never served slower than sequential. In a
-precision other than FP32 it may be refused like any other; then the model goes on in FP32.
+Two that ran in the same turns are compared turn by turn (server/jobs/pairs.py). The sequential plan
+is always among them, so a model is never served slower than sequential. In a precision other than
+FP32 it may be refused like any other; then the model goes on in FP32.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from dataclasses import dataclass
 from core.plan import StreamPlan, sequential_plan
 from core.precision import FP32
 from core.schedule import ONNXRUNTIME, SEQUENTIAL, Contender
+from server.jobs.pairs import ratio
 from server.jobs.ports import PlannedModel, Showing
 
-NOISE_MARGIN = 0.01
-"""Up to this much slower, and not by more than the runs scatter, is as fast.
+LEAST_GAIN = 0.005
+"""By which a plan must be faster than a simpler one; below, nobody could see it."""
 
-Two medians of one series never agree exactly, and a plan equal to the sequential one would be
-refused half of the time. The margin stays below what anyone could see in a served latency.
-"""
+NOISE_MARGIN = 0.01
+"""The same for two without turns in common: two medians of one series never agree exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def judge(
         return Verdict(contenders, 0, 0, _too_coarse(contenders[0], precision))
     if not choose:
         asked = len(contenders) - 1  # sequential itself, if that is what the planner found
-        reason = _refusal(contenders[0], contenders[asked])
+        reason = _refusal(contenders, showings, asked)
         if reason and precision != FP32:  # its sequential plan is right, and the better one
             return Verdict(contenders, 0, 0)
         return Verdict(contenders, asked, asked, reason)
@@ -103,7 +104,7 @@ def judge(
         if index == 0 or (not contender.remark and contender.runs == longest)
     ]
     own = [index for index in fit if index < len(field.planned)]
-    chosen, fallback = _best(field, contenders, fit), _best(field, contenders, own)
+    chosen, fallback = _best(field, showings, fit), _best(field, showings, own)
     return Verdict(contenders, chosen, fallback)
 
 
@@ -146,35 +147,36 @@ def _too_coarse(sequential: Contender, precision: str) -> str:
     )
 
 
-def _refusal(sequential: Contender, asked: Contender) -> str:
+def _refusal(contenders: Sequence[Contender], showings: Sequence[Showing], asked: int) -> str:
     """Why the plan of the only planner may not serve; empty if it may."""
-    if asked.remark:
-        return f"the sequential plan goes on serving: {asked.remark}"
-    if asked is sequential:
-        return ""
-    measured_us, sequential_us = asked.latency_us or math.inf, sequential.latency_us or 0.0
-    if not measured_us <= sequential_us * _margin(asked):
+    if contenders[asked].remark:
+        return f"the sequential plan goes on serving: {contenders[asked].remark}"
+    if asked and _is_faster(showings[0], showings[asked]):
+        measured_us, sequential_us = showings[asked].latency_us, showings[0].latency_us
         return (
             "the sequential plan goes on serving: the schedule takes "
-            f"{measured_us:.0f} us, the sequential plan {sequential_us:.0f} us"
+            f"{measured_us or math.inf:.0f} us, the sequential plan {sequential_us or 0.0:.0f} us"
         )
     return ""
 
 
-def _best(field: Field, contenders: Sequence[Contender], fit: Sequence[int]) -> int:
-    """The fastest; of those that are as fast, the simplest."""
+def _best(field: Field, showings: Sequence[Showing], fit: Sequence[int]) -> int:
+    """The fastest; of those that draw with it, the simplest."""
 
     def latency_us(index: int) -> float:
-        return contenders[index].latency_us or math.inf
+        return showings[index].latency_us or math.inf
 
-    fastest = min(fit, key=latency_us)
-    limit = latency_us(fastest) * _margin(contenders[fastest])
-    as_fast = [index for index in fit if latency_us(index) <= limit]
+    fastest = min(fit, key=lambda index: (-(showings[index].speedup or 0.0), latency_us(index)))
+    as_fast = [index for index in fit if not _is_faster(showings[fastest], showings[index])]
     return min(as_fast, key=lambda index: (_complexity(field, index), latency_us(index)))
 
 
-def _margin(contender: Contender) -> float:
-    return 1.0 + min(NOISE_MARGIN, contender.spread or 0.0)
+def _is_faster(one: Showing, other: Showing) -> bool:
+    """Whether one is faster without doubt, and by more than nothing."""
+    if one.turns_us and len(one.turns_us) == len(other.turns_us):
+        found = ratio(other.turns_us, one.turns_us)
+        return found.least > 1.0 and found.median > 1.0 + LEAST_GAIN
+    return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
 
 
 def _complexity(field: Field, index: int) -> float:
@@ -182,4 +184,5 @@ def _complexity(field: Field, index: int) -> float:
     if index >= len(field.planned):
         return math.inf
     plan = field.planned[index].plan
-    return len(plan.barriers) + sum(len(launch.waits) for launch in plan.launches)
+    waits = sum(len(launch.waits) for launch in plan.launches)
+    return len(plan.barriers) + waits + plan.streams - 1  # the last ones at the end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import median
 
 import pytest
 
@@ -18,8 +19,17 @@ FIELD = Field.of(
 )
 
 
-def ran(latency_us: float, *, spread: float = 0.0, runs: int = 9, error: float = 0.0) -> Showing:
-    return Showing(latency_us, spread, runs, 100 / latency_us, error, error)
+def ran(latency_us: float, *, runs: int = 9, error: float = 0.0) -> Showing:
+    return Showing(latency_us, 0.02, runs, 100 / latency_us, error, error)
+
+
+def took(*turns_us: float) -> Showing:
+    """Stayed to the end; the sequential plan takes 100, 110, 120 ... in its turns."""
+    ratios = [sequential / turn for sequential, turn in zip(TURNS_US, turns_us, strict=True)]
+    return Showing(median(turns_us), 0.02, 99, median(ratios), 0.0, 0.0, turns_us=turns_us)
+
+
+TURNS_US = tuple(100.0 + 10 * turn for turn in range(12))  # a machine that slows down
 
 
 def chosen(*showings: Showing) -> tuple[str, str]:
@@ -34,14 +44,45 @@ def test_the_fastest_wins_and_the_best_of_our_own_stands_by() -> None:
     assert chosen(ran(100), ran(90), ran(95), ran(98)) == ("lios", "lios")
 
 
-def test_within_the_noise_the_simpler_one_wins() -> None:
-    assert chosen(ran(100.4), ran(100, spread=0.02), ran(101), ran(100)) == (
-        ("sequential", "sequential")
-    )
-    assert chosen(ran(110), ran(100, spread=0.02), ran(100.5), ran(120))[0] == "greedy", (
+def test_without_turns_in_common_the_simpler_one_wins_within_a_percent() -> None:
+    assert chosen(ran(100.4), ran(100), ran(101), ran(100)) == ("sequential", "sequential")
+    assert chosen(ran(110), ran(100), ran(100.5), ran(120))[0] == "greedy", (
         "no event is simpler than one"
     )
-    assert chosen(ran(100.4), ran(100, spread=0.001), ran(101), ran(101))[0] == "lios"
+    assert chosen(ran(101.5), ran(100), ran(102), ran(102))[0] == "lios"
+
+
+def test_an_advantage_in_nearly_every_turn_wins_though_turns_differ_more() -> None:
+    ahead = [turn * 0.97 for turn in TURNS_US]
+    ahead[3] *= 1.5  # something interfered
+    behind = took(*[turn * 1.1 for turn in TURNS_US])
+
+    assert chosen(took(*TURNS_US), took(*ahead), behind, behind)[0] == "lios"
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        pytest.param([0.96, 1.03] * 6, id="as often ahead as behind"),
+        pytest.param([0.98, 0.98, 1.01] * 4, id="ahead in two of three turns"),
+        pytest.param([0.997] * 12, id="always ahead, by what nobody sees"),
+    ],
+)
+def test_a_draw_keeps_the_simpler_plan(factors: list[float]) -> None:
+    draw = took(*[turn * factor for turn, factor in zip(TURNS_US, factors, strict=True)])
+
+    assert chosen(took(*TURNS_US), draw, draw, draw) == ("sequential", "sequential")
+
+
+def test_onnxruntime_must_beat_the_best_plan_of_our_own_without_doubt() -> None:
+    ours = took(*[turn * 0.9 for turn in TURNS_US])
+    level = took(
+        *[turn * 0.9 * factor for turn, factor in zip(TURNS_US, [0.99, 1.01] * 6, strict=True)]
+    )
+    better = took(*[turn * 0.87 for turn in TURNS_US])
+
+    assert chosen(took(*TURNS_US), ours, ran(130, runs=8), level) == ("lios", "lios")
+    assert chosen(took(*TURNS_US), ours, ran(130, runs=8), better) == ("onnxruntime", "lios")
 
 
 def test_never_slower_than_sequential() -> None:
@@ -89,7 +130,7 @@ def test_one_planner_alone_serves_unless_it_is_slower() -> None:
     field = Field.of([PlannedModel("lios", CHAINED, ())], 2, onnxruntime=False)
 
     faster = judge(field, [ran(100), ran(90)], 1e-4, choose=False)
-    slower = judge(field, [ran(100), ran(103, spread=0.5)], 1e-4, choose=False)
+    slower = judge(field, [ran(100), ran(103)], 1e-4, choose=False)
 
     assert (faster.chosen, faster.reason) == (1, "")
     assert slower.chosen == 1

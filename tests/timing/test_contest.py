@@ -1,10 +1,12 @@
-"""Whole models against each other; entrants whose latency is known, because they sleep."""
+"""Whole models against each other; entrants that say what they take instead of taking it."""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
 
 import pytest
 import torch
@@ -12,46 +14,106 @@ from torch import Tensor
 
 from core.errors import PreconditionFailed, WorkerFault
 from engine.pause import Pause
-from engine.timing.contest import ContestOptions, Entrant, Result, hold_contest
-from engine.timing.runs import timed, timed_aside
+from engine.timing.contest import ContestOptions, Result, hold_contest
+from engine.timing.entrants import Entrant
+from engine.timing.finals import FinalsOptions
+from engine.timing.runs import Ran, timed, timed_aside
 from tests.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}
-OPTIONS = ContestOptions(tolerance=1e-4, min_rounds=5, max_rounds=10, budget_s=5.0)
+FINALS = FinalsOptions(max_turns=6, burst_s=0.02, pause_s=0.0)
+OPTIONS = ContestOptions(tolerance=1e-4, max_rounds=10, pause_s=0.0, finals=FINALS)
 
 
-class Sleeper:
-    """Sleeps, then gives outputs that are off by ``error``; counts its runs."""
+@dataclass
+class Machine:
+    """Remembers who ran last, and how often in a row: the caches are theirs."""
 
-    def __init__(self, ms: float, error: float = 0.0) -> None:
-        self.ms, self.error, self.runs = ms, error, 0
+    ran: list[Scripted] = field(default_factory=list)
 
-    def __call__(self, inputs: Mapping[str, Tensor], _: Pause) -> dict[str, Tensor]:
-        self.runs += 1
-        time.sleep(self.ms / 1e3)
-        return {"y": REFERENCE["y"] * (1 + self.error)}
+    def times_in_a_row(self, plan: Scripted) -> int:
+        return next((n for n, other in enumerate(reversed(self.ran)) if other is not plan), 99)
 
 
-def held(*sleepers: Sleeper, options: ContestOptions = OPTIONS) -> list[Result]:
-    entrants = [Entrant(timed(sleeper)) for sleeper in sleepers]
-    results, _ = finish(hold_contest(entrants, {}, REFERENCE, options))
+class Scripted:
+    """Takes ``ms``, in the first runs after those of others ``cold_ms``; off by ``error``."""
+
+    def __init__(
+        self, ms: float, *cold_ms: float, error: float = 0.0, on: Machine | None = None
+    ) -> None:
+        self.ms, self.cold_ms, self.error = ms, cold_ms, error
+        self.machine = on or Machine()
+
+    @property
+    def runs(self) -> int:
+        return self.machine.ran.count(self)
+
+    def __call__(self, _: Mapping[str, Tensor], __: Pause) -> Ran:
+        warm = self.machine.times_in_a_row(self)
+        ms = self.cold_ms[warm] if warm < len(self.cold_ms) else self.ms
+        self.machine.ran.append(self)
+        return Ran({"y": REFERENCE["y"] * (1 + self.error)}, ms * 1e3)
+
+
+def held(*plans: Scripted, options: ContestOptions = OPTIONS) -> list[Result]:
+    results, _ = finish(hold_contest([Entrant(plan) for plan in plans], {}, REFERENCE, options))
     return results
 
 
 def test_the_clearly_slower_leave_early_and_the_baseline_stays() -> None:
-    slow, fast, slowest = Sleeper(8), Sleeper(4), Sleeper(30)
+    slow, fast, slowest = Scripted(8), Scripted(4), Scripted(30)
 
     baseline, faster, slower = held(slow, fast, slowest)
 
-    assert baseline.runs == faster.runs == 10
-    assert slower.runs == 2
-    assert faster.speedup == pytest.approx(2.0, rel=0.2)
-    assert slower.latency_us is not None
-    assert slower.latency_us >= 30_000
+    # 8 rounds, then 6 turns of 5 runs: 20 ms of the fastest one's
+    assert (baseline.runs, faster.runs, slower.runs) == (38, 38, 2)
+    assert (faster.latency_us, faster.speedup) == (4000, 2.0)
+    assert (slower.latency_us, slower.turns_us) == (30_000, ())
+    assert baseline.turns_us == (8000,) * 6
+
+
+def test_those_that_take_long_run_in_turns_and_hold_no_finals() -> None:
+    slow, fast = Scripted(2000), Scripted(1990)
+
+    baseline, faster = held(slow, fast)
+
+    assert slow.runs == fast.runs == 1 + 10 + 1  # the first one shows that it takes long
+    assert baseline.turns_us == (2_000_000,) * 10
+    assert faster.speedup == pytest.approx(2000 / 1990)
+
+
+def test_finals_show_who_is_faster_in_the_runs_that_follow_on_each_other() -> None:
+    machine = Machine()
+    steady = Scripted(7.3, on=machine)
+    # The second of its runs in a row is slower than the other plan, those that follow are not.
+    gains = Scripted(7.0, 9.0, 7.5, on=machine)
+
+    baseline, warm = held(steady, gains)
+
+    assert (median(baseline.turns_us), median(warm.turns_us)) == (7300, 7000)
+
+
+def test_turns_of_the_finals_take_the_opposite_order_each_time() -> None:
+    machine = Machine()
+    plans = [Scripted(9, on=machine), Scripted(9, on=machine)]
+    held(*plans)
+
+    # Each turn: one run that does not count, then two.
+    last = machine.ran[-6 * 2 * 3 :]
+    first_of_bursts = [plans.index(last[at]) for at in range(0, len(last), 3)]
+    assert first_of_bursts == [0, 1, 1, 0] * 3
+
+
+def test_only_the_fastest_few_and_the_baseline_hold_finals() -> None:
+    field_ = [Scripted(10.0), *(Scripted(9.9 - n / 100) for n in range(6))]
+
+    results = held(*field_)
+
+    assert [bool(result.turns_us) for result in results] == [True, *[False] * 3, *[True] * 3]
 
 
 def test_who_is_wrong_runs_once() -> None:
-    right, wrong = Sleeper(1), Sleeper(1, error=0.01)
+    right, wrong = Scripted(1), Scripted(1, error=0.01)
 
     _, result = held(right, wrong)
 
@@ -64,7 +126,7 @@ def test_who_fails_says_why_and_a_failing_baseline_ends_the_contest() -> None:
     def fails(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         raise PreconditionFailed("no session")
 
-    entrants = [Entrant(timed(Sleeper(1))), Entrant(timed_aside(fails))]
+    entrants = [Entrant(Scripted(1)), Entrant(timed_aside(fails))]
     results, _ = finish(hold_contest(entrants, {}, REFERENCE, OPTIONS))
     assert results[1].problem == "no session"
 
@@ -72,19 +134,25 @@ def test_who_fails_says_why_and_a_failing_baseline_ends_the_contest() -> None:
         finish(hold_contest(entrants[::-1], {}, REFERENCE, OPTIONS))
 
 
-def test_an_empty_budget_still_holds_the_least_number_of_rounds() -> None:
-    few = ContestOptions(tolerance=1e-4, min_rounds=3, budget_s=0.001)
+def test_an_empty_budget_still_holds_the_least_number_of_rounds_and_turns() -> None:
+    few = ContestOptions(
+        tolerance=1e-4, min_rounds=3, budget_s=1e-9, finals=FinalsOptions(min_turns=2, pause_s=0.0)
+    )
 
-    assert [result.runs for result in held(Sleeper(2), Sleeper(2), options=few)] == [3, 3]
+    # 3 rounds, 2 turns of 30 runs
+    assert [result.runs for result in held(Scripted(1), Scripted(1), options=few)] == [63, 63]
 
 
-def test_every_run_is_followed_by_a_turn_for_inference() -> None:
-    sleepers = [Sleeper(1), Sleeper(1)]
-    entrants = [Entrant(timed(sleeper)) for sleeper in sleepers]
+def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> None:
+    plans = [Scripted(1), Scripted(1)]
+    contest = hold_contest([Entrant(plan) for plan in plans], {}, REFERENCE, OPTIONS)
 
-    _, turns = finish(hold_contest(entrants, {}, REFERENCE, OPTIONS))
+    turns = list(contest)
 
-    assert turns >= sum(sleeper.runs for sleeper in sleepers)
+    assert len(turns) >= sum(plan.runs for plan in plans)
+    told = [fraction for fraction in turns if fraction is not None]
+    assert told == sorted(told)
+    assert told[-1] == 1.0
 
 
 class Request(Pause):
