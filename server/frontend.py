@@ -14,7 +14,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -27,7 +27,7 @@ from core.schedule import Schedule
 from engine.allocator import keep_freed_memory
 from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
-from engine.worker.options import WorkerEnd
+from engine.worker.options import WorkerEnd, WorkerOptions
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2
 from server.batching.policy import BatchPolicy, queue_limit_s
 from server.catalogue import Catalogue
@@ -40,6 +40,10 @@ from server.devices import Devices
 from server.drift import DriftWatch
 from server.grpc_ports import GrpcPorts
 from server.http import HttpServer, health_routes, metrics_route
+from server.ingress.calls import INFER, INFER_STREAM, MODEL_INFER, MODEL_STREAM_INFER
+from server.ingress.peer import Inference
+from server.ingress.processes import IngressProcesses
+from server.ingress.vitals import IngressMetrics
 from server.jobs.planner_driver import PlannerProcess
 from server.jobs.registration import serve_again
 from server.jobs.runner import JobRunner
@@ -54,6 +58,7 @@ from server.servicers.admin import AdminServicer
 from server.servicers.health import Health
 from server.servicers.inference import InferenceServicer
 from server.servicers.oip import wire as oip
+from server.servicers.oip.log_settings import LogSettings
 from server.servicers.oip.servicer import OipServicer
 from server.servicers.oip.trace_settings import TraceSettings
 from server.servicers.oip.transfer import add_to_server
@@ -119,8 +124,17 @@ class FrontEnd:
         )
         self.regions = SharedRegions(settings.system_shared_memory, settings.max_message_bytes)
         self.grpc_port = self.http_port = 0
+        self._takes_requests = False
         self.sampling = Sampling()
-        self._grpc = GrpcPorts(settings, self._add_services, self.sampling)
+        self._inference = InferenceServicer(self.catalogue)
+        self._oip = self._oip_servicer()
+        self.ingress = IngressProcesses(settings) if settings.ingress else None
+        self._grpc = GrpcPorts(
+            settings,
+            self._add_services,
+            self.sampling,
+            None if self.ingress is None else self.ingress.owner_socket,
+        )
         self._http = HttpServer(
             {
                 "/metrics": metrics_route(self.metrics.registry),
@@ -142,9 +156,22 @@ class FrontEnd:
         sessions = Sessions(self._grpc.tokens.is_admin)
         return Console(facts, sessions, is_tls=self.settings.tls_certificate is not None)
 
+    def _oip_servicer(self) -> OipServicer:
+        log_settings = LogSettings()
+        log_settings.on_level = self._log_level_changed
+        return OipServicer(
+            self.catalogue,
+            self.repository,
+            self.regions,
+            self.metrics,
+            self.health,
+            TraceSettings(None if self.settings.tracing == "off" else self.sampling),
+            log_settings,
+        )
+
     def _add_services(self, server: grpc.aio.Server) -> None:
         refusal = self.catalogue.refusal
-        tensors.add_to_server(InferenceServicer(self.catalogue), server, refusal)
+        tensors.add_to_server(self._inference, server, refusal)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(
             AdminServicer(
                 self.store,
@@ -156,18 +183,7 @@ class FrontEnd:
             ),
             server,
         )
-        add_to_server(
-            OipServicer(
-                self.catalogue,
-                self.repository,
-                self.regions,
-                self.metrics,
-                self.health,
-                TraceSettings(None if self.settings.tracing == "off" else self.sampling),
-            ),
-            server,
-            refusal,
-        )
+        add_to_server(self._oip, server, refusal)
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
         reflection.enable_server_reflection(
             [
@@ -195,7 +211,8 @@ class FrontEnd:
         await preload(self.settings.preload, self.store, self.runner, limit)
         gc.collect()
         gc.freeze()  # what is here stays: full collections need not look at it again and again
-        self.health.ready(True)
+        self._takes_requests = True
+        self._reachability_changed()
 
     async def _listen(self) -> None:
         host = self.settings.host
@@ -209,6 +226,30 @@ class FrontEnd:
                 "choose another with BRAID_HTTP_PORT or --http-port"
             ) from error
         self.grpc_port = await self._grpc.start()
+        if self.ingress is not None:
+            self.grpc_port = await self._start_ingress(self.ingress)
+
+    async def _start_ingress(self, ingress: IngressProcesses) -> int:
+        """Let other processes take the connections; returns their port."""
+        telemetry = self._grpc.telemetry
+        inference = Inference(
+            answers={
+                INFER: self._inference.answer,
+                INFER_STREAM: self._inference.answer_in_stream,
+                MODEL_INFER: self._oip.answer,
+                MODEL_STREAM_INFER: self._oip.answer_in_stream,
+            },
+            refusal=self.catalogue.refusal,
+            follow=(lambda trace: None) if telemetry is None else telemetry.follow,
+        )
+        ingress.on_change = self._reachability_changed
+        ingress.on_end = self.metrics.ingress_restarted
+        self.metrics.registry.register(IngressMetrics(ingress.seen, lambda: ingress.port))
+        return await ingress.start(inference, pinned_cores(self.worker_options()))
+
+    def worker_options(self) -> Iterator[WorkerOptions]:
+        """How the workers of all devices are started."""
+        return (device.link.options for device in self.devices.all)
 
     async def _restore(self) -> None:
         """Serve the models that served before, with the schedules found in the cache."""
@@ -232,7 +273,8 @@ class FrontEnd:
         arrive while it says goodbye, and their callers read CANCELLED; here they are refused
         with UNAVAILABLE, and so is who is still connected when the process ends.
         """
-        self.health.ready(False)
+        self._takes_requests = False
+        self._reachability_changed()
         self.runner.release_watchers()  # else they would hold the ports open
         self.catalogue.refuse_requests()
         try:
@@ -246,6 +288,8 @@ class FrontEnd:
         await self.runner.stop()
         await self._http.stop()
         await self.devices.close()
+        if self.ingress is not None:
+            await self.ingress.close()
         self.store.close()
 
     def leave(self) -> NoReturn:
@@ -285,9 +329,18 @@ class FrontEnd:
         """Health follows the workers: without any, nothing can be answered."""
         if not self.grpc_port:
             return
-        self.health.ready(self.devices.any_up)
+        self._reachability_changed()
         if device.is_up and (missing := self.catalogue.missing_on(device.name)):
             self._in_background(self._serve_on(device, missing))
+
+    def _reachability_changed(self) -> None:
+        """Ready is who can be reached and has a device."""
+        has_ingress = self.ingress is None or self.ingress.any_up
+        self.health.ready(self._takes_requests and self.devices.any_up and has_ingress)
+
+    def _log_level_changed(self, level: int) -> None:
+        if self.ingress is not None:
+            self.ingress.set_log_level(level)
 
     async def _serve_on(self, device: Device, missing: Sequence[ModelVersion]) -> None:
         """Models that were registered while a device was away serve there now, too."""
@@ -342,7 +395,7 @@ async def serve(settings: Settings) -> NoReturn:
         loop.add_signal_handler(number, stopping.set)
     try:
         await front.start()
-        keep_off(pinned_cores(device.link.options for device in front.devices.all))
+        keep_off(pinned_cores(front.worker_options()))
         log.info(
             "ready",
             extra={

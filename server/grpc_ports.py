@@ -2,13 +2,17 @@
 
 BRAID_GRPC_PORT       everything, or everything but admin calls where those have their own
 BRAID_ADMIN_ADDRESS   everything, on another port or a Unix socket
+
+With BRAID_INGRESS, other processes listen on the first one (``server.ingress``). They ask for what
+they do not do themselves through a private socket, on which everybody is trusted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import grpc
 
@@ -25,6 +29,9 @@ from server.tracing import Sampling
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20
 
+UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
+"""Between processes of one server: callers' messages were measured when they came in."""
+
 AddServices = Callable[[grpc.aio.Server], None]
 """Adds all services to a server."""
 
@@ -32,90 +39,141 @@ AddServices = Callable[[grpc.aio.Server], None]
 class GrpcPorts:
     """Every gRPC server of this process. Belongs to the event loop."""
 
-    def __init__(self, settings: Settings, add_services: AddServices, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        add_services: AddServices,
+        sampling: Sampling,
+        private_socket: Path | None = None,
+    ) -> None:
         """Make the servers.
+
+        Args:
+            settings: addresses, tokens, certificates and limits.
+            add_services: to each server.
+            sampling: which requests are traced.
+            private_socket: where ingress processes, which have the main port, ask this one.
 
         Raises:
             StartupError: tokens or certificates cannot be used, or strangers could come in.
         """
         self._settings = settings
+        self._private_socket = private_socket
         self.tokens = configured_tokens(settings)
         self.certificates = configured_certificates(settings)
-        self._telemetry = start_tracing(settings.tracing, sampling)
-        anonymous = Role.INFER if settings.allow_unauthenticated else Role.ANYONE
-        admin = settings.admin_address
-        self._main = self._server(
-            Gate(self.tokens, anonymous=anonymous, admin_elsewhere=admin), add_services
-        )
-        self._admin = self._server(Gate(self.tokens), add_services) if admin else None
+        self.telemetry = start_tracing(settings.tracing, sampling)
+        traced: list[grpc.aio.ServerInterceptor] = [self.telemetry] if self.telemetry else []
+        if private_socket is None:
+            self._main = public_server(settings, [*main_gate(settings, self.tokens), *traced])
+        else:
+            self._main = grpc.aio.server(options=UNLIMITED)
+        servers = [self._main]
+        self._admin: grpc.aio.Server | None = None
+        if settings.admin_address:
+            self._admin = public_server(settings, [Gate(self.tokens), *traced])
+            servers.append(self._admin)
+        for server in servers:
+            add_services(server)
+        self._check_exposure()
+
+    def _check_exposure(self) -> None:
+        settings, admin = self._settings, self._settings.admin_address
+        is_mutual = self.certificates is not None and self.certificates.are_mutual
         for host in (settings.host, admin.rpartition(":")[0] if admin else settings.host):
             check_exposure(
                 "unix:" if host == "unix" else host,
-                authenticated=self.tokens.are_required or self._is_mutual,
+                authenticated=self.tokens.are_required or is_mutual,
                 allowed=settings.allow_unauthenticated,
             )
 
-    @property
-    def _is_mutual(self) -> bool:
-        return self.certificates is not None and self.certificates.are_mutual
-
     async def start(self) -> int:
-        """Listen; returns the port of the main server.
+        """Listen; returns the port of the main server, 0 if other processes have it.
 
         Raises:
             StartupError: an address cannot be used.
         """
-        settings = self._settings
-        address = f"{settings.host}:{settings.grpc_port}"
-        port = self._bind(self._main, address, "BRAID_GRPC_PORT or --grpc-port")
-        await self._main.start()
+        port = 0
+        if self._private_socket is None:
+            port = bind_main(self._main, self._settings, self.certificates)
+            await self._main.start()
+        else:
+            await _start_on_socket(self._main, self._private_socket, "TMPDIR")
         if self._admin is not None:
             await self._start_admin(self._admin)
         return port
 
     async def _start_admin(self, server: grpc.aio.Server) -> None:
         address = self._settings.admin_address
-        if not address.startswith("unix:"):
-            self._bind(server, address, "BRAID_ADMIN_ADDRESS")
-            await server.start()
+        if address.startswith("unix:"):
+            path = Path(address.removeprefix("unix:"))
+            await _start_on_socket(server, path, "BRAID_ADMIN_ADDRESS")
             return
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(address.removeprefix("unix:"))  # of a server that was killed
-        before = os.umask(0o177)
-        try:
-            self._bind(server, address, "BRAID_ADMIN_ADDRESS")
-            await server.start()
-        finally:
-            os.umask(before)
+        _bind(server, address, "BRAID_ADMIN_ADDRESS", self.certificates)
+        await server.start()
 
-    def _server(self, gate: Gate, add_services: AddServices) -> grpc.aio.Server:
-        settings = self._settings
-        limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
-        guarded = self.tokens.are_required or bool(settings.admin_address)
-        interceptors: list[grpc.aio.ServerInterceptor] = [gate] if guarded else []
-        if self._telemetry is not None:
-            interceptors.append(self._telemetry)
-        server = grpc.aio.server(
-            interceptors=interceptors,
-            options=[
-                ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
-                ("grpc.so_reuseport", 0),
-            ],
-        )
-        add_services(server)
-        return server
 
-    def _bind(self, server: grpc.aio.Server, address: str, setting: str) -> int:
-        try:
-            if self.certificates is None or address.startswith("unix:"):
-                return server.add_insecure_port(address)
-            return server.add_secure_port(address, self.certificates.grpc_credentials())
-        except RuntimeError as error:
-            raise StartupError(
-                f"gRPC address {address} cannot be used (taken?); choose another with {setting}"
-            ) from error
+def main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterceptor]:
+    """What guards the main port; nothing if everybody may do everything."""
+    if not tokens.are_required and not settings.admin_address:
+        return []
+    anonymous = Role.INFER if settings.allow_unauthenticated else Role.ANYONE
+    return [Gate(tokens, anonymous=anonymous, admin_elsewhere=settings.admin_address)]
+
+
+def public_server(
+    settings: Settings,
+    interceptors: Sequence[grpc.aio.ServerInterceptor],
+    *,
+    shares_port: bool = False,
+) -> grpc.aio.Server:
+    """A server for strangers; with ``shares_port`` other processes may listen where it does."""
+    limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
+    return grpc.aio.server(
+        interceptors=interceptors,
+        options=[
+            ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
+            ("grpc.so_reuseport", int(shares_port)),
+        ],
+    )
+
+
+def bind_main(
+    server: grpc.aio.Server, settings: Settings, certificates: Certificates | None
+) -> int:
+    """Let a server listen on the main port; returns its number.
+
+    Raises:
+        StartupError: the address cannot be used.
+    """
+    address = f"{settings.host}:{settings.grpc_port}"
+    return _bind(server, address, "BRAID_GRPC_PORT or --grpc-port", certificates)
+
+
+def _bind(
+    server: grpc.aio.Server, address: str, setting: str, certificates: Certificates | None
+) -> int:
+    try:
+        if certificates is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, certificates.grpc_credentials())
+    except RuntimeError as error:
+        raise StartupError(
+            f"gRPC address {address} cannot be used (taken?); choose another with {setting}"
+        ) from error
+
+
+async def _start_on_socket(server: grpc.aio.Server, path: Path, setting: str) -> None:
+    """Listen on a Unix socket that only its owner may connect to."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # of a server that was killed
+    before = os.umask(0o177)
+    try:
+        _bind(server, f"unix:{path}", setting, None)
+        await server.start()
+    finally:
+        os.umask(before)
 
 
 def configured_tokens(settings: Settings) -> Tokens:

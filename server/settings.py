@@ -44,6 +44,10 @@ class Settings(BaseSettings):
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     http_port: int = Field(default=8002, ge=0, le=65535)
 
+    # Processes that take the connections of the gRPC port, for one that answers them; 0: that one
+    # takes them itself. Pays where there are more cores than the devices and one process can use.
+    ingress: int = Field(default=0, ge=0, le=64)
+
     # Where admin calls are answered instead of the gRPC port: HOST:PORT, or unix:/PATH.
     admin_address: str = ""
 
@@ -210,6 +214,19 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
     except ValidationError as error:
         problems = "; ".join(_problem(item, given) for item in error.errors())
         raise StartupError(f"bad settings: {problems}") from None
+
+
+def settings_to_json(settings: Settings) -> dict[str, Any]:
+    """All settings for another process of this server, secrets in plain text."""
+    secrets = {
+        name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)
+    }
+    return {**settings.model_dump(mode="json"), **secrets}
+
+
+def settings_from_json(document: Mapping[str, Any]) -> Settings:
+    """What ``settings_to_json`` made, whatever the environment says here."""
+    return Settings(**document)
 
 
 def shown_settings(settings: Settings) -> dict[str, str]:

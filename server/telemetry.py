@@ -12,7 +12,7 @@ to the way of a request but this. Transfer is both ways together and shown befor
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -81,14 +81,18 @@ class Telemetry(grpc.aio.ServerInterceptor):
             for key, value in details.invocation_metadata or ()
             if key in CARRIED and isinstance(value, str)
         }
-        current.set(_CallTrace(self._tracer, self._sampling, carried))
+        self.follow(carried)
         return await continuation(details)
+
+    def follow(self, carried: Mapping[str, str]) -> None:
+        """Let the rest of the present task belong to the caller's trace, if there is one."""
+        current.set(_CallTrace(self._tracer, self._sampling, carried))
 
 
 class _CallTrace:
     """The trace of one call."""
 
-    def __init__(self, tracer: Tracer, sampling: Sampling, carried: dict[str, str]) -> None:
+    def __init__(self, tracer: Tracer, sampling: Sampling, carried: Mapping[str, str]) -> None:
         self._tracer = tracer
         self._sampling = sampling
         self._carried = carried

@@ -1,8 +1,8 @@
-"""The shared memory of one worker, and who owns which part of it.
+"""The shared memory of two processes, and who owns which part of it.
 
-An anonymous file (memfd): the worker inherits the descriptor, no name can leak or be guessed,
+An anonymous file (memfd): a child process inherits the descriptor, no name can leak or be guessed,
 and the kernel frees it when both processes are gone, however they die. Pages are committed when
-first touched. Only the front end allocates; the worker reads and writes where it is told.
+first touched. Only one of the two allocates; the other one reads and writes where it is told.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from engine.worker.layout import aligned
 class Arena:
     """First-fit allocator over a memfd; low addresses first, so that hot pages stay hot."""
 
-    def __init__(self, size_bytes: int) -> None:
+    def __init__(self, size_bytes: int, fd: int | None = None) -> None:
+        """Map ``fd``, which another process made with as many bytes, or else a new file."""
         self.size_bytes = aligned(size_bytes)
-        self.fd = os.memfd_create("braid-arena")
-        os.ftruncate(self.fd, self.size_bytes)
+        self.fd = os.memfd_create("braid-arena") if fd is None else fd
+        if fd is None:
+            os.ftruncate(self.fd, self.size_bytes)
         self._map = mmap.mmap(self.fd, self.size_bytes)
         self.view = memoryview(self._map)
         self._free: list[tuple[int, int]] = [(0, self.size_bytes)]  # (offset, size), ascending
@@ -70,4 +72,9 @@ class Arena:
         """Unmap and close. Views handed out must be gone."""
         self.view.release()
         self._map.close()
+        os.close(self.fd)
+
+    def abandon(self) -> None:
+        """As ``close``, but the memory goes with the last view of it that somebody still holds."""
+        self.view.release()
         os.close(self.fd)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from core.errors import BraidError, InvalidRequest, WorkerFault
 from engine.worker.backend import Backend
+from engine.worker.error_messages import error_body
 from engine.worker.frames import BlockingChannel
 
 
@@ -19,11 +20,6 @@ def as_braid_error(error: Exception, backend: Backend) -> BraidError:
             "the model could not run on these values: an index in an input is out of range"
         )
     return WorkerFault(f"the device worker failed: {type(error).__name__}")
-
-
-def error_body(error: BraidError) -> dict[str, str]:
-    """An error as a message carries it."""
-    return {"type": type(error).__name__, "message": str(error)}
 
 
 def refuse(channel: BlockingChannel, error: BraidError) -> None:

@@ -16,10 +16,10 @@ import sys
 from collections.abc import Callable
 from typing import Any, Self
 
-from core import errors
-from core.errors import BraidError, WorkerFault, WorkerRestarting
+from core.errors import WorkerRestarting
 from engine.worker.arena import Arena
 from engine.worker.environment import cpu_environment, cuda_environment
+from engine.worker.error_messages import error_from
 from engine.worker.frames import FrameDecoder, encode
 from engine.worker.options import WorkerEnd, WorkerOptions
 
@@ -141,7 +141,7 @@ class WorkerProcess(asyncio.Protocol):
             if future is None or future.done():
                 continue
             if "error" in message:
-                future.set_exception(_revive(message["error"]))
+                future.set_exception(error_from(message["error"]))
             else:
                 future.set_result(message["result"])
 
@@ -177,15 +177,3 @@ def _command(options: WorkerOptions, arena: Arena, link_fd: int) -> list[str]:
         f"--timing-repeats={options.timing_repeats}",
         "--pin-threads" if options.pin_threads else "--no-pin-threads",
     ]
-
-
-def _revive(error: dict[str, str]) -> BraidError:
-    """The worker's error as an exception of the same class."""
-    kind = getattr(errors, error["type"], WorkerFault)
-    if not (isinstance(kind, type) and issubclass(kind, BraidError)):
-        kind = WorkerFault
-    revived = BraidError.__new__(kind)
-    Exception.__init__(revived, error["message"])
-    if isinstance(revived, errors.ResourceExhausted):
-        revived.retry_after_s = None
-    return revived

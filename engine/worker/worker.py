@@ -25,7 +25,8 @@ from core.errors import DeviceLost, WorkerFault
 from engine.pause import Pause
 from engine.worker.backend import RUNS_UNDERWAY, Backend, Task
 from engine.worker.calls import Calls, Underway
-from engine.worker.faults import as_braid_error, error_body
+from engine.worker.error_messages import error_body
+from engine.worker.faults import as_braid_error
 from engine.worker.frames import BlockingChannel, Message
 from engine.worker.measurements import Measurements
 from engine.worker.models import ModelTable

@@ -34,7 +34,7 @@ class InferenceServicer:
     async def Infer(self, request: Received, context: Context) -> bytes:
         """One request, one answer."""
         async with answering(context):
-            return await self._infer(request, context.time_remaining(), write_response)
+            return await self.answer(request, context.time_remaining())
 
     async def InferStream(
         self, request_iterator: AsyncIterator[Received], context: Context
@@ -42,20 +42,32 @@ class InferenceServicer:
         """Many requests on one stream; each is answered when it is ready."""
 
         async def answer(request: Received) -> bytes:
-            try:
-                return await self._infer(request, context.time_remaining(), write_stream_response)
-            except Exception as error:
-                code, message = wire_error(error)
-                failed = wire.InferStreamResponse(
-                    request_id=request.message.request_id,
-                    error=wire.InferError(code=code, message=message),
-                )
-                return failed.SerializeToString()
+            return await self.answer_in_stream(request, context.time_remaining())
 
         stream = answers(request_iterator, answer, in_order=False)
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
+
+    async def answer(self, request: Received, time_remaining: float | None) -> bytes:
+        """The answer to a request, of which ``time_remaining`` seconds are left.
+
+        Raises:
+            BraidError: there is none.
+        """
+        return await self._infer(request, time_remaining, write_response)
+
+    async def answer_in_stream(self, request: Received, time_remaining: float | None) -> bytes:
+        """The answer to a request of a stream; errors are answers, too."""
+        try:
+            return await self._infer(request, time_remaining, write_stream_response)
+        except Exception as error:
+            code, message = wire_error(error)
+            failed = wire.InferStreamResponse(
+                request_id=request.message.request_id,
+                error=wire.InferError(code=code, message=message),
+            )
+            return failed.SerializeToString()
 
     async def _infer(self, request: Received, time_remaining: float | None, write: Write) -> bytes:
         message, began_ns = request.message, perf_counter_ns()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import grpc
 
+from core.errors import BraidError
 from server.catalogue import Target
 from server.status import Handler, refusing, status_code
 
@@ -40,11 +41,12 @@ class Methods(grpc.GenericRpcHandler):
         """The handler of a call; None: it is for another service."""
         method = handler_call_details.method
         if method in self._refusable and (target := self._refusal()) is not None:
-            return _refuse(target)
+            return refusing(counted(target))
         return self._handlers.get(method)
 
 
-def _refuse(target: Target) -> Handler:
+def counted(target: Target) -> BraidError:
+    """What a request that is refused unread gets."""
     assert target.refusal is not None
     target.metrics.request_ended(status_code(target.refusal).name, 0.0)
-    return refusing(target.refusal)
+    return target.refusal

@@ -26,7 +26,7 @@ _INPUTS = wire.InferRequest.DESCRIPTOR.fields_by_name["inputs"].number
 _OUTPUTS = wire.InferResponse.DESCRIPTOR.fields_by_name["outputs"].number
 _DATA = wire.Tensor.DESCRIPTOR.fields_by_name["data"].number
 _RESPONSE = wire.InferStreamResponse.DESCRIPTOR.fields_by_name["response"].number
-_SERVICE = wire.DESCRIPTOR.services_by_name["InferenceService"].full_name
+SERVICE_NAME = wire.DESCRIPTOR.services_by_name["InferenceService"].full_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Received:
     inputs: Sequence[GivenTensor]
 
 
-def read_request(data: bytes) -> Received:
+def read_request(data: bytes | memoryview) -> Received:
     """Parse a request; what its tensors hold are views of ``data``.
 
     Raises:
@@ -45,7 +45,7 @@ def read_request(data: bytes) -> Received:
     """
     parts = protowire.split(data, _INPUTS)
     if parts is None:
-        whole = wire.InferRequest.FromString(data)
+        whole = wire.InferRequest.FromString(bytes(data))
         inputs = [_given(tensor, tensor.data) for tensor in whole.inputs]
         del whole.inputs[:]
         return Received(whole, inputs)
@@ -73,7 +73,7 @@ def add_to_server(servicer: Any, server: grpc.aio.Server, refusal: Refusal) -> N
         "Infer": grpc.unary_unary_rpc_method_handler(servicer.Infer, read_request),
         "InferStream": grpc.stream_stream_rpc_method_handler(servicer.InferStream, read_request),
     }
-    server.add_generic_rpc_handlers((Methods(_SERVICE, handlers, ["Infer"], refusal),))
+    server.add_generic_rpc_handlers((Methods(SERVICE_NAME, handlers, ["Infer"], refusal),))
 
 
 def _read_tensor(data: memoryview) -> GivenTensor:

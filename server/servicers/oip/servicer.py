@@ -60,13 +60,14 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         metrics: Metrics,
         health: Health,
         trace_settings: TraceSettings,
+        log_settings: LogSettings,
     ) -> None:
         self._catalogue = catalogue
         self._repository = repository
         self._regions = regions
         self._metrics = metrics
         self._health = health
-        self._log_settings = LogSettings()
+        self._log_settings = log_settings
         self._trace_settings = trace_settings
 
     # Server.
@@ -127,7 +128,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
     async def ModelInfer(self, request: Received, context: Context) -> bytes:
         """One request, one answer."""
         async with answering(context):
-            return await self._infer(request, context.time_remaining(), write_reply)
+            return await self.answer(request, context.time_remaining())
 
     async def ModelStreamInfer(
         self, request_iterator: AsyncIterator[Received], context: Context
@@ -135,18 +136,30 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         """Many requests on one stream, answered in their order; errors are answers, too."""
 
         async def answer(request: Received) -> bytes:
-            try:
-                return await self._infer(request, context.time_remaining(), write_final_reply)
-            except Exception as error:
-                _, reason = wire_error(error)
-                name, number = request.message.model_name, request.message.id
-                named = messages.ModelInferResponse(model_name=name, id=number)
-                return write_stream_reply(Reply(named), reason)
+            return await self.answer_in_stream(request, context.time_remaining())
 
         stream = answers(request_iterator, answer, in_order=True)
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
+
+    async def answer(self, request: Received, time_remaining: float | None) -> bytes:
+        """The answer to a request, of which ``time_remaining`` seconds are left.
+
+        Raises:
+            BraidError: there is none.
+        """
+        return await self._infer(request, time_remaining, write_reply)
+
+    async def answer_in_stream(self, request: Received, time_remaining: float | None) -> bytes:
+        """The answer to a request of a stream; errors are answers, too."""
+        try:
+            return await self._infer(request, time_remaining, write_final_reply)
+        except Exception as error:
+            _, reason = wire_error(error)
+            name, number = request.message.model_name, request.message.id
+            named = messages.ModelInferResponse(model_name=name, id=number)
+            return write_stream_reply(Reply(named), reason)
 
     async def _infer(
         self, request: Received, time_remaining: float | None, write: Callable[[Reply], bytes]

@@ -43,7 +43,7 @@ class Reply:
     raw_contents: Sequence[bytes | memoryview] = ()
 
 
-def read_request(data: bytes) -> Received:
+def read_request(data: bytes | memoryview) -> Received:
     """Parse a request; its raw contents are views of ``data``.
 
     Raises:
@@ -51,7 +51,7 @@ def read_request(data: bytes) -> Received:
     """
     parts = protowire.split(data, _RAW_INPUTS)
     if parts is None:
-        whole = messages.ModelInferRequest.FromString(data)
+        whole = messages.ModelInferRequest.FromString(bytes(data))
         raw = list(whole.raw_input_contents)
         del whole.raw_input_contents[:]
         return Received(whole, raw)

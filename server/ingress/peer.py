@@ -1,0 +1,182 @@
+"""The owner's end of the link to one ingress: answers its calls, and frees what it had.
+
+    frame ──> task ──> reply ──> shared memory ──> frame        a call ends with one last word
+    link lost ──> tasks cancelled, their requests leave the queues
+
+An ingress is this program, so frames are trusted; who may call was decided there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from core.errors import BraidError, RequestCancelled
+from engine.worker.arena import Arena
+from engine.worker.error_messages import error_body
+from engine.worker.frames import FrameDecoder, Message, encode
+from server.ingress.calls import CALLS
+from server.ingress.vitals import Vitals
+from server.logs import request_id
+from server.servicers.methods import Refusal, counted
+
+log = logging.getLogger("braid.ingress")
+
+Answer = Callable[[Any, float | None], Awaitable[bytes]]
+"""Runs a request that its method's ``InferenceCall.read`` read, with the seconds it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What the owner does for any ingress."""
+
+    answers: Mapping[str, Answer]  # by full method name
+    refusal: Refusal
+    follow: Callable[[Mapping[str, str]], None]  # lets a task belong to the caller's trace
+
+
+class Peer(asyncio.Protocol):
+    """One ingress, from its start to its end. Belongs to the event loop."""
+
+    def __init__(self, inference: Inference, memory_bytes: int) -> None:
+        self.requests = Arena(memory_bytes)  # allocated over there
+        self.replies = Arena(memory_bytes)  # allocated here
+        self.vitals = Vitals()
+        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done once it listens; fails with its reason if it cannot."""
+        self.lost = asyncio.Event()
+        self._inference = inference
+        self._tasks: dict[int, asyncio.Task[bytes]] = {}
+        self._without_room: deque[tuple[int, bytes]] = deque()  # replies that wait for memory
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._ops: Mapping[str, Callable[[Message], None]] = {
+            "up": self._on_up,
+            "failed": self._on_failed,
+            "state": self._on_state,
+            "infer": self._on_infer,
+            "refusal": self._on_refusal,
+            "cancel": self._on_cancel,
+        }
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the way back."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        """Handle each frame."""
+        for message in self._decoder.feed(data):
+            self._free(message.get("taken", ()))
+            if op := message.get("op"):
+                self._ops[op](message)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone: nobody waits for what it asked, and its memory goes."""
+        self.lost.set()
+        if not self.started.done():
+            self.started.set_exception(BraidError("it ended before it listened"))
+        self.vitals.has_ended()
+        for task in self._tasks.values():
+            task.cancel()
+        self._without_room.clear()
+        self.requests.abandon()
+        self.replies.abandon()
+
+    def tell(self, message: Message) -> None:
+        """Send a frame, if it is there."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(encode(message))
+
+    def close(self) -> None:
+        """End the link, which ends the process."""
+        if self._transport is not None:
+            self._transport.close()
+
+    # -- frames, by what they ask -------------------------------------------------------------
+
+    def _on_up(self, _: Message) -> None:
+        if not self.started.done():
+            self.started.set_result(None)
+
+    def _on_failed(self, message: Message) -> None:
+        if not self.started.done():
+            self.started.set_exception(BraidError(message["reason"]))
+
+    def _on_state(self, message: Message) -> None:
+        self.vitals.heard(message["calls"], message["refused"])
+
+    def _on_infer(self, message: Message) -> None:
+        number = message["id"]
+        task = self._tasks[number] = asyncio.create_task(self._answer(message))
+        task.add_done_callback(partial(self._ended, number))
+
+    def _on_refusal(self, message: Message) -> None:
+        """What any request gets now; nothing if that depends on the request."""
+        target = self._inference.refusal()
+        self._say_last(message["id"], {} if target is None else _failed(counted(target)))
+
+    def _on_cancel(self, message: Message) -> None:
+        if task := self._tasks.get(message["id"]):
+            task.cancel()
+
+    # -- calls --------------------------------------------------------------------------------
+
+    async def _answer(self, message: Message) -> bytes:
+        """Run one request; its bytes stay where they are until the last word."""
+        request_id.set(message["request_id"])
+        self._inference.follow(message.get("trace", {}))
+        method, offset = message["method"], message["offset"]
+        data = self.requests.view[offset : offset + message["size"]]
+        try:
+            answer = self._inference.answers[method]
+            return await answer(CALLS[method].read(data), message["seconds"])
+        except BraidError:
+            raise
+        except Exception as error:
+            log.error("internal error", exc_info=error)
+            raise BraidError("internal error") from None
+
+    def _ended(self, number: int, task: asyncio.Task[bytes]) -> None:
+        del self._tasks[number]
+        if task.cancelled():
+            self._say_last(number, _failed(RequestCancelled("the caller cancelled the request")))
+        elif (error := task.exception()) is not None:
+            self._say_last(number, _failed(error))
+        elif self.lost.is_set():
+            return
+        elif self._without_room or not self._placed(number, task.result()):
+            self._without_room.append((number, task.result()))
+
+    def _placed(self, number: int, reply: bytes) -> bool:
+        """Put a reply where the ingress finds it, and say so; False while there is no room."""
+        try:
+            offset = self.replies.allocate(len(reply))
+        except BraidError as error:
+            self._say_last(number, _failed(error))
+            return True
+        if offset is None:
+            return False
+        self.replies.view[offset : offset + len(reply)] = reply
+        self._say_last(number, {"offset": offset, "size": len(reply)})
+        return True
+
+    def _free(self, offsets: list[int]) -> None:
+        """The ingress has copied these replies."""
+        for offset in offsets:
+            self.replies.release(offset)
+        while offsets and self._without_room and self._placed(*self._without_room[0]):
+            self._without_room.popleft()
+
+    def _say_last(self, number: int, message: Message) -> None:
+        self.tell({"id": number, **message})
+
+
+def _failed(error: BaseException) -> Message:
+    assert isinstance(error, BraidError)
+    return {"error": error_body(error)}
