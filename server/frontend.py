@@ -292,6 +292,10 @@ class FrontEnd:
             await self.ingress.close()
         self.store.close()
 
+    async def close_ports(self) -> None:
+        """After a start that failed: nobody has been let in."""
+        await self._grpc.close()
+
     def leave(self) -> NoReturn:
         """End the process after ``stop``, its connections still open.
 
@@ -407,6 +411,9 @@ async def serve(settings: Settings) -> NoReturn:
         )
         await stopping.wait()
         log.info("stopping: accepted requests are finished first")
+    except BraidError:
+        await front.close_ports()
+        raise
     finally:
         await front.stop()
     log.info("stopped")

@@ -102,6 +102,11 @@ class GrpcPorts:
             await self._start_admin(self._admin)
         return port
 
+    async def close(self) -> None:
+        """Take no more calls and end those under way."""
+        for server in filter(None, (self._main, self._admin)):
+            await server.stop(None)
+
     async def _start_admin(self, server: grpc.aio.Server) -> None:
         address = self._settings.admin_address
         if address.startswith("unix:"):
