@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from server.ingress.vitals import IngressMetrics
 from server.metrics import Metrics
 from server.settings import Settings
 
@@ -54,7 +55,8 @@ def test_the_table_of_metrics_is_complete() -> None:
     table = (DOCS / "operations.md").read_text().split("## Watch")[1].split("## Alerts")[0]
     documented = set(re.findall(r"`(braid_\w+)`", table))
     exposed = set()
-    for family in Metrics().registry.collect():
+    ingress = IngressMetrics(lambda: (), lambda: 0)
+    for family in (*Metrics().registry.collect(), *ingress.collect()):
         if family.name.startswith("braid_"):
             exposed.add(family.name + ("_total" if family.type == "counter" else ""))
     assert documented == exposed

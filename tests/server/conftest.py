@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.service import ServerProcess
+from tests.server.service import INGRESS, ServerProcess
 from tests.server.small_models import embedding, small_cnn
 
 
@@ -21,12 +21,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", params=INGRESS)
 def shared(
-    tmp_path_factory: pytest.TempPathFactory, models: dict[str, Path]
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    models: dict[str, Path],
 ) -> Iterator[ServerProcess]:
     """A server with every model of ``models`` registered, batch sizes 1 and 4."""
-    server = ServerProcess(tmp_path_factory.mktemp("shared") / "store").start()
+    store = tmp_path_factory.mktemp("shared") / "store"
+    server = ServerProcess(store, BRAID_INGRESS=request.param).start()
     try:
         with server.client() as client:
             for name, path in models.items():

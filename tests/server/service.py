@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.request import urlopen
 
+import pytest
 import torch
 
 from braid_client import Client
@@ -22,6 +23,9 @@ from engine.importer.pipeline import import_upload
 from engine.importer.sources import open_upload
 
 START_SECONDS = 60.0
+
+INGRESS = ("0", pytest.param("2", marks=pytest.mark.slow))
+"""Parameters of servers that must not be told apart by how many processes take connections."""
 
 
 class ServerProcess:

@@ -24,7 +24,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.braid.v1 import admin_pb2, inference_pb2, inference_pb2_grpc
 from server.security.tokens import new_token
-from tests.server.service import ServerProcess, identity
+from tests.server.service import ServerProcess
+from tests.server.small_models import identity
 
 ADMIN, INFER = new_token(), new_token()
 X = np.arange(3, dtype=np.float32).reshape(1, 3)
@@ -46,8 +47,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         BRAID_SYSTEM_SHARED_MEMORY="true",
         BRAID_SPARE_WORKER="false",
     ).start()
+    server.import_ahead(model := identity(folder / "id.onnx"))
     with server.client() as client:
-        client.register("id", identity(folder / "id.onnx"), planner="sequential", wait=True)
+        client.register("id", model, planner="sequential", wait=True)
     yield server
     if server.process.poll() is None:
         server.kill_everything()

@@ -96,9 +96,8 @@ class FakeOwner(grpc.GenericRpcHandler):
 
     @property
     def pid(self) -> int:
-        pid = self.ingress.seen()[0].pid
-        assert pid is not None
-        return pid
+        """Of the process in service; 0 while there is none."""
+        return self.ingress.seen()[0].pid or 0
 
 
 @pytest.fixture
@@ -133,7 +132,7 @@ async def test_calls_cross_and_end_there_when_their_callers_leave(owner: FakeOwn
         owner.answering.clear()
         call, late = infer(channel), infer(channel, timeout=0.3)
         await until(lambda: owner.underway == 2)
-        assert 0 < max(each for each in owner.seen if isinstance(each, float)) <= 0.3
+        assert 0 < max(each for each in owner.seen if isinstance(each, float)) < 0.31
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await late
         assert refused.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -248,7 +247,7 @@ async def test_a_dead_ingress_leaves_nothing_and_is_replaced(
             await call
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     await until(lambda: owner.underway == 0)
-    await until(lambda: owner.ingress.any_up and owner.pid != first)
+    await until(lambda: owner.ingress.any_up and owner.pid not in (0, first))
     owner.answering.set()
     async with owner.channel() as channel:
         assert await infer(channel) == b"12345678"
