@@ -1,11 +1,15 @@
-"""What a registration costs the requests of a model that serves already.
+"""What a registration costs the requests of a served model, and how well its end is foretold.
 
     python -m benchmarks.registering --served squeezenet --registered inception_v3 --out FOLDER
+    python -m benchmarks.registering --rate 0 --registered nasnet_large
 
 One server, one model that answers requests at a fixed rate (open loop: a late answer does not delay
 the next request), first quietly, then while another model is registered at batch sizes 1 and 8.
 Latencies are counted by what the job was doing when the request was sent. The target is a p99 of at
-most twice the quiet one.
+most twice the quiet one. With ``--rate 0`` there are no requests.
+
+The job's own forecast is checked, too: its progress must not fall, and after the first third of its
+time what it said was left should be within a factor of two of what was.
 """
 
 from __future__ import annotations
@@ -52,6 +56,42 @@ class Latencies:
         return Latencies(len(samples_ms), median(samples_ms), percentiles[98], max(samples_ms))
 
 
+FORETOLD_FROM = 1 / 3
+"""Of the job's time; the forecast is judged from here on ..."""
+
+FORETOLD_UNTIL_S = 3.0
+"""... until so many seconds are left, which come down to how often the job tells."""
+
+
+@dataclass(slots=True)
+class Forecasts:
+    """What a job said of itself: seconds since it began, progress, seconds left if it knew."""
+
+    told: list[tuple[float, float, float | None]] = field(default_factory=list)
+
+    def summary(self) -> dict[str, object]:
+        """Seconds in all, whether progress ever fell, and the forecasts over what was left."""
+        total_s = self.told[-1][0]
+        progress = [part for _, part, _ in self.told]
+        ratios = [
+            left_s / (total_s - at_s)
+            for at_s, _, left_s in self.told
+            if left_s is not None
+            and at_s >= FORETOLD_FROM * total_s
+            and total_s - at_s >= FORETOLD_UNTIL_S
+        ]
+        within = sum(0.5 <= ratio <= 2.0 for ratio in ratios)
+        return {
+            "seconds": total_s,
+            "monotone": progress == sorted(progress),
+            "forecasts": len(ratios),
+            "within_factor_two": within / len(ratios) if ratios else None,
+            "lowest_ratio": min(ratios, default=None),
+            "median_ratio": median(ratios) if ratios else None,
+            "highest_ratio": max(ratios, default=None),
+        }
+
+
 @dataclass(slots=True)
 class Load:
     """Requests at a fixed rate, and how long each took, by what else was going on."""
@@ -63,10 +103,13 @@ class Load:
     phase: str = QUIET
     samples_ms: dict[str, list[float]] = field(default_factory=dict)
     failures: int = 0
+    forecasts: Forecasts = field(default_factory=Forecasts)
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Send until stopped."""
+        if not self.rate:
+            return
         began, sent = time.monotonic(), 0
         with ThreadPoolExecutor(SENDERS) as pool:
             while not self.stopped.wait(max(0.0, began + sent / self.rate - time.monotonic())):
@@ -94,10 +137,13 @@ def measure(client: Client, model: Path, other: Path, args: argparse.Namespace) 
     sender = threading.Thread(target=load.run)
     sender.start()
     try:
-        time.sleep(args.quiet)
+        time.sleep(args.quiet if args.rate else 0.0)
+        began = time.monotonic()
         job = client.register(args.registered, other, batch_sizes=args.batches)
         for state in client.watch_job(job.id):
             load.phase = state.state.value.lower()
+            told = (time.monotonic() - began, state.progress, state.eta_s)
+            load.forecasts.told.append(told)
         load.phase = "after"
     finally:
         load.stopped.set()
@@ -113,7 +159,7 @@ def main() -> None:
     parser.add_argument("--served", choices=NETWORKS, default="squeezenet")
     parser.add_argument("--registered", choices=NETWORKS, default="inception_v3")
     parser.add_argument("--batches", type=lambda s: [*map(int, s.split(","))], default=[1, 8])
-    parser.add_argument("--rate", type=float, default=20.0, help="requests a second")
+    parser.add_argument("--rate", type=float, default=20.0, help="requests a second; 0: none")
     parser.add_argument("--quiet", type=float, default=20.0, help="seconds before registering")
     parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx; exported if missing")
     parser.add_argument("--out", type=Path, help="folder for registering.json")
@@ -145,8 +191,14 @@ def report(load: Load, environment: object, args: argparse.Namespace) -> None:
             f"{phase:12} {seen.requests:6} requests  median {seen.median_ms:8.2f} ms"
             f"  p99 {seen.p99_ms:8.2f} ms  longest {seen.longest_ms:8.2f} ms"
         )
-    ratio = found["registering"].p99_ms / found[QUIET].p99_ms
-    print(f"p99 while registering over quiet p99: {ratio:.2f}x; {load.failures} requests failed")
+    ratio = None
+    if found:
+        ratio = found["registering"].p99_ms / found[QUIET].p99_ms
+        print(
+            f"p99 while registering over quiet p99: {ratio:.2f}x; {load.failures} requests failed"
+        )
+    forecast = load.forecasts.summary()
+    print(f"registration: {forecast}")
     if args.out is not None:
         document = {
             "environment": environment,
@@ -157,6 +209,7 @@ def report(load: Load, environment: object, args: argparse.Namespace) -> None:
             "latencies": {phase: asdict(seen) for phase, seen in found.items()},
             "p99_ratio": ratio,
             "failed": load.failures,
+            "registration": forecast,
         }
         args.out.mkdir(parents=True, exist_ok=True)
         (args.out / "registering.json").write_text(json.dumps(document, indent=1) + "\n")

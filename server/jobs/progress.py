@@ -22,8 +22,9 @@ LOAD_ENDS = 0.15
 
 UNKNOWN = -1.0
 
-PROFILES_A_SEARCH = 1.5  # a search takes about this many times as long as measuring the units
-PROFILES_A_COMPARISON = 2.0  # and comparing the plans it leads to this many
+PROFILES_A_SEARCH = 1.5  # a search takes this many times as long as measuring the units: 0.4 to 40
+PROFILES_A_COMPARISON = 3.0  # and comparing the plans it leads to this many ...
+ROUNDS_S, PROFILES_A_CHECK = 10.0, 0.8  # ... but not longer than its rounds, and checking outputs
 LEAST_COMPARISON_S = 1.0
 GROWTH = 0.35  # of time with the batch: eight rows take about twice as long as one
 
@@ -63,6 +64,7 @@ class Forecast:
     phase_began: float = field(init=False)
     rounds_began: float = field(init=False)
     profile_s: float = 0.0  # what profiling takes in the present batch size, as far as known
+    search_ratio: float = PROFILES_A_SEARCH  # expected of a search, in profiles; learnt
 
     def __post_init__(self) -> None:
         self.began = self.share_began = self.phase_began = self.rounds_began = self.clock()
@@ -72,9 +74,17 @@ class Forecast:
         self.share_began = self.phase_began = self.clock()
         self.profile_s = 0.0
 
-    def begin_phase(self) -> None:
-        """The present batch size goes on to another phase."""
+    def begin_search(self) -> None:
+        """The units of the present batch size are measured."""
         self.phase_began = self.clock()
+
+    def begin_comparison(self) -> None:
+        """The present batch size has been searched."""
+        now = self.clock()
+        if self.profile_s:
+            seen = (now - self.phase_began) / self.profile_s
+            self.search_ratio = PROFILES_A_SEARCH**0.25 * seen**0.75
+        self.phase_began = now
 
     def end_share(self) -> None:
         """The present batch size is done."""
@@ -86,15 +96,15 @@ class Forecast:
         if not done:
             return UNKNOWN if not self.taken_s else self._later(self._expected())
         self.profile_s = elapsed * total / done
-        left = self.profile_s - elapsed
-        return self._later(left + self._search_s() + self._comparison_s())
+        whole = self.profile_s + self._search_s() + self._comparison_s()
+        if self.taken_s:  # the first units say little yet
+            whole += (self._expected() - whole) * (1 - done / total)
+        return self._later(max(whole - elapsed, 0.0))
 
     def searching(self) -> float:
         """The same while stages are searched; nobody knows how many more it takes."""
         elapsed = self.clock() - self.phase_began
         left = max(self._search_s() - elapsed, 0.3 * elapsed)
-        if self.budget_s is not None and elapsed < self.budget_s:
-            left = min(left, self.budget_s - elapsed)
         return self._later(left + self._comparison_s())
 
     def comparing(self, fraction: float) -> float:
@@ -118,11 +128,12 @@ class Forecast:
         return LOAD_ENDS + (1 - LOAD_ENDS) * passed / max(passed + left_s, 1e-9)
 
     def _search_s(self) -> float:
-        guess = PROFILES_A_SEARCH * self.profile_s
+        guess = self.search_ratio * self.profile_s
         return guess if self.budget_s is None else min(guess, self.budget_s)
 
     def _comparison_s(self) -> float:
-        return max(LEAST_COMPARISON_S, PROFILES_A_COMPARISON * self.profile_s)
+        most = ROUNDS_S + PROFILES_A_CHECK * self.profile_s
+        return max(LEAST_COMPARISON_S, min(most, PROFILES_A_COMPARISON * self.profile_s))
 
     def _expected(self) -> float:
         """Of the batch size at hand, from the one before it."""
@@ -167,14 +178,16 @@ class Share:
 
     def searching(self, measured: int) -> None:
         """The planner searches, and has had this many stages measured."""
-        self._enter("searching")
+        if self.phase != "searching":
+            self.forecast.begin_search()
         left = self.forecast.searching()
         detail = f"searching, {measured} stages measured"
         self._say("searching", JobState.SCHEDULING, detail, left, measured)
 
     def comparing(self, fraction: float) -> None:
         """Whole models run against each other."""
-        self._enter("comparing")
+        if self.phase != "comparing":
+            self.forecast.begin_comparison()
         left = self.forecast.comparing(fraction)
         self._say("comparing", JobState.VERIFYING, "comparing whole models", left)
 
@@ -182,10 +195,6 @@ class Share:
         """This batch size is done, one way or the other."""
         self.forecast.end_share()
         self.phase = "finished"
-
-    def _enter(self, phase: str) -> None:
-        if self.phase != phase:
-            self.forecast.begin_phase()
 
     def _say(
         self, phase: str, state: JobState, what: str, left_s: float, done: int = 0, total: int = 0

@@ -14,6 +14,8 @@ from server.store.records import JobState
 INCEPTION = (8.3, [(5.0, 5.4, 12.3), (8.0, 21.0, 18.0)], (1, 8))
 SQUEEZENET = (4.0, [(1.1, 0.4, 1.8)], (1,))
 NASNET = (80.0, [(15.0, 40.0, 22.0)], (1,))
+GOOGLENET = (5.1, [(1.3, 7.0, 3.4), (2.4, 13.3, 11.6)], (1, 8))
+JOBS = {"two": INCEPTION, "small": SQUEEZENET, "large": NASNET, "searching": GOOGLENET}
 
 
 @dataclass
@@ -61,7 +63,7 @@ def reports(
     yield from told
 
 
-@pytest.mark.parametrize("job", [INCEPTION, SQUEEZENET, NASNET], ids=["two", "small", "large"])
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_after_the_first_third_the_time_left_is_right_within_a_factor_of_two(
     job: tuple[float, Sequence[tuple[float, float, float]], Sequence[int]],
 ) -> None:
@@ -77,7 +79,7 @@ def test_after_the_first_third_the_time_left_is_right_within_a_factor_of_two(
     assert wrong == []
 
 
-@pytest.mark.parametrize("job", [INCEPTION, SQUEEZENET, NASNET], ids=["two", "small", "large"])
+@pytest.mark.parametrize("job", JOBS.values(), ids=JOBS)
 def test_progress_moves_in_every_phase_and_ends_near_the_end(
     job: tuple[float, Sequence[tuple[float, float, float]], Sequence[int]],
 ) -> None:
