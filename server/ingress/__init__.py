@@ -17,7 +17,8 @@ forwarding   all other RPCs, through the owner's socket
 
 In the owner:
 
-peer         its end of one link: answers calls, memory for replies
+peer         its end of one link: answers calls
+replies      the memory of their replies
 process      one ingress process, started again when it ends
 processes    all of them, the port they share, the socket they ask
 vitals       what they show in the metrics

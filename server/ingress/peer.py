@@ -21,14 +21,19 @@ from engine.worker.arena import Arena
 from engine.worker.error_messages import error_body
 from engine.worker.frames import FrameDecoder, Message, encode
 from server.ingress.calls import CALLS
+from server.ingress.replies import Placed, ReplyMemory
 from server.ingress.vitals import Vitals
 from server.logs import request_id
 from server.servicers.methods import Refusal, counted
+from server.servicers.protowire import Join
 
 log = logging.getLogger("braid.ingress")
 
-Answer = Callable[[Any, float | None], Awaitable[bytes]]
-"""Runs a request that its method's ``InferenceCall.read`` read, with the seconds it has."""
+Answer = Callable[[Any, float | None, Join], Awaitable[Any]]
+"""Runs a request that its method's ``InferenceCall.read`` read, with the seconds it has.
+
+The answer is what ``Join`` makes of the reply's parts.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +50,13 @@ class Peer(asyncio.Protocol):
 
     def __init__(self, inference: Inference, memory_bytes: int) -> None:
         self.requests = Arena(memory_bytes)  # allocated over there
-        self.replies = Arena(memory_bytes)  # allocated here
+        self.replies = ReplyMemory(memory_bytes)  # allocated here
         self.vitals = Vitals()
         self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done once it listens; fails with its reason if it cannot."""
         self.lost = asyncio.Event()
         self._inference = inference
-        self._tasks: dict[int, asyncio.Task[bytes]] = {}
+        self._tasks: dict[int, asyncio.Task[Placed | bytes]] = {}
         self._without_room: deque[tuple[int, bytes]] = deque()  # replies that wait for memory
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -127,50 +132,55 @@ class Peer(asyncio.Protocol):
 
     # -- calls --------------------------------------------------------------------------------
 
-    async def _answer(self, message: Message) -> bytes:
+    async def _answer(self, message: Message) -> Placed | bytes:
         """Run one request; its bytes stay where they are until the last word."""
         request_id.set(message["request_id"])
         self._inference.follow(message.get("trace", {}))
         method, offset = message["method"], message["offset"]
         data = self.requests.view[offset : offset + message["size"]]
         try:
-            answer = self._inference.answers[method]
-            return await answer(CALLS[method].read(data), message["seconds"])
+            answer, join = self._inference.answers[method], self.replies.join_for(message["id"])
+            reply: Placed | bytes = await answer(CALLS[method].read(data), message["seconds"], join)
+            return reply
         except BraidError:
             raise
         except Exception as error:
             log.error("internal error", exc_info=error)
             raise BraidError("internal error") from None
 
-    def _ended(self, number: int, task: asyncio.Task[bytes]) -> None:
+    def _ended(self, number: int, task: asyncio.Task[Placed | bytes]) -> None:
         del self._tasks[number]
-        if task.cancelled():
-            self._say_last(number, _failed(RequestCancelled("the caller cancelled the request")))
-        elif (error := task.exception()) is not None:
-            self._say_last(number, _failed(error))
-        elif self.lost.is_set():
+        error = RequestCancelled("the caller has left") if task.cancelled() else task.exception()
+        if self.lost.is_set():
             return
-        elif self._without_room or not self._placed(number, task.result()):
-            self._without_room.append((number, task.result()))
+        if error is not None:
+            self.replies.drop(number)
+            self._say_last(number, _failed(error))
+        elif isinstance(reply := task.result(), Placed):
+            self._hand_over(number, reply)
+        elif self._without_room or not self._place(number, reply):
+            self._without_room.append((number, reply))
 
-    def _placed(self, number: int, reply: bytes) -> bool:
-        """Put a reply where the ingress finds it, and say so; False while there is no room."""
+    def _hand_over(self, number: int, reply: Placed) -> None:
+        self.replies.hand_over(number)
+        self._say_last(number, {"offset": reply.offset, "size": reply.size_bytes})
+
+    def _place(self, number: int, reply: bytes) -> bool:
+        """Hand over a reply that had no room when it was made; False while there still is none."""
         try:
-            offset = self.replies.allocate(len(reply))
+            placed = self.replies.place(number, [reply])
         except BraidError as error:
             self._say_last(number, _failed(error))
             return True
-        if offset is None:
-            return False
-        self.replies.view[offset : offset + len(reply)] = reply
-        self._say_last(number, {"offset": offset, "size": len(reply)})
-        return True
+        if placed is not None:
+            self._hand_over(number, placed)
+        return placed is not None
 
     def _free(self, offsets: list[int]) -> None:
         """The ingress has copied these replies."""
         for offset in offsets:
-            self.replies.release(offset)
-        while offsets and self._without_room and self._placed(*self._without_room[0]):
+            self.replies.arena.release(offset)
+        while offsets and self._without_room and self._place(*self._without_room[0]):
             self._without_room.popleft()
 
     def _say_last(self, number: int, message: Message) -> None:

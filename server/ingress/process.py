@@ -93,7 +93,7 @@ class IngressProcess:
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *_command(peer, theirs.fileno()),
-                pass_fds=(theirs.fileno(), peer.requests.fd, peer.replies.fd),
+                pass_fds=(theirs.fileno(), peer.requests.fd, peer.replies.arena.fd),
                 start_new_session=True,  # Ctrl-C is the owner's business
                 stdin=asyncio.subprocess.DEVNULL,
             )
@@ -176,6 +176,6 @@ def _command(peer: Peer, link_fd: int) -> list[str]:
         "server.ingress.main",
         f"--link-fd={link_fd}",
         f"--requests-fd={peer.requests.fd}",
-        f"--replies-fd={peer.replies.fd}",
+        f"--replies-fd={peer.replies.arena.fd}",
         f"--memory-bytes={peer.requests.size_bytes}",
     ]

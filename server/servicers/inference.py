@@ -13,16 +13,17 @@ from core.errors import InvalidRequest
 from protos.braid.v1 import inference_pb2 as wire
 from server.catalogue import Catalogue
 from server.inference import infer
-from server.requests import DEFAULT_PRIORITY, GivenRequest
+from server.requests import DEFAULT_PRIORITY, BuildReply, GivenRequest
 from server.rows import Outcome
 from server.served import ServedModel
+from server.servicers.protowire import Join, Part, joined
 from server.servicers.streams import answers
 from server.servicers.tensors import Received, write_response, write_stream_response
 from server.status import answering, wire_error
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
-Write = Callable[[wire.InferRequest, int, Outcome, int], bytes]
+Write = Callable[[wire.InferRequest, int, Outcome, int], list[Part]]
 
 
 class InferenceServicer:
@@ -34,7 +35,8 @@ class InferenceServicer:
     async def Infer(self, request: Received, context: Context) -> bytes:
         """One request, one answer."""
         async with answering(context):
-            return await self.answer(request, context.time_remaining())
+            reply = await self.answer(request, context.time_remaining(), joined)
+            return cast("bytes", reply)
 
     async def InferStream(
         self, request_iterator: AsyncIterator[Received], context: Context
@@ -42,49 +44,53 @@ class InferenceServicer:
         """Many requests on one stream; each is answered when it is ready."""
 
         async def answer(request: Received) -> bytes:
-            return await self.answer_in_stream(request, context.time_remaining())
+            reply = await self.answer_in_stream(request, context.time_remaining(), joined)
+            return cast("bytes", reply)
 
         stream = answers(request_iterator, answer, in_order=False)
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
 
-    async def answer(self, request: Received, time_remaining: float | None) -> bytes:
-        """The answer to a request, of which ``time_remaining`` seconds are left.
+    async def answer(self, request: Received, time_remaining: float | None, join: Join) -> Any:
+        """The answer to a request that has ``time_remaining`` seconds, as ``join`` makes it.
 
         Raises:
             BraidError: there is none.
         """
-        return await self._infer(request, time_remaining, write_response)
+        return await self._infer(request, time_remaining, write_response, join)
 
-    async def answer_in_stream(self, request: Received, time_remaining: float | None) -> bytes:
+    async def answer_in_stream(
+        self, request: Received, time_remaining: float | None, join: Join
+    ) -> Any:
         """The answer to a request of a stream; errors are answers, too."""
         try:
-            return await self._infer(request, time_remaining, write_stream_response)
+            return await self._infer(request, time_remaining, write_stream_response, join)
         except Exception as error:
             code, message = wire_error(error)
             failed = wire.InferStreamResponse(
                 request_id=request.message.request_id,
                 error=wire.InferError(code=code, message=message),
             )
-            return failed.SerializeToString()
+            return join([failed.SerializeToString()])
 
-    async def _infer(self, request: Received, time_remaining: float | None, write: Write) -> bytes:
+    async def _infer(
+        self, request: Received, time_remaining: float | None, write: Write, join: Join
+    ) -> Any:
         message, began_ns = request.message, perf_counter_ns()
 
         def read(model: ServedModel) -> GivenRequest:
-            def reply(outcome: Outcome) -> bytes:
-                return write(
-                    message, model.version, outcome, (perf_counter_ns() - began_ns) // 1000
-                )
+            def reply(outcome: Outcome) -> Any:
+                us = (perf_counter_ns() - began_ns) // 1000
+                return join(write(message, model.version, outcome, us))
 
             return given_request(request, reply)
 
         answer = await infer(self._catalogue, message.model, message.version, time_remaining, read)
-        return cast("bytes", answer.reply)
+        return answer.reply
 
 
-def given_request(request: Received, reply: Callable[[Outcome], bytes]) -> GivenRequest:
+def given_request(request: Received, reply: BuildReply) -> GivenRequest:
     """The request in the server's own terms."""
     message = request.message
     if message.timeout_us < 0:

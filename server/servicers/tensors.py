@@ -20,6 +20,7 @@ from server.requests import GivenTensor
 from server.rows import Outcome
 from server.servicers import protowire
 from server.servicers.methods import Methods, Refusal
+from server.servicers.protowire import Part
 from server.status import Handler
 
 _INPUTS = wire.InferRequest.DESCRIPTOR.fields_by_name["inputs"].number
@@ -53,18 +54,34 @@ def read_request(data: bytes | memoryview) -> Received:
     return Received(wire.InferRequest.FromString(rest), [_read_tensor(each) for each in tensors])
 
 
-def write_response(request: wire.InferRequest, version: int, outcome: Outcome, us: int) -> bytes:
-    """Serialise the response to a request that took ``us`` microseconds."""
-    return b"".join(_response(request, version, outcome, us))
+def write_response(
+    request: wire.InferRequest, version: int, outcome: Outcome, us: int
+) -> list[Part]:
+    """The parts of the response to a request that took ``us`` microseconds."""
+    head = wire.InferResponse(
+        model=request.model,
+        version=str(version),
+        request_id=request.request_id,
+        timing=wire.Timing(queue_us=outcome.queue_us, compute_us=outcome.compute_us, total_us=us),
+        batch_size=outcome.batch_size,
+        batch_rows=outcome.batch_rows,
+        plan_id=outcome.plan_id,
+    )
+    parts: list[Part] = [head.SerializeToString()]
+    for name, tensor in outcome.outputs.items():
+        named = wire.Tensor(name=name, dtype=tensor.dtype, shape=tensor.shape)
+        data = protowire.field(_DATA, [tensor.data])
+        parts += protowire.field(_OUTPUTS, [named.SerializeToString(), *data])
+    return parts
 
 
 def write_stream_response(
     request: wire.InferRequest, version: int, outcome: Outcome, us: int
-) -> bytes:
-    """Serialise a stream's response."""
+) -> list[Part]:
+    """The parts of a stream's response."""
     head = wire.InferStreamResponse(request_id=request.request_id).SerializeToString()
-    response = protowire.field(_RESPONSE, _response(request, version, outcome, us))
-    return b"".join([head, *response])
+    response = protowire.field(_RESPONSE, write_response(request, version, outcome, us))
+    return [head, *response]
 
 
 def add_to_server(servicer: Any, server: grpc.aio.Server, refusal: Refusal) -> None:
@@ -87,23 +104,3 @@ def _read_tensor(data: memoryview) -> GivenTensor:
 
 def _given(tensor: wire.Tensor, data: bytes | memoryview) -> GivenTensor:
     return GivenTensor(tensor.name, tensor.dtype, tuple(tensor.shape), data)
-
-
-def _response(
-    request: wire.InferRequest, version: int, outcome: Outcome, us: int
-) -> list[bytes | memoryview]:
-    head = wire.InferResponse(
-        model=request.model,
-        version=str(version),
-        request_id=request.request_id,
-        timing=wire.Timing(queue_us=outcome.queue_us, compute_us=outcome.compute_us, total_us=us),
-        batch_size=outcome.batch_size,
-        batch_rows=outcome.batch_rows,
-        plan_id=outcome.plan_id,
-    )
-    parts: list[bytes | memoryview] = [head.SerializeToString()]
-    for name, tensor in outcome.outputs.items():
-        named = wire.Tensor(name=name, dtype=tensor.dtype, shape=tensor.shape)
-        data = protowire.field(_DATA, [tensor.data])
-        parts += protowire.field(_OUTPUTS, [named.SerializeToString(), *data])
-    return parts

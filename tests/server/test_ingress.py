@@ -209,7 +209,6 @@ def test_killed_under_load_it_takes_its_own_connections_only(server: ServerProce
             each.result(timeout=10)
     assert set(outcomes[other]) == {"OK"}
     assert set(outcomes[victim]) <= {"OK", "UNAVAILABLE"}
-    assert 0 < outcomes[victim]["UNAVAILABLE"] <= 4
     restarts = server.metric("braid_ingress_restarts_total", process="ingress-0", reason="killed")
     assert restarts == 1
     assert server.http("/readyz") == "ready\n"

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from core.errors import QueueFull
+from core.errors import DeviceOutOfMemory, QueueFull
 from engine.worker.options import WorkerEnd
 from protos.braid.v1 import inference_pb2 as wire
 from server.catalogue import Target
@@ -21,7 +21,9 @@ from server.grpc_ports import GrpcPorts
 from server.ingress.calls import INFER, INFER_STREAM
 from server.ingress.peer import Inference
 from server.ingress.processes import IngressProcesses, reserved_port
+from server.ingress.replies import ReplyMemory
 from server.metrics import Metrics
+from server.servicers.protowire import Join
 from server.servicers.tensors import Received
 from server.settings import Settings
 from server.tracing import Sampling
@@ -62,14 +64,14 @@ class FakeOwner(grpc.GenericRpcHandler):
         inference = Inference(answers, lambda: self.refusal, follow=self.seen.append)
         await self.ingress.start(inference, keep_off=())
 
-    async def answer(self, request: Received, seconds: float | None) -> bytes:
+    async def answer(self, request: Received, seconds: float | None, join: Join) -> Any:
         self.seen.append(seconds)
         self.underway += 1
         try:
             await self.answering.wait()
             if request.message.model == "full":
                 raise QueueFull("full", 0.25)
-            return b"".join(bytes(tensor.data) for tensor in request.inputs)
+            return join([bytes(tensor.data) for tensor in request.inputs])
         finally:
             self.underway -= 1
 
@@ -272,6 +274,41 @@ async def test_without_its_owner_an_ingress_says_so_and_ends(owner: FakeOwner) -
         await closing
     left = (Path(f"/proc/{pid}"), owner.ingress.owner_socket.parent)
     assert not any(map(Path.exists, left))
+
+
+async def test_one_that_hangs_is_replaced(
+    owner: FakeOwner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hung = owner.pid
+    os.kill(hung, signal.SIGSTOP)
+    monkeypatch.setattr("server.ingress.process.SILENT_SECONDS", 2)
+    await until(lambda: owner.pid not in (0, hung) and owner.ingress.any_up)
+    assert [end.reason.value for end in owner.ends] == ["killed"]
+    async with owner.channel() as channel:
+        assert await infer(channel) == b"12345678"
+
+
+def test_a_call_has_one_reply_in_memory_at_most_and_its_end_frees_it() -> None:
+    memory = ReplyMemory(1000)
+    first, second = memory.join_for(1), memory.join_for(2)
+    first([b"abc", memoryview(b"defg")])
+    again = first([b"xy"])  # the batch ran again
+    assert bytes(memory.arena.view[again.offset : again.offset + again.size_bytes]) == b"xy"
+    assert memory.arena.used_bytes == 64
+    assert second([bytes(1000)]) == bytes(1000)  # no room
+    assert second([bytes(2000)]) == bytes(2000)  # never
+    with pytest.raises(DeviceOutOfMemory):
+        memory.place(2, [bytes(2000)])
+    memory.drop(1)
+    assert memory.arena.used_bytes == 0
+    placed = second([bytes(900)])
+    memory.hand_over(2)
+    memory.drop(2)  # it is the ingress's
+    assert memory.arena.used_bytes >= 900
+    memory.arena.release(placed.offset)
+    first([b"z"])
+    memory.abandon()
+    assert first([b"late"]) == b""
 
 
 def test_a_port_is_shared_with_nobody_else() -> None:

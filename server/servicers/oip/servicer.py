@@ -32,6 +32,7 @@ from server.servicers.oip.transfer import (
     write_stream_reply,
 )
 from server.servicers.oip.wire import messages, service
+from server.servicers.protowire import Join, Part, joined
 from server.servicers.streams import answers
 from server.shared_regions import SharedRegions
 from server.status import answering, wire_error
@@ -128,7 +129,8 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
     async def ModelInfer(self, request: Received, context: Context) -> bytes:
         """One request, one answer."""
         async with answering(context):
-            return await self.answer(request, context.time_remaining())
+            reply = await self.answer(request, context.time_remaining(), joined)
+            return cast("bytes", reply)
 
     async def ModelStreamInfer(
         self, request_iterator: AsyncIterator[Received], context: Context
@@ -136,34 +138,41 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         """Many requests on one stream, answered in their order; errors are answers, too."""
 
         async def answer(request: Received) -> bytes:
-            return await self.answer_in_stream(request, context.time_remaining())
+            reply = await self.answer_in_stream(request, context.time_remaining(), joined)
+            return cast("bytes", reply)
 
         stream = answers(request_iterator, answer, in_order=True)
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
 
-    async def answer(self, request: Received, time_remaining: float | None) -> bytes:
-        """The answer to a request, of which ``time_remaining`` seconds are left.
+    async def answer(self, request: Received, time_remaining: float | None, join: Join) -> Any:
+        """The answer to a request that has ``time_remaining`` seconds, as ``join`` makes it.
 
         Raises:
             BraidError: there is none.
         """
-        return await self._infer(request, time_remaining, write_reply)
+        return await self._infer(request, time_remaining, write_reply, join)
 
-    async def answer_in_stream(self, request: Received, time_remaining: float | None) -> bytes:
+    async def answer_in_stream(
+        self, request: Received, time_remaining: float | None, join: Join
+    ) -> Any:
         """The answer to a request of a stream; errors are answers, too."""
         try:
-            return await self._infer(request, time_remaining, write_final_reply)
+            return await self._infer(request, time_remaining, write_final_reply, join)
         except Exception as error:
             _, reason = wire_error(error)
             name, number = request.message.model_name, request.message.id
             named = messages.ModelInferResponse(model_name=name, id=number)
-            return write_stream_reply(Reply(named), reason)
+            return join(write_stream_reply(Reply(named), reason))
 
     async def _infer(
-        self, request: Received, time_remaining: float | None, write: Callable[[Reply], bytes]
-    ) -> bytes:
+        self,
+        request: Received,
+        time_remaining: float | None,
+        write: Callable[[Reply], list[Part]],
+        join: Join,
+    ) -> Any:
         message = request.message
 
         def read(model: ServedModel) -> GivenRequest:
@@ -171,15 +180,15 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
             given = read_inputs(request, self._regions)
             return replace(
                 given,
-                build_reply=lambda outcome: write(
-                    reply_to(message, model, outcome.outputs, wishes)
+                build_reply=lambda outcome: join(
+                    write(reply_to(message, model, outcome.outputs, wishes))
                 ),
             )
 
         answer = await infer(
             self._catalogue, message.model_name, message.model_version, time_remaining, read
         )
-        return cast("bytes", answer.reply)
+        return answer.reply
 
     # Repository.
 

@@ -21,6 +21,7 @@ import grpc
 from server.servicers import protowire
 from server.servicers.methods import Methods, Refusal
 from server.servicers.oip.wire import SERVICE_NAME, messages
+from server.servicers.protowire import Part
 
 _RAW_INPUTS = messages.ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number
 _RAW_OUTPUTS = messages.ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number
@@ -59,21 +60,24 @@ def read_request(data: bytes | memoryview) -> Received:
     return Received(messages.ModelInferRequest.FromString(rest), contents)
 
 
-def write_reply(reply: Reply) -> bytes:
-    """Serialise a response; each content is copied once, into the result."""
-    return b"".join(_parts(reply))
+def write_reply(reply: Reply) -> list[Part]:
+    """The parts of a response, contents uncopied."""
+    return [
+        reply.message.SerializeToString(),
+        *protowire.fields(_RAW_OUTPUTS, reply.raw_contents),
+    ]
 
 
-def write_final_reply(reply: Reply) -> bytes:
-    """Serialise a stream's response that is the only one to its request, and says so."""
+def write_final_reply(reply: Reply) -> list[Part]:
+    """The parts of a stream's response that is the only one to its request, and says so."""
     reply.message.parameters["triton_final_response"].bool_param = True
     return write_stream_reply(reply)
 
 
-def write_stream_reply(reply: Reply, error_message: str = "") -> bytes:
-    """Serialise a stream's response."""
+def write_stream_reply(reply: Reply, error_message: str = "") -> list[Part]:
+    """The parts of a stream's response."""
     head = messages.ModelStreamInferResponse(error_message=error_message)
-    return b"".join([head.SerializeToString(), *protowire.field(_RESPONSE, _parts(reply))])
+    return [head.SerializeToString(), *protowire.field(_RESPONSE, write_reply(reply))]
 
 
 def add_to_server(servicer: Any, server: grpc.aio.Server, refusal: Refusal) -> None:
@@ -97,13 +101,6 @@ def add_to_server(servicer: Any, server: grpc.aio.Server, refusal: Refusal) -> N
 def _as_it_is(data: bytes) -> bytes:
     """Replies are serialised where their tensors lie, not where they are sent."""
     return data
-
-
-def _parts(reply: Reply) -> list[bytes | memoryview]:
-    return [
-        reply.message.SerializeToString(),
-        *protowire.fields(_RAW_OUTPUTS, reply.raw_contents),
-    ]
 
 
 def _class_of(message_type: Any) -> Any:
