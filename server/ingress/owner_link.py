@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import monotonic
 
 from core.errors import QueueFull, ResourceExhausted, Unavailable
 from engine.worker.arena import Arena
@@ -74,11 +75,12 @@ class OwnerLink(asyncio.Protocol):
         Raises:
             BraidError: whatever ended it.
         """
+        deadline = None if seconds is None else monotonic() + seconds
         offset = await self._place(message, waits)
         call = {"op": "infer", "method": method, "offset": offset, "size": len(message)}
         if trace:
             call["trace"] = trace
-        return await self._call({**call, "seconds": seconds}, offset)
+        return await self._call({**call, "deadline": deadline}, offset)
 
     async def check_refusal(self) -> None:
         """Ask whether any request would be refused now, whatever it is.

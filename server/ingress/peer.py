@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from core.errors import BraidError, RequestCancelled
@@ -136,11 +137,12 @@ class Peer(asyncio.Protocol):
         """Run one request; its bytes stay where they are until the last word."""
         request_id.set(message["request_id"])
         self._inference.follow(message.get("trace", {}))
-        method, offset = message["method"], message["offset"]
+        method, offset, deadline = message["method"], message["offset"], message["deadline"]
+        seconds = None if deadline is None else deadline - monotonic()  # one clock for both
         data = self.requests.view[offset : offset + message["size"]]
         try:
             answer, join = self._inference.answers[method], self.replies.join_for(message["id"])
-            reply: Placed | bytes = await answer(CALLS[method].read(data), message["seconds"], join)
+            reply: Placed | bytes = await answer(CALLS[method].read(data), seconds, join)
             return reply
         except BraidError:
             raise

@@ -142,10 +142,8 @@ def test_cancelled_and_late_requests_leave_the_queue_at_once(server: ServerProce
             cancelled, late = call(channels[0]), call(channels[1], timeout=0.3)
             until(lambda: waiting(server) == 4)
             cancelled.cancel()
-            until(lambda: server.metric("braid_requests_total", outcome="CANCELLED") == 1)
             assert late.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-            until(lambda: server.metric("braid_requests_total", outcome="DEADLINE_EXCEEDED") == 1)
-            assert waiting(server) == 2
+            until(lambda: waiting(server) == 2)
         assert [each.code() for each in kept] == [grpc.StatusCode.OK] * 4
 
 
@@ -230,3 +228,28 @@ def test_on_sigterm_accepted_requests_end_and_late_ones_are_told(server: ServerP
     assert status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert server.stop() == 0
     assert not any(map(psutil.pid_exists, found))
+
+
+@pytest.mark.slow
+def test_killed_the_owner_leaves_no_process_and_no_socket(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "store", BRAID_INGRESS="2").start()
+    found = pids(server)
+    opened_sockets = psutil.Process(server.process.pid).net_connections("unix")
+    sockets = {str(each.laddr) for each in opened_sockets}
+    folders = {Path(each).parent for each in sockets if each.endswith("/owner.sock")}
+    assert len(folders) == 1
+    with ExitStack() as opened:
+        channels = [connect_to(server, pid, opened) for pid in found]
+        watches = [
+            health_pb2_grpc.HealthStub(each).Watch(health_pb2.HealthCheckRequest())
+            for each in channels
+        ]
+        for watch in watches:
+            assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        server.kill_everything()
+        for watch in watches:
+            with pytest.raises(grpc.RpcError) as refused:
+                next(watch)
+            assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+    until(lambda: not any(map(psutil.pid_exists, found)))
+    until(lambda: not any(map(Path.exists, folders)))
