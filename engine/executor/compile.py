@@ -49,6 +49,8 @@ def compile_layout(
     keep: frozenset[int],
     kinds: Mapping[int, str],
     pause: Pause = no_pause,
+    *,
+    apart: bool = False,
 ) -> Compiled:
     """Cut a layout into bursts and what Python runs.
 
@@ -57,6 +59,8 @@ def compile_layout(
         keep: slots of the graph's outputs.
         kinds: the operator kind behind each slot that a step makes.
         pause: called now and then: a large graph takes a tenth of a second.
+        apart: each step that has all lanes to itself is a segment of the code, as stages with
+            several lanes are, so that a run can tell when it began.
     """
     chosen = _choose(_number(segments), pause)
     values = _Values(keep, kinds, the_end=1 << sum(len(lane) for s in segments for lane in s.lanes))
@@ -71,7 +75,7 @@ def compile_layout(
 
     def flush() -> None:
         if pending:
-            compiled.parts.append(_burst(pending, values))
+            compiled.parts.append(_burst(pending, values, apart=apart))
             pending.clear()
 
     for segment, lanes in zip(segments, chosen, strict=True):
@@ -219,14 +223,14 @@ class _Values:
         }
 
 
-def _burst(segments: Sequence[Sequence[_Lane]], values: _Values) -> Burst:
+def _burst(segments: Sequence[Sequence[_Lane]], values: _Values, *, apart: bool) -> Burst:
     nothing = torch.empty(0)
     burst = Burst(nothing, nothing, nothing)
     flags: dict[int, int] = {}
     # Steps that follow each other on one lane are one segment of the code.
     joined: list[list[_Lane]] = []
     for lanes in segments:
-        if len(lanes) == 1 and joined and len(joined[-1]) == 1:
+        if len(lanes) == 1 and joined and len(joined[-1]) == 1 and not apart:
             joined[-1][0].extend(lanes[0])
         else:
             joined.append([list(lane) for lane in lanes])
@@ -279,7 +283,7 @@ def _code(
             elif slot in results:
                 results[slot].append((memory, place.offset_bytes))
             else:
-                burst.operands.append(Binding(memory, slot, images))
+                burst.operands.append(Binding(memory, slot, images, place.offset_bytes))
         words += [EXECUTE, *call.words]
     return words
 

@@ -55,12 +55,17 @@ class Runner:
         self.library = library
         self._execute = ctypes.cast(library.execute, pointer)
 
-    def run(self, burst: Burst, slices: Slices | None) -> None:
-        """Run compiled lanes to their end, in slices if so wanted."""
+    def run(self, burst: Burst, slices: Slices | None, stamps: Tensor | None = None) -> None:
+        """Run compiled lanes to their end, in slices if so wanted.
+
+        ``stamps`` receives the moments at which its segments began, and the end, in nanoseconds of
+        the monotonic clock.
+        """
         words = burst.code.data_ptr(), burst.flags.data_ptr(), burst.runs, self._execute
         slice_ns = 0 if slices is None else slices.length_ns
         arrivals = -1 if slices is None or slices.arrivals is None else slices.arrivals
-        how = burst.bookmark.data_ptr(), slice_ns, arrivals, None
+        moments = None if stamps is None else stamps.data_ptr()
+        how = burst.bookmark.data_ptr(), slice_ns, arrivals, moments
         while (status := self._run(*words, *how)) == _CUT:
             assert slices is not None
             slices.pause()
@@ -89,6 +94,7 @@ class Binding:
     memory: int
     slot: int
     images: bool
+    offset_bytes: int  # behind the start of the value
 
 
 @dataclass(slots=True)
@@ -142,8 +148,14 @@ class Compiled:
             ]
 
 
-def run_burst(burst: Burst, env: Environment, runner: Runner, slices: Slices | None = None) -> None:
-    """Run a burst on the slots of ``env``."""
+def run_burst(
+    burst: Burst,
+    env: Environment,
+    runner: Runner,
+    slices: Slices | None = None,
+    stamps: Tensor | None = None,
+) -> None:
+    """Run a burst on the slots of ``env``; the other arguments are ``Runner.run``'s."""
     set_handle = runner.library.set_handle
     held = []
     for binding in burst.operands:
@@ -153,14 +165,14 @@ def run_burst(burst: Burst, env: Environment, runner: Runner, slices: Slices | N
         if not tensor.is_contiguous(memory_format=layout):
             tensor = tensor.contiguous(memory_format=layout)
         held.append(tensor)
-        set_handle(binding.memory, tensor.data_ptr())
+        set_handle(binding.memory, tensor.data_ptr() + binding.offset_bytes)
     for slot, buffer, memories in burst.results:
         fresh = torch.empty(buffer.size_bytes // 4)
         for memory, extra in memories:
             set_handle(memory, fresh.data_ptr() + extra)
         env[slot] = buffer.over(fresh)
     burst.runs += 1
-    runner.run(burst, slices)
+    runner.run(burst, slices, stamps)
     for slot, view in burst.views:
         env[slot] = view
     for slot in burst.releases:

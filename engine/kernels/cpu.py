@@ -12,9 +12,10 @@ from torch import Tensor
 
 from core.graph import Operator, OpGraph
 from engine.kernels.activations import post_ops
-from engine.kernels.direct import Site, bind_directly, image_window
+from engine.kernels.direct import bind_directly, image_window
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.onednn import find_onednn
+from engine.kernels.site import Site
 from engine.kernels.source import REGISTRY, KernelSource, kernel_signature, registry_run
 
 _TORCH_NAMES = {

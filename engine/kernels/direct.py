@@ -1,4 +1,4 @@
-"""Units on oneDNN primitives: convolution, linear, pooling, concatenation, sum.
+"""Units on oneDNN primitives: convolution, linear, pooling, concatenation, sum and others.
 
     bind_directly(unit, site) ──> Kernel, or None where oneDNN has nothing fast
 
@@ -11,63 +11,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from core.graph import Operator, OpGraph
+from core.graph import Operator
 from engine.kernels.activations import POINTWISE, post_op, post_ops
-from engine.kernels.kernel import Kernel, PackedWeights
+from engine.kernels.images import batch_norm, sliced
+from engine.kernels.kernel import Kernel
 from engine.kernels.onednn import (
     ADD,
     AVERAGE_ALL,
     AVERAGE_VALID,
     BIAS,
-    DST,
     MANY,
     MAX_POOLING,
     POST_OP,
     SRC,
     SRC_1,
     WEIGHTS,
-    OneDnn,
     PostOp,
-    Primitive,
 )
-from engine.kernels.recipe import Action, Buffer, Place, Recipe
+from engine.kernels.recipe import Buffer, Recipe
+from engine.kernels.site import VARIANT, Site, single, whole, wholes
 from engine.ops.convolution import same_padding
 from engine.ops.registry import EPILOGUE
-
-VARIANT = "onednn"
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What a unit is bound in."""
-
-    library: OneDnn
-    graph: OpGraph
-    constants: Mapping[str, Tensor]
-    packed: PackedWeights
-
-    def shape(self, value: str) -> tuple[int, ...]:
-        """Static extents of a value."""
-        return tuple(int(extent) for extent in self.graph.spec(value).shape)
-
-    def is_plain(self, value: str, rank: int | None = None) -> bool:
-        """Whether a value is fp32, of this rank, and not empty."""
-        spec = self.graph.spec(value)
-        return (
-            spec.dtype == "FP32"
-            and (rank is None or len(spec.shape) == rank)
-            and 0 not in spec.shape
-        )
-
-    def constant(self, value: str) -> Tensor | None:
-        """The tensor of a value that is a constant in fp32."""
-        found = self.constants.get(value)
-        return found if found is not None and found.dtype == torch.float32 else None
 
 
 def bind_directly(unit: Operator, site: Site) -> Kernel | None:
@@ -97,7 +64,7 @@ def _convolution(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | No
             window = stride, dilation, padding, padding
             primitive = library.convolution(shapes, bias is not None, window, fused)
             packed = site.packed.for_primitive(library, primitive, weight_name, grouped)
-        return _single(primitive, _fixed(packed, bias), arguments, Buffer(result, images=True))
+        return single(primitive, _fixed(packed, bias), arguments, Buffer(result, images=True))
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
@@ -118,7 +85,7 @@ def _linear(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
             primitive = library.matmul(m, k, n, bias is not None, fused)
             packed = site.packed.for_primitive(library, primitive, f"{weight_name}^T", weight.t())
         result = Buffer((*leading, n), images=False)
-        return _single(primitive, _fixed(packed, bias), arguments, result)
+        return single(primitive, _fixed(packed, bias), arguments, result)
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
@@ -128,12 +95,12 @@ def _pooling(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
     if steps or not site.is_plain(data, 4):
         return None
     attributes, source, result = unit.attributes, site.shape(data), site.shape(unit.outputs[0])
-    kernel, stride = _wholes(attributes["kernel"]), _wholes(attributes["stride"])
-    dilation, pads = _wholes(attributes["dilation"]), attributes["pads"]
+    kernel, stride = wholes(attributes["kernel"]), wholes(attributes["stride"])
+    dilation, pads = wholes(attributes["dilation"]), attributes["pads"]
     if isinstance(pads, str):
         pairs = same_padding(source[2:], kernel, stride, dilation, pads == "same_upper")
     else:
-        given = _wholes(pads)
+        given = wholes(pads)
         pairs = list(zip(given[:2], given[2:], strict=True))
     before = [pair[0] for pair in pairs]
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
@@ -158,7 +125,7 @@ def _pooling(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
         with site.library.threads(threads):
             window = kernel, stride, dilation, before, after
             primitive = site.library.pooling(algorithm, (source, result), window)
-        return _single(primitive, {}, {SRC: 0}, Buffer(result, images=True))
+        return single(primitive, {}, {SRC: 0}, Buffer(result, images=True))
 
     return Kernel(VARIANT, recipe=make, needs_finite=algorithm == MAX_POOLING)
 
@@ -168,7 +135,7 @@ def _mean(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
     if steps or not site.is_plain(data, 4):
         return None
     source, result = site.shape(data), site.shape(unit.outputs[0])
-    if sorted(axis % 4 for axis in _wholes(unit.attributes.get("dims") or [])) != [2, 3]:
+    if sorted(axis % 4 for axis in wholes(unit.attributes.get("dims") or [])) != [2, 3]:
         return None
     extents, zeros, ones = source[2:], (0, 0), (1, 1)
 
@@ -178,7 +145,7 @@ def _mean(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
             window = extents, ones, ones, zeros, zeros
             primitive = site.library.pooling(AVERAGE_ALL, (source, pooled), window)
         seen_as = None if result == pooled else result
-        return _single(primitive, {}, {SRC: 0}, Buffer(pooled, True, seen_as))
+        return single(primitive, {}, {SRC: 0}, Buffer(pooled, True, seen_as))
 
     return Kernel(VARIANT, recipe=make)
 
@@ -199,7 +166,7 @@ def _concatenation(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | 
         with site.library.threads(threads):
             primitive = site.library.concat(shapes, result)
         arguments = {MANY + i: i for i in range(len(shapes))}
-        return _single(primitive, {}, arguments, Buffer(result, images=True))
+        return single(primitive, {}, arguments, Buffer(result, images=True))
 
     return Kernel(VARIANT, recipe=make)
 
@@ -214,7 +181,7 @@ def _sum(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
     def make(threads: int) -> Recipe:
         with site.library.threads(threads):
             primitive = site.library.add(math.prod(shape), steps)
-        return _single(primitive, {}, {SRC: 0, SRC_1: 1}, Buffer(shape, len(shape) == 4))
+        return single(primitive, {}, {SRC: 0, SRC_1: 1}, Buffer(shape, len(shape) == 4))
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
@@ -229,7 +196,7 @@ def _pointwise(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None
     def make(threads: int) -> Recipe:
         with site.library.threads(threads):
             primitive = site.library.elementwise(math.prod(shape), first, steps)
-        return _single(primitive, {}, {SRC: 0}, Buffer(shape, len(shape) == 4))
+        return single(primitive, {}, {SRC: 0}, Buffer(shape, len(shape) == 4))
 
     return Kernel(VARIANT, recipe=make, needs_finite=True)
 
@@ -256,7 +223,7 @@ def _scaled_by(
     def make(threads: int) -> Recipe:
         with site.library.threads(threads):
             primitive = site.library.elementwise(math.prod(shape), scale, steps)
-        return _single(primitive, {}, {SRC: position}, Buffer(shape, len(shape) == 4))
+        return single(primitive, {}, {SRC: position}, Buffer(shape, len(shape) == 4))
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
@@ -270,23 +237,12 @@ _BINDERS: Mapping[str, Callable[[Operator, Site, list[PostOp]], Kernel | None]] 
     "braid.avg_pool": _pooling,
     "aten.mean": _mean,
     "aten.cat": _concatenation,
+    "aten.batch_norm": batch_norm,
+    "braid.slice": sliced,
     "aten.add": _sum,
     "aten.mul": _scaled,
     **dict.fromkeys(POINTWISE, _pointwise),
 }
-
-
-def _single(
-    primitive: Primitive,
-    fixed: Mapping[int, Tensor],
-    arguments: Mapping[int, int],
-    result: Buffer,
-) -> Recipe:
-    """One primitive; ``arguments``: argument -> position of the unit's input it takes."""
-    places = {argument: Place("operand", number) for number, argument in enumerate(arguments)}
-    action = Action(primitive, fixed, {**places, DST: Place("result", 0)})
-    operands = tuple((position, result.images) for position in arguments.values())
-    return Recipe((action,), operands, (result,))
 
 
 def _fixed(packed: Tensor, bias: Tensor | None) -> dict[int, Tensor]:
@@ -311,18 +267,8 @@ def image_window(unit: Operator) -> tuple[list[int], list[int], list[int], int]:
     """Stride, padding, dilation and groups of a 2-D convolution; empty lists mean the usual."""
     attributes = unit.attributes
     return (
-        _wholes(attributes["stride"]) or [1, 1],
-        _wholes(attributes["padding"]) or [0, 0],
-        _wholes(attributes["dilation"]) or [1, 1],
-        _whole(attributes.get("groups", 1)),
+        wholes(attributes["stride"]) or [1, 1],
+        wholes(attributes["padding"]) or [0, 0],
+        wholes(attributes["dilation"]) or [1, 1],
+        whole(attributes.get("groups", 1)),
     )
-
-
-def _whole(value: object) -> int:
-    assert isinstance(value, int)
-    return value
-
-
-def _wholes(value: object) -> list[int]:
-    assert isinstance(value, list)
-    return [_whole(item) for item in value]

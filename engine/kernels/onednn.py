@@ -225,6 +225,31 @@ class OneDnn:
         source = self._strided((n, c, h, w), strides)
         return self._copy(source, self._channels_last(shape))
 
+    def slice_of_images(
+        self,
+        shape: Sequence[int],
+        output: Sequence[int],
+        first: Sequence[int],
+        every: Sequence[int],
+    ) -> tuple[Primitive, int]:
+        """Copy images out of images, both in channels_last.
+
+        Args:
+            shape: of the source.
+            output: of what is copied.
+            first: element along each axis ...
+            every: ... and the distance to the next one.
+
+        Returns:
+            The copy, and the bytes from the start of the source to what it reads first.
+        """
+        _, c, h, w = shape
+        strides = h * w * c, 1, w * c, c
+        offset = sum(stride * start for stride, start in zip(strides, first, strict=True))
+        apart = [stride * step for stride, step in zip(strides, every, strict=True)]
+        source = self._strided(output, _Dims(*apart))
+        return self._copy(source, self._channels_last(output)), 4 * offset
+
     def slice_of_columns(self, rows: int, columns: int, width: int) -> Primitive:
         """Copy [rows, columns] out of rows of ``width``, from their start."""
         source = self._strided((rows, columns), _Dims(width, 1))

@@ -79,6 +79,7 @@ class Recipe:
 def run_from(recipe: Recipe) -> Run:
     """The recipe as a function of the unit's inputs that gives new tensors."""
     plain = len(recipe.actions) == len(recipe.results) == 1 and not recipe.temporaries
+    plain = plain and not any(place.offset_bytes for place in recipe.actions[0].places.values())
     return _run_plain(recipe) if plain else _run_any(recipe)
 
 

@@ -98,19 +98,23 @@ def slice_(
     """ONNX Slice; negative steps walk backwards."""
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
-    index = [slice(None)] * x.dim()
-    flipped = []
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = normal_axis(axis, x.dim())
-        wanted = _positions(start, end, step, x.shape[axis])
-        if not wanted:
-            wanted = range(0)
-        elif step < 0:
+    index, flipped = [], []
+    for axis, wanted in enumerate(sliced_positions(x.shape, starts, ends, axes, steps)):
+        if wanted and wanted.step < 0:
             flipped.append(axis)
             wanted = wanted[::-1]
-        index[axis] = slice(wanted.start, wanted.stop, wanted.step)
+        index.append(slice(wanted.start, wanted.stop, wanted.step) if wanted else slice(0, 0))
     x = x[tuple(index)]
     return x.flip(flipped) if flipped else x
+
+
+def sliced_positions(shape: Ints, starts: Ints, ends: Ints, axes: Ints, steps: Ints) -> list[range]:
+    """The elements that a slice takes along each axis of ``shape``."""
+    positions = [range(extent) for extent in shape]
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = normal_axis(axis, len(shape))
+        positions[axis] = _positions(start, end, step, shape[axis])
+    return positions
 
 
 def _positions(start: int, end: int, step: int, extent: int) -> range:

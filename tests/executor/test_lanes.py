@@ -149,3 +149,31 @@ def _one_heavy_one_light() -> Program:
         {"a": big, "b": small},
     )  # fmt: skip
     return bind(graph, {}, PackedWeights(), threads=3)
+
+
+#   x ──> rows 1.. ──> add ──> y       both slices begin behind the start of what they read
+#    └──> rows ..-1 ──┘
+def test_a_slice_of_an_input_reads_behind_its_start(executor: CpuExecutor) -> None:
+    rows = TensorSpec("FP32", (1, 8, 5, 6))
+    bounds: list[dict[str, Literal]] = [
+        {"starts": [start], "ends": [end], "axes": [2], "steps": [1]}
+        for start, end in ((1, 6), (0, 5))
+    ]
+    graph = OpGraph(
+        name="slices",
+        inputs={"x": SPEC},
+        outputs={"y": "y"},
+        constants={},
+        operators=(
+            Operator("below", "braid.slice", ("x",), ("below",), bounds[0]),
+            Operator("above", "braid.slice", ("x",), ("above",), bounds[1]),
+            Operator("y", "aten.add", ("below", "above"), ("y",)),
+        ),
+        specs=dict.fromkeys(("below", "above", "y"), rows),
+    )
+    program = bind(graph, {}, PackedWeights(), executor.threads)
+    x = torch.randn(1, 8, 6, 6)
+
+    got = executor.run(program, lay_out(program, sequential_plan(3), executor.threads), {"x": x})
+
+    torch.testing.assert_close(got["y"], x[:, :, 1:] + x[:, :, :-1])

@@ -230,3 +230,35 @@ def test_what_is_not_fp32_runs_on_the_registry() -> None:
     )  # fmt: skip
 
     assert list(all_kernels(graph, {"w": w.double()})) == ["registry"]
+
+
+@pytest.mark.parametrize("epilogue", [[], [["aten.relu"]]], ids=str)
+def test_batch_norm_with_stored_statistics(epilogue: list[Literal]) -> None:
+    inputs = {"x": torch.randn(2, 22, 9, 7), "w": torch.randn(22), "b": torch.randn(22)}
+    inputs |= {"mean": torch.randn(22), "var": torch.rand(22) + 0.1}
+
+    attributes: Attributes = {"eps": 0.001, **({"epilogue": epilogue} if epilogue else {})}
+    check("aten.batch_norm", inputs, ["w", "b", "mean", "var"], attributes)
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "axes", "steps"),
+    [
+        ([1], [2**63 - 1], [2], [1]),
+        ([1, -4], [-1, 100], [2, 3], [1, 1]),
+        ([1, 1], [2, 9], [0, -1], [1, 2]),
+        ([3], [8], [1], [2]),
+    ],
+)
+def test_slices_of_images(
+    starts: list[Literal], ends: list[Literal], axes: list[Literal], steps: list[Literal]
+) -> None:
+    attributes: Attributes = {"starts": starts, "ends": ends, "axes": axes, "steps": steps}
+
+    check("braid.slice", {"x": torch.randn(2, 10, 9, 7)}, [], attributes)
+
+
+def test_a_slice_whose_last_step_ends_beyond_a_row_is_not_onednns() -> None:
+    attributes: Attributes = {"starts": [0], "ends": [7], "axes": [3], "steps": [2]}
+
+    check("braid.slice", {"x": torch.randn(2, 10, 9, 7)}, [], attributes, expected="registry")
