@@ -32,6 +32,9 @@ from engine.pause import Pause, no_pause
 
 SLICE_US = 1000.0
 
+TimedRun = Callable[[Pause | None], tuple[int, int]]
+"""Runs something; when it began and ended."""
+
 
 class CpuExecutor:
     """Owns the threads of one CPU device. Made and used by one thread; one run at a time.
@@ -101,17 +104,28 @@ class CpuExecutor:
         """Run one unit by itself on the slots of ``env``, with all threads."""
         self.run_segment(lay_out_stage(program, [[unit]], self.threads), env)
 
-    def stage(
-        self, program: Program, segment: Segment, env: Environment
-    ) -> Callable[[Pause | None], None]:
-        """One segment made ready to run again and again on the slots of ``env``; see ``run``."""
-        runner = find_runner()
-        if runner is None:
-            return lambda _: self.run_segment(segment, env)
-        compiled = compile_layout([segment], frozenset(), program.kinds())
+    def stage(self, program: Program, segment: Segment, env: Environment) -> TimedRun:
+        """One segment made ready to run again and again on the slots of ``env``; see ``run``.
 
-        def run(pause: Pause | None) -> None:
-            self._run_compiled(compiled, env, runner, pause)
+        A run answers when it began and ended, by the monotonic clock in nanoseconds. Of a segment
+        outside the interpreter this is without the way there and back: between two stages of a
+        plan there is none.
+        """
+        runner = find_runner()
+        compiled = None
+        if runner is not None:
+            compiled = compile_layout([segment], frozenset(), program.kinds())
+
+        def run(pause: Pause | None) -> tuple[int, int]:
+            start = perf_counter_ns()
+            if compiled is None or runner is None:
+                self.run_segment(segment, env)
+                return start, perf_counter_ns()
+            stamps = compiled.stamps()
+            self._run_compiled(compiled, env, runner, pause, stamps)
+            if stamps is None:
+                return start, perf_counter_ns()
+            return int(stamps[0]), int(stamps[-1])
 
         return run
 
@@ -120,7 +134,12 @@ class CpuExecutor:
         self._arena_with_pauses.free()
 
     def _run_compiled(
-        self, compiled: Compiled, env: Environment, runner: Runner, pause: Pause | None
+        self,
+        compiled: Compiled,
+        env: Environment,
+        runner: Runner,
+        pause: Pause | None,
+        stamps: Tensor | None = None,
     ) -> Arena:
         """Run all parts; returns the memory that their values lie in."""
         arena = self._arena if pause is None else self._arena_with_pauses
@@ -133,7 +152,7 @@ class CpuExecutor:
                 pause_at = perf_counter_ns() + self._slice_ns
             if isinstance(part, Burst):
                 self._set_intra_op(self.threads)
-                run_burst(part, env, runner, slices)
+                run_burst(part, env, runner, slices, stamps)
                 continue
             if isinstance(part, Segment):
                 self.run_segment(part, env)

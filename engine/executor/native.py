@@ -130,6 +130,13 @@ class Compiled:
     placed_in: Arena | None = None  # where the addresses are from ...
     generation: int = -1  # ... and when
 
+    def stamps(self) -> Tensor | None:
+        """Where a run can leave its moments, if all of it is one burst."""
+        part = self.parts[0]
+        if len(self.parts) > 1 or not isinstance(part, Burst):
+            return None
+        return torch.zeros(int(part.code[0]) + 1, dtype=torch.int64)
+
     def place(self, arena: Arena, library: OneDnn) -> None:
         """Tell all memory objects where they are, if the arena has moved."""
         arena.reserve(self.memory.peak_bytes)

@@ -14,13 +14,13 @@ requests in between; a long stage pauses for them, and a sample that was interru
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import perf_counter_ns
 
 from core.schedule import Strategy
-from engine.executor.cpu import CpuExecutor
+from engine.executor.cpu import CpuExecutor, TimedRun
 from engine.executor.lanes import lay_out_stage
 from engine.pause import Interruptions, Pause, no_pause
 from engine.timing.activations import Activations
@@ -100,13 +100,11 @@ class StageTimer:
         """Whether the samples so far leave little to learn from more of them."""
         return agree(samples, self._options.agreeing, self._options.agreement)
 
-    def _sample(self, stage: Callable[[Pause], None], pause: Pause) -> float:
+    def _sample(self, stage: TimedRun, pause: Pause) -> float:
         for _ in range(ATTEMPTS):
             interruptions = Interruptions(pause)
             self._sweep.run()
-            start = perf_counter_ns()
-            stage(interruptions)
-            latency_us = interruptions.left_us(start, perf_counter_ns())
+            latency_us = interruptions.left_us(*stage(interruptions))
             if not interruptions.count:
                 break
         return latency_us
