@@ -148,7 +148,9 @@ def test_every_kernel_agrees_over_poisoned_memory_and_in_a_capture(
             assert errors[kernel.variant] <= LIMITS[dtype], errors
         again = relative_error(captured(kernel, [*moved]), wanted)
         assert again <= LIMITS[dtype], (kernel.variant, again)
-    assert not caplog.records, f"a library refused a kernel: {caplog.text}"
+    refused = [r.getMessage() for r in caplog.records if r.name.startswith("braid")]
+    assert not refused, "a library refused a kernel"
+    assert len(errors) > 1 or case.kind == "aten.softmax", "only the registry's kernel was tried"
 
 
 def test_tf32_rounds_and_fp32_does_not() -> None:

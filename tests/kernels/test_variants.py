@@ -13,6 +13,7 @@ from core.tensor import TensorSpec
 from engine.kernels.cpu import variants
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.onednn import find_onednn
+from engine.ops.dtypes import spec_of
 from engine.ops.registry import call
 from engine.specialise import specialise
 
@@ -40,7 +41,7 @@ def unit_graph(
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     """A static graph of one unit whose operands are ``inputs``, in order; None is absent."""
     given = {name: tensor for name, tensor in inputs.items() if tensor is not None}
-    specs = {name: TensorSpec("FP32", tuple(tensor.shape)) for name, tensor in given.items()}
+    specs = {name: spec_of(tensor) for name, tensor in given.items()}
     template = OpGraph(
         name="one",
         inputs={name: spec for name, spec in specs.items() if name not in constants},
