@@ -200,6 +200,8 @@ def _peak(
         play(tape, env, driver, streams)
     after = driver.memory()
     driver.destroy(captured[0])
+    env.clear()
+    driver.release_pool(pool)
     return {
         "peak_mib": (after.peak_allocated - before.allocated) / 2**20,
         "pool_mib": (after.reserved - before.reserved) / 2**20,

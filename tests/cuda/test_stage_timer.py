@@ -73,6 +73,17 @@ def test_short_stages_are_repeated_until_events_can_tell() -> None:
     assert launches[-1] == 2 * launches[-2]
 
 
+def test_what_is_hopeless_is_measured_once() -> None:
+    timer, inputs = timer_on(device()), {"x": torch.zeros(6, 6)}
+
+    def repeats(hopeless_us: float) -> int:
+        asked = AskedStage([[1]], hopeless_us=hopeless_us)
+        return finish(timer.measure(UNITS, lambda: inputs, asked, no_pause))[0].repeats
+
+    assert repeats(29.0) == 1
+    assert repeats(31.0) > 1
+
+
 def once_slower(first: int, last: int) -> Callable[[], float]:
     """Replays from one number to another take a tenth longer, as when the clocks fall."""
     replays = iter(range(1 << 30))

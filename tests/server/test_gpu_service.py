@@ -89,7 +89,9 @@ def test_a_gpu_alone_serves_in_other_precisions(
     assert server.stop() == 0
 
     assert (plan.precision, plan.promoted, got.plan_id) == (precision, True, plan.plan_id)
-    assert 1e-5 < plan.max_rel_error < 0.05
+    assert plan.max_rel_error < 0.05
+    if precision != "tf32":  # for which cuDNN may find kernels in FP32 faster where little is to do
+        assert plan.max_rel_error > 1e-5
     for name, wanted in expected(models["cnn"], {"x": x}).items():
         assert got.outputs[name].dtype == np.float32
         np.testing.assert_allclose(got.outputs[name], wanted, atol=0.05 * np.abs(wanted).max())
