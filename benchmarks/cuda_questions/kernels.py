@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from time import monotonic
 
@@ -10,13 +12,12 @@ import torch
 from torch import Tensor
 
 from benchmarks.cuda.clock import largest_error
-from benchmarks.cuda_questions.answers import Row
+from benchmarks.cuda_questions.answers import Figure, Row
 from benchmarks.cuda_questions.lab import Job, Lab
 from core.graph import Literal, Operator, OpGraph
 from core.precision import HALF
 from core.tensor import TensorSpec
 from engine.kernels.cuda import CudaKernels
-from engine.kernels.inductor import Compile, Compiled, compile_unit
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.source import REGISTRY
 from engine.ops.dtypes import torch_dtype
@@ -71,17 +72,23 @@ def convolutions(lab: Lab, shapes: Sequence[Convolution] = CONVOLUTIONS) -> Iter
         for shape in shapes:
             bench = bench_of(lab, source, shape, precision)
             variants = source.variants(bench.unit, bench.graph, bench.constants, bench.packed)
-            figures = dict(measured(lab, bench, kernel) for kernel in variants)
+            with refusals() as refused:
+                figures = dict(measured(lab, bench, kernel) for kernel in variants)
             us = {name: figure for name, (figure, _) in figures.items()}
             error = max(error for _, error in figures.values())
             best = min(us, key=lambda name: us[name])
-            yield Row(f"{precision}, {shape.name}", {"best": best, **us, "error": error})
+            seen: dict[str, Figure] = {
+                "best": best,
+                **us,
+                "error": error,
+                "refused": "; ".join(refused),
+            }
+            yield Row(f"{precision}, {shape.name}", seen)
 
 
 def compiled_units(lab: Lab) -> Iterator[Row]:
     """Units compiled by TorchInductor: captured, alone and on three streams side by side."""
-    problems: list[str] = []
-    source = CudaKernels(lab.driver.device, compile_=_noting(problems))
+    source = CudaKernels(lab.driver.device)
     for shape in (
         Convolution("1x1 at 17 and SiLU", (192, 17), (192, 192, 1, 1), epilogue="aten.silu"),
         Convolution("3x3 at 8 and GELU", (192, 8), (192, 192, 3, 3), epilogue="aten.gelu"),
@@ -92,7 +99,8 @@ def compiled_units(lab: Lab) -> Iterator[Row]:
             if not kernel.variant.startswith("inductor") and kernel.variant != REGISTRY:
                 continue
             began = monotonic()
-            us, error = measured(lab, bench, kernel)[1]
+            with refusals() as refused:
+                us, error = measured(lab, bench, kernel)[1]
             took_s = monotonic() - began
             job = Job(kernel.run_on(1), bench.operands)
             yield Row(
@@ -103,21 +111,32 @@ def compiled_units(lab: Lab) -> Iterator[Row]:
                     "three_side_by_side_us": lab.branches_us([[job]] * 3),
                     "error": error,
                     "compile_and_measure_s": took_s,
-                    "not_compiled": "; ".join(problems),
+                    "refused": "; ".join(refused),
                 },
             )
-            problems.clear()
 
 
-def _noting(problems: list[str]) -> Compile:
-    def compile_(unit: Operator, operands: Sequence[Tensor | None]) -> Compiled:
-        try:
-            return compile_unit(unit, operands)
-        except Exception as error:
-            problems.append(f"{type(error).__name__}: {error}"[:200])
-            raise
+class _Messages(logging.Handler):
+    """Keeps what is logged."""
 
-    return compile_
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self.messages.append(record.getMessage()[:200])
+
+
+@contextmanager
+def refusals() -> Iterator[list[str]]:
+    """What libraries refuse to run inside; the registry's kernel ran instead, and was measured."""
+    handler, log = _Messages(), logging.getLogger("braid.kernels")
+    log.addHandler(handler)
+    try:
+        yield handler.messages
+    finally:
+        log.removeHandler(handler)
 
 
 def measured(lab: Lab, bench: Bench, kernel: Kernel) -> tuple[str, tuple[float, float]]:

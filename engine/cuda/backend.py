@@ -51,13 +51,13 @@ KernelsFor = Callable[[str], KernelSource]
 """Makes the kernels for programs of one precision."""
 
 FLOP_PER_BYTE = 14.0
-"""Of an H100 or H200 in FP32: 67 TFLOP/s beside 4.8 TB/s. Others are near enough to order by."""
+"""By the H200's datasheet, in FP32: 67 TFLOP/s, 4.8 TB/s. Others are near enough to order by."""
 
 
 WINOGRAD = 4.0
 """So many times less than by definition convolutions multiply by Winograd's method."""
 TENSOR_CORES = 16.0
-"""So many times as fast as without them they are in FP16; less in TF32."""
+"""So many times as fast as without them they are in FP16, by datasheets; less in TF32."""
 
 MIN_US = 1e-3
 

@@ -177,7 +177,7 @@ class CudaExecutor:
         """Device time of one run on the inputs of the run before, copies left out.
 
         A first replay keeps the device busy while the host launches the second, which is timed:
-        otherwise the launch, half a microsecond for each kernel, would count as device time.
+        otherwise the launch, longer the more kernels, would count as device time.
         """
         driver, origin = self.driver, self._origin
         start, end = driver.event(timed=True), driver.event(timed=True)

@@ -3,8 +3,8 @@
     tensor ─memcpy─> pinned ─copy─> static input ... output ─copy─> pinned ──> the caller
 
 While a replay is under way the static inputs are in use. The next run's inputs then travel on a
-stream of their own into a *landing* beside them, and are moved over (device to device, a thousand
-times faster) when the replay is done.
+stream of their own into a *landing* beside them, and are moved over, which is quick from device to
+device, when the replay is done.
 """
 
 from __future__ import annotations

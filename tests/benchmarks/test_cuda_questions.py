@@ -69,6 +69,15 @@ def test_kernels_are_compared_with_fp64_over_poisoned_outputs(lab: Lab) -> None:
     assert 0 < error < 1e-5
 
 
+def test_what_a_library_refuses_is_said(lab: Lab) -> None:
+    small = kernels.Convolution("small", (4, 6), (4, 4, 3, 3))
+
+    row = next(kernels.convolutions(lab, [small]))  # there is no cuDNN for the CPU
+
+    assert "conv-relu.nchw" in str(row.figures["refused"])
+    assert 0 < float(row.figures["error"] or 0) < 1e-5
+
+
 def test_whole_plans_are_compared_with_sums_and_replayed_over_nan() -> None:
     template, weights = random_graph(seed=3, units=12)
     graph, constants = specialise(template, weights, template.inputs)
