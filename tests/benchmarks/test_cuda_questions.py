@@ -62,11 +62,10 @@ def test_kernels_are_compared_with_fp64_over_poisoned_outputs(lab: Lab) -> None:
         if kernel.variant == "registry"
     ]
 
-    variant, (us, error) = kernels.measured(lab, bench, registry)
+    seen = kernels.measured(lab, bench, registry)
 
-    assert variant == "registry"
-    assert us > 0
-    assert 0 < error < 1e-5
+    assert min(seen.us, seen.first_run_ms) > 0
+    assert 0 < seen.error < 1e-5
 
 
 def test_what_a_library_refuses_is_said(lab: Lab) -> None:
