@@ -11,10 +11,11 @@ Graphs are captured with ``capture_begin`` and ``capture_end`` in mode ``thread_
   *gate*, a stream of which no kernel ever runs, and go on from there; this leaves no trace in a
   graph.
 - Until 2.11 a capture that CUDA refused leaves both allocators, that of the device and that of
-  pinned memory, sending allocations to the pool. The device's is set right here. The other one
-  cannot be: it takes no further capture into the same pool, so that the pool goes on at a new home,
-  and it goes on asking the graph whether an allocation is part of its capture, so that the graph is
-  kept.
+  pinned memory, sending allocations to the pool, and the generator of random numbers counting for
+  the graph. The device's allocator is set right here, the generator by the next capture that
+  succeeds. The other allocator cannot be: it takes no further capture into the same pool, so the
+  pool moves to a new home, and it goes on asking the graph whether an allocation is part of its
+  capture, so the graph is kept.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class _Home:
 
     name: Any
     anchor: Graph | None = None  # torch refuses a pool that no graph uses but that has blocks
-    is_stuck: bool = False  # it takes no capture any more
+    is_left: bool = False  # it takes no capture any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class _Underway:
     """A capture that has begun."""
 
     graph: torch.cuda.CUDAGraph
+    pool: Pool
     home: _Home
     origin: torch.cuda.Stream
     collect: bool  # whether garbage was collected before it
@@ -72,9 +74,13 @@ class Captures:
         self._use(origin)
         torch.zeros(1, device=self._device)  # loaded before it is captured
         home = _Home(torch.cuda.graph_pool_handle())
-        self._begin(origin, home)
-        torch.zeros(1, device=self._device)
-        home.anchor = self.end()
+        try:
+            self._begin(origin, pool, home)
+            torch.zeros(1, device=self._device)
+            home.anchor = self.end()
+        except BaseException:
+            self._drop([origin])
+            raise
         pool.handle.append(home)
 
     def release(self, pool: Pool) -> None:
@@ -87,14 +93,14 @@ class Captures:
     def begin(self, origin: torch.cuda.Stream, pool: Pool) -> None:
         """Begin; no garbage is collected meanwhile, which is slow and may free what CUDA minds."""
         assert self._underway is None, "one capture at a time"
-        if pool.handle[-1].is_stuck:
+        if pool.handle[-1].is_left:
             self._settle(pool, origin)
-        self._begin(origin, pool.handle[-1])
+        self._begin(origin, pool, pool.handle[-1])
 
-    def _begin(self, origin: torch.cuda.Stream, home: _Home) -> None:
+    def _begin(self, origin: torch.cuda.Stream, pool: Pool, home: _Home) -> None:
         self._use(self._gate)
         graph = torch.cuda.CUDAGraph()
-        self._underway = _Underway(graph, home, origin, gc.isenabled())
+        self._underway = _Underway(graph, pool, home, origin, gc.isenabled())
         gc.disable()
         graph.capture_begin(pool=home.name, capture_error_mode="thread_local")
         _order(self._gate, origin)
@@ -113,37 +119,38 @@ class Captures:
         return graph
 
     def abort(self, joined: Sequence[torch.cuda.Stream]) -> None:
-        """Drop a capture that failed, whose work so far reached these streams; never raises.
+        """Drop a capture that failed, whose work so far reached these streams; never raises."""
+        failed = self._underway
+        if failed is not None and self._drop(joined):
+            with suppress(RuntimeError):  # else with the next capture
+                self._settle(failed.pool, failed.origin)
+
+    def _drop(self, joined: Sequence[torch.cuda.Stream]) -> bool:
+        """End the capture under way, and free its graph; whether CUDA had refused it.
 
         The streams are joined first: with loose ends CUDA refuses to end a capture.
         """
         failed = self._underway
-        if failed is None:
-            return
+        assert failed is not None, "no capture is under way"
         for stream in joined:
             with suppress(RuntimeError):
                 self._use(stream)
                 if torch.cuda.is_current_stream_capturing():
                     _order(stream, self._gate)
-        refused = False
         try:
             self._use(self._gate)
             failed.graph.capture_end()
         except RuntimeError:
-            refused = True
+            failed.home.is_left = True
         with suppress(RuntimeError):
             failed.graph.reset()
-        if refused:
-            self._clear_up(failed)
+        if failed.home.is_left:
+            self._refused.append(failed.graph)
+            with suppress(RuntimeError):  # torch has done so itself
+                torch._C._cuda_endAllocateToPool(self._device.index, failed.home.name)
+                torch._C._cuda_releasePool(self._device.index, failed.home.name)
         self._leave(failed)
-
-    def _clear_up(self, refused: _Underway) -> None:
-        """Where torch still sends allocations to the pool, let go of it for torch."""
-        with suppress(RuntimeError):
-            torch._C._cuda_endAllocateToPool(self._device.index, refused.home.name)
-            refused.home.is_stuck = True
-            self._refused.append(refused.graph)
-            torch._C._cuda_releasePool(self._device.index, refused.home.name)
+        return failed.home.is_left
 
     def _leave(self, capture: _Underway) -> None:
         self._underway = None

@@ -43,10 +43,31 @@ def test_the_next_capture_into_a_pool_works_after_a_refused_one(torch_cuda: Torc
     for _ in range(2):
         with pytest.raises(CaptureFailed):
             capture(driver, pool, Refused("operation not permitted when stream is capturing"))
+        assert not torch_cuda.counts_for_a_graph, "random numbers outside of a capture fail"
         driver.replay(capture(driver, pool), driver.stream(ORIGIN))
 
     driver.replay(before, driver.stream(ORIGIN))
     assert not torch_cuda.memory.to_device_pool, "nothing else is sent to the pool"
+
+
+def test_a_pool_that_cannot_be_made_leaves_no_capture_behind(
+    torch_cuda: Torch211, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = TorchDriver()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "graph_pool_handle", lambda: (1 / 0, 0))
+        with pytest.raises(ZeroDivisionError):
+            driver.pool()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch_cuda.memory, "begin", out_of_memory)
+        with pytest.raises(torch.OutOfMemoryError):
+            driver.pool()
+
+    capture(driver, driver.pool())
+
+
+def out_of_memory(*_: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def test_a_released_pool_gives_its_memory_back_even_after_failures(torch_cuda: Torch211) -> None:

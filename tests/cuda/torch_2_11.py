@@ -138,6 +138,7 @@ class FakeGraph(TorchDispatchMode):
         self._stream, self._name = self._fake.current, pool
         self._fake.memory.begin(pool)
         self._stream.capturing = self._fake.capturing = self
+        self._fake.counts_for_a_graph = True
         self._stream.captures += 1
         self.__enter__()  # type: ignore[no-untyped-call]
 
@@ -163,6 +164,8 @@ class FakeGraph(TorchDispatchMode):
         assert stream is not None
         if self._fake.current is not stream:
             raise RuntimeError("Capture must end on the same stream it began on.")
+        if stream.capturing is not self:
+            raise Refused("CUDA error: capture was not initiated in this stream")
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._fake.capturing = None
         captured = {s for s in self._fake.streams if s.capturing is self}
@@ -174,6 +177,7 @@ class FakeGraph(TorchDispatchMode):
             raise Refused("operation failed due to a previous error during capture")
         self._fake.memory.end(0, self._name)
         self._fake.memory.to_pinned_pool.remove(self._name)
+        self._fake.counts_for_a_graph = False
         self._has_ended = True
 
     def replay(self) -> None:
@@ -204,6 +208,7 @@ class Torch211:
         self.memory = Memory()
         self.streams: list[FakeStream] = []
         self.capturing: FakeGraph | None = None
+        self.counts_for_a_graph = False  # the generator of random numbers
         self.current = self.new_stream()
         self._names = iter(range(1, 1 << 30))
 
