@@ -22,6 +22,11 @@ def pin_fp32() -> None:
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.benchmark = True
+    keep = getattr(
+        torch._C, "_cudnn_set_conv_benchmark_empty_cache", None
+    )  # builds for CUDA have it
+    if keep is not None:
+        keep(False)  # else the allocator gives all it has cached back after each trial
 
 
 @contextmanager

@@ -8,8 +8,10 @@ capture. A kernel that failed is not tried again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from engine.cuda.faults import classify
@@ -47,3 +49,18 @@ def unless_refused(kernel: Kernel, otherwise: Run, unit: str) -> Kernel:
         return result
 
     return replace(kernel, run=run)
+
+
+def refuse_residue(run: Callable[[], Tensor]) -> None:
+    """Run twice, the second time most likely into memory that holds NaN.
+
+    Raises:
+        RuntimeError: the NaN are in the result, so it depends on memory that nobody wrote.
+    """
+    result = run()
+    if result.isnan().any():
+        return  # because of what is put in
+    result.fill_(torch.nan)
+    del result
+    if run().isnan().any():
+        raise RuntimeError("the result depends on what its memory held before")

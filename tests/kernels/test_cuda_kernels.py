@@ -11,6 +11,7 @@ from torch import Tensor
 from core.graph import Literal, OpGraph
 from engine.executor.program import bind
 from engine.kernels.cuda import CudaKernels, offered_precisions
+from engine.kernels.fused import Window
 from engine.kernels.kernel import Kernel, PackedWeights
 from engine.kernels.numerics import pin_fp32
 from engine.kernels.source import kernel_signature
@@ -259,3 +260,32 @@ def test_a_weight_is_laid_out_once_for_all_plans_of_a_model() -> None:
 def test_precisions_by_compute_capability() -> None:
     assert offered_precisions((9, 0)) == ("fp32", "tf32", "fp16", "bf16")
     assert offered_precisions((7, 5)) == ("fp32", "fp16")
+
+
+def test_a_fused_kernel_that_reads_unwritten_memory_is_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Careless(DecomposedOps):
+        """The second result has the memory of the first."""
+
+        memory: Tensor | None = None
+
+        def convolution_relu(
+            self, x: Tensor, weight: Tensor, bias: Tensor, window: Window
+        ) -> Tensor:
+            y = super().convolution_relu(x, weight, bias, window)
+            if self.memory is not None:
+                y += 0 * self.memory
+            self.memory = y
+            return y
+
+    inputs = {"x": torch.randn(2, 4, 6, 6), "w": torch.randn(6, 4, 3, 3)}
+    graph, weights = unit_graph(
+        "aten.convolution", inputs, ["w"], convolution_attributes(epilogue=RELU)
+    )
+    kernel = kernels(graph, weights, Careless())["conv-relu.nchw"]
+
+    for _ in range(2):
+        (got,) = kernel.run_on(1)(*inputs.values(), None)
+        torch.testing.assert_close(got, call(graph.operators[0], [*inputs.values(), None])[0])
+    assert "depends on what its memory held" in caplog.text
