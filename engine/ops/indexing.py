@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, groupby, pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -137,5 +139,6 @@ def nonzero(x: Tensor) -> Tensor:
 def compress(x: Tensor, condition: list[bool], axis: int | None = None) -> Tensor:
     """Slices along ``axis`` (of the flattened x without one) where ``condition`` holds."""
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
-    places = [i for i, keep in enumerate(condition[: x.shape[axis]]) if keep]
-    return x.index_select(axis, torch.tensor(places, dtype=torch.int64, device=x.device))
+    ends = [0, *accumulate(len(list(run)) for _, run in groupby(condition[: x.shape[axis]]))]
+    kept = [x.narrow(axis, start, end - start) for start, end in pairwise(ends) if condition[start]]
+    return torch.cat(kept, axis) if kept else x.narrow(axis, 0, 0)

@@ -5,7 +5,8 @@
 
 Nothing is computed before it must be; a launch only finds out shapes. Freed memory is overwritten
 by the next launch on its stream, whether or not that needs it. A capture refuses what CUDA refuses:
-kernels that were not warmed up, events from outside, streams that were not joined. Time is
+kernels that were not warmed up or read on the host, events from outside, streams that were not
+joined, anything that waits, replays or frees. What was refused once does not end well. Time is
 simulated: each launch takes ``duration_us``, and operations not ordered by events overlap.
 """
 
@@ -13,10 +14,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from engine.cuda.driver import ORIGIN, Event, Graph, MemoryUse, Partition, Pool, Stream
 from engine.kernels.onednn import Run
@@ -29,6 +33,24 @@ class CudaError(RuntimeError):
     def __init__(self, text: str, error_code: int) -> None:
         super().__init__(f"CUDA error: {text}\nCUDA kernel errors might be reported later.")
         self.error_code = error_code
+
+
+class _NoHostReads(TorchDispatchMode):
+    """Refuses calls that wait for the device or copy from pageable memory."""
+
+    REFUSED = (
+        "item",
+        "_local_scalar_dense",
+        "is_nonzero",
+        "nonzero",
+        "masked_select",
+        "lift_fresh",
+    )
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.overloadpacket.__name__ in self.REFUSED:
+            raise CudaError("operation not permitted when stream is capturing", 900)
+        return func(*args, **(kwargs or {}))
 
 
 @dataclass(eq=False, repr=False)
@@ -70,6 +92,7 @@ class Capture:
     origin: Stream
     pool: Pool
     operations: list[Operation] = field(default_factory=list)
+    is_invalid: bool = False  # something in it was refused
 
 
 class RecordingDriver:
@@ -131,6 +154,7 @@ class RecordingDriver:
             line.eager |= mark.after
 
     def reached(self, event: Event) -> bool:
+        self._refuse_in_captures()
         if self.rng.random() < 0.2:  # time goes by
             self.synchronise(event)
         return all(operation.ended_us is not None for operation in event.handle.after)
@@ -143,10 +167,12 @@ class RecordingDriver:
     # Work
 
     def launch(self, stream: Stream, run: Run, inputs: Sequence[Tensor | None]) -> list[Tensor]:
-        self.before_launch(self, run)
+        with self._refusals():
+            self.before_launch(self, run)
         refs = [tensor if tensor is None else self.allocator.ref(tensor) for tensor in inputs]
         self._check_warm(stream, run, refs)
-        found = run(*inputs)  # for shapes and views only; what it computes is thrown away
+        with self._refusals():  # for shapes and views only; what it computes is thrown away
+            found = run(*inputs)
         results = [found] if isinstance(found, Tensor) else list(found)
         shown = {t.untyped_storage().data_ptr() for t in inputs if t is not None}
         fresh = [t.untyped_storage().data_ptr() not in shown for t in results]
@@ -184,7 +210,7 @@ class RecordingDriver:
             assert self.capturing is None, "work on a stream that is no part of the capture"
             self.warm.add((run, aligned))
         elif (run, aligned) not in self.warm:
-            raise CudaError("operation not permitted when stream is capturing", 900)
+            self._refuse_in_captures()
 
     def copy(self, target: Tensor, source: Tensor, stream: Stream) -> None:
         to, given = self.allocator.ref(target), self.allocator.ref(source)
@@ -245,6 +271,24 @@ class RecordingDriver:
 
     # Captures
 
+    def _refuse_in_captures(self) -> None:
+        if self.capturing is not None:
+            self.capturing.is_invalid = True
+            raise CudaError("operation not permitted when stream is capturing", 900)
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """In a capture: errors of CUDA inside spoil it, as reading on the host does."""
+        if self.capturing is None:
+            yield
+            return
+        try:
+            with _NoHostReads():  # type: ignore[no-untyped-call]
+                yield
+        except CudaError:
+            self.capturing.is_invalid = True
+            raise
+
     def pool(self) -> Pool:
         pool = Pool(len(self.live_pools))
         self.live_pools.add(pool)
@@ -252,7 +296,6 @@ class RecordingDriver:
 
     def release_pool(self, pool: Pool) -> None:
         assert not any(graph.handle.pool is pool for graph in self.live_graphs), "still in use"
-        assert self.capturing is None, "operation not permitted when stream is capturing"
         self.live_pools.remove(pool)
         self.synchronise()
         self.allocator.trim(self.live_pools)
@@ -267,6 +310,8 @@ class RecordingDriver:
         capture = self.capturing
         assert capture is not None
         joined = ancestors(capture.origin.handle.captured)
+        if capture.is_invalid:
+            raise CudaError("operation failed due to a previous error during capture", 901)
         loose = [o for o in capture.operations if o not in joined and o.kind != "overwrite"]
         if loose:
             raise CudaError("capturing stream has unjoined work", 904)
@@ -287,6 +332,7 @@ class RecordingDriver:
 
     def replay(self, graph: Graph, stream: Stream) -> None:
         assert graph in self.live_graphs, "the graph was destroyed"
+        self._refuse_in_captures()
         inside = graph.handle.operations
         speed = self.speed()
 
@@ -338,7 +384,7 @@ class RecordingDriver:
 
     def synchronise(self, event: Event | None = None) -> None:
         """Everything is done, in any order; an event's waiters see no more than they must."""
-        assert self.capturing is None, "operation not permitted when stream is capturing"
+        self._refuse_in_captures()
         wanted = None if event is None else ancestors(event.handle.after)
         now = [o for o in self.pending if wanted is None or o in wanted]
         self.pending = [o for o in self.pending if o not in set(now)]
