@@ -11,11 +11,13 @@ import torch
 
 from benchmarks.cuda_questions.answers import Row
 from benchmarks.cuda_questions.lab import Job, Lab
+from engine.cuda.stage_timer import DRIFT, SlopeOptions
 
 NODES = (1, 10, 100, 1000)
 LONG_LAUNCH_US = 3000.0
 GRAPHS = 2000
 FORKS = 20
+PACES = 100
 
 
 def graph_costs(lab: Lab) -> Iterator[Row]:
@@ -44,6 +46,20 @@ def graph_costs(lab: Lab) -> Iterator[Row]:
                 "destroy_us": _since_us(began),
             },
         )
+
+
+def pace_steadiness(lab: Lab, size: int = SlopeOptions().pace_size) -> Iterator[Row]:
+    """The stage timer's pace: how often it is as usual, so that a sample counts."""
+    square = lab.driver.empty((size, size), torch.float32).fill_(1.0)
+    captured = lab.capture([[Job(torch.mm, [square, square])]])
+    seen = [lab.replay_us(captured) for _ in range(PACES)]
+    lab.driver.destroy(captured.graph)
+    usual_us = median(seen)
+    steady = sum(abs(us - usual_us) <= DRIFT * usual_us for us in seen)
+    yield Row(
+        f"{PACES} times the stage timer's pace",
+        {"median_us": usual_us, "longest_us": max(seen), "steady": steady / PACES},
+    )
 
 
 def fork_costs(lab: Lab) -> Iterator[Row]:

@@ -59,6 +59,7 @@ def _costs(_: Path) -> Iterator[Row]:
 
     lab = _lab()
     yield from costs.graph_costs(lab)
+    yield from costs.pace_steadiness(lab)
     yield from costs.fork_costs(lab)
     yield from costs.growth(lab)
 

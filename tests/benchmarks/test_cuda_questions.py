@@ -44,11 +44,13 @@ def test_questions_about_the_device_find_rows(lab: Lab) -> None:
     (identity,) = device.facts(GPU)
     two_spins = next(device.overlap(lab))
     one_node, forked = next(costs.graph_costs(lab)), next(costs.fork_costs(lab))
+    (pace,) = costs.pace_steadiness(lab, size=2)
     (priorities,) = levers.priorities(lab, small=2, large=2)
 
     assert identity.figures["driver"] == GPU.driver
     assert float(two_spins.figures["times_as_fast"] or 0) > 1
     assert (one_node.what, forked.what) == ("1 nodes", "fork to 2 streams and join")
+    assert pace.figures["steady"] == 1.0
     assert set(priorities.figures) >= {"together_us", "together_urgent_us"}
 
 
