@@ -244,6 +244,8 @@ class FrontEnd:
         )
         ingress.on_change = self._reachability_changed
         ingress.on_end = self.metrics.ingress_restarted
+        for name in ingress.names:
+            self.metrics.add_ingress(name)
         self.metrics.registry.register(IngressMetrics(ingress.seen, lambda: ingress.port))
         return await ingress.start(inference, pinned_cores(self.worker_options()))
 

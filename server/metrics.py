@@ -313,6 +313,11 @@ class Metrics:
         """Count a device worker that died and was started again."""
         self.worker_restarts.labels(device, reason.value).inc()
 
+    def add_ingress(self, process: str) -> None:
+        """Make the series of an ingress process, so that they begin at zero."""
+        for reason in (EndReason.KILLED, EndReason.EXITED):
+            self.ingress_restarts.labels(process, reason.value)
+
     def ingress_restarted(self, process: str, end: WorkerEnd) -> None:
         """Count an ingress process that died and is started again."""
         self.ingress_restarts.labels(process, end.reason.value).inc()

@@ -8,6 +8,7 @@ first touched. Only one of the two allocates; the other one reads and writes whe
 from __future__ import annotations
 
 import bisect
+import contextlib
 import mmap
 import os
 
@@ -77,4 +78,6 @@ class Arena:
     def abandon(self) -> None:
         """As ``close``, but the memory goes with the last view of it that somebody still holds."""
         self.view.release()
+        with contextlib.suppress(BufferError):  # somebody does
+            self._map.close()
         os.close(self.fd)

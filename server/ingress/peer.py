@@ -61,14 +61,6 @@ class Peer(asyncio.Protocol):
         self._without_room: deque[tuple[int, bytes]] = deque()  # replies that wait for memory
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
-        self._ops: Mapping[str, Callable[[Message], None]] = {
-            "up": self._on_up,
-            "failed": self._on_failed,
-            "state": self._on_state,
-            "infer": self._on_infer,
-            "refusal": self._on_refusal,
-            "cancel": self._on_cancel,
-        }
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Keep the way back."""
@@ -80,7 +72,7 @@ class Peer(asyncio.Protocol):
         for message in self._decoder.feed(data):
             self._free(message.get("taken", ()))
             if op := message.get("op"):
-                self._ops[op](message)
+                _OPS[op](self, message)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It is gone: nobody waits for what it asked, and its memory goes."""
@@ -187,6 +179,16 @@ class Peer(asyncio.Protocol):
 
     def _say_last(self, number: int, message: Message) -> None:
         self.tell({"id": number, **message})
+
+
+_OPS: Mapping[str, Callable[[Peer, Message], None]] = {
+    "up": Peer._on_up,
+    "failed": Peer._on_failed,
+    "state": Peer._on_state,
+    "infer": Peer._on_infer,
+    "refusal": Peer._on_refusal,
+    "cancel": Peer._on_cancel,
+}
 
 
 def _failed(error: BaseException) -> Message:

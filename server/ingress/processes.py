@@ -49,6 +49,11 @@ class IngressProcesses:
         return self._folder / "owner.sock"
 
     @property
+    def names(self) -> list[str]:
+        """Of the processes, in logs and metrics."""
+        return [f"ingress-{number}" for number in range(self._settings.ingress)]
+
+    @property
     def any_up(self) -> bool:
         """Whether some process takes connections."""
         return any(each.is_up for each in self.all)
@@ -70,10 +75,8 @@ class IngressProcesses:
         self._reserved = reserved_port(self._settings.host, self._settings.grpc_port)
         self.port = self._reserved.getsockname()[1]
         self._kept_off = sorted(keep_off)
-        for number in range(self._settings.ingress):
-            each = IngressProcess(
-                f"ingress-{number}", inference, memory_bytes(self._settings), self._greeting
-            )
+        for name in self.names:
+            each = IngressProcess(name, inference, memory_bytes(self._settings), self._greeting)
             each.on_change = self._changed
             each.on_end = self.on_end
             self.all.append(each)

@@ -79,9 +79,9 @@ def connect_to(server: ServerProcess, pid: int, opened: ExitStack) -> grpc.Chann
     raise AssertionError("the kernel never chose it")
 
 
-def call(channel: grpc.Channel, **options: Any) -> Any:
+def call(channel: grpc.Channel, x: np.ndarray = X, **options: Any) -> Any:
     """A call under way."""
-    tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=X.shape, data=X.tobytes())
+    tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=x.shape, data=x.tobytes())
     request = inference_pb2.InferRequest(model="id", inputs=[tensor])
     stub = inference_pb2_grpc.InferenceServiceStub(channel)
     return stub.Infer.future(request, metadata=tuple(bearer(INFER).items()), **options)
@@ -197,12 +197,14 @@ def test_killed_under_load_it_takes_its_own_connections_only(server: ServerProce
     with ExitStack() as opened, ThreadPoolExecutor() as pool:
         channels = [(connect_to(server, pid, opened), pid) for pid in (victim, other) * 2]
         running = [pool.submit(load, *each) for each in channels]
-        until(lambda: all(counts["OK"] > 20 for counts in outcomes.values()))
-        os.kill(victim, signal.SIGKILL)
-        until(lambda: server.metric("braid_ingress_up") == 2 and victim not in pids(server))
-        answered = outcomes[victim]["OK"]
-        until(lambda: outcomes[victim]["OK"] > answered + 20)
-        is_over.set()
+        try:
+            until(lambda: all(counts["OK"] > 20 for counts in outcomes.values()))
+            os.kill(victim, signal.SIGKILL)
+            until(lambda: server.metric("braid_ingress_up") == 2 and victim not in pids(server))
+            answered = outcomes[victim]["OK"]
+            until(lambda: outcomes[victim]["OK"] > answered + 20)
+        finally:
+            is_over.set()
         for each in running:
             each.result(timeout=10)
     assert set(outcomes[other]) == {"OK"}
@@ -253,3 +255,50 @@ def test_killed_the_owner_leaves_no_process_and_no_socket(tmp_path: Path) -> Non
             assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
     until(lambda: not any(map(psutil.pid_exists, found)))
     until(lambda: not any(map(Path.exists, folders)))
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_nothing_is_mixed_up_and_nothing_left(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "store", BRAID_INGRESS="2", BRAID_SPARE_WORKER="false")
+    server.start()
+    server.import_ahead(model := identity(tmp_path / "id.onnx"))
+    with server.client() as client:
+        client.register("id", model, batch_sizes=[1, 4], planner="sequential", wait=True)
+    outcomes: Counter[str] = Counter()
+    is_over = threading.Event()
+
+    def load(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        options = (("grpc.use_local_subchannel_pool", 1),)
+        while not is_over.is_set():
+            with grpc.insecure_channel(server.address, options) as channel:
+                for _ in range(50):
+                    x = rng.random((int(rng.integers(1, 5)), 3), np.float32)
+                    sent = call(channel, x, timeout=10, wait_for_ready=True)
+                    if rng.random() < 0.1:
+                        sent.cancel()
+                    elif sent.code() is grpc.StatusCode.OK:
+                        right = sent.result().outputs[0].data == x.tobytes()
+                        outcomes["OK" if right else "WRONG"] += 1
+                    else:
+                        outcomes[sent.code().name] += 1
+
+    owner = psutil.Process(server.process.pid)
+    with ThreadPoolExecutor() as pool:
+        running = [pool.submit(load, seed) for seed in range(8)]
+        try:
+            until(lambda: outcomes["OK"] > 100)
+            descriptors = owner.num_fds()
+            for number in range(8):
+                os.kill(victim := pids(server)[number % 2], signal.SIGKILL)
+                until(lambda victim=victim: victim not in pids(server))
+        finally:
+            is_over.set()
+        for each in running:
+            each.result(timeout=20)
+    assert set(outcomes) <= {"OK", "UNAVAILABLE"}
+    until(lambda: waiting(server) == 0)
+    until(lambda: owner.num_fds() <= descriptors + 4)
+    assert server.stop() == 0
+    assert "Traceback" not in server.log
+    assert "internal error" not in server.log
