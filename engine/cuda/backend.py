@@ -132,13 +132,13 @@ class CudaBackend:
             lambda: bind(graph, constants, packed, 1, choices, pause, source),
         )
 
-    def prepare(self, program: Program, plan: StreamPlan) -> OnGpu:
+    def prepare(self, program: Program, plan: StreamPlan, pause: Pause = no_pause) -> OnGpu:
         """Capture the plan with the lever that suits it, or ready it for eager streams.
 
         The device is never parted here: that is for measurements by hand (levers.py).
         """
         offered = offered_levers(self._driver, plan, partitions=False)
-        prepared = prepare_fastest(self._executor, program, plan, offered)
+        prepared = prepare_fastest(self._executor, program, plan, offered, pause)
         if prepared.eager_because:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
         return OnGpu(self._executor, prepared, index_ranges(program.graph))

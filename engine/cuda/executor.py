@@ -26,6 +26,7 @@ from engine.cuda.play import play
 from engine.cuda.prepare import PLAIN, Levers, PreparedPlan, prepare_calls, results
 from engine.cuda.staging import Staging, Tensors, make_staging
 from engine.executor.program import Program
+from engine.pause import Pause, no_pause
 
 UPLOADS = MAX_STREAMS
 """Index of the stream for inputs that travel beside a replay, the first that no plan has."""
@@ -49,13 +50,20 @@ class CudaExecutor:
         self._plans: set[PreparedPlan] = set()
         self._underway = 0  # runs started and not finished, of all plans
 
-    def prepare(self, program: Program, plan: StreamPlan, levers: Levers = PLAIN) -> PreparedPlan:
+    def prepare(
+        self,
+        program: Program,
+        plan: StreamPlan,
+        levers: Levers = PLAIN,
+        pause: Pause = no_pause,
+    ) -> PreparedPlan:
         """Capture a plan; where that fails, ready it for eager streams and keep the reason.
 
         Args:
             program: bound to kernels of this device, constants on the device.
             plan: of the program's graph.
             levers: how streams contend.
+            pause: called while kernels are warmed up; runs of other plans may begin and end in it.
 
         Raises:
             InvalidArtefact: the plan does not fit the graph.
@@ -65,17 +73,17 @@ class CudaExecutor:
         verify_plan(plan, program.graph.predecessors())
         calls = plan_calls(program, plan)
         with classified(f"preparing {program.graph.name!r}"):
-            prepared = self._prepare_or_make_room(program, calls, levers)
+            prepared = self._prepare_or_make_room(program, calls, levers, pause)
         self._plans.add(prepared)
         return prepared
 
     def _prepare_or_make_room(
-        self, program: Program, calls: tuple[Call, ...], levers: Levers
+        self, program: Program, calls: tuple[Call, ...], levers: Levers, pause: Pause
     ) -> PreparedPlan:
         if self._pool is None:
             self._pool = self.driver.pool()
         try:
-            return prepare_calls(self.driver, self._pool, program, calls, levers)
+            return prepare_calls(self.driver, self._pool, program, calls, levers, pause)
         except Exception as error:  # its traceback holds tensors, so it must be gone before trim
             if not isinstance(classify(error, ""), DeviceOutOfMemory):
                 raise
@@ -83,7 +91,7 @@ class CudaExecutor:
         self._drop_empty_pool()
         self.driver.trim()
         self._pool = self._pool or self.driver.pool()
-        return prepare_calls(self.driver, self._pool, program, calls, levers)
+        return prepare_calls(self.driver, self._pool, program, calls, levers, pause)
 
     def _drop_empty_pool(self) -> None:
         """A pool gives no memory back while it lives, so it goes with the last plan."""

@@ -19,6 +19,7 @@ from engine.cuda.executor import CudaExecutor
 from engine.cuda.partition import GRANULE
 from engine.cuda.prepare import PLAIN, Levers, PreparedPlan
 from engine.executor.program import Program
+from engine.pause import Pause, no_pause
 
 _ROUNDS = 7
 _GAIN = 0.01
@@ -48,20 +49,24 @@ def offered_levers(driver: Driver, plan: StreamPlan, *, partitions: bool) -> lis
 
 
 def prepare_fastest(
-    executor: CudaExecutor, program: Program, plan: StreamPlan, offered: Sequence[Levers]
+    executor: CudaExecutor,
+    program: Program,
+    plan: StreamPlan,
+    offered: Sequence[Levers],
+    pause: Pause = no_pause,
 ) -> PreparedPlan:
     """Prepare a plan with each of the levers, keep the fastest and free the others.
 
     Raises:
         See ``CudaExecutor.prepare``; want of memory for a second variant is none.
     """
-    first = executor.prepare(program, plan, offered[0])
+    first = executor.prepare(program, plan, offered[0], pause)
     if first.eager_because:
         return first
     variants = [first]
     try:
         for levers in offered[1:]:
-            variants += _variant(executor, program, plan, levers)
+            variants += _variant(executor, program, plan, levers, pause)
         best = _fastest(executor, variants) if len(variants) > 1 else first
     except BaseException:
         for prepared in variants:
@@ -74,11 +79,11 @@ def prepare_fastest(
 
 
 def _variant(
-    executor: CudaExecutor, program: Program, plan: StreamPlan, levers: Levers
+    executor: CudaExecutor, program: Program, plan: StreamPlan, levers: Levers, pause: Pause
 ) -> list[PreparedPlan]:
     """The plan with these levers, if there is room and it can be captured."""
     try:
-        prepared = executor.prepare(program, plan, levers)
+        prepared = executor.prepare(program, plan, levers, pause)
     except DeviceOutOfMemory:
         return []
     if prepared.eager_because:

@@ -17,6 +17,7 @@ from engine.cuda.driver import Driver, Event, Stream
 from engine.cuda.release import Aliases
 from engine.cuda.tape import LaunchStep, RecordStep, ReleaseStep, Tape, WaitStep, lower, order_calls
 from engine.executor.program import BoundUnit, Environment
+from engine.pause import Pause, no_pause
 
 
 def play(
@@ -49,6 +50,7 @@ def warm_up(
     driver: Driver,
     streams: Sequence[Stream],
     keep: frozenset[int],
+    pause: Pause = no_pause,
 ) -> Aliases:
     """Put every call on its stream once, in turns, and learn which slots share memory.
 
@@ -58,6 +60,7 @@ def warm_up(
         driver: of the device.
         streams: of the calls, by index.
         keep: slots that are not dropped after their last reader.
+        pause: called after each: cuDNN may try many algorithms, Inductor compile.
     """
     aliases = Aliases()
     in_turns = serial(calls)
@@ -73,6 +76,8 @@ def warm_up(
         inputs = [(slot, env[slot]) for slot in unit.inputs]
         outputs = [(slot, tensor) for slot in unit.outputs if (tensor := env[slot]) is not None]
         aliases.learn(inputs, outputs)
+        del inputs, outputs
+        pause()
 
     play(tape, env, driver, streams, learn)
     return aliases

@@ -2,7 +2,8 @@
 
     calls ──warm_up──> who shares memory ──release_points, lower──> tape ──capture──> PreparedPlan
 
-Everything is done by one thread in a row; nothing else uses the device meanwhile.
+Everything is done by one thread. Requests go first between the units of the warm-up, and nothing
+else uses the device while it captures.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from engine.cuda.release import Aliases, release_points
 from engine.cuda.staging import Staging, Tensors, static_buffers
 from engine.cuda.tape import Tape, lower, order_calls
 from engine.executor.program import Environment, Program
+from engine.pause import Pause, no_pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,12 @@ class PreparedPlan:
 
 
 def prepare_calls(
-    driver: Driver, pool: Pool, program: Program, calls: tuple[Call, ...], levers: Levers
+    driver: Driver,
+    pool: Pool,
+    program: Program,
+    calls: tuple[Call, ...],
+    levers: Levers,
+    pause: Pause = no_pause,
 ) -> PreparedPlan:
     """Capture some calls of a program; where that fails, keep the reason.
 
@@ -78,13 +85,14 @@ def prepare_calls(
         program: bound to kernels of the device, constants on the device.
         calls: the whole program, in launch order.
         levers: how streams contend.
+        pause: called while kernels are warmed up.
     """
     before_bytes = driver.memory().allocated
     streams = _streams(driver, calls, levers)
     inputs = static_buffers(driver, program.graph.inputs)
     driver.synchronise()  # these, and constants that may still be on their way on any stream
     began = perf_counter_ns()
-    aliases = _warm_up(driver, program, calls, streams, inputs)
+    aliases = _warm_up(driver, program, calls, streams, inputs, pause)
     warm = perf_counter_ns()
     order = order_calls(calls)
     points = release_points(calls, order, aliases, program.kept())
@@ -123,9 +131,10 @@ def _warm_up(
     calls: tuple[Call, ...],
     streams: tuple[Stream, ...],
     inputs: Tensors,
+    pause: Pause,
 ) -> Aliases:
     env = program.environment(inputs)
-    aliases = warm_up(calls, env, driver, streams, program.kept())
+    aliases = warm_up(calls, env, driver, streams, program.kept(), pause)
     results(driver, program, env, streams[ORIGIN])
     driver.synchronise()
     return aliases

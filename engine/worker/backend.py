@@ -26,7 +26,7 @@ from core.schedule import NO_CHOICES, Strategy
 from engine.executor.program import Program
 from engine.executor.work import Needs
 from engine.kernels.kernel import PackedWeights
-from engine.pause import Pause
+from engine.pause import Pause, no_pause
 from engine.timing.entrants import Entrant
 from engine.timing.overheads import StagePrices
 from engine.timing.samples import Timing
@@ -148,7 +148,7 @@ class Backend(Protocol):
         The graph is on the data of its ``precision`` already (engine/passes/precision.py).
         """
 
-    def prepare(self, program: Program, plan: StreamPlan) -> Prepared:
+    def prepare(self, program: Program, plan: StreamPlan, pause: Pause = no_pause) -> Prepared:
         """Make a verified plan ready to run.
 
         Raises:

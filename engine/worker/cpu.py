@@ -108,7 +108,7 @@ class CpuBackend:
         """Choose kernels and reorder weights."""
         return bind(graph, constants, packed, self.threads, choices, pause)
 
-    def prepare(self, program: Program, plan: StreamPlan) -> LaidOut:
+    def prepare(self, program: Program, plan: StreamPlan, pause: Pause = no_pause) -> LaidOut:
         """Assign launches to threads."""
         return LaidOut(self._executor, program, lay_out(program, plan, self.threads))
 

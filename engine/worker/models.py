@@ -145,7 +145,7 @@ class ModelTable:
         if plan is None:
             plan = sequential_plan(len(program.units))
         verify_plan(plan, program.graph.predecessors())
-        return self._backend.prepare(program, plan)
+        return self._backend.prepare(program, plan, self._pause)
 
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""

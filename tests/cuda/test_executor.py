@@ -13,6 +13,7 @@ from engine.cuda.driver import ORIGIN
 from engine.cuda.executor import UPLOADS, CudaExecutor
 from engine.cuda.prepare import Levers, PreparedPlan
 from engine.kernels.onednn import Run
+from engine.pause import Pause
 from engine.specialise import interpret
 from tests.cuda.graphs import bound, random_graph, random_plan
 from tests.cuda.recording import CudaError, Operation, RecordingDriver, ancestors, races
@@ -153,6 +154,27 @@ def test_two_runs_of_a_plan_may_be_under_way() -> None:
     check(executor.finish(prepared, second), prepared, 2)
     check(executor.finish(prepared, third), prepared, 3)
     assert races(driver.operations) == []
+
+
+@BOTH
+def test_requests_for_other_plans_are_answered_while_kernels_are_warmed_up(barriers: bool) -> None:
+    driver, executor, served = captured(14, barriers=False)
+    runs: list[int] = []
+
+    class Serving(Pause):
+        def __call__(self) -> bool:
+            assert driver.capturing is None
+            runs.append(len(runs))
+            check(executor.run(served, x(len(runs))), served, len(runs))
+            return True
+
+    program = bound(*random_graph(15, UNITS))
+    plan = random_plan(program, 15, barriers=barriers)
+    prepared = executor.prepare(program, plan, pause=Serving())
+
+    assert len(runs) > UNITS // 2
+    assert races(driver.operations) == []
+    check(executor.run(prepared, x(0)), prepared, 0)
 
 
 def test_a_run_that_cannot_begin_does_not_hinder_those_that_can() -> None:
