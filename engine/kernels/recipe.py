@@ -39,6 +39,15 @@ class Buffer:
         """New memory of this kind."""
         return torch.empty(self.shape, memory_format=self.layout)
 
+    def fresh(self) -> Tensor:
+        """New memory, seen as the value is."""
+        if self.seen_as is not None:
+            return self.empty().reshape(self.seen_as)
+        if not self.images:
+            return torch.empty(self.shape)
+        _, c, h, w = self.shape
+        return torch.empty_strided(self.shape, (h * w * c, 1, w * c, c))
+
     def over(self, memory: Tensor) -> Tensor:
         """This buffer's tensor over flat fp32 memory of the right size."""
         if not self.images:

@@ -1,4 +1,5 @@
 /* Runs the primitives of a plan without the interpreter: lanes side by side, one after the other.
+   At the end, how an image comes into the order of channels that they want.
 
    Called by engine/executor/native.py, which also writes the code:
 
@@ -159,4 +160,31 @@ int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t number, vo
         stamps[code[0]] = now_ns();
     bookmark[SEGMENT] = bookmark[HEADER] = 0;
     return atomic_load(&run.failed);
+}
+
+enum { PIXELS = 512 }; /* of a strip that stays in the nearest cache while its channels are written */
+
+static inline void interleave(const float *planes, float *pixels, int64_t channels, int64_t plane,
+                              int64_t count) {
+    for (int64_t channel = 0; channel < channels; channel++)
+        for (int64_t pixel = 0; pixel < count; pixel++)
+            pixels[pixel * channels + channel] = planes[channel * plane + pixel];
+}
+
+/* Copies images whose channels lie one after the other, ``plane`` pixels each, to pixels whose
+   channels lie side by side. For few channels: each strip is read once for every one of them. */
+void braid_interleave(const float *planes, float *pixels, int64_t images, int64_t channels,
+                      int64_t plane, int threads) {
+    int64_t strips = (plane + PIXELS - 1) / PIXELS;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t at = 0; at < images * strips; at++) {
+        int64_t image = at / strips, first = at % strips * PIXELS;
+        int64_t count = plane - first < PIXELS ? plane - first : PIXELS;
+        const float *from = planes + image * channels * plane + first;
+        float *to = pixels + (image * plane + first) * channels;
+        if (channels == 3) /* the usual number, known to the compiler */
+            interleave(from, to, 3, plane, count);
+        else
+            interleave(from, to, channels, plane, count);
+    }
 }
