@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -64,13 +65,6 @@ def test_each_device_has_schedules_and_answers_agree_with_onnxruntime(
         agrees(client, models, rows)
 
 
-def test_the_gpu_really_ran(server: ServerProcess, client: Client, models: dict[str, Path]) -> None:
-    for _ in range(20):
-        agrees(client, models, 4)
-
-    assert server.metric("braid_batch_rows_count", model="cnn", device=GPU) > 0
-
-
 def test_a_precision_must_be_one_of_every_device(client: Client, models: dict[str, Path]) -> None:
     with pytest.raises(InvalidArgument, match="device cpu computes in fp32, not in fp16"):
         client.register("half", models["cnn"], precision="fp16")
@@ -86,7 +80,9 @@ def test_a_gpu_alone_serves_in_other_precisions(
         (plan,) = client.model("cnn").schedules
         x = ROWS[:1]
         got = client.infer("cnn", {"x": x})
+        rows = server.metric("braid_batch_rows_count", model="cnn", device=GPU)
     assert server.stop() == 0
+    assert rows > 0, "the GPU really ran"
 
     assert (plan.precision, plan.promoted, got.plan_id) == (precision, True, plan.plan_id)
     assert plan.max_rel_error < 0.05
@@ -116,6 +112,11 @@ def test_a_killed_worker_is_replaced_and_serves_the_same_plans(
     os.kill(server.worker_of(GPU), signal.SIGKILL)
 
     for rows in (1, 4):
+        agrees(client, models, rows)  # of a model so small that the CPU may be as fast
+    deadline = time.monotonic() + 100
+    while not server.metric("braid_worker_restarts_total", device=GPU, reason="killed"):
+        assert time.monotonic() < deadline, "nobody noticed"
+        time.sleep(0.2)
+    for rows in (1, 4):
         agrees(client, models, rows)
-    assert server.metric("braid_worker_restarts_total", device=GPU, reason="killed") == 1
     assert {plan.plan_id for plan in client.model("cnn").schedules if plan.promoted} == ids
