@@ -83,8 +83,10 @@ def ready_stage(driver: Driver, activations: Activations, asked: AskedStage) -> 
     return ReadyStage(driver, lower(calls, order_calls(calls), {}), streams, env, makes)
 
 
-def make_copies(stage: ReadyStage, count: int, pool: Pool) -> Copies:
-    """Capture so many copies of a stage."""
+def make_copies(stage: ReadyStage, count: int, pool: Pool, *, capture: bool = True) -> Copies:
+    """Capture so many copies of a stage, unless it is known that it cannot be captured."""
+    if not capture:
+        return Copies(stage, count, None)
     try:
         with capturing(stage.driver, stage.streams, pool) as captured:
             stage.play(count)

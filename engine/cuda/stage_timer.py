@@ -147,20 +147,21 @@ class StageTimer:
         wanted = min(math.ceil(self._slopes.span_us / latency_us), self._slopes.max_copies)
         if wanted > pair.once.count:
             pair.destroy()
-            pair, latency_us = yield from self._warm_pair(stage, wanted)
+            capture = pair.once.graph is not None
+            pair, latency_us = yield from self._warm_pair(stage, wanted, capture)
         return pair, latency_us
 
     def _warm_pair(
-        self, stage: ReadyStage, copies: int
+        self, stage: ReadyStage, copies: int, capture: bool = True
     ) -> Generator[None, None, tuple[_Pair, float]]:
         """R and 2R copies after two samples, and the latency that the second one gave."""
         pool = self._own_pool()
         if self._pace is None:
             self._pace = self._make_pace(pool)
-        once = make_copies(stage, copies, pool)
+        once = make_copies(stage, copies, pool, capture=capture)
         try:
             yield
-            twice = make_copies(stage, 2 * copies, pool)
+            twice = make_copies(stage, 2 * copies, pool, capture=once.graph is not None)
         except BaseException:
             once.destroy()
             raise

@@ -38,7 +38,14 @@ class _Home:
 
     name: Any
     anchor: Graph | None = None  # torch refuses a pool that no graph uses but that has blocks
+    graphs: int = 0  # beside the anchor
     is_left: bool = False  # it takes no capture any more
+
+    def vacate(self) -> None:
+        """Let go of the memory, once it was left and no graph needs it."""
+        if self.is_left and not self.graphs and self.anchor is not None:
+            self.anchor.handle.reset()
+            self.anchor = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,7 @@ class Captures:
         self._use = use
         self._gate = torch.cuda.Stream(device)
         self._underway: _Underway | None = None
+        self._homes: dict[torch.cuda.CUDAGraph, _Home] = {}  # of all graphs but the anchors
         self._refused: list[torch.cuda.CUDAGraph] = []
 
     def pool(self, origin: torch.cuda.Stream) -> Pool:
@@ -77,7 +85,7 @@ class Captures:
         try:
             self._begin(origin, pool, home)
             torch.zeros(1, device=self._device)
-            home.anchor = self.end()
+            home.anchor = self._end()
         except BaseException:
             self._drop([origin])
             raise
@@ -86,7 +94,8 @@ class Captures:
     def release(self, pool: Pool) -> None:
         """Give a pool's memory back to the device: torch keeps it for nobody otherwise."""
         for home in pool.handle:
-            home.anchor.handle.reset()
+            home.is_left = True
+            home.vacate()
         pool.handle.clear()
         torch.cuda.empty_cache()
 
@@ -108,8 +117,23 @@ class Captures:
 
     def end(self) -> Graph:
         """Instantiate what was captured."""
+        assert self._underway is not None, "no capture is under way"
+        home = self._underway.home
+        graph = self._end()
+        self._homes[graph.handle] = home
+        home.graphs += 1
+        return graph
+
+    def destroy(self, graph: Graph) -> None:
+        """Free a graph at once."""
+        graph.handle.reset()
+        home = self._homes.pop(graph.handle)
+        home.graphs -= 1
+        home.vacate()
+
+    def _end(self) -> Graph:
         capture = self._underway
-        assert capture is not None, "no capture is under way"
+        assert capture is not None
         _order(capture.origin, self._gate)
         self._use(self._gate)
         began = perf_counter_ns()
@@ -142,6 +166,7 @@ class Captures:
             failed.graph.capture_end()
         except RuntimeError:
             failed.home.is_left = True
+            failed.home.vacate()
         with suppress(RuntimeError):
             failed.graph.reset()
         if failed.home.is_left:

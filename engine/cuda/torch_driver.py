@@ -136,7 +136,7 @@ class TorchDriver:
 
     def destroy(self, graph: Graph) -> None:
         """Free a graph at once."""
-        graph.handle.reset()
+        self._captures.destroy(graph)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Uninitialised contiguous memory on the device, owned by the origin stream."""

@@ -148,11 +148,12 @@ def test_a_measurement_given_up_destroys_its_graphs(steps: int) -> None:
 
 
 def test_what_cannot_be_captured_is_timed_on_eager_streams() -> None:
-    driver = device()
+    driver, refusals = device(), list[Run]()
     refused = UNITS.units[2].kernel.run
 
     def refuse(device: RecordingDriver, run: Run) -> None:
         if device.capturing and run is refused:
+            refusals.append(run)
             raise CudaError("operation not permitted when stream is capturing", 900)
 
     driver.before_launch = refuse
@@ -160,6 +161,7 @@ def test_what_cannot_be_captured_is_timed_on_eager_streams() -> None:
     timing, _ = measure(timer_on(driver), [0, 2], [1])
 
     assert timing.latency_us == pytest.approx(30)
+    assert len(refusals) == 1, "it is tried once"
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -50,6 +50,22 @@ def test_the_next_capture_into_a_pool_works_after_a_refused_one(torch_cuda: Torc
     assert not torch_cuda.memory.to_device_pool, "nothing else is sent to the pool"
 
 
+def test_refused_captures_hold_no_memory(torch_cuda: Torch211) -> None:
+    driver = TorchDriver()
+    pool = driver.pool()
+    graph = capture(driver, pool)
+
+    for _ in range(5):
+        with pytest.raises(CaptureFailed):
+            capture(driver, pool, Refused("stream is capturing"))
+
+    torch_cuda.memory.empty_cache()
+    assert len(torch_cuda.memory.users) == 2, "that of the graph, and that of the next one"
+    driver.destroy(graph)
+    torch_cuda.memory.empty_cache()
+    assert len(torch_cuda.memory.users) == 1
+
+
 def test_a_pool_that_cannot_be_made_leaves_no_capture_behind(
     torch_cuda: Torch211, monkeypatch: pytest.MonkeyPatch
 ) -> None:
