@@ -79,7 +79,7 @@ def classified(doing: str) -> Iterator[None]:
 def classify(error: BaseException, doing: str) -> BraidError | None:
     """The Braid error that an error of torch stands for; None if it is not the device's."""
     code = _code(error)
-    line = _first_line(error)
+    line = first_line(error)
     if isinstance(error, torch.OutOfMemoryError) or code == _OUT_OF_MEMORY:
         return DeviceOutOfMemory(
             f"the GPU ran out of memory while {doing}: {line}", retry_after_s=1.0
@@ -102,6 +102,7 @@ def _code(error: BaseException) -> int | None:
     return next((found for pattern, found in _TEXTS if pattern.search(text)), None)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says first, or its class."""
     line = str(error).strip().partition("\n")[0]
     return (line or type(error).__name__)[:200]

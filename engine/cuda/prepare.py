@@ -17,7 +17,7 @@ from torch import Tensor
 
 from engine.cuda.calls import Call
 from engine.cuda.driver import ORIGIN, Driver, Graph, Partition, Pool, Stream
-from engine.cuda.faults import CaptureFailed, classified
+from engine.cuda.faults import CaptureFailed, classified, classify, first_line
 from engine.cuda.play import play, warm_up
 from engine.cuda.release import Aliases, release_points
 from engine.cuda.staging import Staging, Tensors, static_buffers
@@ -174,6 +174,9 @@ def capturing(driver: Driver, streams: tuple[Stream, ...], pool: Pool) -> Iterat
             driver.begin_capture(streams[ORIGIN], pool)
             yield captured
             captured.append(driver.end_capture())
-        except BaseException:
+        except BaseException as error:
             driver.abort_capture(streams)
+            if isinstance(error, RuntimeError) and classify(error, "") is None:
+                # What ran before the capture fails in it: libraries do not all say why.
+                raise CaptureFailed(first_line(error)) from error
             raise

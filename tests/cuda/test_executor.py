@@ -205,24 +205,32 @@ def test_a_run_of_another_plan_uploads_beside_the_one_under_way() -> None:
     check(executor.finish(other, second), prepared, 2)
 
 
-def test_what_cannot_be_captured_runs_on_eager_streams_and_says_why() -> None:
+@pytest.mark.parametrize(
+    "fault",
+    [
+        CudaError("operation not permitted when stream is capturing", 900),
+        RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_captured_runs_on_eager_streams_and_says_why(fault: RuntimeError) -> None:
     program = bound(*random_graph(7, UNITS))
     driver = RecordingDriver(7)
+
+    def refuse_captures(driver: RecordingDriver, run: Run) -> None:
+        if driver.capturing:
+            raise fault
+
     driver.before_launch = refuse_captures
     executor = CudaExecutor(driver)
 
     prepared = executor.prepare(program, random_plan(program, 7, barriers=False))
 
-    assert "capturing" in prepared.eager_because
+    assert prepared.eager_because in str(fault)
     for run in range(3):
         check(executor.run(prepared, x(run)), prepared, run)
     assert races(driver.operations) == []
     assert not driver.live_graphs
-
-
-def refuse_captures(driver: RecordingDriver, run: Run) -> None:
-    if driver.capturing:
-        raise CudaError("operation not permitted when stream is capturing", 900)
 
 
 def test_out_of_memory_while_capturing_fails_the_plan_alone() -> None:
