@@ -19,6 +19,7 @@ from engine.passes.fold import fold_constants
 from engine.passes.fuse import fuse_epilogues
 from engine.passes.norms import recognise_norms
 from engine.passes.pads import fold_pads
+from engine.passes.parts import convolve_parts
 from engine.passes.views import fold_pooled_views, fold_view_chains
 
 PASSES: tuple[Pass, ...] = (
@@ -37,6 +38,7 @@ PASSES: tuple[Pass, ...] = (
     fold_pooled_views,
     drop_dead,
     fuse_epilogues,
+    convolve_parts,
     drop_dead,
 )
 

@@ -4,7 +4,8 @@
 
 Inside a plan a stage finds its weights in no near cache, and its inputs where another core may have
 left them. Repeated in a loop it would find both at hand, and lanes side by side would look better
-than they are. So before each sample a sweep empties the near caches.
+than they are. So before each sample a sweep empties the near caches. What counts is the time from
+its first kernel to its last (``CpuExecutor.stage``): in a plan there is nothing between two stages.
 
 A series ends when its samples agree; if too many of them were taken while the reference ran at
 another speed, it is repeated.
