@@ -37,25 +37,23 @@ def executor() -> Iterator[CpuExecutor]:
     made.close()
 
 
-#   x ──> a (15 ms) ──> c (5 ms)      a and b are independent
-#   └───> b (20 ms)
+#   x ──> a (45 ms) ──> c (15 ms)      a and b are independent
+#   └───> b (60 ms)
 def sleepers() -> OpGraph:
     return OpGraph(
         "sleepers", {"x": SPEC}, {"b": "b", "c": "c"}, {},
         (
-            Operator("a", "test.sleep", ("x",), ("a",), {"ms": 15.0}),
-            Operator("b", "test.sleep", ("x",), ("b",), {"ms": 20.0}),
-            Operator("c", "test.sleep", ("a",), ("c",), {"ms": 5.0}),
+            Operator("a", "test.sleep", ("x",), ("a",), {"ms": 45.0}),
+            Operator("b", "test.sleep", ("x",), ("b",), {"ms": 60.0}),
+            Operator("c", "test.sleep", ("a",), ("c",), {"ms": 15.0}),
         ),
         dict.fromkeys("abc", SPEC),
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("groups", "expected_ms"), [([[0], [1]], 20), ([[0, 2], [1]], 20), ([[0, 2]], 20), ([[1]], 20)]
-)
+@pytest.mark.parametrize("groups", [[[0], [1]], [[0, 2], [1]], [[0, 2]], [[1]]])
 def test_groups_overlap_and_members_of_a_group_do_not(
-    executor: CpuExecutor, groups: list[list[int]], expected_ms: float
+    executor: CpuExecutor, groups: list[list[int]]
 ) -> None:
     program = bind(sleepers(), {}, PackedWeights(), threads=2)
     activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
@@ -63,7 +61,7 @@ def test_groups_overlap_and_members_of_a_group_do_not(
 
     timing, yields = finish(timer.measure(activations, groups))
 
-    assert expected_ms * 1e3 <= timing.latency_us < expected_ms * 1e3 + 12_000
+    assert 60_000 <= timing.latency_us < 100_000  # one after the other: 105 or 120 ms
     assert yields >= 3, "inference must get a turn after each sample"
 
 
