@@ -108,13 +108,14 @@ def _hold_rounds(
             break
         share = _FINALS_SHARE if baseline.is_quick else 1.0
         first = round_ % len(staying)
-        for entrant in [*staying[first:], *staying[:first]]:
+        for place, entrant in enumerate([*staying[first:], *staying[:first]], start=1):
             if entrant.is_quick:
                 entrant.run(inputs, pause)
                 yield None
             entrant.samples_us[round_] = sample_us(entrant, inputs, pause)
             sleep(options.pause_s)
-            yield share * min(1.0, max(spent, round_ / rounds))
+            least = (round_ + place / len(staying)) / options.min_rounds  # are held in any case
+            yield share * min(1.0, max(min(spent, least), round_ / rounds))
         staying = _without_the_slow(staying, baseline, round_ + 1)
     return staying
 

@@ -143,6 +143,15 @@ def test_an_empty_budget_still_holds_the_least_number_of_rounds_and_turns() -> N
     assert [result.runs for result in held(Scripted(1), Scripted(1), options=few)] == [63, 63]
 
 
+def test_a_spent_budget_is_not_the_end_while_rounds_are_to_be_held() -> None:
+    slow = [Entrant(Scripted(200)), Entrant(Scripted(200))]  # milliseconds: such have no finals
+    options = ContestOptions(tolerance=1e-4, min_rounds=4, budget_s=1e-9, pause_s=0.0)
+
+    told = [part for part in hold_contest(slow, {}, REFERENCE, options) if part]
+
+    assert told[2:] == [step / 8 for step in range(3, 9)]  # before, nobody knows that they are slow
+
+
 def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> None:
     plans = [Scripted(1), Scripted(1)]
     contest = hold_contest([Entrant(plan) for plan in plans], {}, REFERENCE, OPTIONS)
