@@ -61,6 +61,7 @@ def hold_finals(
     fastest_us = min(median(entrant.samples_us.values()) for entrant in entrants)
     count = round(options.burst_s * 1e6 / fastest_us)
     count = max(options.min_burst, min(options.max_burst, count))
+    began = monotonic()
     for turn in range(options.max_turns):
         if turn >= options.min_turns and monotonic() >= until:
             return
@@ -73,4 +74,6 @@ def hold_finals(
                 burst.append(sample_us(entrant, inputs, pause))
                 yield None
             entrant.bursts_us.append(burst)
-        yield (turn + 1) / options.max_turns
+        spent = (monotonic() - began) / max(until - began, 1e-9)
+        least = (turn + 1) / options.min_turns  # are held in any case
+        yield min(1.0, max(min(spent, least), (turn + 1) / options.max_turns))

@@ -22,8 +22,9 @@ LOAD_ENDS = 0.15
 
 UNKNOWN = -1.0
 
-PROFILES_A_SEARCH = 1.5  # a search takes this many times as long as measuring the units: 0.4 to 40
-PROFILES_A_COMPARISON = 3.0  # and comparing the plans it leads to this many: 1.5 to 7
+PROFILES_A_SEARCH = 1.5  # a search takes this many times as long as measuring the units: 0.4 to 6
+PROFILES_A_COMPARISON = 3.0  # and comparing the plans it leads to this many: 1.5 to 7 ...
+ROUNDS_S, PROFILES_A_CHECK = 20.0, 0.3  # ... but no longer than its rounds, and checking outputs
 LEAST_COMPARISON_S = 1.0
 GROWTH = 0.35  # of time with the batch: eight rows take about twice as long as one
 
@@ -64,7 +65,7 @@ class Forecast:
     rounds_began: float = field(init=False)
     profile_s: float = 0.0  # what profiling takes in the present batch size, as far as known
     search_ratio: float = PROFILES_A_SEARCH  # expected of a search, in profiles; learnt
-    comparison_ratio: float = PROFILES_A_COMPARISON
+    comparison_ratio: float = 0.0  # the same of a comparison
 
     def __post_init__(self) -> None:
         self.began = self.share_began = self.phase_began = self.rounds_began = self.clock()
@@ -91,8 +92,7 @@ class Forecast:
         now = self.clock()
         self.taken_s.append(now - self.share_began)
         if self.profile_s:
-            seen = (now - self.phase_began) / self.profile_s
-            self.comparison_ratio = max(PROFILES_A_COMPARISON, seen)
+            self.comparison_ratio = (now - self.phase_began) / self.profile_s
 
     def profiling(self, done: int, total: int) -> float:
         """Seconds left of the job while ``done`` of ``total`` units are measured."""
@@ -136,7 +136,9 @@ class Forecast:
         return guess if self.budget_s is None else min(guess, self.budget_s)
 
     def _comparison_s(self) -> float:
-        return max(LEAST_COMPARISON_S, self.comparison_ratio * self.profile_s)
+        most = ROUNDS_S + PROFILES_A_CHECK * self.profile_s
+        usual = min(most, PROFILES_A_COMPARISON * self.profile_s)
+        return max(LEAST_COMPARISON_S, usual, self.comparison_ratio * self.profile_s)
 
     def _expected(self) -> float:
         """Of the batch size at hand, from the one before it."""

@@ -153,17 +153,22 @@ def test_sigterm_loses_no_accepted_request(server: ServerProcess, models: dict[s
 
 
 def test_a_request_in_flight_at_sigterm_is_answered(server: ServerProcess, tmp_path: Path) -> None:
-    slow = small_cnn(tmp_path / "slow.onnx", branches=8, size=128)
-    x = np.zeros((192, 3, 128, 128), np.float32)
+    slow = small_cnn(tmp_path / "slow.onnx", branches=16, size=192)
+    x = np.zeros((64, 3, 192, 192), np.float32)
     server.start().import_ahead(slow)
     with server.client() as client:
         client.register("slow", slow, batch_sizes=[4], planner="sequential", wait=True)
-        with ThreadPoolExecutor(1) as pool:
-            call = pool.submit(_infer_once, server.address, "slow", x)
+        with ThreadPoolExecutor(2) as pool:
+            running = pool.submit(_infer_once, server.address, "slow", x)
             while server.metric("braid_queue_depth_rows") < 1:  # others of its rows are running
-                time.sleep(0.01)
+                time.sleep(0.005)
+            waiting = pool.submit(client.infer, "slow", {"x": x[:4]})
+            while server.metric("braid_queue_depth_requests") < 1:  # none of its rows has begun
+                assert not running.done(), "it was to keep the other one waiting"
+                time.sleep(0.005)
             server.terminate()
-            assert call.result(timeout=30) == len(x)
+            assert running.result(timeout=30) == len(x)
+            assert len(waiting.result(timeout=30).outputs["y"]) == 4
 
     assert server.process.wait(timeout=30) == 0
 
