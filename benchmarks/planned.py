@@ -115,7 +115,7 @@ async def plans_on(
         name: TensorSpec(spec.dtype, (batch, *spec.shape[1:]))
         for name, spec in template.inputs.items()
     }
-    graph = await device.static_graph(digest, batch, inputs, precision)
+    graph = await device.bench.static_graph(digest, batch, inputs, precision)
     tolerance = TOLERANCES.get(precision, TOLERANCE)
     asked = 0
 
@@ -133,10 +133,10 @@ async def plans_on(
         choices = chosen.choices
     chose = monotonic()
     planner = PlannerProcess(8 * _GIB, 1800.0)
-    planned = await planner(graph, options, await device.facts(digest, batch), measure)
+    planned = await planner(graph, options, await device.bench.facts(digest, batch), measure)
     searched = monotonic()
     field = Field.of(planned, len(graph.operators), onnxruntime=onnxruntime)
-    showings = await device.contest(
+    showings = await device.bench.contest(
         digest,
         batch,
         field.plans,
@@ -152,7 +152,7 @@ async def plans_on(
 
 async def _latency_us(device: Device, digest: str, batch: int, query: StageQuery) -> float:
     threads = 1 if query.ask == "work" else None
-    return (await device.measure_stage(digest, batch, query.stage, threads)).latency_us
+    return (await device.bench.measure_stage(digest, batch, query.stage, threads)).latency_us
 
 
 def _found(

@@ -2,12 +2,14 @@
 
 Binding a large network takes a second, a run of a large batch too, and a request does not wait for
 that. Whoever works long calls a ``Pause`` between its steps: it answers the inference requests that
-have arrived, on the spot. What is measured counts without that time: ``Interruptions``.
+have arrived, on the spot. What is measured counts without that time, and without the time in which
+other processes had the core: ``Interruptions``.
 """
 
 from __future__ import annotations
 
 import os
+import resource
 import select
 import threading
 from collections.abc import Callable
@@ -38,12 +40,18 @@ no_pause = Pause()
 
 
 class Interruptions(Pause):
-    """A pause that keeps count of the time it took from what is measured around it."""
+    """A pause that keeps count of the time that was taken from what is measured around it.
+
+    Also of what the kernel took: until ``left_us`` this thread may have waited for its core, or one
+    that works with it have lost its own to another process. Made and read by one thread.
+    """
 
     def __init__(self, pause: Pause) -> None:
         self._pause = pause
         self._spans_ns: list[tuple[int, int]] = []
-        self.count = 0  # of those in which something ran
+        self.count = 0  # of pauses in which something ran
+        self._waited_ns = waited_for_core_ns()
+        self._switches = involuntary_switches()
 
     @property
     def arrivals(self) -> int | None:
@@ -59,16 +67,44 @@ class Interruptions(Pause):
         return self._counted(self._pause)
 
     def _counted(self, pause: Callable[[], bool]) -> bool:
-        start = perf_counter_ns()
+        start, waited_ns = perf_counter_ns(), waited_for_core_ns()
         any_ran = pause()
+        self._waited_ns += waited_for_core_ns() - waited_ns  # it is in the span
         self._spans_ns.append((start, perf_counter_ns()))
         self.count += any_ran
         return any_ran
 
-    def left_us(self, start_ns: int, end_ns: int) -> float:
-        """What is left of a time once the pauses in it are taken away."""
-        taken = [min(end, end_ns) - max(start, start_ns) for start, end in self._spans_ns]
-        return (end_ns - start_ns - sum(span for span in taken if span > 0)) / 1e3
+    @property
+    def any(self) -> bool:
+        """Whether something ran in a pause, or another process on a core of this one."""
+        return self.count > 0 or involuntary_switches() > self._switches
+
+    def left_us(self, start_ns: int, end_ns: int, waited_ns: int | None = None) -> float:
+        """What is left of a time that has just ended, without what was taken from it.
+
+        ``waited_ns`` is how long another thread waited for its core, if that one did the work.
+        """
+        spans = [min(end, end_ns) - max(start, start_ns) for start, end in self._spans_ns]
+        taken_ns = sum(span for span in spans if span > 0)
+        if waited_ns is None:
+            taken_ns += waited_for_core_ns() - self._waited_ns
+        else:
+            taken_ns = max(taken_ns, waited_ns)  # it also waits while this thread answers
+        return max(0.0, (end_ns - start_ns - taken_ns) / 1e3)
+
+
+def involuntary_switches() -> int:
+    """How often a thread of this process has lost its core to another one, ever."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+def waited_for_core_ns() -> int:
+    """How long the calling thread has been ready to run and waited, ever; 0 if nobody knows."""
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            return int(file.read().split()[1])
+    except (OSError, IndexError):
+        return 0
 
 
 def in_thread(call: Callable[[], T], pause: Pause) -> T:

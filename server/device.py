@@ -1,16 +1,16 @@
 """One device as the server sees it: what is loaded and prepared there, and calls to its worker.
 
 Device ──owns──> WorkerLink, Arena, what a restarted worker must be told again
-   ▲ batcher: run          ▲ jobs: load, static_graph, facts, measure_stage, contest
+   │  ▲ batcher: run, prepare     ▲ jobs: load
+   └─owns─> Bench <── jobs: static_graph, facts, measure_stage, contest     (server/bench.py)
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,16 @@ from core.errors import DeviceOutOfMemory
 from core.graph import OpGraph, graph_from_json
 from core.plan import StreamPlan, plan_to_json
 from core.precision import FP32
-from core.schedule import NO_CHOICES, SEQUENTIAL, Stage
+from core.schedule import NO_CHOICES, SEQUENTIAL
 from core.tensor import TensorSpec, spec_from_json
 from engine.importer.report import read_graph, read_report
 from engine.worker.arena import Arena
 from engine.worker.layout import SlotLayout, slot_layout
 from engine.worker.link import LinkState, WorkerLink
 from engine.worker.options import WorkerOptions
-from scheduler.cost import Overheads
-from server.jobs.ports import GraphFacts, Showing, StageTiming, UnitKernels
-from server.static_values import StaticBytes, StaticValues, static_bytes, static_message
+from server.bench import Bench, LoadedModel, describe_fields
+from server.bench_worker import Apart, InService
+from server.static_values import StaticValues, static_bytes
 
 log = logging.getLogger("braid.device")
 
@@ -53,25 +53,24 @@ class Executable:
     choices: Mapping[str, str] = field(default_factory=dict)  # kernel signature -> variant
 
 
-@dataclass(slots=True)
-class _Model:
-    """A loaded model, as far as the front end must know it."""
-
-    artefact: Path
-    static: StaticBytes  # what its static inputs held when it was imported
-    profiled: dict[int, dict[str, Any]] = field(default_factory=dict)  # batch size -> call fields
-
-
 class Device:
     """A device worker and everything it was told."""
 
-    def __init__(self, name: str, options: WorkerOptions) -> None:
+    def __init__(self, name: str, options: WorkerOptions, *, bench_apart: bool = False) -> None:
+        """With ``bench_apart``, registrations measure in a process of their own (CPU only)."""
         self.name = name
         self.arena = Arena(options.arena_bytes)
         self.link = WorkerLink(name, options, self.arena)
         self.link.on_start = self._replay
         self.on_ran: OnRan = lambda plan_id, compute_us: None
-        self._models: dict[str, _Model] = {}
+        self._models: dict[str, LoadedModel] = {}
+        apart = bench_apart and options.gpu is None
+        place = (
+            Apart(name, options, self.arena, lambda digest: self._models[digest].artefact)
+            if apart
+            else InService(self.link.call)
+        )
+        self.bench = Bench(place, self._models)
         self._executables: dict[int, Executable] = {}
         self._without_room: set[int] = set()  # executables that found none after a restart
         self._next_number = 0
@@ -101,7 +100,8 @@ class Device:
         await self.link.start()
 
     async def close(self) -> None:
-        """End the worker."""
+        """End its workers."""
+        await self.bench.close()
         await self.link.close()
         self.arena.close()
 
@@ -124,13 +124,15 @@ class Device:
         graph = await asyncio.to_thread(read_graph, artefact)
         report = await asyncio.to_thread(read_report, artefact)
         await self.link.call("load", digest=digest, path=str(artefact))
-        self._models[digest] = _Model(artefact, static_bytes(report.static_values, graph.inputs))
+        static = static_bytes(report.static_values, graph.inputs)
+        self._models[digest] = LoadedModel(artefact, static)
 
     async def unload(self, digest: str) -> None:
         """Forget a model and all its executables."""
         self._models.pop(digest, None)
         for number in [n for n, ready in self._executables.items() if ready.digest == digest]:
             del self._executables[number]
+        await self.bench.unload(digest)
         if self.is_up:
             await self.link.call("unload", digest=digest)
 
@@ -190,114 +192,18 @@ class Device:
         self.on_ran(ready.plan_id, compute_us)
         return compute_us
 
-    # -- for jobs -----------------------------------------------------------------------------
-
-    async def static_graph(
-        self, digest: str, batch_size: int, inputs: Specs, precision: str = FP32
-    ) -> OpGraph:
-        """As ``describe``; ``measure_stage`` and ``contest`` mean this graph from now on."""
-        graph = await self.describe(digest, inputs, precision)
-        model = self._models[digest]
-        model.profiled[batch_size] = _describe_fields(digest, model, inputs, precision)
-        return graph
-
     async def describe(self, digest: str, inputs: Specs, precision: str = FP32) -> OpGraph:
         """The schedule units of a loaded model for static ``inputs``, the batch included.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
-        fields = _describe_fields(digest, self._models[digest], inputs, precision)
+        fields = describe_fields(digest, self._models[digest], inputs, precision)
         answer = await self.link.call("describe", **fields)
         return graph_from_json(answer["graph"])
 
-    async def facts(self, digest: str, batch_size: int) -> GraphFacts:
-        """What the device knows of the graph that ``static_graph`` gave, besides latencies."""
-        answer = await self.link.call("facts", **self._models[digest].profiled[batch_size])
-        return GraphFacts(
-            threads=answer["threads"],
-            overheads=Overheads(answer["stage_us"], answer["group_us"], answer["launch_us"]),
-            moved_bytes=tuple(answer["moved_bytes"]),
-            memory_bound=tuple(answer["memory_bound"]),
-            merge_groups=tuple(map(tuple, answer["merge_groups"])),
-        )
-
-    async def kernels(self, digest: str, batch_size: int) -> list[UnitKernels]:
-        """Units of the graph that ``static_graph`` gave that more than one kernel can run."""
-        answer = await self.link.call("kernels", **self._models[digest].profiled[batch_size])
-        return [
-            UnitKernels(each["signature"], tuple(each["units"]), tuple(each["variants"]))
-            for each in answer["kernels"]
-        ]
-
-    def choose_kernels(self, digest: str, batch_size: int, choices: Mapping[str, str]) -> None:
-        """Let that graph run on other kernels than usual from now on."""
-        self._models[digest].profiled[batch_size]["choices"] = dict(choices)
-
-    async def measure_kernel(
-        self, digest: str, batch_size: int, unit: int, variant: str, hopeless_us: float
-    ) -> StageTiming:
-        """Latency of one unit of that graph on a kernel; roughly if above ``hopeless_us``."""
-        answer = await self.link.call(
-            "measure",
-            groups=[[unit]],
-            variant=variant,
-            hopeless_us=None if hopeless_us == inf else hopeless_us,
-            **self._models[digest].profiled[batch_size],
-        )
-        return StageTiming(answer["latency_us"], answer["spread"], answer["repeats"])
-
-    async def measure_stage(
-        self, digest: str, batch_size: int, stage: Stage, threads: int | None = None
-    ) -> StageTiming:
-        """Latency of one stage of the graph that ``static_graph`` gave, inference going first.
-
-        ``threads`` is how many the stage may use; None: all.
-        """
-        answer = await self.link.call(
-            "measure",
-            groups=[list(group) for group in stage.groups],
-            strategy=stage.strategy,
-            threads=threads,
-            **self._models[digest].profiled[batch_size],
-        )
-        return StageTiming(answer["latency_us"], answer["spread"], answer["repeats"])
-
-    async def contest(
-        self,
-        digest: str,
-        batch_size: int,
-        plans: Sequence[StreamPlan],
-        *,
-        onnxruntime: bool,
-        tolerance: float,
-        on_progress: Callable[[float], None],
-    ) -> list[Showing]:
-        """Whole models against each other, in turns in one run; the first plan is the baseline."""
-        answer = await self.link.call(
-            "contest",
-            on_progress,
-            plans=[plan_to_json(plan) for plan in plans],
-            onnxruntime=onnxruntime,
-            tolerance=tolerance,
-            **self._models[digest].profiled[batch_size],
-        )
-        return [
-            Showing(**{**contender, "turns_us": tuple(contender["turns_us"])})
-            for contender in answer["contenders"]
-        ]
-
 
 _EMPTY = slot_layout({}, {})
-
-
-def _describe_fields(digest: str, model: _Model, inputs: Specs, precision: str) -> dict[str, Any]:
-    return {
-        "precision": precision,
-        "digest": digest,
-        "inputs": {name: spec.to_json() for name, spec in inputs.items()},
-        "static": static_message(model.static, inputs),
-    }
 
 
 def _prepare_fields(ready: Executable) -> dict[str, Any]:

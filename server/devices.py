@@ -40,7 +40,10 @@ class Devices:
 
     def __init__(self, settings: Settings) -> None:
         names = [parse_device(text) for text in settings.devices]
-        self.all = [Device(name.text, worker_options(settings, name)) for name in names]
+        self.all = [
+            Device(name.text, worker_options(settings, name), bench_apart=settings.measure_apart)
+            for name in names
+        ]
         """In the order of the setting; after ``start`` only those that can be used."""
         self.batchers = {device.name: Batcher(DeviceExecution(device)) for device in self.all}
         self.on_change: Callable[[Device], None] = lambda device: None

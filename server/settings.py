@@ -108,6 +108,10 @@ class Settings(BaseSettings):
     # dies; costs the memory of a process with torch loaded, none of a GPU's.
     spare_worker: bool = True
 
+    # Registrations measure on a CPU device in a process of their own, which gives way to requests;
+    # while they do, the model is in memory twice.
+    measure_apart: bool = True
+
     # Activations kept on a device while its stages are measured; beyond it they are made up.
     profiling_memory_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=MIB)
 

@@ -3,7 +3,7 @@
 timed(call)        runs on the device's thread and pauses (engine.pause)
 timed_aside(call)  cannot pause: runs in a thread that gives way (engine.priority)
 
-Latencies are without the time that requests took.
+Latencies are without the time that requests took, and other processes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from time import perf_counter_ns
 
 from torch import Tensor
 
-from engine.pause import Interruptions, Pause, in_thread
+from engine.pause import Interruptions, Pause, in_thread, waited_for_core_ns
 from engine.priority import thread_gives_way
 
 Tensors = Mapping[str, Tensor]
@@ -40,7 +40,7 @@ def timed(call: Callable[[Tensors, Pause], Tensors]) -> Run:
         start = perf_counter_ns()
         outputs = call(inputs, interruptions)
         latency_us = interruptions.left_us(start, perf_counter_ns())
-        return Ran(outputs, latency_us, interruptions.count > 0)
+        return Ran(outputs, latency_us, interruptions.any)
 
     return run
 
@@ -51,13 +51,14 @@ def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
     def run(inputs: Tensors, pause: Pause) -> Ran:
         interruptions = Interruptions(pause)
 
-        def work() -> tuple[Tensors, int, int]:
+        def work() -> tuple[Tensors, int, int, int]:
             thread_gives_way()
-            start = perf_counter_ns()
+            waited_ns, start = waited_for_core_ns(), perf_counter_ns()
             outputs = call(inputs)
-            return outputs, start, perf_counter_ns()
+            end = perf_counter_ns()
+            return outputs, start, end, waited_for_core_ns() - waited_ns
 
-        outputs, start, end = in_thread(work, interruptions)
-        return Ran(outputs, interruptions.left_us(start, end), interruptions.count > 0)
+        outputs, start, end, waited_ns = in_thread(work, interruptions)
+        return Ran(outputs, interruptions.left_us(start, end, waited_ns), interruptions.any)
 
     return run

@@ -31,7 +31,7 @@ LONG_US = 10_000.0
 """A stage that takes longer is warm after one run."""
 
 ATTEMPTS = 3
-"""To take a sample that no request interrupts; the last one counts without the interruptions."""
+"""To take a sample that nothing interrupts; the last one counts without the interruptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,10 @@ class StageTimer:
 
     def _sample(self, stage: TimedRun, pause: Pause) -> float:
         for _ in range(ATTEMPTS):
-            interruptions = Interruptions(pause)
             self._sweep.run()
+            interruptions = Interruptions(pause)
             latency_us = interruptions.left_us(*stage(interruptions))
-            if not interruptions.count:
+            if not interruptions.any:
                 break
         return latency_us
 

@@ -1,7 +1,7 @@
 """Which kernel runs each unit: the fastest one measured, remembered by the unit's signature.
 
-    device.kernels ──units with several variants──> in the store? ──no──> device.measure_kernel
-                                                         └─> fastest ─> device.choose_kernels
+    bench.kernels ──units with several variants──> in the store? ──no──> bench.measure_kernel
+                                                        └─> fastest ─> bench.choose_kernels
 
 A choice outlives the model it was made for: it is found again by any model with such a unit.
 """
@@ -42,17 +42,17 @@ async def choose_kernels(
     graph: OpGraph, digest: str, batch_size: int, device: Device, store: Store, precision: str
 ) -> ChosenKernels:
     """Measure what is not known yet; the static graph runs on the fastest kernels afterwards."""
-    bench = _Bench(digest, batch_size, device, store, precision)
-    found = await patiently(partial(device.kernels, digest, batch_size))
-    await bench.remember(found)
+    known = _Latencies(digest, batch_size, device, store, precision)
+    found = await patiently(partial(device.bench.kernels, digest, batch_size))
+    await known.remember(found)
     by_unit: dict[str, str] = {}
     choices: dict[str, str] = {}
     for kernels in found:
-        variant = await bench.fastest(kernels)
+        variant = await known.fastest(kernels)
         by_unit |= {graph.operators[unit].name: variant for unit in kernels.units}
         if variant != kernels.variants[0]:
             choices[kernels.signature] = variant
-    device.choose_kernels(digest, batch_size, choices)
+    device.bench.choose_kernels(digest, batch_size, choices)
     return ChosenKernels(by_unit, choices)
 
 
@@ -65,7 +65,7 @@ def fastest(latencies_us: Mapping[str, float], device: str = "cpu") -> str:
     return variant if gain_us > max(least_us, LEAST_GAIN * usual_us) else usual
 
 
-class _Bench:
+class _Latencies:
     """Latencies of the kernels of one static graph, from the store or measured."""
 
     def __init__(
@@ -107,7 +107,7 @@ class _Bench:
     async def _measure(self, kernels: UnitKernels, variant: str, hopeless_us: float) -> None:
         """Measure and store; the best of several measurements counts."""
         name, unit = self._name(kernels, variant), kernels.units[0]
-        measure = partial(self._device.measure_kernel, self._digest, self._batch_size)
+        measure = partial(self._device.bench.measure_kernel, self._digest, self._batch_size)
         timing = await patiently(partial(measure, unit, variant, hopeless_us))
         latency_us = min(timing.latency_us, self._known_us.get(name, inf))
         self._known_us[name] = latency_us

@@ -1,7 +1,7 @@
 """Answers the planner's questions: from the store, else by measuring on the device.
 
 planner ──StageQuery──> StageMeasurer ──known?──> store
-                             └──no──> Device.measure_stage ──> store
+                             └──no──> Bench.measure_stage ──> store
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ class StageMeasurer:
         began = monotonic()
         threads = 1 if query.ask == "work" else None
         timing = await patiently(
-            lambda: self._device.measure_stage(self._digest, self._batch_size, query.stage, threads)
+            lambda: self._device.bench.measure_stage(
+                self._digest, self._batch_size, query.stage, threads
+            )
         )
         stored = self._samples.setdefault(name, [] if known_us is None else [known_us])
         stored.append(timing.latency_us)

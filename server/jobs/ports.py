@@ -1,7 +1,8 @@
 """What a registration job asks of the rest of the server, as small Protocols.
 
     registration ──> ImportModel   engine.importer.launch
-                 ──> Device        server.device: one per device worker
+                 ──> Device        server.device: where models serve
+                 ──> Bench         server.bench: where they are measured, one per device
                  ──> Planner       server.jobs.planner_process
                  ──> Catalogue     what serves: server.frontend
                  ──> JobObserver   server.metrics
@@ -120,25 +121,11 @@ class ImportModel(Protocol):
         """Import; the folder appears whole or not at all, also when cancelled."""
 
 
-class Device(Protocol):
-    """One device worker, as far as jobs use it. A cancelled call stops measuring."""
+class Bench(Protocol):
+    """Where models are measured on one device, as they will run. A cancelled call stops it."""
 
-    name: str
-
-    @property
-    def device_key(self) -> str:
-        """What a measurement on this device depends on."""
-
-    @property
-    def precisions(self) -> Sequence[str]:
-        """What models can be computed in there; known once the worker was up."""
-
-    @property
-    def software(self) -> Mapping[str, str]:
-        """Versions of what runs there, by name."""
-
-    async def load(self, digest: str, artefact: Path) -> None:
-        """Load an artefact; does nothing if it is loaded."""
+    def wake(self) -> None:
+        """Calls will come soon."""
 
     async def static_graph(
         self, digest: str, batch_size: int, inputs: Specs, precision: str
@@ -179,6 +166,31 @@ class Device(Protocol):
         With ``onnxruntime``, a session of the whole model runs too, and its showing comes last.
         Who errs by more than ``tolerance`` is not timed, but for the first.
         """
+
+
+class Device(Protocol):
+    """One device worker, as far as jobs use it."""
+
+    name: str
+
+    @property
+    def bench(self) -> Bench:
+        """To measure on this device."""
+
+    @property
+    def device_key(self) -> str:
+        """What a measurement on this device depends on."""
+
+    @property
+    def precisions(self) -> Sequence[str]:
+        """What models can be computed in there; known once the worker was up."""
+
+    @property
+    def software(self) -> Mapping[str, str]:
+        """Versions of what runs there, by name."""
+
+    async def load(self, digest: str, artefact: Path) -> None:
+        """Load an artefact; does nothing if it is loaded."""
 
 
 class Planner(Protocol):

@@ -108,6 +108,8 @@ async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
     tell(JobState.IMPORTING, 0.0, "importing")
     folder = shop.store.folder
     if not folder.has_artefact(model.sha256):
+        for device in shop.devices:
+            device.bench.wake()
         await shop.import_model(
             folder.upload(model.sha256),
             folder.artefact(model.sha256),

@@ -34,12 +34,12 @@ async def make_schedule(
 ) -> Schedule:
     """Profile, search and verify: the schedule, promoted or not."""
     digest, options = model.sha256, model.options.planner
-    precision = model.options.precision
+    precision, bench = model.options.precision, device.bench
     tolerance = tolerance_of(model.options, shop)
-    graph = await patiently(lambda: device.static_graph(digest, batch_size, inputs, precision))
+    graph = await patiently(lambda: bench.static_graph(digest, batch_size, inputs, precision))
     kernels = await choose_kernels(graph, digest, batch_size, device, shop.store, precision)
     timer = StageMeasurer(digest, batch_size, device, shop, share, precision)
-    facts = await patiently(lambda: device.facts(digest, batch_size))
+    facts = await patiently(lambda: bench.facts(digest, batch_size))
     planned = await shop.planner(graph, options, facts, timer.measure)
     predecessors = graph.predecessors()
     for found in planned:
@@ -48,7 +48,7 @@ async def make_schedule(
     field = Field.of(planned, len(graph.operators), onnxruntime=choose)
     share.comparing(0.0)
     showings = await patiently(
-        lambda: device.contest(
+        lambda: bench.contest(
             digest,
             batch_size,
             field.plans,

@@ -119,6 +119,7 @@ class FakeDevice:
         self.precisions = ("fp32", "tf32", "fp16")
         self.precision = ""  # of the latest static graph
         self.loads: list[str] = []
+        self.wakes = 0
         self.measured: Counter[tuple[int, Stage]] = Counter()
         self.contests: list[list[StreamPlan]] = []
         self.kernel_us = {"usual": 100.0, "other": 110.0}
@@ -134,6 +135,13 @@ class FakeDevice:
         self.pause_s = 0.0
         self.fails_at = 0  # this batch size
         self.refusal: Exception | None = None  # to load models
+
+    @property
+    def bench(self) -> FakeDevice:
+        return self
+
+    def wake(self) -> None:
+        self.wakes += 1
 
     async def load(self, digest: str, artefact: Path) -> None:
         assert (artefact / "graph.json").is_file()
