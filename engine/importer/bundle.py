@@ -17,7 +17,7 @@ from onnx import ModelProto, TensorProto
 
 from core.errors import ModelImportError
 from engine.importer.archive import Archive
-from engine.importer.parse import all_tensors, parse_model
+from engine.importer.parse import all_tensors, parse_model, read_model
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=,~ -]{0,200}")
 
@@ -47,7 +47,7 @@ def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
             for chunk in archive.chunks(name):
                 file.write(chunk)
     data = frozenset(archive.names) - set(models)
-    model = parse_model((folder / models[0]).read_bytes(), external=data)
+    model = parse_model(read_model(folder / models[0]), external=data)
     _fill(model, folder, data)
     return model, folder / models[0]
 

@@ -73,9 +73,9 @@ def open_upload(upload: Path, work: Path) -> Source:
     with upload.open("rb") as file:
         zipped = file.read(4) == _ZIP
     if not zipped:
-        from engine.importer.parse import parse_model
+        from engine.importer.parse import parse_model, read_model
 
-        return OnnxSource(parse_model(upload.read_bytes()), upload)
+        return OnnxSource(parse_model(read_model(upload)), upload)
     archive = Archive(upload)
     if any(name.endswith("/archive_format") for name in archive.names):
         return Pt2Source(archive)
