@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -87,17 +86,17 @@ class Apart(Place):
         artefact_of: Callable[[str], Path],
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
-        """For device ``name``, whose worker has ``options``.
+        """Start nothing yet.
 
         Args:
             name: of the device.
-            options: of the worker that serves.
+            options: of the worker; as those of the one that serves, but for the module.
             arena: that a worker is given, though nothing crosses it here.
             artefact_of: by digest, of the models that the device has loaded.
             idle_seconds: after which a worker that measured nothing is ended.
         """
         self._name = name
-        self._options = replace(options, module="engine.worker.bench")
+        self._options = options
         self._arena = arena
         self._artefact_of = artefact_of
         self._idle_seconds = idle_seconds

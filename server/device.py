@@ -26,10 +26,12 @@ from engine.worker.layout import SlotLayout, slot_layout
 from engine.worker.link import LinkState, WorkerLink
 from engine.worker.options import WorkerOptions
 from server.bench import Bench, LoadedModel, describe_fields
-from server.bench_worker import Apart, InService
+from server.bench_worker import Apart, InService, Place
 from server.static_values import StaticValues, static_bytes
 
 log = logging.getLogger("braid.device")
+
+BENCH_MODULE = "engine.worker.bench"
 
 Specs = Mapping[str, TensorSpec]
 
@@ -64,12 +66,10 @@ class Device:
         self.link.on_start = self._replay
         self.on_ran: OnRan = lambda plan_id, compute_us: None
         self._models: dict[str, LoadedModel] = {}
-        apart = bench_apart and options.gpu is None
-        place = (
-            Apart(name, options, self.arena, lambda digest: self._models[digest].artefact)
-            if apart
-            else InService(self.link.call)
-        )
+        place: Place = InService(self.link.call)
+        if bench_apart and options.gpu is None:
+            alike = replace(options, module=BENCH_MODULE)
+            place = Apart(name, alike, self.arena, lambda digest: self._models[digest].artefact)
         self.bench = Bench(place, self._models)
         self._executables: dict[int, Executable] = {}
         self._without_room: set[int] = set()  # executables that found none after a restart

@@ -30,8 +30,8 @@ from engine.timing.samples import reduce_samples
 _LEAVES_ABOVE = {2: 1.25, 4: 1.08, 8: 1.03, 16: 1.015}
 """After this many rounds an entrant leaves whose *best* run is this far above the best median."""
 
-_FINALS_SHARE = 0.2
-"""Of the progress that is reported, what the rounds before them are."""
+_LEAST_FINALS = 0.2
+"""How long finals take at least, as a fraction of what the rounds before them took: a guess."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,14 @@ def hold_contest(
         if entrant is entrants[0]
         or (not entrant.problem and (entrant.max_rel_error or 0.0) <= options.tolerance)
     ]
-    until = monotonic() + options.budget_s
+    began = monotonic()
     staying = yield from _hold_rounds(staying, inputs, options, pause)
     if len(staying) > 1 and staying[0].is_quick:
         staying = finalists(staying, entrants[0], options.finals)
+        rounds = _part_of_all(monotonic() - began, 1.0, options.budget_s)
+        until = began + options.budget_s
         for fraction in hold_finals(staying, inputs, options.finals, until, pause):
-            yield fraction and _FINALS_SHARE + (1 - _FINALS_SHARE) * fraction
+            yield fraction and rounds + (1 - rounds) * fraction
     return [_result(entrant, entrants[0], entrant in staying) for entrant in entrants]
 
 
@@ -101,12 +103,10 @@ def _hold_rounds(
     baseline, staying = staying[0], list(staying)
     began = monotonic()
     for round_ in range(options.max_rounds):
-        spent = (monotonic() - began) / options.budget_s
         rounds = options.heats if baseline.is_quick else options.max_rounds
-        is_enough = spent >= 1 or len(staying) == 1
+        is_enough = monotonic() - began >= options.budget_s or len(staying) == 1
         if round_ >= rounds or (round_ >= options.min_rounds and is_enough):
             break
-        share = _FINALS_SHARE if baseline.is_quick else 1.0
         first = round_ % len(staying)
         for place, entrant in enumerate([*staying[first:], *staying[:first]], start=1):
             if entrant.is_quick:
@@ -114,10 +114,20 @@ def _hold_rounds(
                 yield None
             entrant.samples_us[round_] = sample_us(entrant, inputs, pause)
             sleep(options.pause_s)
-            least = (round_ + place / len(staying)) / options.min_rounds  # are held in any case
-            yield share * min(1.0, max(min(spent, least), round_ / rounds))
+            held, taken_s = round_ + place / len(staying), monotonic() - began
+            if baseline.is_quick:
+                yield _part_of_all(taken_s, held / rounds, options.budget_s)
+            else:  # min_rounds are held in any case
+                spent = min(taken_s / options.budget_s, held / options.min_rounds)
+                yield min(1.0, max(spent, held / rounds))
         staying = _without_the_slow(staying, baseline, round_ + 1)
     return staying
+
+
+def _part_of_all(taken_s: float, rounds: float, budget_s: float) -> float:
+    """How much of a contest with finals is over, when this part of its rounds took so long."""
+    rounds_s = taken_s / rounds
+    return taken_s / (rounds_s + max(budget_s - rounds_s, _LEAST_FINALS * rounds_s))
 
 
 def _check(entrant: Entrant, inputs: Tensors, reference: Tensors, pause: Pause) -> None:

@@ -26,6 +26,7 @@ PROFILES_A_SEARCH = 1.5  # a search takes this many times as long as measuring t
 PROFILES_A_COMPARISON = 3.0  # and comparing the plans it leads to this many: 1.5 to 7 ...
 ROUNDS_S, PROFILES_A_CHECK = 20.0, 0.3  # ... but no longer than its rounds, and checking outputs
 LEAST_COMPARISON_S = 1.0
+COMPARISON_GROWTH = 0.7  # with profiling; less than in proportion, as rounds have a limit in time
 GROWTH = 0.35  # of time with the batch: eight rows take about twice as long as one
 
 TELL_EVERY_S = 0.02
@@ -65,7 +66,8 @@ class Forecast:
     rounds_began: float = field(init=False)
     profile_s: float = 0.0  # what profiling takes in the present batch size, as far as known
     search_ratio: float = PROFILES_A_SEARCH  # expected of a search, in profiles; learnt
-    comparison_ratio: float = 0.0  # the same of a comparison
+    compared_s: float = 0.0  # what the latest comparison took ...
+    compared_profile_s: float = 1.0  # ... after this long a profiling
 
     def __post_init__(self) -> None:
         self.began = self.share_began = self.phase_began = self.rounds_began = self.clock()
@@ -92,7 +94,7 @@ class Forecast:
         now = self.clock()
         self.taken_s.append(now - self.share_began)
         if self.profile_s:
-            self.comparison_ratio = (now - self.phase_began) / self.profile_s
+            self.compared_s, self.compared_profile_s = now - self.phase_began, self.profile_s
 
     def profiling(self, done: int, total: int) -> float:
         """Seconds left of the job while ``done`` of ``total`` units are measured."""
@@ -138,7 +140,8 @@ class Forecast:
     def _comparison_s(self) -> float:
         most = ROUNDS_S + PROFILES_A_CHECK * self.profile_s
         usual = min(most, PROFILES_A_COMPARISON * self.profile_s)
-        return max(LEAST_COMPARISON_S, usual, self.comparison_ratio * self.profile_s)
+        growth = float((self.profile_s / self.compared_profile_s) ** COMPARISON_GROWTH)
+        return max(LEAST_COMPARISON_S, usual, self.compared_s * growth)
 
     def _expected(self) -> float:
         """Of the batch size at hand, from the one before it."""
