@@ -14,6 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.request import urlopen
 
+import psutil
 import pytest
 import torch
 
@@ -81,6 +82,11 @@ class ServerProcess:
     def worker_pid(self) -> int:
         """Process id of the newest device worker."""
         return int(re.findall(r"worker (\d+) of \S+ up", self.log)[-1])
+
+    @property
+    def bench(self) -> psutil.Process:
+        """The newest worker that registrations measure in."""
+        return psutil.Process(int(re.findall(r"bench of \S+: worker (\d+)", self.log)[-1]))
 
     def worker_of(self, device: str) -> int:
         """Process id of a device's newest worker."""

@@ -24,9 +24,10 @@ ROW = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
 
 
 class Load:
-    """Clients that infer without pause until told to stop; counts how each call ended."""
+    """Clients that infer until told to stop; counts how each call ended."""
 
-    def __init__(self, address: str, clients: int) -> None:
+    def __init__(self, address: str, clients: int, pause_s: float = 0.0) -> None:
+        self._pause_s = pause_s  # of each client after each call
         self.outcomes: Counter[str] = Counter()
         self.ended_at: list[float] = []  # of calls that brought a result
         self._stop = threading.Event()
@@ -39,7 +40,7 @@ class Load:
         request = inference_pb2.InferRequest(model="cnn", inputs=[tensor])
         with grpc.insecure_channel(address) as channel:
             stub = inference_pb2_grpc.InferenceServiceStub(channel)
-            while not self._stop.is_set():
+            while not self._stop.wait(self._pause_s):
                 try:
                     response = stub.Infer(request, timeout=20)
                     outcome = "OK" if len(response.outputs[0].data) == 4096 else "WRONG"
@@ -88,6 +89,34 @@ def test_a_killed_worker_costs_moments_and_no_measurement(
     with server.client() as client:
         # Whichever batch size is faster for one row, its schedule survived.
         assert client.infer("cnn", {"x": ROW}).plan_id in plans
+
+
+def test_a_registration_measures_in_a_process_that_gives_way_and_survives_its_death(
+    server: ServerProcess, models: dict[str, Path], tmp_path: Path
+) -> None:
+    model = small_cnn(tmp_path / "cnn.onnx", branches=3, size=32)
+    server.start().import_ahead(models["cnn"], model)
+    with server.client() as client:
+        client.register("cnn", models["cnn"], batch_sizes=[1], planner="sequential", wait=True)
+        load, killed = Load(server.address, clients=1, pause_s=0.05), None
+        try:
+            job = client.register("other", model, batch_sizes=[1, 8])
+            for state in client.watch_job(job.id):
+                if killed is None and state.state is JobState.PROFILING and state.done >= 3:
+                    killed = server.bench
+                    niceness = killed.nice()
+                    killed.kill()
+        finally:
+            outcomes = load.stop()
+        schedules = client.model("other").schedules
+
+    assert killed is not None
+    assert niceness == 10
+    assert state.state is JobState.READY
+    assert [schedule.batch_size for schedule in schedules] == [1, 8]
+    assert set(outcomes) == {"OK"}, "those who serve have not noticed"
+    assert server.metric("braid_worker_restarts_total") == 0
+    assert server.bench.pid != killed.pid
 
 
 def test_a_killed_server_finishes_the_registration_after_its_restart(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import onnx
+import pytest
 import torch
 
 from core.graph import Operator, OpGraph
@@ -15,7 +19,7 @@ from engine.executor.program import bind
 from engine.kernels.kernel import PackedWeights
 from engine.onnx import lower
 from engine.passes import run_passes
-from engine.pause import Interruptions, Pause
+from engine.pause import Interruptions, Pause, no_pause
 from engine.specialise import interpret, specialise
 from engine.timing.activations import Activations
 from tests.server.small_models import small_cnn
@@ -66,6 +70,29 @@ def test_a_time_counts_without_the_pauses_in_it() -> None:
 
     assert interruptions.count == 2
     assert 0 <= interruptions.left_us(start, end) < (end - start) / 1e3 - 1900
+
+
+def test_a_time_counts_without_what_another_process_took_of_the_core() -> None:
+    core, all_cores = min(os.sched_getaffinity(0)), os.sched_getaffinity(0)
+    burn = f"import os\nos.sched_setaffinity(0, [{core}])\nprint(1, flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", burn], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout is not None
+            other.stdout.readline()
+            os.sched_setaffinity(0, [core])
+            interruptions = Interruptions(no_pause)
+            start, worked_ns = time.perf_counter_ns(), time.thread_time_ns()
+            while time.thread_time_ns() < worked_ns + 50_000_000:
+                pass
+            end = time.perf_counter_ns()
+            left_us = interruptions.left_us(start, end)
+        finally:
+            os.sched_setaffinity(0, all_cores)
+            other.kill()
+
+    assert interruptions.any
+    assert end - start > 70_000_000, "the other one had its turns"
+    assert left_us == pytest.approx(50_000, rel=0.2)
 
 
 def test_only_operators_make_tensors_on_the_device_that_is_interpreted_on() -> None:

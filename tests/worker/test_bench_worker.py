@@ -1,0 +1,116 @@
+"""The worker that registrations measure in: there when it is needed, and gone when it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from core.errors import WorkerRestarting
+from engine.worker.arena import Arena
+from engine.worker.options import WorkerOptions
+from server.bench_worker import Apart
+
+OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.worker.losing_worker")
+
+
+@asynccontextmanager
+async def opened(idle_seconds: float = 60.0) -> AsyncIterator[Apart]:
+    arena = Arena(1 << 16)
+    bench = Apart("cpu", OPTIONS, arena, Path, idle_seconds)
+    try:
+        yield bench
+    finally:
+        await bench.close()
+        arena.close()
+
+
+async def runs(bench: Apart, *, yes: bool) -> None:
+    """Wait until it runs, or does not."""
+    for _ in range(2000):
+        if (bench.pid is not None) == yes:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come to that within 20 s")
+
+
+async def test_it_starts_with_the_first_call_loads_each_model_once_and_ends_when_idle() -> None:
+    async with opened(idle_seconds=0.3) as bench:
+        assert bench.pid is None
+        first = await bench.call("measure", "a", groups=[[0]])
+        again = await bench.call("contest", "a")
+        other = await bench.call("measure", "b")
+
+        assert first["pid"] == again["pid"] == other["pid"] == bench.pid
+        assert other["seen"] == ["load", "measure", "contest", "load", "measure"]
+
+        await runs(bench, yes=False)
+        assert not psutil.pid_exists(first["pid"])
+        fresh = await bench.call("measure", "a")
+        assert fresh["pid"] != first["pid"]
+        assert fresh["seen"] == ["load", "measure"]
+
+
+async def test_a_call_may_take_longer_than_it_is_kept_without_any() -> None:
+    async with opened(idle_seconds=0.1) as bench:
+        long = await bench.call("prepare", "a", seconds=0.5)
+
+        assert long["seen"] == ["load", "prepare"]
+
+
+async def test_it_is_started_ahead_by_whoever_will_need_it() -> None:
+    async with opened() as bench:
+        bench.wake()
+        await runs(bench, yes=True)
+        woken = bench.pid
+
+        assert (await bench.call("measure", "a"))["pid"] == woken
+
+
+async def test_its_death_fails_the_calls_that_are_open_and_the_next_one_starts_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened() as bench:
+        first = await bench.call("measure", "a")
+        with pytest.raises(WorkerRestarting):
+            await bench.call("infer", "a")
+        await runs(bench, yes=False)
+
+        fresh = await bench.call("measure", "a")
+
+    assert fresh["pid"] != first["pid"]
+    assert fresh["seen"] == ["load", "measure"]
+    assert f"bench of cpu: worker {first['pid']} ended: the GPU failed" in caplog.text
+
+
+async def test_a_model_that_was_unloaded_is_loaded_anew() -> None:
+    async with opened() as bench:
+        await bench.unload("a")  # nothing to do
+        await bench.call("measure", "a")
+        await bench.unload("a")
+        again = await bench.call("measure", "a")
+
+    assert again["seen"] == ["load", "measure", "unload", "load", "measure"]
+
+
+async def test_closing_fails_open_calls_and_starts_nothing_more() -> None:
+    async with opened() as bench:
+        await bench.call("measure", "a")
+        pid = bench.pid
+        call = asyncio.create_task(bench.call("prepare", "a", seconds=30))
+        await asyncio.sleep(0.1)
+
+        await bench.close()
+
+        with pytest.raises(WorkerRestarting):
+            await call
+        bench.wake()
+        with pytest.raises(WorkerRestarting, match="shutting down"):
+            await bench.call("measure", "a")
+        assert pid is not None
+        assert not psutil.pid_exists(pid)
+        assert bench.pid is None
