@@ -29,7 +29,7 @@ def shared(
 ) -> Iterator[ServerProcess]:
     """A server with every model of ``models`` registered, batch sizes 1 and 4."""
     store = tmp_path_factory.mktemp("shared") / "store"
-    server = ServerProcess(store, BRAID_INGRESS=request.param).start()
+    server = ServerProcess(store, BRAID_INGRESS=request.param, BRAID_MEASURE_APART="true").start()
     try:
         with server.client() as client:
             for name, path in models.items():
@@ -43,7 +43,17 @@ def shared(
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """An empty server of one's own, not started."""
-    made = ServerProcess(tmp_path / "store")
-    yield made
-    if made._process is not None and made.process.poll() is None:
-        made.kill_everything()
+    yield from ended(ServerProcess(tmp_path / "store"))
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[ServerProcess]:
+    """As ``server``; registrations measure in a process of their own, as is usual."""
+    yield from ended(ServerProcess(tmp_path / "store", BRAID_MEASURE_APART="true"))
+
+
+def ended(server: ServerProcess) -> Iterator[ServerProcess]:
+    """Hand out a server, and kill it if it is left running."""
+    yield server
+    if server._process is not None and server.process.poll() is None:
+        server.kill_everything()

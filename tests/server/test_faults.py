@@ -92,18 +92,18 @@ def test_a_killed_worker_costs_moments_and_no_measurement(
 
 
 def test_a_registration_measures_in_a_process_that_gives_way_and_survives_its_death(
-    server: ServerProcess, models: dict[str, Path], tmp_path: Path
+    apart: ServerProcess, models: dict[str, Path], tmp_path: Path
 ) -> None:
     model = small_cnn(tmp_path / "cnn.onnx", branches=3, size=32)
-    server.start().import_ahead(models["cnn"], model)
-    with server.client() as client:
+    apart.start().import_ahead(models["cnn"], model)
+    with apart.client() as client:
         client.register("cnn", models["cnn"], batch_sizes=[1], planner="sequential", wait=True)
-        load, killed = Load(server.address, clients=1, pause_s=0.05), None
+        load, killed = Load(apart.address, clients=1, pause_s=0.05), None
         try:
             job = client.register("other", model, batch_sizes=[1, 8])
             for state in client.watch_job(job.id):
                 if killed is None and state.state is JobState.PROFILING and state.done >= 3:
-                    killed = server.bench
+                    killed = apart.bench
                     niceness = killed.nice()
                     killed.kill()
         finally:
@@ -115,34 +115,34 @@ def test_a_registration_measures_in_a_process_that_gives_way_and_survives_its_de
     assert state.state is JobState.READY
     assert [schedule.batch_size for schedule in schedules] == [1, 8]
     assert set(outcomes) == {"OK"}, "those who serve have not noticed"
-    assert server.metric("braid_worker_restarts_total") == 0
-    assert server.bench.pid != killed.pid
+    assert apart.metric("braid_worker_restarts_total") == 0
+    assert apart.bench.pid != killed.pid
 
 
 def test_a_killed_server_finishes_the_registration_after_its_restart(
-    server: ServerProcess, tmp_path: Path
+    apart: ServerProcess, tmp_path: Path
 ) -> None:
     model = small_cnn(tmp_path / "cnn.onnx", branches=4, size=48)
-    server.start()
-    with server.client() as client:
+    apart.start()
+    with apart.client() as client:
         job = client.register("cnn", model, batch_sizes=[1, 8])
         for state in client.watch_job(job.id):
             if state.state is JobState.PROFILING and state.done >= 5:
                 break
-    children = psutil.Process(server.process.pid).children(recursive=True)
-    server.kill_everything()
+    children = psutil.Process(apart.process.pid).children(recursive=True)
+    apart.kill_everything()
     _, alive = psutil.wait_procs(children, timeout=10)
     assert not alive, "the front end's children must end with it"
 
-    server.start()
-    with server.client() as client:
+    apart.start()
+    with apart.client() as client:
         for state in client.watch_job(job.id):
             last = state
         assert last.state is JobState.READY
         client.infer("cnn", {"x": np.zeros((1, 3, 48, 48), np.float32)})
 
-    assert server.metric("braid_stage_measurements_reused_total") >= 5
-    assert list((server.store / "uploads").iterdir()) == []
+    assert apart.metric("braid_stage_measurements_reused_total") >= 5
+    assert list((apart.store / "uploads").iterdir()) == []
 
 
 def test_a_restarted_server_serves_the_same_plans_and_measures_nothing(
