@@ -13,8 +13,9 @@ import resource
 import select
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from time import perf_counter_ns
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -39,10 +40,24 @@ class Pause:
 no_pause = Pause()
 
 
+class Left(NamedTuple):
+    """What is left of a time."""
+
+    us: float
+    was_interrupted: bool  # by more than what does not show
+
+
+_HARMLESS = 0.01
+"""Of a time: that little a wait for the core does not show in it ..."""
+
+_SHORT_NS = 10_000_000
+"""... nor in one this long that another thread lost its core for a moment."""
+
+
 class Interruptions(Pause):
     """A pause that keeps count of the time that was taken from what is measured around it.
 
-    Also of what the kernel took: until ``left_us`` this thread may have waited for its core, or one
+    Also of what the kernel took: until ``left`` this thread may have waited for its core, or one
     that works with it have lost its own to another process. Made and read by one thread.
     """
 
@@ -74,23 +89,22 @@ class Interruptions(Pause):
         self.count += any_ran
         return any_ran
 
-    @property
-    def any(self) -> bool:
-        """Whether something ran in a pause, or another process on a core of this one."""
-        return self.count > 0 or involuntary_switches() > self._switches
-
-    def left_us(self, start_ns: int, end_ns: int, waited_ns: int | None = None) -> float:
+    def left(self, start_ns: int, end_ns: int, waited_ns: int | None = None) -> Left:
         """What is left of a time that has just ended, without what was taken from it.
 
         ``waited_ns`` is how long another thread waited for its core, if that one did the work.
         """
         spans = [min(end, end_ns) - max(start, start_ns) for start, end in self._spans_ns]
-        taken_ns = sum(span for span in spans if span > 0)
+        answered_ns = sum(span for span in spans if span > 0)
         if waited_ns is None:
-            taken_ns += waited_for_core_ns() - self._waited_ns
+            waited_ns = waited_for_core_ns() - self._waited_ns
+            taken_ns = answered_ns + waited_ns
         else:
-            taken_ns = max(taken_ns, waited_ns)  # it also waits while this thread answers
-        return max(0.0, (end_ns - start_ns - taken_ns) / 1e3)
+            taken_ns = max(answered_ns, waited_ns)  # it also waits while this thread answers
+        left_ns = max(0, end_ns - start_ns - taken_ns)
+        lost_a_core = involuntary_switches() > self._switches and left_ns < _SHORT_NS
+        any_ran = self.count > 0
+        return Left(left_ns / 1e3, any_ran or lost_a_core or waited_ns > _HARMLESS * left_ns)
 
 
 def involuntary_switches() -> int:
@@ -98,13 +112,33 @@ def involuntary_switches() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
+class _Statistics:
+    """What the kernel's scheduler keeps of the thread that makes this."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        with suppress(OSError):  # another system, or another kernel
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+    def waited_ns(self) -> int:
+        return int(os.pread(self._file, 64, 0).split()[1]) if self._file >= 0 else 0
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.statistics = _Statistics()  # goes with its thread
+
+
+_own = _OfThread()
+
+
 def waited_for_core_ns() -> int:
     """How long the calling thread has been ready to run and waited, ever; 0 if nobody knows."""
-    try:
-        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
-            return int(file.read().split()[1])
-    except (OSError, IndexError):
-        return 0
+    return _own.statistics.waited_ns()
 
 
 def in_thread(call: Callable[[], T], pause: Pause) -> T:

@@ -39,8 +39,7 @@ def timed(call: Callable[[Tensors, Pause], Tensors]) -> Run:
         interruptions = Interruptions(pause)
         start = perf_counter_ns()
         outputs = call(inputs, interruptions)
-        latency_us = interruptions.left_us(start, perf_counter_ns())
-        return Ran(outputs, latency_us, interruptions.any)
+        return Ran(outputs, *interruptions.left(start, perf_counter_ns()))
 
     return run
 
@@ -59,6 +58,6 @@ def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
             return outputs, start, end, waited_for_core_ns() - waited_ns
 
         outputs, start, end, waited_ns = in_thread(work, interruptions)
-        return Ran(outputs, interruptions.left_us(start, end, waited_ns), interruptions.any)
+        return Ran(outputs, *interruptions.left(start, end, waited_ns))
 
     return run

@@ -105,8 +105,8 @@ class StageTimer:
         for _ in range(ATTEMPTS):
             self._sweep.run()
             interruptions = Interruptions(pause)
-            latency_us = interruptions.left_us(*stage(interruptions))
-            if not interruptions.any:
+            latency_us, was_interrupted = interruptions.left(*stage(interruptions))
+            if not was_interrupted:
                 break
         return latency_us
 

@@ -64,6 +64,7 @@ class Forecast:
     share_began: float = field(init=False)
     phase_began: float = field(init=False)
     rounds_began: float = field(init=False)
+    rounds_from: float = 0.0  # how far the comparison was when it was first told
     profile_s: float = 0.0  # what profiling takes in the present batch size, as far as known
     search_ratio: float = PROFILES_A_SEARCH  # expected of a search, in profiles; learnt
     compared_s: float = 0.0  # what the latest comparison took ...
@@ -87,7 +88,7 @@ class Forecast:
         if self.profile_s:
             seen = (now - self.phase_began) / self.profile_s
             self.search_ratio = PROFILES_A_SEARCH**0.25 * seen**0.75
-        self.phase_began = now
+        self.phase_began, self.rounds_from = now, 0.0
 
     def end_share(self) -> None:
         """The present batch size is done."""
@@ -119,12 +120,13 @@ class Forecast:
         First each one's outputs are checked, which is not part of ``fraction``.
         """
         now = self.clock()
-        if not fraction:
-            self.rounds_began = now
-        if fraction < 0.15:
+        if not self.rounds_from:
+            self.rounds_began, self.rounds_from = now, fraction
+        done = fraction - self.rounds_from
+        if done < 0.1:
             elapsed = now - self.phase_began
             return self._later(max(self._comparison_s() - elapsed, 0.2 * elapsed))
-        return self._later((now - self.rounds_began) * (1 - fraction) / fraction)
+        return self._later((now - self.rounds_began) * (1 - fraction) / done)
 
     def progress(self, left_s: float) -> float:
         """Of the whole job, when this many seconds are left."""
