@@ -26,7 +26,7 @@ PROFILES_A_SEARCH = 1.5  # a search takes this many times as long as measuring t
 PROFILES_A_COMPARISON = 3.0  # and comparing the plans it leads to this many: 1.5 to 7 ...
 ROUNDS_S, PROFILES_A_CHECK = 20.0, 0.3  # ... but no longer than its rounds, and checking outputs
 LEAST_COMPARISON_S = 1.0
-COMPARISON_GROWTH = 0.7  # with profiling; less than in proportion, as rounds have a limit in time
+COMPARISON_GROWTH = 0.5  # with profiling, while rounds end by their limit in time; else it is 1
 GROWTH = 0.35  # of time with the batch: eight rows take about twice as long as one
 
 TELL_EVERY_S = 0.02
@@ -142,7 +142,8 @@ class Forecast:
     def _comparison_s(self) -> float:
         most = ROUNDS_S + PROFILES_A_CHECK * self.profile_s
         usual = min(most, PROFILES_A_COMPARISON * self.profile_s)
-        growth = float((self.profile_s / self.compared_profile_s) ** COMPARISON_GROWTH)
+        exponent = COMPARISON_GROWTH if self.compared_s < ROUNDS_S else 1.0
+        growth = float((self.profile_s / self.compared_profile_s) ** exponent)
         return max(LEAST_COMPARISON_S, usual, self.compared_s * growth)
 
     def _expected(self) -> float:
