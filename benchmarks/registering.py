@@ -6,7 +6,10 @@
 One server, one model that answers requests at a fixed rate (open loop: a late answer does not delay
 the next request), first quietly, then while another model is registered at batch sizes 1 and 8.
 Latencies are counted by what the job was doing when the request was sent. The target is a p99 of at
-most twice the quiet one. With ``--rate 0`` there are no requests.
+most twice the quiet one. With ``--rate 0`` there are no requests; with ``--clients N`` they come from
+N clients that never pause, and what counts is how many are answered, how long the registration takes
+and how far off its measurements are. ``BRAID_MEASURE_APART=false`` lets it measure in the worker that
+answers.
 
 The job's own forecast is checked, too: its progress must not fall, and after the first third of its
 time what it said was left should be within a factor of two of what was.
@@ -100,14 +103,22 @@ class Load:
     model: str
     inputs: dict[str, NDArray[np.float32]]
     rate: float
+    clients: int = 0  # without pause, instead of the rate
     phase: str = QUIET
     samples_ms: dict[str, list[float]] = field(default_factory=dict)
     failures: int = 0
+    quiet_s: float = 0.0
     forecasts: Forecasts = field(default_factory=Forecasts)
+    sequential_us: dict[int, float] = field(default_factory=dict)  # as measured, by batch size
     stopped: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Send until stopped."""
+        if self.clients:
+            with ThreadPoolExecutor(self.clients) as pool:
+                for _ in range(self.clients):
+                    pool.submit(self._without_pause)
+            return
         if not self.rate:
             return
         began, sent = time.monotonic(), 0
@@ -115,6 +126,10 @@ class Load:
             while not self.stopped.wait(max(0.0, began + sent / self.rate - time.monotonic())):
                 pool.submit(self._request, began + sent / self.rate, self.phase)
                 sent += 1
+
+    def _without_pause(self) -> None:
+        while not self.stopped.is_set():
+            self._request(time.monotonic(), self.phase)
 
     def _request(self, due: float, phase: str) -> None:
         try:
@@ -131,20 +146,23 @@ def measure(client: Client, model: Path, other: Path, args: argparse.Namespace) 
     network = NETWORKS[args.served]
     tensors = zip(network.input_names, network.example_inputs(1), strict=True)
     inputs = {name: tensor.numpy() for name, tensor in tensors}
-    load = Load(client, args.served, inputs, args.rate)
+    load = Load(client, args.served, inputs, args.rate, args.clients)
     for _ in range(20):
         client.infer(args.served, inputs)
     sender = threading.Thread(target=load.run)
     sender.start()
     try:
-        time.sleep(args.quiet if args.rate else 0.0)
-        began = time.monotonic()
+        time.sleep(args.quiet if args.rate or args.clients else 0.0)
+        load.quiet_s, began = args.quiet, time.monotonic()
         job = client.register(args.registered, other, batch_sizes=args.batches)
         for state in client.watch_job(job.id):
             load.phase = state.state.value.lower()
             told = (time.monotonic() - began, state.progress, state.eta_s)
             load.forecasts.told.append(told)
         load.phase = "after"
+        load.sequential_us = {
+            plan.batch_size: plan.sequential_us for plan in client.model(args.registered).schedules
+        }
     finally:
         load.stopped.set()
         sender.join()
@@ -160,6 +178,7 @@ def main() -> None:
     parser.add_argument("--registered", choices=NETWORKS, default="inception_v3")
     parser.add_argument("--batches", type=lambda s: [*map(int, s.split(","))], default=[1, 8])
     parser.add_argument("--rate", type=float, default=20.0, help="requests a second; 0: none")
+    parser.add_argument("--clients", type=int, default=0, help="that never pause; no rate then")
     parser.add_argument("--quiet", type=float, default=20.0, help="seconds before registering")
     parser.add_argument("--models", type=Path, help="folder with NETWORK.onnx; exported if missing")
     parser.add_argument("--out", type=Path, help="folder for registering.json")
@@ -197,6 +216,12 @@ def report(load: Load, environment: object, args: argparse.Namespace) -> None:
         print(
             f"p99 while registering over quiet p99: {ratio:.2f}x; {load.failures} requests failed"
         )
+    answered = {}
+    if load.clients:
+        seconds = {QUIET: load.quiet_s, "registering": load.forecasts.told[-1][0]}
+        answered = {phase: found[phase].requests / seconds[phase] for phase in seconds}
+        print("answers a second:", {phase: round(rate, 1) for phase, rate in answered.items()})
+    print("sequential plans as measured, us:", load.sequential_us)
     forecast = load.forecasts.summary()
     print(f"registration: {forecast}")
     if args.out is not None:
@@ -205,7 +230,10 @@ def report(load: Load, environment: object, args: argparse.Namespace) -> None:
             "served": args.served,
             "registered": args.registered,
             "batches": args.batches,
-            "rate_per_s": args.rate,
+            "rate_per_s": None if args.clients else args.rate,
+            "clients": args.clients,
+            "answers_per_s": answered,
+            "sequential_us": load.sequential_us,
             "latencies": {phase: asdict(seen) for phase, seen in found.items()},
             "p99_ratio": ratio,
             "failed": load.failures,
