@@ -6,10 +6,10 @@
 One server, one model that answers requests at a fixed rate (open loop: a late answer does not delay
 the next request), first quietly, then while another model is registered at batch sizes 1 and 8.
 Latencies are counted by what the job was doing when the request was sent. The target is a p99 of at
-most twice the quiet one. With ``--rate 0`` there are no requests; with ``--clients N`` they come from
-N clients that never pause, and what counts is how many are answered, how long the registration takes
-and how far off its measurements are. ``BRAID_MEASURE_APART=false`` lets it measure in the worker that
-answers.
+most twice the quiet one. With ``--rate 0`` there are no requests; with ``--clients N`` they come
+from N clients that never pause, and what counts is how many are answered, how long the registration
+takes and how far off its measurements are. ``BRAID_MEASURE_APART=false`` lets it measure in the
+worker that answers.
 
 The job's own forecast is checked, too: its progress must not fall, and after the first third of its
 time what it said was left should be within a factor of two of what was.

@@ -53,6 +53,11 @@ class Bench:
         self._models = models
         self._graphs: dict[tuple[str, int], dict[str, Any]] = {}  # digest, batch size -> fields
 
+    @property
+    def is_measuring(self) -> bool:
+        """Whether something is measured beside the worker that serves."""
+        return self.place.is_measuring
+
     def wake(self) -> None:
         """Calls will come soon."""
         self.place.wake()

@@ -30,6 +30,10 @@ IDLE_SECONDS = 60.0
 class Place(Protocol):
     """A worker that measures."""
 
+    @property
+    def is_measuring(self) -> bool:
+        """Whether it does now, and is not the one that serves."""
+
     async def call(
         self, op: str, digest: str, on_progress: OnProgress | None = None, **fields: Any
     ) -> Any:
@@ -51,6 +55,8 @@ class Place(Protocol):
 
 class InService(Place):
     """The worker that serves."""
+
+    is_measuring = False
 
     def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
         self._call = call
@@ -107,6 +113,11 @@ class Apart(Place):
         self._is_closed = False
         self._ending: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether a call is open."""
+        return self._calls > 0
 
     @property
     def pid(self) -> int | None:

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 
 from engine.pause import Pause
 from engine.timing.runs import Run, Tensors
+from engine.timing.samples import uninterrupted
 
 QUICK_US = 150_000.0
 """Of a run of less than this, what others left in the caches is a part that counts."""
 
-_SHORT_US, _ATTEMPTS = 50_000.0, 3
-"""How often a run of less than this is tried, for one without interruptions."""
+_SHORT_US = 50_000.0
+"""A run of less than this is tried again if it was interrupted."""
 
 
 @dataclass(slots=True)
@@ -42,8 +43,9 @@ def sample_us(entrant: Entrant, inputs: Tensors, pause: Pause) -> float:
     """One run; ``inputs`` are those of its first one."""
     if entrant.timed_us is not None:
         return entrant.timed_us(inputs)
-    for _ in range(_ATTEMPTS):
+
+    def sample() -> tuple[float, bool]:
         ran = entrant.run(inputs, pause)
-        if not ran.was_interrupted or ran.latency_us > _SHORT_US:
-            break
-    return ran.latency_us
+        return ran.latency_us, ran.was_interrupted and ran.busy_us <= _SHORT_US
+
+    return uninterrupted(sample)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from time import perf_counter_ns
+from time import perf_counter_ns, thread_time_ns
 
 from torch import Tensor
 
@@ -27,6 +27,7 @@ class Ran:
     outputs: Tensors
     latency_us: float  # without the interruptions
     was_interrupted: bool = False
+    busy_us: float = 0.0  # CPU time of the thread that ran it, its waiting for others included
 
 
 Run = Callable[[Tensors, Pause], Ran]
@@ -37,9 +38,10 @@ def timed(call: Callable[[Tensors, Pause], Tensors]) -> Run:
 
     def run(inputs: Tensors, pause: Pause) -> Ran:
         interruptions = Interruptions(pause)
-        start = perf_counter_ns()
+        busy_ns, start = thread_time_ns(), perf_counter_ns()
         outputs = call(inputs, interruptions)
-        return Ran(outputs, *interruptions.left(start, perf_counter_ns()))
+        left = interruptions.left(start, perf_counter_ns())
+        return Ran(outputs, *left, (thread_time_ns() - busy_ns) / 1e3)
 
     return run
 
@@ -58,6 +60,7 @@ def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
             return outputs, start, end, waited_for_core_ns() - waited_ns
 
         outputs, start, end, waited_ns = in_thread(work, interruptions)
-        return Ran(outputs, *interruptions.left(start, end, waited_ns))
+        left = interruptions.left(start, end, waited_ns)
+        return Ran(outputs, *left, (end - start - waited_ns) / 1e3)
 
     return run

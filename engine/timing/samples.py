@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import count
+from math import inf
 from pathlib import Path
+from time import monotonic
 
 import torch
 
@@ -20,6 +23,27 @@ class Timing:
     latency_us: float
     spread: float
     repeats: int
+
+
+ATTEMPTS, PATIENCE_S = 3, 0.25
+"""To take a sample that nothing interrupts: so many, and more for so long, in which a device that
+is never idle leaves the cores to a bench once (server/batching/turns.py)."""
+
+
+def uninterrupted(sample: Callable[[], tuple[float, bool]]) -> float:
+    """A latency from ``sample``, which also says whether it was interrupted.
+
+    If all of them are it is the least: interruptions add to a latency, or do not show in it.
+    """
+    until, least_us = monotonic() + PATIENCE_S, inf
+    for attempt in count(1):
+        latency_us, was_interrupted = sample()
+        if not was_interrupted:
+            return latency_us
+        least_us = min(latency_us, least_us)
+        if attempt >= ATTEMPTS and monotonic() >= until:
+            break
+    return least_us
 
 
 def reduce_samples(samples_us: Sequence[float]) -> Timing:

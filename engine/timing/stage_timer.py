@@ -23,15 +23,20 @@ from time import perf_counter_ns
 from core.schedule import Strategy
 from engine.executor.cpu import CpuExecutor, TimedRun
 from engine.executor.lanes import lay_out_stage
-from engine.pause import Interruptions, Pause, no_pause
+from engine.pause import Interruptions, Left, Pause, no_pause
 from engine.timing.activations import Activations
-from engine.timing.samples import Reference, Sweep, Timing, agree, reduce_samples, steady
+from engine.timing.samples import (
+    Reference,
+    Sweep,
+    Timing,
+    agree,
+    reduce_samples,
+    steady,
+    uninterrupted,
+)
 
 LONG_US = 10_000.0
 """A stage that takes longer is warm after one run."""
-
-ATTEMPTS = 3
-"""To take a sample that nothing interrupts; the last one counts without the interruptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +107,12 @@ class StageTimer:
         return agree(samples, self._options.agreeing, self._options.agreement)
 
     def _sample(self, stage: TimedRun, pause: Pause) -> float:
-        for _ in range(ATTEMPTS):
+        def sample() -> Left:
             self._sweep.run()
             interruptions = Interruptions(pause)
-            latency_us, was_interrupted = interruptions.left(*stage(interruptions))
-            if not was_interrupted:
-                break
-        return latency_us
+            return interruptions.left(*stage(interruptions))
+
+        return uninterrupted(sample)
 
     def _sample_reference(self) -> float:
         start = perf_counter_ns()

@@ -9,6 +9,7 @@ from time import monotonic, perf_counter_ns
 
 from core.errors import DeviceOutOfMemory
 from server.batching.tickets import Piece, still_wanted
+from server.batching.turns import Turns
 from server.device import Device, Executable
 from server.rows import BatchRun, Outcome, outcome_of, with_rows, write_rows
 from server.served import ServedModel
@@ -31,6 +32,7 @@ class DeviceExecution:
 
     def __init__(self, device: Device) -> None:
         self._device = device
+        self._turns = Turns(lambda: device.bench.is_measuring)
         self._slot_freed = asyncio.Event()
 
     async def run(self, model: ServedModel, pieces: Sequence[Piece], size: int) -> Ran:
@@ -46,7 +48,11 @@ class DeviceExecution:
         with model.using(ready):
             offset = await self._allocate(ready)
             try:
-                return await self._run(model, ready, offset, pieces, size)
+                await self._turns.before_run()
+                try:
+                    return await self._run(model, ready, offset, pieces, size)
+                finally:
+                    self._turns.after_run()
             finally:
                 self._device.arena.release(offset)
                 self._slot_freed.set()
