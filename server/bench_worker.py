@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol
 
-from core.errors import WorkerRestarting
+from core.errors import WorkerFault, WorkerRestarting
 from engine.worker.arena import Arena
 from engine.worker.options import WorkerOptions
 from engine.worker.process import OnProgress, WorkerProcess
@@ -41,6 +41,7 @@ class Place(Protocol):
 
         Raises:
             WorkerRestarting: no worker is up, or it died.
+            WorkerFault: it does not start.
         """
 
     def wake(self) -> None:
@@ -176,7 +177,8 @@ class Apart(Place):
     async def _started(self) -> WorkerProcess:
         if self._is_closed:
             raise WorkerRestarting("the server is shutting down")
-        if self._process is None:
+        process = self._process
+        if process is None:
             try:
                 process = await WorkerProcess.start(self._options, self._arena)
             except OSError as error:
@@ -184,7 +186,22 @@ class Apart(Place):
             self._process, self._loaded = process, set()
             log.info("bench of %s: worker %d", self._name, process.pid)
             self._spawn(self._watch(process))
-        return self._process
+            await self._answers(process)
+        return process
+
+    async def _answers(self, process: WorkerProcess) -> None:
+        """Wait until it is there, within limits."""
+        seconds = self._options.start_timeout_s
+        try:
+            async with asyncio.timeout(seconds):
+                await process.send("device", {})
+        except TimeoutError as error:
+            self._process = None
+            await process.end()
+            raise WorkerFault(
+                f"the worker that measures for {self._name} did not start: "
+                f"no answer for {seconds:g} s"
+            ) from error
 
     async def _watch(self, process: WorkerProcess) -> None:
         """Notice that it ends, wanted or not."""

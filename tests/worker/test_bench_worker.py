@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from core.errors import WorkerRestarting
+from core.errors import WorkerFault, WorkerRestarting
 from engine.worker.arena import Arena
 from engine.worker.options import WorkerOptions
 from server.bench_worker import Apart
@@ -19,9 +21,9 @@ OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.worker.losing_worker")
 
 
 @asynccontextmanager
-async def opened(idle_seconds: float = 60.0) -> AsyncIterator[Apart]:
+async def opened(idle_seconds: float = 60.0, **options: Any) -> AsyncIterator[Apart]:
     arena = Arena(1 << 16)
-    bench = Apart("cpu", OPTIONS, arena, Path, idle_seconds)
+    bench = Apart("cpu", replace(OPTIONS, **options), arena, Path, idle_seconds)
     try:
         yield bench
     finally:
@@ -46,20 +48,30 @@ async def test_it_starts_with_the_first_call_loads_each_model_once_and_ends_when
         other = await bench.call("measure", "b")
 
         assert first["pid"] == again["pid"] == other["pid"] == bench.pid
-        assert other["seen"] == ["load", "measure", "contest", "load", "measure"]
+        assert other["seen"] == ["device", "load", "measure", "contest", "load", "measure"]
 
         await runs(bench, yes=False)
         assert not psutil.pid_exists(first["pid"])
         fresh = await bench.call("measure", "a")
         assert fresh["pid"] != first["pid"]
-        assert fresh["seen"] == ["load", "measure"]
+        assert fresh["seen"] == ["device", "load", "measure"]
 
 
 async def test_a_call_may_take_longer_than_it_is_kept_without_any() -> None:
     async with opened(idle_seconds=0.1) as bench:
         long = await bench.call("prepare", "a", seconds=0.5)
 
-        assert long["seen"] == ["load", "prepare"]
+        assert long["seen"] == ["device", "load", "prepare"]
+
+
+async def test_one_that_never_answers_fails_the_call_and_is_ended() -> None:
+    async with opened(module="tests.worker.mute_worker", start_timeout_s=0.5) as bench:
+        with pytest.raises(
+            WorkerFault, match=r"measures for cpu did not start: no answer for 0\.5 s"
+        ):
+            await bench.call("measure", "a")
+
+        assert bench.pid is None
 
 
 async def test_it_is_started_ahead_by_whoever_will_need_it() -> None:
@@ -83,7 +95,7 @@ async def test_its_death_fails_the_calls_that_are_open_and_the_next_one_starts_a
         fresh = await bench.call("measure", "a")
 
     assert fresh["pid"] != first["pid"]
-    assert fresh["seen"] == ["load", "measure"]
+    assert fresh["seen"] == ["device", "load", "measure"]
     assert f"bench of cpu: worker {first['pid']} ended: the GPU failed" in caplog.text
 
 
@@ -94,7 +106,7 @@ async def test_a_model_that_was_unloaded_is_loaded_anew() -> None:
         await bench.unload("a")
         again = await bench.call("measure", "a")
 
-    assert again["seen"] == ["load", "measure", "unload", "load", "measure"]
+    assert again["seen"] == ["device", "load", "measure", "unload", "load", "measure"]
 
 
 async def test_closing_fails_open_calls_and_starts_nothing_more() -> None:
