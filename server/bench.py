@@ -147,11 +147,11 @@ class Bench:
             for contender in answer["contenders"]
         ]
 
-    async def unload(self, digest: str) -> None:
+    def unload(self, digest: str) -> None:
         """Forget a model."""
         for key in [key for key in self._graphs if key[0] == digest]:
             del self._graphs[key]
-        await self.place.unload(digest)
+        self.place.unload(digest)
 
     async def close(self) -> None:
         """End what was started to measure in."""

@@ -47,7 +47,7 @@ class Place(Protocol):
     def wake(self) -> None:
         """Calls will come soon."""
 
-    async def unload(self, digest: str) -> None:
+    def unload(self, digest: str) -> None:
         """Forget a model that no call is about any more."""
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class InService(Place):
     def wake(self) -> None:
         """It is awake."""
 
-    async def unload(self, digest: str) -> None:
+    def unload(self, digest: str) -> None:
         """The device does that."""
 
     async def close(self) -> None:
@@ -147,21 +147,24 @@ class Apart(Place):
         self._spawn(start())
         self._end_when_idle()
 
-    async def unload(self, digest: str) -> None:
-        """Let a worker that has loaded it forget it."""
+    def unload(self, digest: str) -> None:
+        """Let a worker that has loaded it forget it; nobody waits for one that gives way."""
         process = self._process
         if process is not None and digest in self._loaded:
             self._loaded.discard(digest)
-            try:
-                await process.send("unload", {"digest": digest})
-            except WorkerRestarting:
-                log.info("the bench had ended", extra={"device": self._name})
+            answer = process.send("unload", {"digest": digest})  # before whatever is sent next
+
+            async def hear() -> None:
+                await answer
+
+            self._spawn(hear())
 
     async def close(self) -> None:
         """End the worker; calls in flight fail with WorkerRestarting."""
         self._is_closed = True
         if self._ending is not None:
             self._ending.cancel()
+        await self._end_now()  # so that whoever has the turn, to start or load, gives it up
         await self._end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
@@ -225,9 +228,12 @@ class Apart(Place):
         async with self._turn:
             if self._calls and not self._is_closed:
                 return
-            process, self._process = self._process, None
-            if process is not None:
-                await process.end()
+            await self._end_now()
+
+    async def _end_now(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            await process.end()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

@@ -132,7 +132,7 @@ class Device:
         self._models.pop(digest, None)
         for number in [n for n, ready in self._executables.items() if ready.digest == digest]:
             del self._executables[number]
-        await self.bench.unload(digest)
+        self.bench.unload(digest)
         if self.is_up:
             await self.link.call("unload", digest=digest)
 

@@ -152,6 +152,7 @@ async def test_the_same_bytes_under_another_name_measure_and_import_nothing(serv
     assert job.state is JobState.READY
     assert (server.device.measured.total(), len(server.device.contests)) == (measured, compared)
     assert (server.importer.imports, server.planner.calls) == (1, 2)
+    assert server.device.wakes == 1, "what measures is started while the model is imported"
     assert ("other", 1, 4) in server.catalogue.plans
     assert server.observer.looked_up == {False: 2, True: 2}
 
@@ -604,6 +605,7 @@ async def test_after_a_restart_a_model_serves_its_schedules_and_measures_nothing
 
     assert again.catalogue.plans == server.catalogue.plans
     assert (again.device.measured.total(), again.importer.imports) == (0, 0)
+    assert again.device.wakes == 0
     assert again.observer.chosen == [(1, True), (4, True)]
     await again.stop()
 

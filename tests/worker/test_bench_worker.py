@@ -101,9 +101,9 @@ async def test_its_death_fails_the_calls_that_are_open_and_the_next_one_starts_a
 
 async def test_a_model_that_was_unloaded_is_loaded_anew() -> None:
     async with opened() as bench:
-        await bench.unload("a")  # nothing to do
+        bench.unload("a")  # nothing to do
         await bench.call("measure", "a")
-        await bench.unload("a")
+        bench.unload("a")
         again = await bench.call("measure", "a")
 
     assert again["seen"] == ["device", "load", "measure", "unload", "load", "measure"]
@@ -125,4 +125,15 @@ async def test_closing_fails_open_calls_and_starts_nothing_more() -> None:
             await bench.call("measure", "a")
         assert pid is not None
         assert not psutil.pid_exists(pid)
+        assert bench.pid is None
+
+
+async def test_closing_does_not_wait_for_one_that_is_being_started() -> None:
+    async with opened(module="tests.worker.mute_worker") as bench:
+        bench.wake()
+        await runs(bench, yes=True)
+
+        async with asyncio.timeout(20):  # it would have a minute to start
+            await bench.close()
+
         assert bench.pid is None
