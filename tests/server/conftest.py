@@ -55,5 +55,4 @@ def apart(tmp_path: Path) -> Iterator[ServerProcess]:
 def ended(server: ServerProcess) -> Iterator[ServerProcess]:
     """Hand out a server, and kill it if it is left running."""
     yield server
-    if server._process is not None and server.process.poll() is None:
-        server.kill_everything()
+    server.end()

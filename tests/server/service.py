@@ -24,6 +24,7 @@ from engine.importer.pipeline import import_upload
 from engine.importer.sources import open_upload
 
 START_SECONDS = 60.0
+HERE = Path(__file__).resolve().parents[2]
 
 INGRESS = ("0", pytest.param("2", marks=pytest.mark.slow))
 """Parameters of servers that must not be told apart by how many processes take connections."""
@@ -36,8 +37,10 @@ class ServerProcess:
     seconds to start, in each of a hundred tests.
     """
 
-    def __init__(self, store: Path, **environment: str) -> None:
+    def __init__(self, store: Path, *, tree: Path = HERE, **environment: str) -> None:
+        """Not started yet; ``tree`` is the checkout whose server it is."""
         self.store = store
+        self._tree = tree
         self.log_path = store.with_name(f"{store.name}.log")
         usual = {"BRAID_LOG_LEVEL": "DEBUG", "BRAID_MEASURE_APART": "false"}
         self._environment = {**os.environ, **usual, **environment}
@@ -51,7 +54,8 @@ class ServerProcess:
                     *(sys.executable, "-m", "server.cli.main", "serve"),
                     *("--store", str(self.store), "--grpc-port", grpc_port, "--http-port", "0"),
                 ],
-                env=self._environment,
+                cwd=self._tree,
+                env={**self._environment, "PYTHONPATH": f"{self._tree}:{self._tree / 'client'}"},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -156,6 +160,16 @@ class ServerProcess:
         """SIGKILL the front end; its children notice and end."""
         self.process.kill()
         self.process.wait()
+
+    def end(self) -> None:
+        """Kill it if it is running."""
+        if self._process is not None and self.process.poll() is None:
+            self.kill_everything()
+
+    @property
+    def children(self) -> list[psutil.Process]:
+        """The front end's child processes, and theirs."""
+        return psutil.Process(self.process.pid).children(recursive=True)
 
     def stop(self) -> int:
         """SIGTERM, and the exit code once it has ended."""

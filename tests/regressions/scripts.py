@@ -1,0 +1,41 @@
+"""Where the scripts are, and what each one is given: a server that is not started yet."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+
+from tests.server.service import HERE, ServerProcess
+
+_NOT_SCRIPTS = {"__init__", "__main__", "scripts"}
+
+
+class FaultyServer(ServerProcess):
+    """``braid serve`` of any checkout, with a folder for the script's own files."""
+
+    def __init__(self, folder: Path, tree: Path = HERE) -> None:
+        super().__init__(folder / "store", tree=tree)
+        self.folder = folder
+
+    def set(self, **environment: str) -> None:
+        """Set ``BRAID_*`` variables for the next start."""
+        self._environment.update(environment)
+
+
+def script_names() -> list[str]:
+    """The scripts of this folder."""
+    modules = {path.stem for path in Path(__file__).parent.glob("*.py")}
+    return sorted(name for name in modules - _NOT_SCRIPTS if not name.startswith("test_"))
+
+
+def run(name: str, folder: Path, tree: Path = HERE) -> None:
+    """Run one script on a server of ``tree``, and end the server whatever happens.
+
+    Raises:
+        AssertionError: the fault is there.
+    """
+    server = FaultyServer(folder, tree.resolve())
+    try:
+        import_module(f"tests.regressions.{name}").check(server)
+    finally:
+        server.end()
