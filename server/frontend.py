@@ -40,10 +40,6 @@ from server.devices import Devices
 from server.drift import DriftWatch
 from server.grpc_ports import GrpcPorts
 from server.http import HttpServer, health_routes, metrics_route
-from server.ingress.calls import INFER, INFER_STREAM, MODEL_INFER, MODEL_STREAM_INFER
-from server.ingress.peer import Inference
-from server.ingress.processes import IngressProcesses
-from server.ingress.vitals import IngressMetrics
 from server.jobs.planner_driver import PlannerProcess
 from server.jobs.registration import serve_again
 from server.jobs.runner import JobRunner
@@ -128,13 +124,7 @@ class FrontEnd:
         self.sampling = Sampling()
         self._inference = InferenceServicer(self.catalogue)
         self._oip = self._oip_servicer()
-        self.ingress = IngressProcesses(settings) if settings.ingress else None
-        self._grpc = GrpcPorts(
-            settings,
-            self._add_services,
-            self.sampling,
-            None if self.ingress is None else self.ingress.owner_socket,
-        )
+        self._grpc = GrpcPorts(settings, self._add_services, self.sampling)
         self._http = HttpServer(
             {
                 "/metrics": metrics_route(self.metrics.registry),
@@ -157,8 +147,6 @@ class FrontEnd:
         return Console(facts, sessions, is_tls=self.settings.tls_certificate is not None)
 
     def _oip_servicer(self) -> OipServicer:
-        log_settings = LogSettings()
-        log_settings.on_level = self._log_level_changed
         return OipServicer(
             self.catalogue,
             self.repository,
@@ -166,7 +154,7 @@ class FrontEnd:
             self.metrics,
             self.health,
             TraceSettings(None if self.settings.tracing == "off" else self.sampling),
-            log_settings,
+            LogSettings(),
         )
 
     def _add_services(self, server: grpc.aio.Server) -> None:
@@ -226,28 +214,6 @@ class FrontEnd:
                 "choose another with BRAID_HTTP_PORT or --http-port"
             ) from error
         self.grpc_port = await self._grpc.start()
-        if self.ingress is not None:
-            self.grpc_port = await self._start_ingress(self.ingress)
-
-    async def _start_ingress(self, ingress: IngressProcesses) -> int:
-        """Let other processes take the connections; returns their port."""
-        telemetry = self._grpc.telemetry
-        inference = Inference(
-            answers={
-                INFER: self._inference.answer,
-                INFER_STREAM: self._inference.answer_in_stream,
-                MODEL_INFER: self._oip.answer,
-                MODEL_STREAM_INFER: self._oip.answer_in_stream,
-            },
-            refusal=self.catalogue.refusal,
-            follow=(lambda trace: None) if telemetry is None else telemetry.follow,
-        )
-        ingress.on_change = self._reachability_changed
-        ingress.on_end = self.metrics.ingress_restarted
-        for name in ingress.names:
-            self.metrics.add_ingress(name)
-        self.metrics.registry.register(IngressMetrics(ingress.seen, lambda: ingress.port))
-        return await ingress.start(inference, pinned_cores(self.worker_options()))
 
     def worker_options(self) -> Iterator[WorkerOptions]:
         """How the workers of all devices are started."""
@@ -290,8 +256,6 @@ class FrontEnd:
         await self.runner.stop()
         await self._http.stop()
         await self.devices.close()
-        if self.ingress is not None:
-            await self.ingress.close()
         self.store.close()
 
     async def close_ports(self) -> None:
@@ -341,12 +305,7 @@ class FrontEnd:
 
     def _reachability_changed(self) -> None:
         """Ready is who can be reached and has a device."""
-        has_ingress = self.ingress is None or self.ingress.any_up
-        self.health.ready(self._takes_requests and self.devices.any_up and has_ingress)
-
-    def _log_level_changed(self, level: int) -> None:
-        if self.ingress is not None:
-            self.ingress.set_log_level(level)
+        self.health.ready(self._takes_requests and self.devices.any_up)
 
     async def _serve_on(self, device: Device, missing: Sequence[ModelVersion]) -> None:
         """Models that were registered while a device was away serve there now, too."""

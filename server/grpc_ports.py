@@ -2,9 +2,6 @@
 
 BRAID_GRPC_PORT       everything, or everything but admin calls where those have their own
 BRAID_ADMIN_ADDRESS   everything, on another port or a Unix socket
-
-With BRAID_INGRESS, other processes listen on the first one (``server.ingress``). They ask for what
-they do not do themselves through a private socket, on which everybody is trusted.
 """
 
 from __future__ import annotations
@@ -29,9 +26,6 @@ from server.tracing import Sampling
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20
 
-UNLIMITED = (("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1))
-"""Between processes of one server: callers' messages were measured when they came in."""
-
 AddServices = Callable[[grpc.aio.Server], None]
 """Adds all services to a server."""
 
@@ -44,7 +38,6 @@ class GrpcPorts:
         settings: Settings,
         add_services: AddServices,
         sampling: Sampling,
-        private_socket: Path | None = None,
     ) -> None:
         """Make the servers.
 
@@ -52,21 +45,16 @@ class GrpcPorts:
             settings: addresses, tokens, certificates and limits.
             add_services: to each server.
             sampling: which requests are traced.
-            private_socket: where ingress processes, which have the main port, ask this one.
 
         Raises:
             StartupError: tokens or certificates cannot be used, or strangers could come in.
         """
         self._settings = settings
-        self._private_socket = private_socket
         self.tokens = configured_tokens(settings)
         self.certificates = configured_certificates(settings)
         self.telemetry = start_tracing(settings.tracing, sampling)
         traced: list[grpc.aio.ServerInterceptor] = [self.telemetry] if self.telemetry else []
-        if private_socket is None:
-            self._main = public_server(settings, [*main_gate(settings, self.tokens), *traced])
-        else:
-            self._main = grpc.aio.server(options=UNLIMITED)
+        self._main = public_server(settings, [*main_gate(settings, self.tokens), *traced])
         servers = [self._main]
         self._admin: grpc.aio.Server | None = None
         if settings.admin_address:
@@ -87,17 +75,13 @@ class GrpcPorts:
             )
 
     async def start(self) -> int:
-        """Listen; returns the port of the main server, 0 if other processes have it.
+        """Listen; returns the port of the main server.
 
         Raises:
             StartupError: an address cannot be used.
         """
-        port = 0
-        if self._private_socket is None:
-            port = bind_main(self._main, self._settings, self.certificates)
-            await self._main.start()
-        else:
-            await _start_on_socket(self._main, self._private_socket, "TMPDIR")
+        port = bind_main(self._main, self._settings, self.certificates)
+        await self._main.start()
         if self._admin is not None:
             await self._start_admin(self._admin)
         return port
@@ -126,12 +110,9 @@ def main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterce
 
 
 def public_server(
-    settings: Settings,
-    interceptors: Sequence[grpc.aio.ServerInterceptor],
-    *,
-    shares_port: bool = False,
+    settings: Settings, interceptors: Sequence[grpc.aio.ServerInterceptor]
 ) -> grpc.aio.Server:
-    """A server for strangers; with ``shares_port`` other processes may listen where it does."""
+    """A server for strangers, not listening yet."""
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
     return grpc.aio.server(
         interceptors=interceptors,
@@ -139,7 +120,7 @@ def public_server(
             ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
-            ("grpc.so_reuseport", int(shares_port)),
+            ("grpc.so_reuseport", 0),
         ],
     )
 

@@ -25,7 +25,7 @@ from prometheus_client import (
 )
 
 from core.schedule import Schedule
-from engine.worker.options import EndReason, WorkerEnd
+from engine.worker.options import EndReason
 from server.statistics import Statistics
 from server.store.records import ModelVersion
 
@@ -251,12 +251,6 @@ class Metrics:
             ("device", "reason"),
             **at,
         )
-        self.ingress_restarts = Counter(
-            "braid_ingress_restarts",
-            "Ingress processes that died and were restarted, by why they died",
-            ("process", "reason"),
-            **at,
-        )
         self.on_schedule: OnSchedule = lambda plan, schedule: None
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self.unknown = ModelMetrics(self, UNKNOWN_MODEL, "")
@@ -312,15 +306,6 @@ class Metrics:
     def worker_restarted(self, device: str, reason: EndReason) -> None:
         """Count a device worker that died and was started again."""
         self.worker_restarts.labels(device, reason.value).inc()
-
-    def add_ingress(self, process: str) -> None:
-        """Make the series of an ingress process, so that they begin at zero."""
-        for reason in (EndReason.KILLED, EndReason.EXITED):
-            self.ingress_restarts.labels(process, reason.value)
-
-    def ingress_restarted(self, process: str, end: WorkerEnd) -> None:
-        """Count an ingress process that died and is started again."""
-        self.ingress_restarts.labels(process, end.reason.value).inc()
 
     def restarts(self, device: str) -> float:
         """How often a device's worker died, whatever the reason."""

@@ -44,10 +44,6 @@ class Settings(BaseSettings):
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     http_port: int = Field(default=8002, ge=0, le=65535)
 
-    # Processes that take the connections of the gRPC port, for one that answers them; 0: that one
-    # takes them itself. Pays where there are more cores than the devices and one process can use.
-    ingress: int = Field(default=0, ge=0, le=64)
-
     # Where admin calls are answered instead of the gRPC port: HOST:PORT, or unix:/PATH.
     admin_address: str = ""
 
@@ -206,31 +202,28 @@ class Settings(BaseSettings):
         return value.upper() if isinstance(value, str) else value
 
 
+_REMOVED = {
+    "BRAID_INGRESS": "version 0.1.0 was the last to have it; start several servers behind a load "
+    "balancer instead",
+}
+"""Variables of former versions, and what replaces each. Starting without them would surprise."""
+
+
 def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
     """Read the environment, then let ``overrides`` (the command line) win where not None.
 
     Raises:
         StartupError: one line that names every bad variable, its value and what is allowed.
     """
+    for name, instead in _REMOVED.items():
+        if name in os.environ:
+            raise StartupError(f"{name} is no setting any more: {instead}")
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     try:
         return Settings(**given)
     except ValidationError as error:
         problems = "; ".join(_problem(item, given) for item in error.errors())
         raise StartupError(f"bad settings: {problems}") from None
-
-
-def settings_to_json(settings: Settings) -> dict[str, Any]:
-    """All settings for another process of this server, secrets in plain text."""
-    secrets = {
-        name: value.get_secret_value() for name, value in settings if isinstance(value, SecretStr)
-    }
-    return {**settings.model_dump(mode="json"), **secrets}
-
-
-def settings_from_json(document: Mapping[str, Any]) -> Settings:
-    """What ``settings_to_json`` made, whatever the environment says here."""
-    return Settings(**document)
 
 
 def shown_settings(settings: Settings) -> dict[str, str]:

@@ -81,12 +81,8 @@ class Telemetry(grpc.aio.ServerInterceptor):
             for key, value in details.invocation_metadata or ()
             if key in CARRIED and isinstance(value, str)
         }
-        self.follow(carried)
-        return await continuation(details)
-
-    def follow(self, carried: Mapping[str, str]) -> None:
-        """Let the rest of the present task belong to the caller's trace, if there is one."""
         current.set(_CallTrace(self._tracer, self._sampling, carried))
+        return await continuation(details)
 
 
 class _CallTrace:

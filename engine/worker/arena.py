@@ -8,7 +8,6 @@ first touched. Only one of the two allocates; the other one reads and writes whe
 from __future__ import annotations
 
 import bisect
-import contextlib
 import mmap
 import os
 
@@ -19,12 +18,10 @@ from engine.worker.layout import aligned
 class Arena:
     """First-fit allocator over a memfd; low addresses first, so that hot pages stay hot."""
 
-    def __init__(self, size_bytes: int, fd: int | None = None) -> None:
-        """Map ``fd``, which another process made with as many bytes, or else a new file."""
+    def __init__(self, size_bytes: int) -> None:
         self.size_bytes = aligned(size_bytes)
-        self.fd = os.memfd_create("braid-arena") if fd is None else fd
-        if fd is None:
-            os.ftruncate(self.fd, self.size_bytes)
+        self.fd = os.memfd_create("braid-arena")
+        os.ftruncate(self.fd, self.size_bytes)
         self._map = mmap.mmap(self.fd, self.size_bytes)
         self.view = memoryview(self._map)
         self._free: list[tuple[int, int]] = [(0, self.size_bytes)]  # (offset, size), ascending
@@ -73,11 +70,4 @@ class Arena:
         """Unmap and close. Views handed out must be gone."""
         self.view.release()
         self._map.close()
-        os.close(self.fd)
-
-    def abandon(self) -> None:
-        """As ``close``, but the memory goes with the last view of it that somebody still holds."""
-        self.view.release()
-        with contextlib.suppress(BufferError):  # somebody does
-            self._map.close()
         os.close(self.fd)

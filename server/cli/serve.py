@@ -12,7 +12,6 @@ FLAGS = {
     "--store": ("DIR", "where models, jobs and schedules are kept"),
     "--host": ("HOST", "address to listen on (default: 127.0.0.1, this machine only)"),
     "--grpc-port": ("PORT", "default: 8001; 0 takes any free port"),
-    "--ingress": ("N", "processes that take the gRPC connections; default: 0, the server itself"),
     "--http-port": ("PORT", "metrics; default: 8002"),
     "--admin-address": ("HOST:PORT", "answer admin calls here instead; or unix:/PATH"),
     "--tls-certificate": ("FILE", "PEM; serve with TLS"),

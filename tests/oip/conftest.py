@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.server.service import INGRESS, ServerProcess
+from tests.server.service import ServerProcess
 from tests.server.small_models import save, small_cnn
 
 
@@ -59,16 +59,14 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture(scope="session", params=INGRESS)
+@pytest.fixture(scope="session")
 def oip_server(
-    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     model_files: dict[str, Path],
 ) -> Iterator[ServerProcess]:
     """Offers system shared memory and has every model of ``model_files``."""
     store = tmp_path_factory.mktemp("oip") / "store"
-    options = {"BRAID_SYSTEM_SHARED_MEMORY": "true", "BRAID_INGRESS": request.param}
-    server = ServerProcess(store, **options).start()
+    server = ServerProcess(store, BRAID_SYSTEM_SHARED_MEMORY="true").start()
     try:
         server.import_ahead(*model_files.values())
         with server.client() as client:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.service import INGRESS, ServerProcess
+from tests.server.service import ServerProcess
 from tests.server.small_models import embedding, small_cnn
 
 
@@ -21,15 +21,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.fixture(scope="session", params=INGRESS)
+@pytest.fixture(scope="session")
 def shared(
-    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     models: dict[str, Path],
 ) -> Iterator[ServerProcess]:
     """A server with every model of ``models`` registered, batch sizes 1 and 4."""
     store = tmp_path_factory.mktemp("shared") / "store"
-    server = ServerProcess(store, BRAID_INGRESS=request.param, BRAID_MEASURE_APART="true").start()
+    server = ServerProcess(store, BRAID_MEASURE_APART="true").start()
     try:
         with server.client() as client:
             for name, path in models.items():

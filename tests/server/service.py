@@ -15,7 +15,6 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import psutil
-import pytest
 import torch
 
 from braid_client import Client
@@ -25,9 +24,6 @@ from engine.importer.sources import open_upload
 
 START_SECONDS = 60.0
 HERE = Path(__file__).resolve().parents[2]
-
-INGRESS = ("0", pytest.param("2", marks=pytest.mark.slow))
-"""Parameters of servers that must not be told apart by how many processes take connections."""
 
 
 class ServerProcess:

@@ -26,7 +26,7 @@ from braid_client import BraidError, Client, RetryPolicy, Tls, Unauthenticated, 
 from protos.braid.v1 import admin_pb2, inference_pb2
 from server.security.roles import Role, needed_role
 from server.security.tokens import hashed, new_token
-from tests.server.service import INGRESS, ServerProcess
+from tests.server.service import ServerProcess
 from tests.server.small_models import identity
 
 MARK = "xK9-content-of-a-request-Zq7"
@@ -78,10 +78,8 @@ def write(cert: trustme.LeafCert, folder: Path, name: str) -> None:
     cert.private_key_pem.write_to_path(folder / f"{name}.key")
 
 
-@pytest.fixture(scope="module", params=INGRESS)
-def secured(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Secured]:
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
     ca, stranger = trustme.CA(), trustme.CA()
     ca.cert_pem.write_to_path(folder / "ca.pem")
@@ -102,7 +100,6 @@ def secured(
         BRAID_INFER_TOKEN=infer,
         BRAID_ADMIN_ADDRESS=f"unix:{folder / 'admin.sock'}",
         BRAID_SPARE_WORKER="false",
-        BRAID_INGRESS=request.param,
     ).start()
     made = Secured(server, folder, admin, infer, ca)
     server.import_ahead(model := identity(folder / "id.onnx"))

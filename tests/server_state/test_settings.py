@@ -106,3 +106,9 @@ def test_of_secrets_only_shows_whether_they_are_set(tmp_path: Path) -> None:
     assert shown["BRAID_STORE"] == str(tmp_path)
     assert shown["BRAID_MAX_UPLOAD_BYTES"] == "2.0GiB"
     assert "sesame" not in str(shown)
+
+
+def test_a_setting_of_a_former_version_ends_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRAID_INGRESS", "4")
+    with pytest.raises(StartupError, match=r"BRAID_INGRESS is no setting any more.* 0\.1\.0"):
+        load_settings({})

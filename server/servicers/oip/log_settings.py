@@ -8,7 +8,7 @@ Levels contain each other: without warnings there is no info. File and format ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from core.errors import InvalidRequest
@@ -31,8 +31,6 @@ class LogSettings:
     """The level of the root logger, and what it was at the start."""
 
     def __init__(self) -> None:
-        self.on_level: Callable[[int], None] = lambda level: None
-        """Told a level when it begins to hold."""
         self._logger = logging.getLogger()
         self._level_at_start = self._logger.level
 
@@ -55,7 +53,6 @@ class LogSettings:
         level = _level(flags)
         if level != self._logger.level:
             self._logger.setLevel(level)
-            self.on_level(level)
             log.warning("log level set", extra={"log_level": logging.getLevelName(level)})
 
     def response(self) -> Any:
