@@ -1,4 +1,7 @@
-"""For all tests: what the process inherits must not decide whether they pass."""
+"""For all tests: what the process inherits must not decide whether they pass.
+
+And what they start ends with them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,10 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+
+from tests.child_processes import kill_children_at_exit
+
+kill_children_at_exit()
 
 # A shell that starts a job in the background makes it ignore SIGINT, and its children with it;
 # some tests press Ctrl-C.

@@ -33,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     try:
         yield made
     finally:
-        made.kill_everything()
+        made.end()
 
 
 @pytest.fixture(autouse=True)

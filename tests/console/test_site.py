@@ -31,7 +31,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
             client.register("cnn", small_cnn(folder / "cnn.onnx"), batch_sizes=[1, 4], wait=True)
         yield server
     finally:
-        server.kill_everything()
+        server.end()
 
 
 def ask(

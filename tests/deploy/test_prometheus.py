@@ -161,4 +161,4 @@ def test_a_real_prometheus_answers_every_query_of_the_dashboards(tmp_path: Path)
             unhealthy = [r for g in rules for r in g["rules"] if r.get("lastError")]
             assert unhealthy == []
     finally:
-        server.kill_everything()
+        server.end()

@@ -115,8 +115,7 @@ def test_the_quick_start_works_as_written(tmp_path: Path) -> None:
     try:
         assert session.run_page("quick-start.md") > 5
     finally:
-        if session.server._process is not None and session.server.process.poll() is None:
-            session.server.kill_everything()
+        session.server.end()
 
 
 def test_the_other_pages_work_as_written_one_after_the_other(tmp_path: Path) -> None:
@@ -125,4 +124,4 @@ def test_the_other_pages_work_as_written_one_after_the_other(tmp_path: Path) -> 
         for page in PAGES[1:]:
             assert session.run_page(page) > 0
     finally:
-        session.server.kill_everything()
+        session.server.end()

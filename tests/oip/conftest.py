@@ -88,5 +88,4 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """An empty server of one's own, not started."""
     made = ServerProcess(tmp_path / "store")
     yield made
-    if made._process is not None and made.process.poll() is None:
-        made.kill_everything()
+    made.end()

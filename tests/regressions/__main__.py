@@ -9,6 +9,7 @@ import time
 import traceback
 from pathlib import Path
 
+from tests.child_processes import kill_children_at_exit
 from tests.regressions.scripts import run, script_names
 from tests.server.service import HERE
 
@@ -16,6 +17,7 @@ from tests.server.service import HERE
 def main() -> int:
     """Run scripts one after the other; the exit status is the number of failed runs."""
     options = _options()
+    kill_children_at_exit()
     failed = 0
     for name in options.names or script_names():
         for turn in range(options.times):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -158,9 +159,14 @@ class ServerProcess:
         self.process.wait()
 
     def end(self) -> None:
-        """Kill it if it is running."""
+        """Kill the front end and all its children, if it is running."""
         if self._process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGSTOP)  # it starts no further ones
+            children = self.children
             self.kill_everything()
+            for child in children:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
 
     @property
     def children(self) -> list[psutil.Process]:

@@ -59,4 +59,4 @@ def test_after_backup_wipe_and_restore_models_serve_with_nothing_measured_again(
         assert server.metric("braid_stage_measurements_total") == 0
         assert server.metric("braid_schedule_cache_lookups_total", result="hit") == 2
     finally:
-        server.kill_everything()
+        server.end()

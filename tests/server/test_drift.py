@@ -59,4 +59,4 @@ def test_a_plan_slower_than_its_profile_is_profiled_again_while_it_serves(tmp_pa
         profiled_s = server.metric("braid_schedule_latency_seconds", model="cnn")
         assert profiled_s != pytest.approx(claimed_s), "the new profile is the measure"
     finally:
-        server.kill_everything()
+        server.end()

@@ -30,7 +30,7 @@ def test_models_named_at_start_serve_once_the_server_is_ready(
         assert main(["health", "--service", "cnn", *address]) == 0
         assert main(["health", "--service", "none", *address]) == 1
     finally:
-        server.kill_everything()
+        server.end()
     assert main(["health", *address]) == 1
     out, err = capsys.readouterr()
     assert out == "serving\nserving\n"

@@ -260,4 +260,4 @@ def test_configurations_outlive_a_restart(
             client.set_serving("kept", replace(kept, labels={}))
             assert answer(client, "kept") == (2, "2")
     finally:
-        server.kill_everything()
+        server.end()

@@ -1,0 +1,48 @@
+"""What a test run started ends with it, whatever ends the run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.child_processes import VARIABLE
+
+ROOT = Path(__file__).parents[1]
+
+_RUN = """
+import subprocess, sys
+from tests.child_processes import kill_children_at_exit
+kill_children_at_exit()
+server = "import subprocess; worker = subprocess.Popen(['sleep', '600'], start_new_session=True)"
+server += "; print(worker.pid, flush=True); worker.wait()"
+command = [sys.executable, "-I", "-c", server]
+with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as child:
+    print(child.pid, child.stdout.readline().decode(), flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_servers_and_their_workers_end_with_the_run_that_is_killed(number: signal.Signals) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    with subprocess.Popen(
+        [sys.executable, "-c", _RUN],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as run:
+        assert run.stdout is not None
+        started = [psutil.Process(int(pid)) for pid in run.stdout.readline().split()]
+        assert len(started) == 2
+        run.send_signal(number)
+        _, alive = psutil.wait_procs(started, timeout=60)
+
+    assert alive == []
