@@ -17,14 +17,13 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-import core
 from core.errors import ImportLimitExceeded, InvalidArtefact, ModelImportError
+from core.python_process import python_command, python_environment
 from engine.importer.limits import ImportLimits, limit_message
 from engine.importer.messages import (
     MAX_LINE_BYTES,
@@ -137,7 +136,7 @@ async def _process(work: Path, request: Mapping[str, object]) -> AsyncIterator[_
             lambda: asyncio.StreamReaderProtocol(reports), os.fdopen(read_end, "rb", 0)
         )
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "engine.importer"),
+            *python_command("engine.importer"),
             *(f"--report-fd={write_end}", f"--parent={os.getpid()}", json.dumps(request)),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
@@ -185,9 +184,9 @@ async def _wait(process: asyncio.subprocess.Process, output: asyncio.Task[None])
 
 def _environment(work: Path) -> dict[str, str]:
     """What the importer sees of the server's environment: enough to find its libraries."""
-    kept = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
-    return kept | {
-        "PYTHONPATH": str(Path(core.__file__).resolve().parents[1]),
+    names = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    return python_environment(kept) | {
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": str(work),
         "TMPDIR": str(work),

@@ -12,11 +12,11 @@ import contextlib
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any, Self
 
 from core.errors import WorkerRestarting
+from core.python_process import python_command, python_environment
 from engine.worker.arena import Arena
 from engine.worker.environment import cpu_environment, cuda_environment
 from engine.worker.error_messages import error_from
@@ -159,14 +159,15 @@ class WorkerProcess(asyncio.Protocol):
 
 
 def _environment(options: WorkerOptions) -> dict[str, str]:
-    return cpu_environment() if options.gpu is None else cuda_environment(options.gpu)
+    environment = python_environment()
+    if options.gpu is None:
+        return cpu_environment(environment)
+    return cuda_environment(options.gpu, environment)
 
 
 def _command(options: WorkerOptions, arena: Arena, link_fd: int) -> list[str]:
     return [
-        sys.executable,
-        "-m",
-        options.module,
+        *python_command(options.module),
         f"--link-fd={link_fd}",
         f"--arena-fd={arena.fd}",
         f"--arena-bytes={arena.size_bytes}",

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from braid_client import Client, JobFailed, JobState, PlannerOptions, ScheduleSummary
 from core.errors import BraidError
+from core.python_process import python_command, python_environment
 from server.cli.connection import Subparsers
 from server.cli.infer import random_array
 from server.cli.progress import JobProgress
@@ -103,16 +104,17 @@ def _heading(text: str) -> None:
 
 def _export_command(networks: Sequence[str], folder: Path) -> list[str]:
     """In a process of its own: torch is large, and the demo itself does without."""
-    return ["-m", "benchmarks.networks.export", *networks, "--out", str(folder)]
+    return python_command("benchmarks.networks.export", *networks, "--out", str(folder))
 
 
 @contextmanager
-def _child(arguments: Sequence[str], log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+def _child(command: Sequence[str], log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """A Python process that is gone at the end: asked by SIGTERM, and made to after a while."""
     with ExitStack() as stack:
         output = subprocess.DEVNULL if log is None else stack.enter_context(log.open("wb"))
         process = subprocess.Popen(
-            [sys.executable, *arguments],
+            command,
+            env=python_environment(),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.PIPE if log is None else subprocess.STDOUT,
@@ -145,7 +147,8 @@ def _serving(folder: Path) -> Iterator[str]:
         "--log-level": "INFO",
         "--log-format": "text",
     }
-    command = ["-m", "server.cli.main", "serve", *(part for flag in flags.items() for part in flag)]
+    parts = (part for flag in flags.items() for part in flag)
+    command = python_command("server.cli.main", "serve", *parts)
     with _child(command, log) as process:
         try:
             address, http = _await_ready(log, process)

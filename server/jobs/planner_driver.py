@@ -13,18 +13,15 @@ import asyncio
 import dataclasses
 import json
 import logging
-import os
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import core
 from core.errors import BraidError
 from core.graph import OpGraph, graph_to_json
 from core.plan import plan_from_json
+from core.python_process import python_command, python_environment
 from core.schedule import Stage
 from scheduler.options import PlannerOptions
 from server.jobs.ports import GraphFacts, MeasureStages, PlannedModel, StageQuery
@@ -84,12 +81,12 @@ class PlannerProcess:
     @asynccontextmanager
     async def _process(self) -> AsyncIterator[_Child]:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", self.module, f"--memory-bytes={self.memory_bytes}"),
+            *python_command(self.module, f"--memory-bytes={self.memory_bytes}"),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
-            env=_environment(),
+            env=python_environment() | {"PYTHONIOENCODING": "utf-8"},
             limit=MAX_LINE_BYTES,
         )
         child = _Child(process)
@@ -142,12 +139,6 @@ class _Child:
         while chunk := await self._process.stderr.read(4096):
             self._tail += chunk
             del self._tail[:-STDERR_TAIL_BYTES]
-
-
-def _environment() -> dict[str, str]:
-    """The child finds Braid where this process found it, and nothing in the working folder."""
-    root = str(Path(core.__file__).resolve().parents[1])
-    return {**os.environ, "PYTHONPATH": root, "PYTHONIOENCODING": "utf-8"}
 
 
 def _request(graph: OpGraph, options: PlannerOptions, facts: GraphFacts) -> bytes:

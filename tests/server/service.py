@@ -25,6 +25,7 @@ from engine.importer.sources import open_upload
 
 START_SECONDS = 60.0
 HERE = Path(__file__).resolve().parents[2]
+CONSOLE_SCRIPT = Path(sys.executable).with_name("braid")
 
 
 class ServerProcess:
@@ -34,10 +35,16 @@ class ServerProcess:
     seconds to start, in each of a hundred tests.
     """
 
-    def __init__(self, store: Path, *, tree: Path = HERE, **environment: str) -> None:
-        """Not started yet; ``tree`` is the checkout whose server it is."""
+    def __init__(
+        self, store: Path, *, tree: Path = HERE, folder: Path | None = None, **environment: str
+    ) -> None:
+        """Not started yet; ``tree`` is the checkout whose server it is.
+
+        With a ``folder`` the installed console script is started there, as a user would.
+        """
         self.store = store
         self._tree = tree
+        self._folder = folder
         self.log_path = store.with_name(f"{store.name}.log")
         usual = {"BRAID_LOG_LEVEL": "DEBUG", "BRAID_MEASURE_APART": "false"}
         self._environment = {**os.environ, **usual, **environment}
@@ -48,10 +55,18 @@ class ServerProcess:
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "server.cli.main", "serve"),
-                    *("--store", str(self.store), "--grpc-port", grpc_port, "--http-port", "0"),
+                    *self._command,
+                    *(
+                        "serve",
+                        "--store",
+                        str(self.store),
+                        "--grpc-port",
+                        grpc_port,
+                        "--http-port",
+                        "0",
+                    ),
                 ],
-                cwd=self._tree,
+                cwd=self._folder or self._tree,
                 env={**self._environment, "PYTHONPATH": f"{self._tree}:{self._tree / 'client'}"},
                 stdout=log,
                 stderr=log,
@@ -59,6 +74,12 @@ class ServerProcess:
             )
         self._await(r" ready .*grpc=(\S+)")
         return self
+
+    @property
+    def _command(self) -> tuple[str, ...]:
+        if self._folder is not None:
+            return (str(CONSOLE_SCRIPT),)
+        return (sys.executable, "-P", "-m", "server.cli.main")
 
     def _await(self, pattern: str) -> re.Match[str]:
         deadline = time.monotonic() + START_SECONDS
