@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import onnx
 import torch
-from onnx import numpy_helper
+from onnx import inliner
 from torch import Tensor
 
 from core.errors import ModelImportError, UnsupportedOperators
 from core.graph import Literal, Operator, OpGraph
 from core.tensor import TensorSpec
 from engine.importer.examples import Example, drawable
+from engine.importer.loops import loops_against
 from engine.importer.reference import Reference, ReferenceFailed
 from engine.importer.shapes import shape_candidates
 from engine.onnx.node import UnsupportedUse
@@ -32,7 +32,6 @@ from engine.ops.dtypes import spec_of
 from engine.ops.whole import KIND, open_session
 
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-MOST_TRIPS = 1 << 20
 _MOST_TRIALS = 100
 _LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
 _MODEL = "model"
@@ -124,22 +123,10 @@ def _foreign(model: onnx.ModelProto) -> list[str]:
 
 
 def _endless(model: onnx.ModelProto) -> list[str]:
-    """Loops whose trip count is fixed and absurd, or that have neither count nor condition."""
-    numbers = {proto.name: proto for proto in model.graph.initializer}
-    for node in _all_nodes(model):
-        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
-            numbers[node.output[0]] = node.attribute[0].t
-    found = []
-    for node in _all_nodes(model):
-        if node.op_type != "Loop" or node.domain not in DOMAINS:
-            continue
-        count, condition = [*node.input, "", ""][:2]
-        trips = numbers.get(count)
-        if trips is not None and np.max(numpy_helper.to_array(trips), initial=0) > MOST_TRIPS:
-            found.append(f"Loop ({node.name or node.output[0]}) runs more than {MOST_TRIPS} times")
-        elif not count and not condition:
-            found.append(f"Loop ({node.name or node.output[0]}) has neither count nor condition")
-    return found
+    """Loops that certainly run too often, in local functions too."""
+    if not any(node.op_type == "Loop" for node in _all_nodes(model)):
+        return []
+    return loops_against(inliner.inline_local_functions(model) if model.functions else model)
 
 
 @dataclass(frozen=True, slots=True)
