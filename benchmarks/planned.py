@@ -78,7 +78,8 @@ async def find_plans(
     device = Device("cpu", WorkerOptions(threads, _GIB, 2 * _GIB, 7, keep_spare=False))
     await device.start()
     try:
-        return await plans_on(device, artefact, model, batch, folder, options)
+        async with device.keeping(await asyncio.to_thread(file_digest, model)):
+            return await plans_on(device, artefact, model, batch, folder, options)
     finally:
         await device.close()
 
@@ -98,7 +99,7 @@ async def plans_on(
     """Plan one network at one batch size with every planner of the portfolio.
 
     Args:
-        device: started.
+        device: started; the caller keeps the model there.
         artefact: ``model`` as imported.
         model: the ONNX file.
         batch: size of dimension 0.

@@ -24,7 +24,7 @@ from core.schedule import Schedule
 from engine.importer.report import read_graph, read_report
 from server.batching.batcher import Batcher
 from server.batching.policy import BatchPolicy
-from server.device import Device, Specs
+from server.device import Specs
 from server.devices import Devices
 from server.metrics import Metrics, ModelMetrics
 from server.profiled import profiled_inputs
@@ -196,27 +196,35 @@ class Catalogue:
     async def serve(self, model: ModelVersion, device: str) -> None:
         """Let a model that is loaded on a device answer there; does nothing if it does already.
 
-        It begins with the sequential plan. A device that cannot serve it forgets it again.
+        It begins with the sequential plan.
 
         Raises:
             InvalidRequest: it cannot run at the shapes it was registered for.
             DeviceOutOfMemory: the device has no room for it.
+            PreconditionFailed: it was deleted meanwhile.
         """
-        self.register(model)
-        known = self._names[model.name]
-        replicas = known.served.get(model.version)
-        if replicas is not None and replicas.on(device) is not None:
+        if not self._lacks(model, device):
             return
         served = await self._replica(model, device)
-        replicas = known.served.setdefault(model.version, Replicas(self._devices.batchers))
-        if replicas.on(device) is not None:  # meanwhile, by another job
+        if not self._lacks(model, device):  # another job was faster
+            await served.close()
             return
+        replicas = self._names[model.name].served.setdefault(
+            model.version, Replicas(self._devices.batchers)
+        )
         is_first = not replicas
         replicas.add(served)
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
         if is_first:
             self.on_serving(model.name, True)
             self.on_version(model.name)
+
+    def _lacks(self, model: ModelVersion, device: str) -> bool:
+        """Whether a version does not answer on a device; raises PreconditionFailed if deleted."""
+        known = self._names.get(model.name)
+        if known is None or model.version not in known.versions:
+            raise PreconditionFailed(f"{model.name} version {model.version} was deleted")
+        return self._on(model.name, model.version, device) is None
 
     async def _replica(self, model: ModelVersion, device: str) -> ServedModel:
         on = self._devices.named(device)
@@ -225,16 +233,15 @@ class Catalogue:
         graph = await asyncio.to_thread(read_graph, artefact)
         report = await asyncio.to_thread(read_report, artefact)
         served = ServedModel(model.name, model.version, graph, report, on)
-        served.policy = self.config(model.name).batching.over(self._policy)
-        served.offer_batch_sizes(model.options.batch_sizes)
-        inputs = profiled_inputs(graph.inputs, report, model.options.input_shapes, 1)
-        served.profiled = served.profiled_class(inputs)
         try:
+            served.policy = self.config(model.name).batching.over(self._policy)
+            served.offer_batch_sizes(model.options.batch_sizes)
+            inputs = profiled_inputs(graph.inputs, report, model.options.input_shapes, 1)
+            served.profiled = served.profiled_class(inputs)
             for batch_size in served.batch_sizes:
                 await served.use_plan(served.profiled, batch_size)
-        except BraidError:
-            if not self._digest_is_served(model.sha256, on):
-                await on.unload(model.sha256)
+        except BaseException:
+            await served.close()
             raise
         return served
 
@@ -296,16 +303,7 @@ class Catalogue:
             batcher = self.batcher(served)
             await batcher.drain(served)
             batcher.forget(served)
-            if not self._digest_is_served(served.digest, served.device):
-                await served.device.unload(served.digest)
-
-    def _digest_is_served(self, digest: str, device: Device) -> bool:
-        return any(
-            served.digest == digest and served.device is device
-            for known in self._names.values()
-            for replicas in known.served.values()
-            for served in replicas
-        )
+            await served.close()
 
 
 def _refusal(model: ModelVersion) -> BraidError:

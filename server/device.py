@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from core.errors import DeviceOutOfMemory
+from core.errors import DeviceOutOfMemory, Unavailable
 from core.graph import OpGraph, graph_from_json
 from core.plan import StreamPlan, plan_to_json
 from core.precision import FP32
@@ -66,6 +68,7 @@ class Device:
         self.link.on_start = self._replay
         self.on_ran: OnRan = lambda plan_id, compute_us: None
         self._models: dict[str, LoadedModel] = {}
+        self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model
         place: Place = InService(self.link.call)
         if bench_apart and options.gpu is None:
             alike = replace(options, module=BENCH_MODULE)
@@ -107,18 +110,51 @@ class Device:
 
     async def _replay(self, link: WorkerLink) -> None:
         """Tell a fresh worker what the last one knew; nothing is measured again."""
-        for digest, model in list(self._models.items()):
+        models, executables = dict(self._models), dict(self._executables)
+        for digest, model in models.items():
             await link.startup_call("load", digest=digest, path=str(model.artefact))
         self._without_room.clear()
-        for ready in list(self._executables.values()):
+        for ready in executables.values():
             try:
                 await link.startup_call("prepare", **_prepare_fields(ready))
             except DeviceOutOfMemory as error:  # others may fit, and this one later
                 log.error("a plan has no room", extra={"device": self.name, "reason": str(error)})
                 self._without_room.add(ready.number)
+        for number in executables.keys() - self._executables.keys():  # gone meanwhile
+            await link.startup_call("release", number=number)
+        for digest in models.keys() - self._models.keys():
+            await link.startup_call("unload", digest=digest)
+
+    @asynccontextmanager
+    async def keeping(self, digest: str) -> AsyncIterator[None]:
+        """Surround whatever needs a model loaded: meanwhile nobody else's end unloads it."""
+        self.keep(digest)
+        try:
+            yield
+        finally:
+            await self.let_go(digest)
+
+    def keep(self, digest: str) -> None:
+        """Count one more user of a model, which need not be loaded yet."""
+        self._users[digest] += 1
+
+    async def let_go(self, digest: str, executables: Collection[Executable] = ()) -> None:
+        """Count one user less, and release its executables; the last one's model is unloaded."""
+        self._users[digest] -= 1
+        assert self._users[digest] >= 0, digest
+        if self._users[digest]:
+            for ready in executables:
+                await self.release(ready)
+        else:
+            del self._users[digest]
+            await self._unload(digest)
 
     async def load(self, digest: str, artefact: Path) -> None:
-        """Load an artefact's template and weights; does nothing if they are loaded."""
+        """Load an artefact's template and weights for a user that is counted.
+
+        Does nothing if they are loaded.
+        """
+        assert self._users[digest], f"nobody keeps {digest}"
         if digest in self._models:
             return
         graph = await asyncio.to_thread(read_graph, artefact)
@@ -127,14 +163,15 @@ class Device:
         static = static_bytes(report.static_values, graph.inputs)
         self._models[digest] = LoadedModel(artefact, static)
 
-    async def unload(self, digest: str) -> None:
+    async def _unload(self, digest: str) -> None:
         """Forget a model and all its executables."""
         self._models.pop(digest, None)
         for number in [n for n, ready in self._executables.items() if ready.digest == digest]:
             del self._executables[number]
         self.bench.unload(digest)
         if self.is_up:
-            await self.link.call("unload", digest=digest)
+            with suppress(Unavailable):  # the next worker is not told of it
+                await self.link.call("unload", digest=digest)
 
     async def prepare(
         self,
@@ -175,7 +212,8 @@ class Device:
     async def release(self, ready: Executable) -> None:
         """Forget an executable that no batch uses any more."""
         if self._executables.pop(ready.number, None) is not None and self.is_up:
-            await self.link.call("release", number=ready.number)
+            with suppress(Unavailable):  # the next worker is not told of it
+                await self.link.call("release", number=ready.number)
 
     async def run(self, ready: Executable, offset: int) -> int:
         """Run one batch whose inputs lie in the slot at ``offset``; returns microseconds.

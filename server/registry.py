@@ -127,8 +127,9 @@ class Registry:
         size = placed.schedule.key.batch_size
         inputs = profiled_inputs(template.inputs, report, model.options.input_shapes, size)
         on = self._named(placed.device)
-        await on.load(model.sha256, artefact)
-        return await on.describe(model.sha256, inputs, placed.schedule.key.precision)
+        async with on.keeping(model.sha256):
+            await on.load(model.sha256, artefact)
+            return await on.describe(model.sha256, inputs, placed.schedule.key.precision)
 
     async def delete(self, name: str, version: str) -> None:
         """Refuse new requests, finish accepted ones, then remove; completes once begun.

@@ -52,7 +52,10 @@ class ShapeClass:
 
 
 class ServedModel:
-    """A model version loaded on one device. Belongs to the event loop."""
+    """A model version on one device, which keeps its model loaded until ``close``.
+
+    Belongs to the event loop.
+    """
 
     def __init__(
         self, name: str, version: int, graph: OpGraph, report: Report, device: Device
@@ -80,6 +83,16 @@ class ServedModel:
         self._in_use: dict[Executable, int] = {}  # by batches being formed or running
         self._retired: set[Executable] = set()  # replaced, but still in use
         self._releasing: asyncio.Task[None] | None = None
+        self._is_closed = False
+        device.keep(self.digest)
+
+    async def close(self) -> None:
+        """Give back its executables and the model. No batch uses them any more."""
+        self._is_closed = True
+        made = await asyncio.gather(*self._on_demand.values(), return_exceptions=True)
+        on_demand = [each for each in made if isinstance(each, Executable)]
+        executables = {*self._profiled.values(), *self._retired, *on_demand}
+        await self.device.let_go(self.digest, executables)
 
     def offer_batch_sizes(self, sizes: Sequence[int]) -> None:
         """Batch sizes to form from now on."""
@@ -130,6 +143,9 @@ class ServedModel:
             precision,
             choices,
         )
+        if self._is_closed:
+            await self.device.release(ready)
+            return
         old = self._profiled.get((shape_class, batch_size))
         self._profiled[shape_class, batch_size] = ready
         if old is not None:

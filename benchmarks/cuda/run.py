@@ -142,18 +142,19 @@ class Benchmark:
     async def _plan(self, case: CudaCase, written: Written) -> None:
         args = self._args
         folder = self._work / f"{case.network}-{case.batch}"
-        found = await plans_on(
-            self._device,
-            written.artefact,
-            written.model,
-            case.batch,
-            folder,
-            PlannerOptions.for_serving(args.planner),
-            store=self._store,
-            onnxruntime=False,
-            precision=args.precision,
-        )
-        await self._device.unload(await asyncio.to_thread(_digest, written.artefact))
+        digest = await asyncio.to_thread(_digest, written.artefact)
+        async with self._device.keeping(digest):
+            found = await plans_on(
+                self._device,
+                written.artefact,
+                written.model,
+                case.batch,
+                folder,
+                PlannerOptions.for_serving(args.planner),
+                store=self._store,
+                onnxruntime=False,
+                precision=args.precision,
+            )
         case.portfolio = contender_name(found.portfolio)
         case.errors = found.errors
         case.plan_of = {

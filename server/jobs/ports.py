@@ -13,6 +13,7 @@ Any call may raise core.errors. ``Unavailable`` means: again in a moment (a work
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -189,8 +190,11 @@ class Device(Protocol):
     def software(self) -> Mapping[str, str]:
         """Versions of what runs there, by name."""
 
+    def keeping(self, digest: str) -> AbstractAsyncContextManager[None]:
+        """Surround whatever needs a model loaded: meanwhile nobody else's end unloads it."""
+
     async def load(self, digest: str, artefact: Path) -> None:
-        """Load an artefact; does nothing if it is loaded."""
+        """Load an artefact, which the caller keeps; does nothing if it is loaded."""
 
 
 class Planner(Protocol):
@@ -217,7 +221,7 @@ class Catalogue(Protocol):
     async def serve(self, model: ModelVersion, device: str) -> None:
         """Let a model that is loaded on a device answer there, with its sequential plan.
 
-        Does nothing if it does already; a device that cannot serve it forgets it again.
+        Does nothing if it does already.
         """
 
     async def swap(

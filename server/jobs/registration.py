@@ -50,6 +50,11 @@ async def register_model(model: ModelVersion, shop: Workshop, tell: Tell) -> Out
     Raises:
         BraidError: the model does not serve; the message is for the user.
     """
+    async with shop.keeping(model.sha256):
+        return await _register(model, shop, tell)
+
+
+async def _register(model: ModelVersion, shop: Workshop, tell: Tell) -> Outcome:
     async with shop.import_turn:
         await _import(model, shop, tell)
         refusals = await _serve(model, shop, tell)
@@ -90,7 +95,11 @@ async def serve_again(
     Raises:
         BraidError: the artefact, or each of the devices, refuses.
     """
-    devices = shop.devices if devices is None else devices
+    async with shop.keeping(model.sha256):
+        await _serve_again(model, shop, shop.devices if devices is None else devices)
+
+
+async def _serve_again(model: ModelVersion, shop: Workshop, devices: Sequence[Device]) -> None:
     refusals: dict[str, BraidError] = {}
     for device in devices:
         await _serve_on(device, model, shop, refusals, len(devices))
@@ -107,17 +116,18 @@ async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
     """Make the artefact, unless there is one."""
     tell(JobState.IMPORTING, 0.0, "importing")
     folder = shop.store.folder
-    if not folder.has_artefact(model.sha256):
-        for device in shop.devices:
-            device.bench.wake()
-        await shop.import_model(
-            folder.upload(model.sha256),
-            folder.artefact(model.sha256),
-            on_progress=lambda fraction, step: tell(
-                JobState.IMPORTING, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step
-            ),
-            example_shapes=dict(model.options.input_shapes) or None,
-        )
+    async with shop.digest_turns[model.sha256]:
+        if not folder.has_artefact(model.sha256):
+            for device in shop.devices:
+                device.bench.wake()
+            await shop.import_model(
+                folder.upload(model.sha256),
+                folder.artefact(model.sha256),
+                on_progress=lambda fraction, step: tell(
+                    JobState.IMPORTING, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step
+                ),
+                example_shapes=dict(model.options.input_shapes) or None,
+            )
     await shop.store.call(shop.store.discard_upload, model.sha256)
 
 

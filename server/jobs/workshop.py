@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from core.errors import InvalidRequest
@@ -38,6 +39,18 @@ class Workshop:
     device_turns: Mapping[str, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)
     )
+    # By digest: the second import of the same bytes finds what the first one made.
+    digest_turns: Mapping[str, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock)
+    )
+
+    @asynccontextmanager
+    async def keeping(self, digest: str) -> AsyncIterator[None]:
+        """Surround a job: what it has loaded stays, whichever other models end meanwhile."""
+        async with AsyncExitStack() as kept:
+            for device in self.devices:
+                await kept.enter_async_context(device.keeping(digest))
+            yield
 
 
 @dataclass(frozen=True, slots=True)

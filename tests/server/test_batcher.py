@@ -72,6 +72,8 @@ class FakeDevice:
         layout = slot_layout(inputs, outputs)
         return Executable(self._number, digest, inputs, static, plan, plan_id, layout)
 
+    def keep(self, digest: str) -> None: ...
+
     async def release(self, ready: Executable) -> None:
         self.released.append(ready.number)
 

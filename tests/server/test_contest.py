@@ -30,6 +30,7 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
     device = Device("cpu", OPTIONS)
     await device.start()
     try:
+        device.keep(digest)
         await device.load(digest, tmp_path / "artefact")
         graph = await device.bench.static_graph(digest, 2, INPUTS)
         facts = await device.bench.facts(digest, 2)

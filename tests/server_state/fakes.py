@@ -9,7 +9,8 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,6 +120,7 @@ class FakeDevice:
         self.precisions = ("fp32", "tf32", "fp16")
         self.precision = ""  # of the latest static graph
         self.loads: list[str] = []
+        self.kept: Counter[str] = Counter()
         self.wakes = 0
         self.measured: Counter[tuple[int, Stage]] = Counter()
         self.contests: list[list[StreamPlan]] = []
@@ -143,7 +145,14 @@ class FakeDevice:
     def wake(self) -> None:
         self.wakes += 1
 
+    @asynccontextmanager
+    async def keeping(self, digest: str) -> AsyncIterator[None]:
+        self.kept[digest] += 1
+        yield
+        self.kept[digest] -= 1
+
     async def load(self, digest: str, artefact: Path) -> None:
+        assert self.kept[digest], "a job keeps what it loads"
         assert (artefact / "graph.json").is_file()
         if self.refusal is not None:
             raise self.refusal
