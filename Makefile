@@ -17,8 +17,10 @@ $(READY): pyproject.toml constraints.txt tests/real-models.txt tests/schemas.txt
 demo: $(READY)
 	$(BIN)/braid demo
 
+# WORKERS processes side by side; the order of the files is that of tests/conftest.py.
+WORKERS ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m 'not gpu' --timeout 1800

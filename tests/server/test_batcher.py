@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core.errors import (
@@ -33,6 +34,7 @@ from server.requests import GivenRequest, GivenTensor, check_request
 from server.rows import Outcome
 from server.served import MAX_ON_DEMAND, ServedModel
 from server.static_values import StaticValues
+from tests.server.batching import settle
 
 WIDTH = 3
 
@@ -43,6 +45,7 @@ class FakeDevice:
     def __init__(self) -> None:
         self.name = "fake"
         self.arena = Arena(1 << 20)
+        self.bench = SimpleNamespace(is_measuring=False)
         self.batches: list[np.ndarray[Any, Any]] = []
         self.gate = asyncio.Event()
         self.gate.set()
@@ -163,7 +166,7 @@ def array(outcome: Outcome, name: str) -> np.ndarray[Any, Any]:
     return np.frombuffer(tensor.data, np.float32).reshape(tensor.shape)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(
     rows=st.lists(st.integers(1, 11), min_size=1, max_size=7),
     sizes=st.sets(st.sampled_from([1, 2, 3, 4, 8]), min_size=1),
@@ -190,7 +193,7 @@ async def test_requests_that_wait_together_share_a_batch(device: FakeDevice) -> 
     service = Service(device)
     device.gate.clear()
     running = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(6)]
-    await asyncio.sleep(0.01)
+    await settle()
     device.gate.set()
 
     outcomes = await asyncio.gather(*running)
@@ -223,13 +226,13 @@ async def test_other_shapes_never_share_a_batch(device: FakeDevice) -> None:
         asyncio.create_task(service.infer(x))
         for x in (rows_from(0, 1), rows_from(1, 1), rows_from(2, 1), wide, rows_from(3, 1))
     ]
-    await asyncio.sleep(0.01)
+    await settle()
     device.gate.set()
 
     outcomes = await asyncio.gather(*running)
 
     assert array(outcomes[3], "y").shape == (1, 5)
-    assert all(batch.shape[1] in (WIDTH, 5) for batch in device.batches)
+    assert [batch.shape for batch in device.batches] == [(1, WIDTH), (4, WIDTH), (1, 5)]
 
 
 async def test_a_cancelled_caller_leaves_the_queue_and_harms_no_neighbour(
@@ -238,7 +241,7 @@ async def test_a_cancelled_caller_leaves_the_queue_and_harms_no_neighbour(
     service = Service(device, (1, 8))
     device.gate.clear()
     running = [asyncio.create_task(service.infer(rows_from(10 * i, 1))) for i in range(5)]
-    await asyncio.sleep(0.01)
+    await settle()
     running[3].cancel()
     await asyncio.sleep(0)
     assert service.watcher.waiting == (3, 3)
@@ -258,7 +261,7 @@ async def test_an_expired_request_is_not_executed(device: FakeDevice) -> None:
     service = Service(device)
     device.gate.clear()
     first = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(2)]
-    await asyncio.sleep(0.01)
+    await settle()
     late = asyncio.create_task(service.infer(rows_from(500, 1), deadline=-1.0))
     await asyncio.sleep(0)
     device.gate.set()
@@ -279,7 +282,7 @@ async def test_a_bad_request_in_a_batch_fails_alone(device: FakeDevice) -> None:
     device.gate.clear()
     starts = [0, 1, 100, 666, 200]
     running = [asyncio.create_task(service.infer(rows_from(start, 1))) for start in starts]
-    await asyncio.sleep(0.01)
+    await settle()
     device.gate.set()
 
     outcomes = await asyncio.gather(*running, return_exceptions=True)
@@ -307,7 +310,7 @@ async def test_a_full_queue_refuses_with_a_hint(device: FakeDevice) -> None:
     service = Service(device, (1, 16))
     device.gate.clear()
     running = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(9)]
-    await asyncio.sleep(0.01)
+    await settle()
 
     with pytest.raises(QueueFull) as refused:
         await service.infer(rows_from(99, 1))
@@ -326,15 +329,15 @@ async def test_a_swap_changes_the_plan_between_batches_and_frees_the_old_one(
     await service.model.use_plan(row, 1)
     device.gate.clear()
     before = asyncio.create_task(service.infer(rows_from(0, 1)))
-    await asyncio.sleep(0.01)
+    await settle()
     await service.model.use_plan(row, 1, plan_id="new")
     assert device.released == []
     after = asyncio.create_task(service.infer(rows_from(1, 1)))
-    await asyncio.sleep(0.01)
+    await settle()
     device.gate.set()
 
     plans = [outcome.plan_id for outcome in await asyncio.gather(before, after)]
-    await asyncio.sleep(0.01)
+    await settle()
 
     assert plans == [SEQUENTIAL, "new"]
     assert device.released == [1]
@@ -358,7 +361,7 @@ async def test_draining_one_model_does_not_wait_for_another(device: FakeDevice) 
     device.gate.clear()
     checked = check_request(other, request_of(rows_from(0, 1)))
     busy = asyncio.create_task(service.batcher.submit(other, checked, Watcher()))
-    await asyncio.sleep(0.01)
+    await settle()
 
     await asyncio.wait_for(service.batcher.drain(service.model), timeout=5)
 
@@ -371,9 +374,9 @@ async def test_drain_waits_for_everything_accepted(device: FakeDevice) -> None:
     service = Service(device)
     device.gate.clear()
     running = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(6)]
-    await asyncio.sleep(0.01)
+    await settle()
     draining = asyncio.create_task(service.batcher.drain())
-    await asyncio.sleep(0.01)
+    await settle()
     assert not draining.done()
     device.gate.set()
 
