@@ -41,8 +41,8 @@ class Entrant:
 
 def sample_us(entrant: Entrant, inputs: Tensors, pause: Pause) -> float:
     """One run; ``inputs`` are those of its first one."""
-    if entrant.timed_us is not None:
-        return entrant.timed_us(inputs)
+    if (timed_us := entrant.timed_us) is not None:
+        return uninterrupted(lambda: (timed_us(inputs), False))
 
     def sample() -> tuple[float, bool]:
         ran = entrant.run(inputs, pause)

@@ -14,7 +14,8 @@ from time import perf_counter_ns, thread_time_ns
 
 from torch import Tensor
 
-from engine.pause import Interruptions, Pause, in_thread, waited_for_core_ns
+from core.measured import check_latency
+from engine.pause import CoreWait, Interruptions, Pause, Waited, in_thread, waited_for_core_ns
 from engine.priority import thread_gives_way
 
 Tensors = Mapping[str, Tensor]
@@ -28,6 +29,9 @@ class Ran:
     latency_us: float  # without the interruptions
     was_interrupted: bool = False
     busy_us: float = 0.0  # CPU time of the thread that ran it, its waiting for others included
+
+    def __post_init__(self) -> None:
+        check_latency(self.latency_us)
 
 
 Run = Callable[[Tensors, Pause], Ran]
@@ -52,15 +56,15 @@ def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
     def run(inputs: Tensors, pause: Pause) -> Ran:
         interruptions = Interruptions(pause)
 
-        def work() -> tuple[Tensors, int, int, int]:
+        def work() -> tuple[Tensors, int, int, Waited]:
             thread_gives_way()
-            waited_ns, start = waited_for_core_ns(), perf_counter_ns()
+            wait, start = CoreWait(perf_counter_ns, waited_for_core_ns), perf_counter_ns()
             outputs = call(inputs)
             end = perf_counter_ns()
-            return outputs, start, end, waited_for_core_ns() - waited_ns
+            return outputs, start, end, wait.within(start, end)
 
-        outputs, start, end, waited_ns = in_thread(work, interruptions)
-        left = interruptions.left(start, end, waited_ns)
-        return Ran(outputs, *left, (end - start - waited_ns) / 1e3)
+        outputs, start, end, waited = in_thread(work, interruptions)
+        left = interruptions.left(start, end, waited)
+        return Ran(outputs, *left, max(0, end - start - waited.least) / 1e3)
 
     return run

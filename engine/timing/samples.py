@@ -12,6 +12,9 @@ from time import monotonic
 
 import torch
 
+from core.measured import check_latency, is_latency
+from engine.pause import RESOLUTION_NS
+
 REFERENCE_DRIFT = 0.10
 """A sample whose reference differs from the median reference by more than this is put aside."""
 
@@ -24,6 +27,9 @@ class Timing:
     spread: float
     repeats: int
 
+    def __post_init__(self) -> None:
+        check_latency(self.latency_us)
+
 
 ATTEMPTS, PATIENCE_S = 3, 0.25
 """To take a sample that nothing interrupts: so many, and more for so long, in which a device that
@@ -33,17 +39,20 @@ is never idle leaves the cores to a bench once (server/batching/turns.py)."""
 def uninterrupted(sample: Callable[[], tuple[float, bool]]) -> float:
     """A latency from ``sample``, which also says whether it was interrupted.
 
-    If all of them are it is the least: interruptions add to a latency, or do not show in it.
+    If all of them are it is the least: interruptions add to a latency, or do not show in it. What
+    was certainly theirs may have been taken off (engine/pause.py), never more. A sample that cannot
+    be (``core.measured``) counts as interrupted, and never as a latency.
     """
     until, least_us = monotonic() + PATIENCE_S, inf
     for attempt in count(1):
         latency_us, was_interrupted = sample()
-        if not was_interrupted:
-            return latency_us
-        least_us = min(latency_us, least_us)
+        if is_latency(latency_us):
+            if not was_interrupted:
+                return latency_us
+            least_us = min(latency_us, least_us)
         if attempt >= ATTEMPTS and monotonic() >= until:
             break
-    return least_us
+    return least_us if least_us < inf else RESOLUTION_NS / 1e3
 
 
 def reduce_samples(samples_us: Sequence[float]) -> Timing:
@@ -52,7 +61,7 @@ def reduce_samples(samples_us: Sequence[float]) -> Timing:
     if len(samples_us) < 2:
         return Timing(median, 0.0, len(samples_us))
     lower, _, upper = statistics.quantiles(samples_us, n=4, method="inclusive")
-    return Timing(median, (upper - lower) / median if median else 0.0, len(samples_us))
+    return Timing(median, (upper - lower) / median, len(samples_us))
 
 
 def steady(

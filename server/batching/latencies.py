@@ -40,6 +40,8 @@ class LatencyTable:
         If that is a surprise, half of it is put down to the device and not to the size: on a device
         that has become slower, sizes that have not run lately must not look fast beside the others.
         """
+        if not seconds > 0:  # shorter than its clock tells: nothing to believe
+            return
         self._seconds.clear()
         old = self._known.get(size)
         if old is None:

@@ -105,7 +105,7 @@ class StageMeasurer:
             self._device.device_key,
             name,
             median(stored),
-            max(timing.spread, (max(stored) - min(stored)) / (median(stored) or 1.0)),
+            max(timing.spread, (max(stored) - min(stored)) / median(stored)),
             timing.repeats * len(stored),
         )
         await self._store.call(self._store.put_measurement, measurement)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from core.graph import OpGraph
+from core.measured import check_latency
 from core.plan import StreamPlan
 from core.schedule import Schedule, Stage
 from core.tensor import TensorSpec
@@ -40,6 +41,9 @@ class StageTiming:
     latency_us: float
     spread: float  # relative: (75th - 25th percentile) / median
     repeats: int
+
+    def __post_init__(self) -> None:
+        check_latency(self.latency_us)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from core.errors import InvalidArtefact
+from core.measured import check_latency
 from core.schedule import Schedule, schedule_from_json, schedule_to_json
 from server.store.schema import measurements, schedules
 
@@ -32,6 +33,9 @@ class Measurement:
     latency_us: float
     spread: float
     repeats: int
+
+    def __post_init__(self) -> None:
+        check_latency(self.latency_us)
 
 
 def put_schedule(connection: Connection, schedule: Schedule) -> None:
@@ -87,6 +91,12 @@ def forget_profile(connection: Connection, model_digest: str, device_key: str) -
         .where(measurements.c.device_key == device_key)
         .where(measurements.c.created_unix <= newest)
     )
+
+
+def drop_impossible(connection: Connection) -> int:
+    """Remove latencies of zero, which earlier versions stored under load; returns how many."""
+    zeros = delete(measurements).where(measurements.c.latency_us <= 0)
+    return connection.execute(zeros).rowcount
 
 
 def put_measurement(connection: Connection, measurement: Measurement) -> None:

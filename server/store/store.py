@@ -112,12 +112,13 @@ class Store:
             raise
 
     def _recover(self) -> None:
-        """Finish deletions that a crash cut off, and remove files nobody needs."""
+        """Finish deletions that a crash cut off, and remove what nobody needs or can be."""
         with self._transaction() as connection:
             for model in models.present(connection):
                 if model.state is ModelState.DRAINING:
                     models.mark_deleted(connection, model.name, model.version)
             jobs.forget_oldest(connection, KEPT_JOBS)
+            impossible = plans.drop_impossible(connection)
             needed = models.digests(connection)
             waiting = {
                 digest
@@ -125,6 +126,8 @@ class Store:
                 if jobs.waiting_for(connection, digest) and not self.folder.has_artefact(digest)
             }
         removed = self.folder.sweep(uploads=waiting, artefacts=needed)
+        if impossible:
+            log.info("removed latencies of zero, to be measured again", extra={"count": impossible})
         if removed:
             log.info("removed leftovers", extra={"count": len(removed), "names": removed[:10]})
 

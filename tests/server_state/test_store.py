@@ -25,6 +25,7 @@ from core.errors import (
     StartupError,
     UploadTooLarge,
     VersionNotFound,
+    WorkerFault,
 )
 from core.plan import sequential_plan
 from core.schedule import Schedule, ScheduleKey, Stage
@@ -411,6 +412,23 @@ def test_latencies_are_kept_by_device_and_signature(store: Store) -> None:
 
     wanted = ["s1", *(f"none-{n}" for n in range(2000))]
     assert store.find_latencies("cpu-a", wanted) == {"s1": 12.0}
+    store.close()
+
+
+def test_a_latency_of_zero_is_never_stored_and_thrown_out_where_it_was(store: Store) -> None:
+    for latency_us in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(WorkerFault, match="cannot be"):
+            Measurement("cpu-a", "s1", latency_us, 0.1, 5)
+    store.put_measurement(Measurement("cpu-a", "s1", 10.0, 0.1, 5))
+    store.put_measurement(Measurement("cpu-a", "s2", 12.0, 0.1, 5))
+    store.close()
+    with sqlite3.connect(store.folder.database) as connection:  # as earlier versions did
+        connection.execute("UPDATE measurements SET latency_us = 0.0 WHERE signature = 's1'")
+    connection.close()
+
+    store = Store.open(store.folder.root)
+
+    assert store.find_latencies("cpu-a", ["s1", "s2"]) == {"s2": 12.0}
     store.close()
 
 

@@ -164,6 +164,17 @@ def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> N
     assert told[-1] == 1.0
 
 
+def test_a_run_that_the_device_timed_as_nothing_is_timed_again() -> None:
+    told = iter([4000.0, 0.0] * 500)
+    odd = Entrant(Scripted(4), timed_us=lambda _: next(told))
+
+    (baseline, result), _ = finish(
+        hold_contest([Entrant(Scripted(4)), odd], {}, REFERENCE, OPTIONS)
+    )
+
+    assert (baseline.latency_us, result.latency_us, result.speedup) == (4000, 4000, 1.0)
+
+
 class Request(Pause):
     """One that takes 10 ms, each time that somebody pauses."""
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from core.errors import WorkerFault
 from core.graph import Operator, OpGraph
 from core.tensor import TensorSpec
 from engine.executor.cpu import CpuExecutor
@@ -16,7 +17,7 @@ from engine.kernels.kernel import PackedWeights
 from engine.ops.registry import operator
 from engine.timing.activations import Activations
 from engine.timing.agreement import errors
-from engine.timing.samples import reduce_samples, steady
+from engine.timing.samples import Timing, reduce_samples, steady, uninterrupted
 from engine.timing.stage_timer import StageTimer, TimerOptions
 from tests.timing.running import finish
 
@@ -82,6 +83,22 @@ def test_the_median_is_unmoved_by_one_outlier() -> None:
 
     assert timing.latency_us == 10.0
     assert timing.spread == 0.0
+
+
+@pytest.mark.parametrize("latency_us", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_latency_that_cannot_be_is_never_made(latency_us: float) -> None:
+    with pytest.raises(WorkerFault, match="cannot be"):
+        Timing(latency_us, 0.0, 1)
+
+
+def test_a_sample_that_cannot_be_is_taken_again() -> None:
+    samples = iter([(0.0, False), (-3.0, True), (float("nan"), False), (7.0, True), (8.0, False)])
+
+    assert uninterrupted(lambda: next(samples)) == 8.0
+
+
+def test_if_no_sample_can_be_the_latency_is_what_the_clock_tells_from_nothing() -> None:
+    assert 0 < uninterrupted(lambda: (0.0, False)) < 1
 
 
 def test_samples_taken_while_the_machine_drifted_are_put_aside() -> None:

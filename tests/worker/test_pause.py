@@ -95,6 +95,75 @@ def test_a_time_counts_without_what_another_process_took_of_the_core() -> None:
     assert left.us == pytest.approx(50_000, rel=0.2)
 
 
+class Clock:
+    """Time, and how long the thread has waited for its core, in nanoseconds: set, not passing."""
+
+    def __init__(self) -> None:
+        self.now, self.waited = 1_000, 0
+
+    def work(self, ns: int) -> None:
+        self.now += ns
+
+    def wait(self, ns: int) -> None:
+        self.now += ns
+        self.waited += ns
+
+    def interruptions(self, pause: Pause = no_pause) -> Interruptions:
+        return Interruptions(pause, lambda: self.now, lambda: self.waited)
+
+
+@pytest.mark.parametrize(
+    ("before_ns", "within_ns", "after_ns"),
+    [(4_000_000, 0, 0), (0, 4_000_000, 0), (0, 0, 4_000_000)],
+)
+def test_waiting_before_and_after_a_time_is_not_taken_off_it(
+    before_ns: int, within_ns: int, after_ns: int
+) -> None:
+    clock = Clock()
+    interruptions = clock.interruptions()
+    clock.wait(before_ns)
+    start = clock.now
+    clock.work(20_000)
+    clock.wait(within_ns)
+    end = clock.now
+    clock.wait(after_ns)
+
+    assert interruptions.left(start, end) == (20.0, True)
+
+
+def test_waiting_in_a_pause_counts_once_wherever_the_pause_lies() -> None:
+    clock = Clock()
+
+    class Answering(Pause):
+        def __call__(self) -> bool:
+            clock.work(1_000)
+            clock.wait(500_000)
+            return True
+
+    interruptions = clock.interruptions(Answering())
+    interruptions()
+    start = clock.now
+    clock.wait(30_000)
+    interruptions()
+    clock.work(20_000)
+    end = clock.now
+
+    assert interruptions.left(start, end) == (20.0, True)
+
+
+def test_of_a_time_in_which_more_was_taken_than_there_was_all_is_told_as_interrupted() -> None:
+    clock = Clock()
+    interruptions = clock.interruptions()
+    start = clock.now
+    clock.work(20_000)
+    clock.waited += 25_000  # by another clock than that of the time
+
+    assert interruptions.left(start, clock.now) == (20.0, True)
+    us, was_interrupted = interruptions.left(start, start)
+    assert us > 0
+    assert was_interrupted
+
+
 def test_only_operators_make_tensors_on_the_device_that_is_interpreted_on() -> None:
     seen: list[torch.device] = []
 
