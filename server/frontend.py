@@ -30,6 +30,7 @@ from engine.importer.limits import ImportLimits
 from engine.worker.options import WorkerEnd, WorkerOptions
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2
 from server.batching.policy import BatchPolicy, queue_limit_s
+from server.call_memory import CallMemory, MemoryLimits
 from server.catalogue import Catalogue
 from server.console.facts import Facts
 from server.console.sessions import Sessions
@@ -122,7 +123,9 @@ class FrontEnd:
         self.grpc_port = self.http_port = 0
         self._takes_requests = False
         self.sampling = Sampling()
-        self._inference = InferenceServicer(self.catalogue)
+        self.memory = CallMemory(memory_limits(settings))
+        self.metrics.watch_calls(self.memory)
+        self._inference = InferenceServicer(self.catalogue, self.memory)
         self._oip = self._oip_servicer()
         self._grpc = GrpcPorts(settings, self._add_services, self.sampling)
         self._http = HttpServer(
@@ -149,6 +152,7 @@ class FrontEnd:
     def _oip_servicer(self) -> OipServicer:
         return OipServicer(
             self.catalogue,
+            self.memory,
             self.repository,
             self.regions,
             self.metrics,
@@ -327,6 +331,15 @@ def batch_policy(settings: Settings) -> BatchPolicy:
         max_requests=settings.max_queue_requests,
         max_rows=settings.max_queue_rows,
         max_queue_s=queue_limit_s(settings.max_queue_ms),
+    )
+
+
+def memory_limits(settings: Settings) -> MemoryLimits:
+    """What calls under way may hold."""
+    return MemoryLimits(
+        settings.stream_memory_bytes,
+        settings.connection_memory_bytes,
+        settings.calls_memory_bytes,
     )
 
 

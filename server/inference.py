@@ -1,6 +1,7 @@
 """One inference request from the caller's words to the outcome, and what is counted of it.
 
     servicer ──read()──> GivenRequest ──check──> CheckedRequest ──batcher──> Outcome ──> Answer
+                                                       └──> waits while its caller holds too much
 
 The same for every protocol. Each request is counted once, under the status it ended with, also
 when the message could not be read or the caller went away.
@@ -12,13 +13,12 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic, perf_counter
-from typing import Any
 
 from core.errors import DeadlineExceeded, RequestCancelled
 from server import tracing
+from server.call_memory import Account, Charge
 from server.catalogue import Catalogue
-from server.requests import GivenRequest, check_request
-from server.rows import Outcome
+from server.requests import CheckedRequest, GivenRequest, check_request
 from server.served import ServedModel
 from server.status import status_code
 
@@ -27,10 +27,13 @@ from server.status import status_code
 class Answer:
     """What a request led to."""
 
-    model: ServedModel
-    outcome: Outcome
-    seconds: float  # since the request was read
-    reply: Any = None  # what the request's ``build_reply`` made, if it has one
+    reply: bytes  # as its ``build_reply`` made it
+    charge: Charge | None = None  # for the reply; small ones that say what is wrong have none
+
+    def release(self) -> None:
+        """Hold no memory for it any more: the caller has taken it, or is gone."""
+        if self.charge is not None:
+            self.charge.release()
 
 
 async def infer(
@@ -39,6 +42,7 @@ async def infer(
     version: str,
     time_remaining: float | None,
     read: Callable[[ServedModel], GivenRequest],
+    memory: Account,
 ) -> Answer:
     """Run one request.
 
@@ -48,12 +52,14 @@ async def infer(
         version: "" for the one that answers by default.
         time_remaining: seconds until the caller's deadline.
         read: brings the request to the model; what it raises counts as this request's end.
+        memory: that request and answer are charged to.
 
     Raises:
         BraidError: whatever ended it.
     """
     began = perf_counter()
     outcome_name, served, outcome = "OK", None, None
+    charge: Charge | None = None
     soon = asyncio.get_running_loop().call_soon  # once the answer is on its way
     found = catalogue.for_request(model, version)
     try:
@@ -63,14 +69,19 @@ async def infer(
         checked = check_request(served, given)
         limits = [limit for limit in (time_remaining, given.timeout_s) if limit is not None]
         deadline = monotonic() + min(limits) if limits else None
+        charge = await memory.take(_size_bytes(served, checked), deadline)
+        # The version may have gone while the request waited.
+        replicas = catalogue.for_request(served.name, str(served.version)).require()
         served = replicas.choose(checked)
         series = found.metrics.on(served.device.name)
         outcome = await catalogue.batcher(served).submit(served, checked, series, deadline)
         soon(series.request_computed, outcome.queue_us / 1e6, outcome.compute_us / 1e6)
         reply = outcome.reply
-        if reply is None and given.build_reply is not None:
+        if reply is None:
+            assert given.build_reply is not None, "servicers say how they reply"
             reply = given.build_reply(outcome)
-        return Answer(served, outcome, perf_counter() - began, reply)
+        charge.answered(len(reply))
+        return Answer(reply, charge)
     except asyncio.CancelledError:
         late = time_remaining is not None and perf_counter() - began >= time_remaining
         gone = DeadlineExceeded("") if late else RequestCancelled("")
@@ -80,9 +91,20 @@ async def infer(
         outcome_name = status_code(error).name
         raise
     finally:
+        if outcome_name != "OK" and charge is not None:
+            charge.release()
         seconds = perf_counter() - began
         soon(found.metrics.request_ended, outcome_name, seconds)
         if (trace := tracing.current.get()) is not None:
             # Names of models that exist only: nothing else of a request leaves the server.
             name, number = (served.name, str(served.version)) if served else ("", "")
             trace.request_ended(name, number, outcome_name, seconds, outcome)
+
+
+def _size_bytes(served: ServedModel, request: CheckedRequest) -> int | None:
+    """What a request takes in this process's memory, its answer included; None: not known."""
+    answer_bytes = served.answer_bytes(request.shape_class, request.rows, request.outputs)
+    if answer_bytes is None:
+        return None
+    own = (data for data in request.inputs.values() if isinstance(data, bytes | memoryview))
+    return answer_bytes + sum(map(len, own))

@@ -26,6 +26,7 @@ from prometheus_client import (
 
 from core.schedule import Schedule
 from engine.worker.options import EndReason
+from server.call_memory import CallMemory
 from server.statistics import Statistics
 from server.store.records import ModelVersion
 
@@ -175,6 +176,13 @@ class Metrics:
             "braid_queue_limit_requests", "Requests that may wait for one model", **at
         )
 
+        self.held_bytes = Gauge(
+            "braid_calls_memory_bytes", "Requests under way and answers not read yet", **at
+        )
+        self.unread_bytes = Gauge(
+            "braid_unread_answer_bytes", "Answers computed that callers have not read yet", **at
+        )
+
         self.jobs = Gauge("braid_jobs", "Registration jobs by state", ("state",), **at)
         self.measurements = Counter(
             "braid_stage_measurements", "Stages measured on a device", ("device",), **at
@@ -290,6 +298,11 @@ class Metrics:
     def models(self) -> dict[tuple[str, str], ModelMetrics]:
         """All model versions that have series, by name and version."""
         return dict(self._models)
+
+    def watch_calls(self, memory: CallMemory) -> None:
+        """Show what calls hold, as of each scrape."""
+        self.held_bytes.set_function(lambda: memory.held_bytes)
+        self.unread_bytes.set_function(lambda: memory.unread_bytes)
 
     # Devices.
 

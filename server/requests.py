@@ -60,7 +60,7 @@ class GivenTensor:
     data: Content
 
 
-BuildReply = Callable[[Any], object]
+BuildReply = Callable[[Any], bytes]
 """Makes the protocol's reply from a ``server.rows.Outcome``.
 
 Its outputs' data may be views of memory that is used again afterwards: nothing of it may be kept.

@@ -39,7 +39,7 @@ class Outcome:
     batch_size: int
     batch_rows: int
     plan_id: str
-    reply: object = None  # what the request's ``build_reply`` made of the outputs, then empty
+    reply: bytes | None = None  # what the request's ``build_reply`` made of the outputs, then empty
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,6 +151,29 @@ class ServedModel:
         if old is not None:
             await self._retire(old)
 
+    def answer_bytes(
+        self, shape_class: ShapeClass, rows: int, outputs: Sequence[str]
+    ) -> int | None:
+        """Size of some outputs for a request of ``rows``; None while its class is not prepared."""
+        for batch_size in self.batch_sizes:
+            ready = self._ready(shape_class, batch_size)
+            if ready is not None:
+                sizes = {name: ready.layout.outputs[name].spec.size_bytes for name in outputs}
+                return sum(
+                    size if self.output_axes.get(name) is None else rows * size // batch_size
+                    for name, size in sizes.items()
+                )
+        return None
+
+    def _ready(self, shape_class: ShapeClass, batch_size: int) -> Executable | None:
+        """What runs a batch, if it has been made already."""
+        if ready := self._profiled.get((shape_class, batch_size)):
+            return ready
+        task = self._on_demand.get((shape_class, batch_size))
+        if task is None or not task.done() or task.cancelled() or task.exception():
+            return None
+        return task.result()
+
     async def executable(self, shape_class: ShapeClass, batch_size: int) -> Executable:
         """What runs a batch; made now if this shape class is new.
 

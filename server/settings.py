@@ -79,6 +79,12 @@ class Settings(BaseSettings):
     max_concurrent_streams: int = Field(default=1024, ge=1, le=2**31 - 1)
     max_concurrent_uploads: int = Field(default=8, ge=1)
 
+    # Memory of requests that wait or are computed and of answers that are not read yet: of one
+    # stream, of all calls on one connection, and of all. What exceeds it waits and is not read.
+    stream_memory_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=MIB)
+    connection_memory_bytes: ByteSize = Field(default=ByteSize(256 * MIB), ge=MIB)
+    calls_memory_bytes: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
+
     # Registered model versions, and what the store may take on disk; 0: as much as there is.
     max_models: int = Field(default=1000, ge=1)
     max_store_bytes: ByteSize = Field(default=ByteSize(0), ge=0)

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from time import perf_counter_ns
-from typing import Any, cast
+from typing import Any
 
 import grpc
 
 from core.errors import InvalidRequest
 from protos.braid.v1 import inference_pb2 as wire
+from server.call_memory import Account, CallMemory
 from server.catalogue import Catalogue
-from server.inference import infer
+from server.inference import Answer, infer
 from server.requests import DEFAULT_PRIORITY, BuildReply, GivenRequest
 from server.rows import Outcome
 from server.served import ServedModel
-from server.servicers.protowire import Join, Part, joined
+from server.servicers.protowire import Part, joined
 from server.servicers.streams import answers
 from server.servicers.tensors import Received, write_response, write_stream_response
 from server.status import answering, wire_error
@@ -29,65 +30,62 @@ Write = Callable[[wire.InferRequest, int, Outcome, int], list[Part]]
 class InferenceServicer:
     """Runs models. Messages come and go as ``server.servicers.tensors`` has them."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: Catalogue, memory: CallMemory) -> None:
         self._catalogue = catalogue
+        self._memory = memory
 
     async def Infer(self, request: Received, context: Context) -> bytes:
         """One request, one answer."""
         async with answering(context):
-            reply = await self.answer(request, context.time_remaining(), joined)
-            return cast("bytes", reply)
+            memory = self._memory.connection(context.peer())
+            remaining = context.time_remaining()
+            answer = await self._infer(request, remaining, write_response, memory)
+            context.add_done_callback(lambda _: answer.release())  # type: ignore[arg-type]
+            return answer.reply
 
     async def InferStream(
         self, request_iterator: AsyncIterator[Received], context: Context
     ) -> AsyncIterator[bytes]:
         """Many requests on one stream; each is answered when it is ready."""
+        memory = self._memory.stream(context.peer())
 
-        async def answer(request: Received) -> bytes:
-            reply = await self.answer_in_stream(request, context.time_remaining(), joined)
-            return cast("bytes", reply)
+        async def answer(request: Received) -> Answer:
+            return await self._answer_in_stream(request, context.time_remaining(), memory)
 
-        stream = answers(request_iterator, answer, in_order=False)
+        stream = answers(request_iterator, answer, memory, in_order=False)
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
 
-    async def answer(self, request: Received, time_remaining: float | None, join: Join) -> Any:
-        """The answer to a request that has ``time_remaining`` seconds, as ``join`` makes it.
-
-        Raises:
-            BraidError: there is none.
-        """
-        return await self._infer(request, time_remaining, write_response, join)
-
-    async def answer_in_stream(
-        self, request: Received, time_remaining: float | None, join: Join
-    ) -> Any:
+    async def _answer_in_stream(
+        self, request: Received, time_remaining: float | None, memory: Account
+    ) -> Answer:
         """The answer to a request of a stream; errors are answers, too."""
         try:
-            return await self._infer(request, time_remaining, write_stream_response, join)
+            return await self._infer(request, time_remaining, write_stream_response, memory)
         except Exception as error:
             code, message = wire_error(error)
             failed = wire.InferStreamResponse(
                 request_id=request.message.request_id,
                 error=wire.InferError(code=code, message=message),
             )
-            return join([failed.SerializeToString()])
+            return Answer(failed.SerializeToString())
 
     async def _infer(
-        self, request: Received, time_remaining: float | None, write: Write, join: Join
-    ) -> Any:
+        self, request: Received, time_remaining: float | None, write: Write, memory: Account
+    ) -> Answer:
         message, began_ns = request.message, perf_counter_ns()
 
         def read(model: ServedModel) -> GivenRequest:
-            def reply(outcome: Outcome) -> Any:
+            def reply(outcome: Outcome) -> bytes:
                 us = (perf_counter_ns() - began_ns) // 1000
-                return join(write(message, model.version, outcome, us))
+                return joined(write(message, model.version, outcome, us))
 
             return given_request(request, reply)
 
-        answer = await infer(self._catalogue, message.model, message.version, time_remaining, read)
-        return answer.reply
+        return await infer(
+            self._catalogue, message.model, message.version, time_remaining, read, memory
+        )
 
 
 def given_request(request: Received, reply: BuildReply) -> GivenRequest:

@@ -12,16 +12,13 @@ are told apart here; what they contain is protobuf's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 MAX_FIELDS = 4096
 """Messages of more outermost fields are left to protobuf: this is Python."""
 
 Part = bytes | memoryview
-Join = Callable[[Sequence[Part]], Any]
-"""Puts the parts of a serialised message together: into bytes, or where another process reads."""
 
 
 def joined(parts: Sequence[Part]) -> bytes:

@@ -3,7 +3,8 @@
     requests ──> at most MAX_IN_FLIGHT tasks ──> answers, in order or as they come ──> caller
 
 A place is free again when its answer has been taken, so a caller that does not read is not read
-from either: its requests wait in the flow control of its own connection.
+from either: its requests wait in the flow control of its own connection. The same goes for bytes:
+nothing is read while the stream holds as much memory as it may (``server.call_memory``).
 """
 
 from __future__ import annotations
@@ -12,24 +13,28 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
+from server.call_memory import StreamMemory
+from server.inference import Answer
+
 MAX_IN_FLIGHT = 64
 """Requests of one stream that are worked on, or whose answers wait to be taken."""
 
 Request = TypeVar("Request")
-Answer = TypeVar("Answer")
 
 
 async def answers(
     requests: AsyncIterator[Request],
     answer: Callable[[Request], Awaitable[Answer]],
+    memory: StreamMemory,
     *,
     in_order: bool,
-) -> AsyncGenerator[Answer, None]:
+) -> AsyncGenerator[bytes, None]:
     """Yield one answer for each request; leaving the iteration cancels what is under way.
 
     Args:
         requests: the stream.
         answer: must not raise: an error is an answer, too.
+        memory: that ``answer`` charges.
         in_order: of the requests; else each answer as soon as it is there.
     """
     places = asyncio.Semaphore(MAX_IN_FLIGHT)
@@ -47,6 +52,8 @@ async def answers(
                     ready.put_nowait(task)
                 else:
                     task.add_done_callback(ready.put_nowait)
+                await asyncio.sleep(0)  # it asks for memory before another request is read
+                await memory.room()
             if running:
                 await asyncio.wait(running)
                 await asyncio.sleep(0)  # their callbacks run before the end is told
@@ -56,10 +63,15 @@ async def answers(
     reader = asyncio.create_task(read())
     try:
         while (task := await ready.get()) is not None:
-            yield await task
+            given = await task
+            del task
+            yield given.reply
+            given.release()
+            del given
             places.release()
         await reader
     finally:
         reader.cancel()
         for task in list(running):
             task.cancel()
+        memory.close()

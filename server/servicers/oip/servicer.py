@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from importlib.metadata import version
-from typing import Any, cast
+from typing import Any
 
 import grpc
 
 from core.errors import InvalidRequest, NotOffered
+from server.call_memory import Account, CallMemory
 from server.catalogue import Catalogue
-from server.inference import infer
+from server.inference import Answer, infer
 from server.metrics import Metrics
 from server.repository import Repository
 from server.requests import GivenRequest
@@ -32,7 +33,7 @@ from server.servicers.oip.transfer import (
     write_stream_reply,
 )
 from server.servicers.oip.wire import messages, service
-from server.servicers.protowire import Join, Part, joined
+from server.servicers.protowire import Part, joined
 from server.servicers.streams import answers
 from server.shared_regions import SharedRegions
 from server.status import answering, wire_error
@@ -56,6 +57,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
     def __init__(
         self,
         catalogue: Catalogue,
+        memory: CallMemory,
         repository: Repository,
         regions: SharedRegions,
         metrics: Metrics,
@@ -64,6 +66,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         log_settings: LogSettings,
     ) -> None:
         self._catalogue = catalogue
+        self._memory = memory
         self._repository = repository
         self._regions = regions
         self._metrics = metrics
@@ -129,50 +132,44 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
     async def ModelInfer(self, request: Received, context: Context) -> bytes:
         """One request, one answer."""
         async with answering(context):
-            reply = await self.answer(request, context.time_remaining(), joined)
-            return cast("bytes", reply)
+            memory = self._memory.connection(context.peer())
+            answer = await self._infer(request, context.time_remaining(), write_reply, memory)
+            context.add_done_callback(lambda _: answer.release())  # type: ignore[arg-type]
+            return answer.reply
 
     async def ModelStreamInfer(
         self, request_iterator: AsyncIterator[Received], context: Context
     ) -> AsyncIterator[bytes]:
         """Many requests on one stream, answered in their order; errors are answers, too."""
+        memory = self._memory.stream(context.peer())
 
-        async def answer(request: Received) -> bytes:
-            reply = await self.answer_in_stream(request, context.time_remaining(), joined)
-            return cast("bytes", reply)
+        async def answer(request: Received) -> Answer:
+            return await self._answer_in_stream(request, context.time_remaining(), memory)
 
-        stream = answers(request_iterator, answer, in_order=True)
+        stream = answers(request_iterator, answer, memory, in_order=True)
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
 
-    async def answer(self, request: Received, time_remaining: float | None, join: Join) -> Any:
-        """The answer to a request that has ``time_remaining`` seconds, as ``join`` makes it.
-
-        Raises:
-            BraidError: there is none.
-        """
-        return await self._infer(request, time_remaining, write_reply, join)
-
-    async def answer_in_stream(
-        self, request: Received, time_remaining: float | None, join: Join
-    ) -> Any:
+    async def _answer_in_stream(
+        self, request: Received, time_remaining: float | None, memory: Account
+    ) -> Answer:
         """The answer to a request of a stream; errors are answers, too."""
         try:
-            return await self._infer(request, time_remaining, write_final_reply, join)
+            return await self._infer(request, time_remaining, write_final_reply, memory)
         except Exception as error:
             _, reason = wire_error(error)
             name, number = request.message.model_name, request.message.id
             named = messages.ModelInferResponse(model_name=name, id=number)
-            return join(write_stream_reply(Reply(named), reason))
+            return Answer(joined(write_stream_reply(Reply(named), reason)))
 
     async def _infer(
         self,
         request: Received,
         time_remaining: float | None,
         write: Callable[[Reply], list[Part]],
-        join: Join,
-    ) -> Any:
+        memory: Account,
+    ) -> Answer:
         message = request.message
 
         def read(model: ServedModel) -> GivenRequest:
@@ -180,15 +177,13 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
             given = read_inputs(request, self._regions)
             return replace(
                 given,
-                build_reply=lambda outcome: join(
+                build_reply=lambda outcome: joined(
                     write(reply_to(message, model, outcome.outputs, wishes))
                 ),
             )
 
-        answer = await infer(
-            self._catalogue, message.model_name, message.model_version, time_remaining, read
-        )
-        return answer.reply
+        model, version = message.model_name, message.model_version
+        return await infer(self._catalogue, model, version, time_remaining, read, memory)
 
     # Repository.
 
