@@ -8,8 +8,7 @@ requests of the first client stand still, which is counted in answers of the sec
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from braid_client.aio import AsyncClient
 from protos.braid.v1 import inference_pb2, inference_pb2_grpc
 from tests.regressions.scripts import FaultyServer
+from tests.server.deaf import deaf
 from tests.server.small_models import identity, save
 
 COLUMNS = 1 << 18
@@ -31,7 +31,6 @@ STREAMS = 15  # of each protocol
 REQUESTS = 64  # of each stream
 SINGLE_CALLS = 300
 
-HANDSHAKE_BYTES = 4096  # of the server's, that reach the client
 MAX_GROWTH_BYTES = 1 << 30
 """Twice what one connection may hold, and room for what an allocator keeps."""
 STILL_ANSWERS = 100
@@ -52,10 +51,10 @@ def check(server: FaultyServer) -> None:
     asyncio.run(flood(server))
 
 
-def wide_model(path: Path) -> Path:
-    """x [batch, 3] -> y [batch, COLUMNS]."""
-    weight = numpy_helper.from_array(np.ones((3, COLUMNS), np.float32), "w")
-    shape: list[list[str | int]] = [["batch", 3], ["batch", COLUMNS]]
+def wide_model(path: Path, columns: int = COLUMNS) -> Path:
+    """x [batch, 3] -> y [batch, columns], each element the sum of the row."""
+    weight = numpy_helper.from_array(np.ones((3, columns), np.float32), "w")
+    shape: list[list[str | int]] = [["batch", 3], ["batch", columns]]
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         "wide",
@@ -126,41 +125,3 @@ async def send(call: Any, request: Any) -> None:
 async def wait_for(call: Any) -> None:
     """One answer that will not come."""
     await call
-
-
-@contextlib.asynccontextmanager
-async def deaf(address: str) -> AsyncIterator[str]:
-    """A port that passes everything on to ``address``, and back only the handshake."""
-    host, _, port = address.rpartition(":")
-    pumps: list[asyncio.Task[None]] = []
-
-    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection(
-            host, int(port), limit=HANDSHAKE_BYTES
-        )
-        pumps.append(asyncio.create_task(pump(reader, far_writer, None)))
-        pumps.append(asyncio.create_task(pump(far_reader, writer, HANDSHAKE_BYTES)))
-
-    async with await asyncio.start_server(accept, "127.0.0.1", 0) as listener:
-        near = listener.sockets[0].getsockname()[1]
-        try:
-            yield f"127.0.0.1:{near}"
-        finally:
-            for each in pumps:
-                each.cancel()
-
-
-async def pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
-) -> None:
-    """Pass bytes on: all, or at most so many."""
-    passed = 0
-    while most is None or passed < most:
-        data = await reader.read(1024)
-        if not data:
-            break
-        passed += len(data)
-        writer.write(data)
-        await writer.drain()
-    if most is not None:
-        await asyncio.Event().wait()  # the rest stays unread

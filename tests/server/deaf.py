@@ -1,0 +1,57 @@
+"""A connection whose far end stops reading: what the server sends to it stays with the server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+HANDSHAKE_BYTES = 4096
+"""What passes to the client: enough for a connection to be made, less than an answer."""
+
+
+@contextlib.asynccontextmanager
+async def deaf(address: str) -> AsyncIterator[str]:
+    """A port that passes everything on to ``address``, and back only the handshake."""
+    host, _, port = address.rpartition(":")
+    connections: list[asyncio.Task[None]] = []
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(asyncio.create_task(_pass_on(reader, writer, host, int(port))))
+
+    async with await asyncio.start_server(accept, "127.0.0.1", 0) as listener:
+        near = listener.sockets[0].getsockname()[1]
+        try:
+            yield f"127.0.0.1:{near}"
+        finally:
+            for each in connections:
+                each.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
+
+
+async def _pass_on(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int
+) -> None:
+    far_reader, far_writer = await asyncio.open_connection(host, port, limit=HANDSHAKE_BYTES)
+    try:
+        back = asyncio.create_task(_pump(far_reader, writer, HANDSHAKE_BYTES))
+        try:
+            await _pump(reader, far_writer, None)
+        finally:
+            back.cancel()
+    finally:
+        for each in (writer, far_writer):
+            each.transport.abort()
+            with contextlib.suppress(OSError):
+                await each.wait_closed()
+
+
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
+) -> None:
+    """Pass bytes on: all, or at most so many."""
+    passed = 0
+    while (most is None or passed < most) and (data := await reader.read(1024)):
+        passed += len(data)
+        writer.write(data)
+        await writer.drain()

@@ -1,0 +1,200 @@
+"""Requests that do not fit into their caller's memory wait; nothing that is held is forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+
+import pytest
+
+from core.errors import DeadlineExceeded
+from server.call_memory import Account, CallMemory, Charge, MemoryLimits, StreamMemory
+from server.inference import Answer
+from server.servicers.streams import answers
+
+
+def memory(stream: int = 10, connection: int = 20, everything: int = 30) -> CallMemory:
+    return CallMemory(MemoryLimits(stream, connection, everything))
+
+
+async def taken(account: Account, size: int | None) -> Charge:
+    """What fits at once."""
+    async with asyncio.timeout(0):
+        return await account.take(size, None)
+
+
+async def waiting(entering: Awaitable[Charge]) -> asyncio.Future[Charge]:
+    """A request that does not fit now."""
+    task = asyncio.ensure_future(entering)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not task.done()
+    return task
+
+
+async def test_what_does_not_fit_waits_in_order() -> None:
+    connection = memory().connection("a")
+    first = await taken(connection, 15)
+    second = await waiting(connection.take(10, None))
+    third = await waiting(connection.take(1, None))  # would fit, and came later
+
+    first.release()
+
+    await asyncio.gather(second, third)
+    assert connection.held_bytes == 11
+
+
+async def test_a_connection_that_holds_nothing_is_let_in_whatever_others_hold() -> None:
+    everything = memory()
+    held = [await taken(everything.connection(peer), 20) for peer in "ab"]
+    patient = everything.connection("c")
+
+    mine = await taken(patient, 25)
+    following = await waiting(patient.take(5, None))
+    mine.release()
+
+    assert await following
+    assert everything.held_bytes == 45
+    for charge in (*held, await following):
+        charge.release()
+    assert everything.held_bytes == 0
+
+
+async def test_what_others_release_lets_in() -> None:
+    everything = memory()
+    other = await taken(everything.connection("a"), 20)
+    mine = everything.connection("b")
+    first = await taken(mine, 5)
+    second = await waiting(mine.take(10, None))
+
+    other.release()
+
+    assert await second
+    assert first
+
+
+async def test_the_same_peer_has_one_account() -> None:
+    everything = memory()
+    stream = everything.stream("a")
+    assert await taken(stream, 10)
+
+    await waiting(everything.connection("a").take(11, None))
+
+
+async def test_an_answer_replaces_what_was_expected_and_counts_as_unread() -> None:
+    everything = memory()
+    charge = await taken(everything.stream("a"), None)
+    assert (everything.held_bytes, everything.unread_bytes) == (10, 0)
+
+    charge.answered(4)
+    assert (everything.held_bytes, everything.unread_bytes) == (4, 4)
+
+    charge.release()
+    charge.release()
+    assert (everything.held_bytes, everything.unread_bytes) == (0, 0)
+
+
+async def test_who_leaves_the_queue_lets_the_next_in() -> None:
+    connection = memory().connection("a")
+    assert await taken(connection, 15)
+    first = await waiting(connection.take(10, None))
+    second = await waiting(connection.take(5, None))
+
+    first.cancel()
+
+    assert await second
+    assert connection.held_bytes == 20
+
+
+async def test_leaving_in_the_moment_of_being_let_in_holds_nothing() -> None:
+    everything = memory()
+    stream = everything.stream("a")
+    held = await taken(stream, 10)
+    second = await waiting(stream.take(10, None))
+
+    held.release()
+    second.cancel()
+    await asyncio.gather(second, return_exceptions=True)
+
+    assert (stream.held_bytes, everything.held_bytes) == (0, 0)
+
+
+async def test_a_deadline_ends_the_waiting() -> None:
+    connection = memory().connection("a")
+    assert await taken(connection, 15)
+
+    with pytest.raises(DeadlineExceeded, match="waited to be read"):
+        await connection.take(10, asyncio.get_running_loop().time())
+
+    assert connection.held_bytes == 15
+    assert await taken(connection, 5)
+
+
+async def test_a_stream_that_ends_releases_what_its_requests_hold() -> None:
+    everything = memory()
+    stream = everything.stream("a")
+    charge = await taken(stream, 6)
+    charge.answered(7)
+    waits = await waiting(stream.take(10, None))
+
+    waits.cancel()
+    await asyncio.gather(waits, return_exceptions=True)
+    stream.close()
+    charge.release()
+
+    assert (everything.held_bytes, everything.unread_bytes) == (0, 0)
+
+
+class Requests:
+    """A stream of requests that never ends, and how many of them were read."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    def __aiter__(self) -> Requests:
+        return self
+
+    async def __anext__(self) -> int:
+        self.read += 1
+        return self.read
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+async def test_a_stream_is_not_read_while_its_answers_are_not(in_order: bool) -> None:
+    everything = memory(stream=10)
+    requests, stream = Requests(), everything.stream("a")
+
+    async def answer(request: int) -> Answer:
+        charge = await stream.take(3, None)
+        charge.answered(4)
+        return Answer(b"%4d" % request, charge)
+
+    replies = answers(requests, answer, stream, in_order=in_order)
+    for taken_before in range(3):
+        assert await anext(replies) == b"%4d" % (taken_before + 1)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert requests.read == taken_before + 3  # two hold 8 bytes, the third waits for room
+        assert everything.held_bytes == 8
+
+    await replies.aclose()
+    assert (everything.held_bytes, everything.unread_bytes) == (0, 0)
+
+
+async def test_a_stream_that_waits_for_others_of_its_connection_is_not_read() -> None:
+    everything = memory(stream=20)
+    assert await taken(everything.connection("a"), 15)
+    requests, stream = Requests(), everything.stream("a")
+
+    replies = answers(requests, lambda _: charged(stream), stream, in_order=False)
+    first = asyncio.ensure_future(anext(replies))
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+    assert requests.read == 1
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+
+
+async def charged(stream: StreamMemory) -> Answer:
+    return Answer(b"", await stream.take(10, None))
