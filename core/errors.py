@@ -16,7 +16,8 @@
     │   └── ScheduleNotFound
     ├── ResourceExhausted           carries ``retry_after_s`` where waiting helps
     │   ├── QueueFull
-    │   └── DeviceOutOfMemory
+    │   ├── DeviceOutOfMemory
+    │   └── DiskFailure             a disk of the server is full, read-only or failing
     ├── Unavailable                 true for a moment only: try again
     │   ├── ModelLoading
     │   ├── Draining
@@ -36,6 +37,8 @@ No class knows a transport; ``server.status`` maps each one to a gRPC status cod
 """
 
 from __future__ import annotations
+
+import enum
 
 
 class BraidError(Exception):
@@ -136,6 +139,25 @@ class QueueFull(ResourceExhausted):
 
 class DeviceOutOfMemory(ResourceExhausted):
     """The device or the shared memory has no room for this request."""
+
+
+class DiskTrouble(enum.Enum):
+    """What a disk is, and what to do about it."""
+
+    FULL = "is full", "free some space there"
+    QUOTA = "has no quota left", "free some space there or raise the quota"
+    READ_ONLY = "is read-only", "make it writable"
+    FAILING = "fails", "look for its errors in the system's log"
+
+
+class DiskFailure(ResourceExhausted):
+    """A disk of the server is full, over its quota, read-only or failing."""
+
+    def __init__(self, trouble: DiskTrouble, where: str) -> None:
+        what, remedy = trouble.value
+        super().__init__(f"the server's disk {what} ({where}); {remedy}, then try again")
+        self.trouble = trouble
+        self.where = where  # a folder on that disk
 
 
 class Unavailable(BraidError):

@@ -42,6 +42,7 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.ResourceExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.QueueFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.DeviceOutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.DiskFailure: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
     errors.ModelLoading: grpc.StatusCode.UNAVAILABLE,
     errors.Draining: grpc.StatusCode.UNAVAILABLE,

@@ -14,6 +14,7 @@ import os
 import traceback
 from pathlib import Path
 
+from core.disk import disk_failure
 from core.errors import BraidError, ImportLimitExceeded, InvalidRequest, ModelImportError
 from engine.importer.limits import ImportLimits, limit_message, limits_from_json
 from engine.importer.messages import Done, Failed, Message, Progress, encode
@@ -54,7 +55,9 @@ def main() -> None:
         )
     except Exception as error:
         traceback.print_exc()  # for the server's log
-        _send(reports, Failed(_as_import_error(error, limits)))
+        folder = Path(arguments.request["artefact"]).parent
+        full = disk_failure(error, folder, by_text=True)
+        _send(reports, Failed(full or _as_import_error(error, limits)))
         os._exit(1)
     _send(reports, Done())
     os._exit(0)  # the libraries' threads and destructors have nothing left to do

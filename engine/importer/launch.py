@@ -22,7 +22,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from core.errors import ImportLimitExceeded, InvalidArtefact, ModelImportError
+from core.disk import disk_failure
+from core.errors import DiskFailure, ImportLimitExceeded, InvalidArtefact, ModelImportError
 from core.python_process import python_command, python_environment
 from engine.importer.limits import ImportLimits, limit_message
 from engine.importer.messages import (
@@ -65,15 +66,31 @@ async def import_model(
     Raises:
         UnsupportedOperators: naming all of them.
         ImportLimitExceeded: naming the limit and the setting that raises it.
+        DiskFailure: the disk is full, read-only or failing.
         ModelImportError: any other reason the file cannot be imported.
 
     Cancelling the call kills the process and removes what it wrote.
     """
+    try:
+        await _import(upload, artefact, limits, on_progress, example_shapes or {})
+    except (OSError, DiskFailure) as error:
+        if failure := disk_failure(error, artefact.parent):
+            raise failure from error
+        raise
+
+
+async def _import(
+    upload: Path,
+    artefact: Path,
+    limits: ImportLimits,
+    on_progress: OnProgress,
+    example_shapes: Mapping[str, tuple[int, ...]],
+) -> None:
     with tempfile.TemporaryDirectory(
         prefix=WORK_PREFIX, dir=artefact.parent, ignore_cleanup_errors=True
     ) as folder:
         work = Path(folder)
-        request = _request(upload, work / "artefact", limits, example_shapes or {})
+        request = _request(upload, work / "artefact", limits, example_shapes)
         async with _process(work, request) as running:
             last = await _conversation(running, limits, on_progress)
         match last:

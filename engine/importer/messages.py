@@ -2,6 +2,7 @@
 
     {"progress": 0.4, "step": "checking against ONNX Runtime"}      any number of times
     {"failed": "unsupported", "message": "...", "reasons": [...]}   or
+    {"failed": "disk", "trouble": "FULL"}                           or
     {"done": true}                                                  once, as the last line
 
 The importer has handled an untrusted file, so the server believes nothing it says: sizes are
@@ -16,7 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import ImportLimitExceeded, ModelImportError, UnsupportedOperators
+from core.errors import (
+    DiskFailure,
+    DiskTrouble,
+    ImportLimitExceeded,
+    ModelImportError,
+    UnsupportedOperators,
+)
 
 MAX_LINE_BYTES = 256 << 10
 MAX_REPORT_BYTES = 4 << 20
@@ -37,7 +44,7 @@ class Progress:
 class Failed:
     """The import failed for this reason."""
 
-    error: ModelImportError
+    error: ModelImportError | DiskFailure
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,8 @@ def encode(message: Message) -> bytes:
             body = {"progress": fraction, "step": step[:MAX_MESSAGE_CHARS]}
         case Failed(UnsupportedOperators() as error):
             body = {"failed": "unsupported", "reasons": _shorten(error.reasons)}
+        case Failed(DiskFailure() as error):
+            body = {"failed": "disk", "trouble": error.trouble.name}
         case Failed(error):
             kind = "limit" if isinstance(error, ImportLimitExceeded) else "model"
             body = {"failed": kind, "message": str(error)[:MAX_MESSAGE_CHARS]}
@@ -93,8 +102,10 @@ def decode(line: bytes) -> Message:
             raise MalformedMessage("neither progress, failed nor done")
 
 
-def _error(kind: str, body: Mapping[str, Any]) -> ModelImportError:
+def _error(kind: str, body: Mapping[str, Any]) -> ModelImportError | DiskFailure:
     reasons, message = body.get("reasons"), body.get("message")
+    if kind == "disk" and body.get("trouble") in DiskTrouble.__members__:
+        return DiskFailure(DiskTrouble[body["trouble"]], "the importer")
     if kind == "unsupported" and isinstance(reasons, list) and reasons:
         if len(reasons) > MAX_REASONS + 1 or not all(isinstance(r, str) for r in reasons):
             raise MalformedMessage("reasons must be a short list of text")

@@ -237,6 +237,9 @@ class Catalogue(Protocol):
             InvalidArtefact: the plan does not fit the model; the old plan stays.
         """
 
+    async def unload(self, model: ModelVersion) -> None:
+        """Let a version answer no more, and know its new state."""
+
 
 class JobObserver(Protocol):
     """Counts what jobs do."""

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from core.errors import BraidError, InvalidArtefact
+from core.errors import BraidError, DiskFailure, InvalidArtefact
 from core.schedule import Schedule
 from server.jobs.measuring import patiently
 from server.jobs.ports import Device, Specs
@@ -67,6 +67,9 @@ async def _register(model: ModelVersion, shop: Workshop, tell: Tell) -> Outcome:
         share = Share(tell, _label(device, batch_size, shop), forecast)
         try:
             schedule = await _schedule(model, imported, device, batch_size, shop, share)
+        except DiskFailure as error:  # nothing that follows could be stored either
+            failures.append(f"{share.label} and later: {error}")
+            break
         except BraidError as error:
             failures.append(f"{share.label}: {error}")
         except Exception:
@@ -142,9 +145,15 @@ async def _serve(model: ModelVersion, shop: Workshop, tell: Tell) -> dict[str, B
         tell(JobState.IMPORTING, IMPORT_ENDS, f"loading on {device.name}")
         await _serve_on(device, model, shop, refusals, len(shop.devices))
     serving = replace(model, state=ModelState.SERVING, message="")
-    await shop.store.call(
-        shop.store.set_model_state, model.name, model.version, serving.state, serving.message
-    )
+    try:
+        await shop.store.call(
+            shop.store.set_model_state, model.name, model.version, serving.state, serving.message
+        )
+    except DiskFailure as error:
+        if model.state is not ModelState.SERVING:  # a model that FAILED must not go on answering
+            failed = replace(model, state=ModelState.FAILED, message=str(error))
+            await shop.catalogue.unload(failed)
+        raise
     shop.catalogue.register(serving)
     tell(JobState.IMPORTING, LOAD_ENDS, "serving with the sequential plan")
     return refusals

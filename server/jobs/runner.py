@@ -10,7 +10,8 @@ Imports run one at a time, and so does measuring on a device, first come, first 
 model serves within its import time even while another is being profiled.
 
 Guarantees: a job that was answered for runs, also across crashes; a job ends exactly once; its
-end is on disk before anyone sees it; its progress never goes back.
+end is on disk before anyone sees it, unless the disk takes no writes (then it is stored once it
+does, and a crash before that lets the job go on); its progress never goes back.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from core.errors import BraidError, Draining, NotFound, PreconditionFailed
+from core.errors import BraidError, DiskFailure, Draining, NotFound, PreconditionFailed
 from server.jobs.progress import UNKNOWN
 from server.jobs.registration import Outcome, register_model
 from server.jobs.workshop import Workshop, check_offered
@@ -68,6 +70,7 @@ class JobRunner:
         self._store = shop.store
         self._live: dict[str, _Live] = {}
         self._counts: dict[str, int] = {}
+        self._storing_ends: asyncio.Task[None] | None = None  # while there are any to store
         self._is_stopping = False
         self._is_watchable = True
 
@@ -77,7 +80,8 @@ class JobRunner:
         A model that served its schedules on another device, or on this one before its software
         or threads changed, gets a new job. The devices are up by now.
         """
-        await self._store.call(self._store.reschedule, self.device_keys)
+        with suppress(DiskFailure):  # logged; what serves goes on serving
+            await self._store.call(self._store.reschedule, self.device_keys)
         self._counts = await self._store.call(self._store.count_jobs)
         self._shop.observer.jobs_counted(self._counts)
         for job in await self._store.call(self._store.unfinished_jobs):
@@ -102,6 +106,9 @@ class JobRunner:
                 live.task.cancel()
         ending = [task for live in stopped for task in (live.task, live.canceller) if task]
         await asyncio.gather(*ending, return_exceptions=True)
+        if self._storing_ends is not None:
+            self._storing_ends.cancel()
+            await asyncio.gather(self._storing_ends, return_exceptions=True)
 
     def release_watchers(self) -> None:
         """End every watch with Draining, so that nobody who only looks holds up a shutdown."""
@@ -268,6 +275,9 @@ class JobRunner:
         log.info("job begins", extra=where)
         try:
             outcome = await register_model(live.model, self._shop, tell)
+        except DiskFailure as error:
+            log.error("job failed: %s", error, extra=where)
+            await self._end(live, JobState.FAILED, str(error))
         except BraidError as error:
             # The reason is in the job: it may repeat names from the uploaded file.
             log.warning("job failed", extra={**where, "kind": type(error).__name__})
@@ -329,10 +339,27 @@ class JobRunner:
             await self._store.call(self._store.discard_upload, live.model.sha256)
             if model is not None:
                 self._shop.catalogue.register(model)
-        finally:
-            self._count(before.state, state)
-            live.publish(job)
-            del self._live[job.id]
+        except Exception:  # whatever it is, whoever waits for the job must hear of its end
+            log.exception("a job's end could not be stored", extra={"job": job.id})
+        self._count(before.state, state)
+        live.publish(job)
+        del self._live[job.id]
+        if self._store.has_unstored_ends and self._storing_ends is None:
+            self._storing_ends = asyncio.create_task(self._store_ends(), name="store-ends")
+
+    async def _store_ends(self) -> None:
+        """Try to store the ends that the disk did not take, until it takes them."""
+        patience, tries = self._shop.patience, 0
+        while self._store.has_unstored_ends:
+            tries += 1
+            await patience.sleep(patience.pause_s(tries))
+            try:
+                await self._store.call(self._store.store_ends)
+            except DiskFailure:
+                continue
+            except Exception:
+                log.exception("the ends of jobs could not be stored")
+        self._storing_ends = None
 
     def _count(self, before: JobState | None, after: JobState) -> None:
         if before is after:
@@ -351,5 +378,7 @@ def _verdict(outcome: Outcome) -> tuple[JobState, str]:
 
 
 def _log_failure(saved: Future[None]) -> None:
-    if not saved.cancelled() and (error := saved.exception()) is not None:
+    if saved.cancelled() or (error := saved.exception()) is None:
+        return
+    if not isinstance(error, DiskFailure):  # that one is logged already
         log.error("a job's progress could not be stored", exc_info=error)

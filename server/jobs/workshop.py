@@ -17,6 +17,7 @@ from core.precision import TOLERANCES
 from core.schedule import ScheduleKey
 from core.tensor import BATCH, TensorSpec
 from engine.importer.report import Report, read_graph, read_report
+from server.jobs.patience import Patience
 from server.jobs.ports import Catalogue, Device, ImportModel, JobObserver, Planner, Specs
 from server.profiled import profiled_inputs
 from server.store.records import ModelVersion, RegistrationOptions
@@ -34,6 +35,7 @@ class Workshop:
     catalogue: Catalogue
     observer: JobObserver
     tolerance: float  # of outputs in FP32, relative to the largest element
+    patience: Patience = field(default_factory=Patience)
     import_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     # Measuring needs the device for itself; held for one batch size, so jobs take turns.
     device_turns: Mapping[str, asyncio.Lock] = field(

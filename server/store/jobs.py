@@ -9,7 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from core.errors import JobNotFound
-from server.store.records import Job, JobState, ModelVersion
+from server.store import models as models_table
+from server.store.records import Job, JobState, ModelState, ModelVersion
 from server.store.schema import jobs, models
 
 _ENDED = [state.value for state in JobState if state.has_ended]
@@ -29,6 +30,21 @@ def save(connection: Connection, job: Job) -> None:
     connection.execute(
         update(jobs).where(jobs.c.id == job.id, jobs.c.state.not_in(_ENDED)).values(_to_row(job))
     )
+
+
+def end(connection: Connection, job: Job) -> str | None:
+    """Store a job's last state; a model that it never made serve is FAILED from then on.
+
+    Returns the digest of the upload that the job was about, unless the model was deleted.
+    """
+    save(connection, job)
+    model = models_table.find(connection, job.model, job.version)
+    if model is None:
+        return None
+    if model.state is ModelState.LOADING:
+        failed = ModelState.FAILED
+        models_table.set_state(connection, job.model, job.version, failed, job.message)
+    return model.sha256
 
 
 def get(connection: Connection, job_id: str) -> Job:

@@ -74,6 +74,12 @@ def get(connection: Connection, name: str, version: int) -> ModelVersion:
     return versions[version]
 
 
+def find(connection: Connection, name: str, version: int) -> ModelVersion | None:
+    """One version, if there is one that was not deleted."""
+    found = (model for model in present(connection, name) if model.version == version)
+    return next(found, None)
+
+
 def set_state(
     connection: Connection, name: str, version: int, state: ModelState, message: str = ""
 ) -> None:

@@ -10,6 +10,7 @@ loss. A stage measurement takes far longer than the commit that stores it.
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
@@ -33,6 +34,7 @@ from sqlalchemy import (
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DBAPIError
 
+from core.disk import disk_failure
 from core.errors import StartupError
 
 log = logging.getLogger("braid.store")
@@ -112,8 +114,20 @@ serving = Table(
 )
 
 
-def open_database(url: str) -> Engine:
+_READING = "braid_reading"
+
+
+def reading(engine: Engine) -> Engine:
+    """The same database, for transactions that are rolled back."""
+    return engine.execution_options(**{_READING: True})
+
+
+def open_database(url: str, folder: Path) -> Engine:
     """Connect, create what is missing, check the version of the rest.
+
+    Args:
+        url: as SQLAlchemy has it.
+        folder: where a SQLite database lies.
 
     Raises:
         StartupError: the database is newer than this program, or is no database.
@@ -127,6 +141,8 @@ def open_database(url: str) -> Engine:
             _check_version(connection, url)
     except DBAPIError as error:
         engine.dispose()
+        if failure := disk_failure(error, folder):
+            raise StartupError(f"the store's database cannot be used: {failure}") from error
         raise StartupError(
             f"the store's database {url} cannot be used ({error.orig}); "
             "restore it from a backup or choose another BRAID_STORE"
@@ -165,4 +181,6 @@ def _tune_sqlite(connection: DBAPIConnection, _: Any) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    """Writers take their lock at once; readers need none, nor a disk that can be written."""
+    is_reading = connection.get_execution_options().get(_READING, False)
+    connection.exec_driver_sql("BEGIN" if is_reading else "BEGIN IMMEDIATE")

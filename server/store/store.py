@@ -14,17 +14,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from core.errors import PreconditionFailed, ResourceExhausted, StartupError
+from core.errors import DiskFailure, PreconditionFailed, ResourceExhausted, StartupError
 from core.schedule import Schedule
 from server.store import jobs, models, plans, serving
+from server.store.disk import DiskWatch
 from server.store.files import StoreFolder
 from server.store.plans import Measurement
 from server.store.quota import Quota, StoreLimits
@@ -38,7 +38,7 @@ from server.store.records import (
     RegistrationOptions,
     check_model_name,
 )
-from server.store.schema import open_database
+from server.store.schema import open_database, reading
 from server.store.serving_config import ServingConfig
 from server.store.uploads import Upload
 
@@ -57,6 +57,9 @@ class Store:
         self.folder = folder
         self._quota = quota
         self._engine = engine
+        self._readers = reading(engine)
+        self._disk = DiskWatch(folder.root)
+        self._unstored: dict[str, Job] = {}  # jobs that have ended, while the disk takes no writes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="braid-store")
 
     @classmethod
@@ -70,7 +73,7 @@ class Store:
         folder.open()
         try:
             quota = Quota(root, limits or StoreLimits())
-            store = cls(folder, open_database(f"sqlite:///{folder.database}"), quota)
+            store = cls(folder, open_database(f"sqlite:///{folder.database}", root), quota)
             store._recover()
         except StartupError:
             folder.close()
@@ -83,6 +86,9 @@ class Store:
     def close(self) -> None:
         """Finish what was asked for, then let go of the folder."""
         self._thread.shutdown(wait=True)
+        with suppress(DiskFailure):
+            if self.has_unstored_ends:
+                self.store_ends()
         self._engine.dispose()
         self.folder.close()
 
@@ -96,20 +102,33 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """All of it is on disk when this is left, or nothing is.
+        """All of it is on disk when this is left, or nothing is; and ends that were not, too.
 
         Raises:
-            ResourceExhausted: the disk is full.
+            DiskFailure: the disk is full, read-only or failing.
         """
-        try:
-            with self._engine.begin() as connection:
-                yield connection
-        except DBAPIError as error:
-            if getattr(error.orig, "sqlite_errorname", "") == "SQLITE_FULL":
-                raise ResourceExhausted(
-                    "the server's disk is full; free some space and try again"
-                ) from error
-            raise
+        ends = list(self._unstored.values())
+        with self._disk.writing(), self._engine.begin() as connection:
+            uploads = [jobs.end(connection, job) for job in ends]
+            yield connection
+        for job in ends:
+            del self._unstored[job.id]
+        for sha256 in {digest for digest in uploads if digest is not None}:
+            self.discard_upload(sha256)
+
+    @contextmanager
+    def _reading(self, *, stored_only: bool = False) -> Iterator[Connection]:
+        """Shows what is stored, and the ends of jobs that could not be stored yet.
+
+        Raises:
+            DiskFailure: the disk fails.
+        """
+        with self._disk.reading(), self._readers.connect() as connection:
+            with suppress(DBAPIError):  # read-only: they are not shown
+                for job in () if stored_only else self._unstored.values():
+                    jobs.end(connection, job)
+            yield connection
+            connection.rollback()
 
     def _recover(self) -> None:
         """Finish deletions that a crash cut off, and remove what nobody needs or can be."""
@@ -135,7 +154,7 @@ class Store:
 
     def receive(self, limit_bytes: int) -> Upload:
         """A file that is about to come in; use with ``async with``."""
-        return Upload(self.folder.uploads, limit_bytes, self._quota)
+        return Upload(self.folder.uploads, limit_bytes, self._quota, self._disk)
 
     def register(
         self,
@@ -160,10 +179,12 @@ class Store:
         Raises:
             InvalidRequest: the name is not one.
             PreconditionFailed: the version exists, or existed, for other bytes or options.
+            DiskFailure: the disk is full, read-only or failing.
         """
         check_model_name(name)
         if not self.folder.has_artefact(received.sha256):
-            self.folder.adopt_upload(received.path, received.sha256)
+            with self._disk.writing():
+                self.folder.adopt_upload(received.path, received.sha256)
         try:
             return self._register(name, received, options, device_keys, version)
         except (PreconditionFailed, ResourceExhausted):
@@ -200,16 +221,23 @@ class Store:
 
     def discard_upload(self, sha256: str) -> None:
         """Remove an upload once no job needs it: it is imported, or cannot be."""
-        with self._transaction() as connection:
+        with self._reading(stored_only=True) as connection:
             still_needed = jobs.waiting_for(connection, sha256)
         if not still_needed or self.folder.has_artefact(sha256):
-            self.folder.upload(sha256).unlink(missing_ok=True)
+            self._remove(lambda: self.folder.upload(sha256).unlink(missing_ok=True))
+
+    def _remove(self, files: Callable[[], None]) -> None:
+        """Remove files that nobody needs; what cannot be removed now, the next start sweeps."""
+        try:
+            files()
+        except OSError as error:
+            log.warning("files are left behind: %s", error.strerror)
 
     # Models.
 
     def models(self, name: str | None = None) -> list[ModelVersion]:
         """All model versions, by name and version; of one name if given."""
-        with self._transaction() as connection:
+        with self._reading() as connection:
             return models.present(connection, name)
 
     def find_model(self, name: str, version: int) -> ModelVersion:
@@ -218,7 +246,7 @@ class Store:
         Raises:
             ModelNotFound, VersionNotFound: there is none.
         """
-        with self._transaction() as connection:
+        with self._reading() as connection:
             return models.get(connection, name, version)
 
     def set_model_state(
@@ -241,14 +269,14 @@ class Store:
             models.mark_deleted(connection, name, version)
             needed = models.digests(connection)
         if model.sha256 not in needed:
-            self.folder.remove_artefact(model.sha256)
-            self.folder.upload(model.sha256).unlink(missing_ok=True)
+            self._remove(lambda: self.folder.remove_artefact(model.sha256))
+            self._remove(lambda: self.folder.upload(model.sha256).unlink(missing_ok=True))
 
     # How models serve.
 
     def serving_configs(self) -> dict[str, ServingConfig]:
         """Configurations by name of the model."""
-        with self._transaction() as connection:
+        with self._reading() as connection:
             return serving.every(connection)
 
     def put_serving_config(self, name: str, config: ServingConfig) -> None:
@@ -265,7 +293,7 @@ class Store:
 
     def jobs(self, model: str | None = None, limit: int = 100) -> list[Job]:
         """The newest jobs, newest first; of one model if given."""
-        with self._transaction() as connection:
+        with self._reading() as connection:
             return jobs.newest(connection, model, limit)
 
     def find_job(self, job_id: str) -> Job:
@@ -274,12 +302,12 @@ class Store:
         Raises:
             JobNotFound: there is none.
         """
-        with self._transaction() as connection:
+        with self._reading() as connection:
             return jobs.get(connection, job_id)
 
     def unfinished_jobs(self) -> list[Job]:
         """Jobs that have not ended, oldest first."""
-        with self._transaction() as connection:
+        with self._reading() as connection:
             return jobs.unfinished(connection)
 
     def reschedule(self, device_keys: str) -> None:
@@ -316,7 +344,7 @@ class Store:
 
     def count_jobs(self) -> dict[str, int]:
         """Number of jobs in each state."""
-        with self._transaction() as connection:
+        with self._reading() as connection:
             return jobs.count_by_state(connection)
 
     def save_job(self, job: Job) -> None:
@@ -327,18 +355,36 @@ class Store:
     def end_job(self, job: Job) -> ModelVersion | None:
         """Store a job's last state; a model that it never made serve is FAILED from then on.
 
+        If the disk does not take it, every later write tries again, and reads show it already; so
+        does ``store_ends``. A crash before that lets the job go on at the next start.
+
         Returns the model as it is now, or None if it was deleted.
         """
         assert job.state.has_ended
-        with self._transaction() as connection:
-            jobs.save(connection, job)
-            present = {model.version: model for model in models.present(connection, job.model)}
-            model = present.get(job.version)
-            if model is None or model.state is not ModelState.LOADING:
-                return model
-            failed = replace(model, state=ModelState.FAILED, message=job.message)
-            models.set_state(connection, job.model, job.version, failed.state, failed.message)
-            return failed
+        self._unstored[job.id] = job
+        try:
+            self.store_ends()
+        except DiskFailure:
+            pass  # logged
+        except BaseException:
+            self._unstored.pop(job.id, None)
+            raise
+        with self._reading() as connection:
+            return models.find(connection, job.model, job.version)
+
+    def store_ends(self) -> None:
+        """Store the ends of jobs that could not be stored so far.
+
+        Raises:
+            DiskFailure: it still cannot be.
+        """
+        with self._transaction():
+            pass  # each transaction does
+
+    @property
+    def has_unstored_ends(self) -> bool:
+        """Whether jobs have ended whose end is not on disk."""
+        return bool(self._unstored)
 
     # Schedules and measurements.
 
@@ -349,12 +395,12 @@ class Store:
 
     def find_schedule(self, schedule_id: str) -> Schedule | None:
         """The schedule with this id (``ScheduleKey.id``), if there is one."""
-        with self._transaction() as connection:
+        with self._reading() as connection:
             return plans.find_schedule(connection, schedule_id)
 
     def schedules_of(self, model_digest: str, device_key: str | None = None) -> list[Schedule]:
         """All schedules of a model, by batch size; of one device if given."""
-        with self._transaction() as connection:
+        with self._reading() as connection:
             return plans.schedules_of(connection, model_digest, device_key)
 
     def forget_schedule(self, schedule_id: str) -> None:
@@ -369,7 +415,7 @@ class Store:
 
     def find_latencies(self, device_key: str, signatures: Sequence[str]) -> dict[str, float]:
         """Known stage latencies in microseconds, by signature."""
-        with self._transaction() as connection:
+        with self._reading() as connection:
             return plans.find_latencies(connection, device_key, signatures)
 
 

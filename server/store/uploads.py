@@ -13,7 +13,6 @@ which the next start sweeps away.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import os
 import re
@@ -23,18 +22,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from core.errors import InvalidUpload, ResourceExhausted, UploadTooLarge
+from core.errors import InvalidUpload, UploadTooLarge
+from server.store.disk import DiskWatch
 from server.store.quota import Quota
 from server.store.records import ReceivedUpload
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Upload:
     """One file on its way in. Used by one task; a write that was cancelled is waited for."""
 
-    def __init__(self, folder: Path, limit_bytes: int, quota: Quota) -> None:
+    def __init__(self, folder: Path, limit_bytes: int, quota: Quota, disk: DiskWatch) -> None:
         self._quota = quota
+        self._disk = disk
         self._path = folder / f"{secrets.token_hex(8)}.part"
         self._limit_bytes = limit_bytes
         self._size_bytes = 0
@@ -47,11 +46,13 @@ class Upload:
 
         Raises:
             ResourceExhausted: too many uploads are under way.
+            DiskFailure: the disk is full, read-only or failing.
         """
         self._quota.begin()
         try:
             await asyncio.to_thread(self._quota.look)
-            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with self._disk.writing():
+                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except BaseException:
             self._quota.end()
             raise
@@ -71,7 +72,8 @@ class Upload:
 
         Raises:
             UploadTooLarge: over the limit.
-            ResourceExhausted: the disk is full, or the store's part of it.
+            ResourceExhausted: the store's part of the disk is full.
+            DiskFailure: the disk is.
         """
         await asyncio.to_thread(self._write, chunk)
 
@@ -80,7 +82,7 @@ class Upload:
 
         Raises:
             InvalidUpload: it is empty, or other bytes arrived than were sent.
-            ResourceExhausted: the disk is full.
+            DiskFailure: the disk is full, read-only or failing.
         """
         return await asyncio.to_thread(self._finish, expected_sha256)
 
@@ -97,11 +99,9 @@ class Upload:
             self._quota.take(len(chunk))
             self._hash.update(chunk)
             view = memoryview(chunk)
-            try:
+            with self._disk.writing():
                 while view:
                     view = view[os.write(self._descriptor, view) :]
-            except OSError as error:
-                raise _full(error) from error
             self._size_bytes += len(chunk)
 
     def _finish(self, expected_sha256: str) -> ReceivedUpload:
@@ -120,10 +120,8 @@ class Upload:
                     f"the upload arrived with SHA-256 {digest}, the footer says "
                     f"{expected_sha256.lower()}; send the file again"
                 )
-            try:
+            with self._disk.writing():
                 os.fsync(self._descriptor)
-            except OSError as error:
-                raise _full(error) from error
             os.close(self._descriptor)
             self._descriptor = None
             return ReceivedUpload(self._path, digest, self._size_bytes)
@@ -134,10 +132,3 @@ class Upload:
                 os.close(self._descriptor)
                 self._descriptor = None
             self._path.unlink(missing_ok=True)
-
-
-def _full(error: OSError) -> Exception:
-    """A full disk is something a caller may hear of; other faults are ours."""
-    if error.errno in _NO_SPACE:
-        return ResourceExhausted("the server's disk is full; free some space and send again")
-    return error

@@ -25,6 +25,7 @@ from scheduler.options import PlannerOptions
 from scheduler.planners import plan, stages_to_measure
 from scheduler.portfolio import Candidate, candidates
 from scheduler.signature import stage_signature
+from server.jobs.patience import Patience
 from server.jobs.ports import (
     GraphFacts,
     MeasureStages,
@@ -129,6 +130,7 @@ class FakeDevice:
         self.choices: dict[str, str] = {}
         self.before_measuring: Callable[[Stage], object] = lambda _: None
         self.before_comparing: Callable[[], Awaitable[None]] = a_moment
+        self.before_loading: Callable[[], Awaitable[object]] = a_moment
         self.gate: asyncio.Event | None = None
         self.sequential = Showing(100.0, 0.01, 10, 1.0, 1e-6, 1e-6)
         self.others = Showing(90.0, 0.01, 10, 1.11, 1e-6, 1e-6)
@@ -154,6 +156,7 @@ class FakeDevice:
     async def load(self, digest: str, artefact: Path) -> None:
         assert self.kept[digest], "a job keeps what it loads"
         assert (artefact / "graph.json").is_file()
+        await self.before_loading()
         if self.refusal is not None:
             raise self.refusal
         self.loads.append(digest)
@@ -275,6 +278,10 @@ class FakeCatalogue:
             raise error
         self.plans[model.name, model.version, schedule.key.batch_size] = schedule
 
+    async def unload(self, model: ModelVersion) -> None:
+        self.register(model)
+        self.serving.discard((model.name, model.version))
+
 
 class Observer:
     """Remembers what was counted."""
@@ -325,8 +332,16 @@ class Server:
             catalogue=self.catalogue,
             observer=self.observer,
             tolerance=1e-4,
+            patience=Patience((0.25, 0.5, 1.0), self._sleep),
         )
+        self.sleeping: Callable[[], Awaitable[object]] = a_moment
+        self.slept_s: list[float] = []
         self.runner = JobRunner(self.shop)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Time that jobs wait before they try again; as long as ``sleeping`` is."""
+        self.slept_s.append(seconds)
+        await self.sleeping()
 
     async def register(
         self,

@@ -1,0 +1,89 @@
+"""Tells what a full, read-only or failing disk did, whichever library reports it.
+
+    OSError (errno) ──────────────┐
+    sqlite3.Error (its name) ─────┼── disk_failure ──> core.errors.DiskFailure, or None
+    text of a library in Rust ────┘
+
+The text is looked at last: safetensors and ONNX Runtime pass on the system's words only.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from core.errors import DiskFailure, DiskTrouble
+
+_BY_ERRNO = {
+    errno.ENOSPC: DiskTrouble.FULL,
+    errno.EDQUOT: DiskTrouble.QUOTA,
+    errno.EROFS: DiskTrouble.READ_ONLY,
+    errno.EIO: DiskTrouble.FAILING,
+}
+
+_BY_SQLITE_NAME = {
+    "SQLITE_FULL": DiskTrouble.FULL,
+    "SQLITE_READONLY": DiskTrouble.READ_ONLY,
+    "SQLITE_IOERR": DiskTrouble.FAILING,
+    "SQLITE_CANTOPEN": DiskTrouble.FAILING,
+}
+
+LEAST_FREE_BYTES = 64 << 10
+"""With less than this left, a failed write is the fault of a full disk, whatever it says."""
+
+
+def disk_failure(error: BaseException, where: Path, *, by_text: bool = False) -> DiskFailure | None:
+    """What happened to the disk that holds ``where``, if ``error`` came of that.
+
+    Args:
+        error: with its causes.
+        where: a folder there.
+        by_text: look for the system's words in the message, too.
+    """
+    for each in _chain(error):
+        trouble = _trouble(each) or (_trouble_in_text(str(each)) if by_text else None)
+        if trouble is DiskTrouble.FAILING and _is_full(where):
+            trouble = DiskTrouble.FULL
+        if trouble is not None:
+            return DiskFailure(trouble, str(where))
+    return None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, what a database library wraps in it, and its causes."""
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop(0)
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += [getattr(each, "orig", None), each.__cause__, each.__context__]
+
+
+def _trouble(error: BaseException) -> DiskTrouble | None:
+    if isinstance(error, DiskFailure):
+        return error.trouble
+    if isinstance(error, OSError) and error.errno is not None:
+        return _BY_ERRNO.get(error.errno)
+    name = str(getattr(error, "sqlite_errorname", ""))
+    found = (trouble for start, trouble in _BY_SQLITE_NAME.items() if name.startswith(start))
+    return next(found, None)
+
+
+def _trouble_in_text(text: str) -> DiskTrouble | None:
+    """The system's words for an error, or its number as programs in Rust give it."""
+    for number, trouble in _BY_ERRNO.items():
+        if os.strerror(number) in text or f"(os error {number})" in text:
+            return trouble
+    return None
+
+
+def _is_full(where: Path) -> bool:
+    try:
+        free = os.statvfs(where)
+    except OSError:
+        return False
+    return free.f_bavail * free.f_frsize < LEAST_FREE_BYTES

@@ -1,0 +1,64 @@
+"""What the disk of a store does to writes: one error for whoever asked, one line in the log.
+
+with disk.writing(): ... ──OSError, SQLite's errors──> DiskFailure
+                                            └── the first one is logged, and the recovery
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy.exc import DBAPIError
+
+from core.disk import disk_failure
+from core.errors import DiskFailure
+
+log = logging.getLogger("braid.store")
+
+
+class DiskWatch:
+    """The disk that holds a folder. Used by all threads that write there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._failure: DiskFailure | None = None  # logged, and not over yet
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Surrounds what writes there.
+
+        Raises:
+            DiskFailure: the disk is full, read-only or failing.
+        """
+        with self.reading():
+            yield
+        self._works()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Surrounds what only reads there, which says nothing about the next write.
+
+        Raises:
+            DiskFailure: the disk fails.
+        """
+        try:
+            yield
+        except (OSError, DBAPIError) as error:
+            failure = disk_failure(error, self._folder)
+            if failure is None:
+                raise
+            self._failed(failure)
+            raise failure from error
+
+    def _failed(self, failure: DiskFailure) -> None:
+        if self._failure is None or self._failure.trouble is not failure.trouble:
+            log.error("the store cannot be written: %s", failure)
+        self._failure = failure
+
+    def _works(self) -> None:
+        if self._failure is not None:
+            self._failure = None
+            log.info("the store can be written again")
