@@ -29,6 +29,7 @@ from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
 from engine.worker.options import WorkerEnd, WorkerOptions
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2
+from server.background import log_failure
 from server.batching.policy import BatchPolicy, queue_limit_s
 from server.call_memory import CallMemory, MemoryLimits
 from server.catalogue import Catalogue
@@ -280,6 +281,7 @@ class FrontEnd:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        task.add_done_callback(log_failure)
 
     def _plan_drifted(self, plan: PlanLabels) -> None:
         """Profile a model again whose plan is slower than it was, if that is wanted."""

@@ -18,6 +18,7 @@ from collections.abc import Coroutine, Iterable
 from typing import Any
 
 from core.errors import BraidError, ModelNotFound, PreconditionFailed, VersionNotFound
+from server.background import log_failure
 from server.catalogue import Catalogue
 from server.repository import Repository
 from server.store.records import ModelState, ModelVersion, check_model_name
@@ -136,6 +137,7 @@ class Serving:
         task = asyncio.get_running_loop().create_task(self._retire_surplus(name))
         self._working.add(task)
         task.add_done_callback(self._working.discard)
+        task.add_done_callback(log_failure)
 
     async def _retire_surplus(self, name: str) -> None:
         try:

@@ -26,6 +26,7 @@ from dataclasses import replace
 from typing import Any
 
 from core.errors import BraidError, DiskFailure, Draining, NotFound, PreconditionFailed
+from server.background import log_failure
 from server.jobs.progress import UNKNOWN
 from server.jobs.registration import Outcome, register_model
 from server.jobs.workshop import Workshop, check_offered
@@ -264,6 +265,7 @@ class JobRunner:
     def _start(self, live: _Live) -> None:
         self._live[live.job.id] = live
         live.task = asyncio.create_task(self._run(live), name=f"job-{live.job.id}")
+        live.task.add_done_callback(log_failure)
 
     async def _run(self, live: _Live) -> None:
         """Run a job to its end. Cancelled, it leaves the end to whoever cancelled it."""
@@ -346,6 +348,7 @@ class JobRunner:
         del self._live[job.id]
         if self._store.has_unstored_ends and self._storing_ends is None:
             self._storing_ends = asyncio.create_task(self._store_ends(), name="store-ends")
+            self._storing_ends.add_done_callback(log_failure)
 
     async def _store_ends(self) -> None:
         """Try to store the ends that the disk did not take, until it takes them."""

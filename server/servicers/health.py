@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from grpc_health.v1 import health, health_pb2
 
+from server.background import log_failure
+
 READY = ""
 LIVENESS = "liveness"
 
@@ -39,3 +41,4 @@ class Health:
         task = asyncio.get_running_loop().create_task(setting)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
+        task.add_done_callback(log_failure)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from core import disk
 from core.disk import disk_failure
 from core.errors import DiskFailure, DiskTrouble
 from engine.importer.messages import Failed, MalformedMessage, decode, encode
@@ -97,7 +96,7 @@ def test_a_write_that_fails_on_a_disk_without_room_failed_for_want_of_it(
 ) -> None:
     found = os.statvfs(tmp_path)
     none_left = os.statvfs_result((*found[:4], 0, *found[5:10]))
-    monkeypatch.setattr(disk.os, "statvfs", lambda _: none_left)
+    monkeypatch.setattr("core.disk.os.statvfs", lambda _: none_left)
 
     failure = disk_failure(of_sqlite("SQLITE_IOERR_SHMSIZE"), tmp_path)
 
