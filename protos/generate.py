@@ -5,6 +5,9 @@
 
 Both copies register the same file names, so they can live in one process. ``--check`` fails if
 the committed code differs from what the .proto files give.
+
+Generated code runs with the grpcio and protobuf that it was made for, and later ones. So
+grpcio-tools is held back (constraints.txt): the client must not upgrade an application's packages.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class Model(_message.Message):
     schedules: _containers.RepeatedCompositeFieldContainer[ScheduleSummary]
     warnings: _containers.RepeatedScalarFieldContainer[str]
     created_unix: float
-    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: _Optional[bool] = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ...) -> None: ...
 
 class ScheduleSummary(_message.Message):
     __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error")
@@ -240,7 +240,7 @@ class ScheduleSummary(_message.Message):
     promoted: bool
     precision: str
     max_rel_error: float
-    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: _Optional[bool] = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ...) -> None: ...
+    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()
@@ -319,7 +319,7 @@ class Batching(_message.Message):
     max_queue_rows: int
     share: float
     max_queue_ms: float
-    def __init__(self, max_wait_ms: _Optional[float] = ..., split_requests: _Optional[bool] = ..., max_queue_requests: _Optional[int] = ..., max_queue_rows: _Optional[int] = ..., share: _Optional[float] = ..., max_queue_ms: _Optional[float] = ...) -> None: ...
+    def __init__(self, max_wait_ms: _Optional[float] = ..., split_requests: bool = ..., max_queue_requests: _Optional[int] = ..., max_queue_rows: _Optional[int] = ..., share: _Optional[float] = ..., max_queue_ms: _Optional[float] = ...) -> None: ...
 
 class GetScheduleRequest(_message.Message):
     __slots__ = ("model", "version", "device", "batch_size")

@@ -5,7 +5,7 @@ import warnings
 
 from . import inference_pb2 as braid_dot_v1_dot_inference__pb2
 
-GRPC_GENERATED_VERSION = '1.81.1'
+GRPC_GENERATED_VERSION = '1.72.1'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 
@@ -18,14 +18,14 @@ except ImportError:
 if _version_not_supported:
     raise RuntimeError(
         f'The grpc package installed is at version {GRPC_VERSION},'
-        + ' but the generated code in braid/v1/inference_pb2_grpc.py depends on'
+        + f' but the generated code in braid/v1/inference_pb2_grpc.py depends on'
         + f' grpcio>={GRPC_GENERATED_VERSION}.'
         + f' Please upgrade your grpc module to grpcio>={GRPC_GENERATED_VERSION}'
         + f' or downgrade your generated code using grpcio-tools<={GRPC_VERSION}.'
     )
 
 
-class InferenceServiceStub:
+class InferenceServiceStub(object):
     """Runs models. Every accepted request ends exactly once: with a result or an error.
     """
 
@@ -47,7 +47,7 @@ class InferenceServiceStub:
                 _registered_method=True)
 
 
-class InferenceServiceServicer:
+class InferenceServiceServicer(object):
     """Runs models. Every accepted request ends exactly once: with a result or an error.
     """
 
@@ -87,7 +87,7 @@ def add_InferenceServiceServicer_to_server(servicer, server):
 
 
  # This class is part of an EXPERIMENTAL API.
-class InferenceService:
+class InferenceService(object):
     """Runs models. Every accepted request ends exactly once: with a result or an error.
     """
 
