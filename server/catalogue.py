@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from core.errors import (
     BraidError,
     Draining,
     ModelLoading,
     ModelNotFound,
+    NotFound,
     PreconditionFailed,
+    Unavailable,
     VersionNotFound,
 )
 from core.schedule import Schedule
@@ -62,6 +64,8 @@ class _Name:
 
     versions: dict[int, ModelVersion] = field(default_factory=dict)
     served: dict[int, Replicas] = field(default_factory=dict)
+    restoring: set[int] = field(default_factory=set)  # will serve in a moment, as before
+    problems: dict[int, BraidError] = field(default_factory=dict)  # why a version was not restored
 
 
 class Catalogue:
@@ -100,19 +104,55 @@ class Catalogue:
             name: of the model.
             version: a number, a label, or "": the stable version, or else the newest that answers.
         """
-        known = self._names.get(name)
-        if known is None:
-            return Target(self._metrics.unknown, None, ModelNotFound(name))
-        number = self._number(name, known, version)
-        if number is None:
-            missing = VersionNotFound(name, version, tuple(sorted(known.versions)))
+        try:
+            number = self.number(name, version)
+        except NotFound as missing:
             return Target(self._metrics.unknown, None, missing)
+        known = self._names[name]
         metrics = self._metrics.find_model(name, number)
         if self._is_refusing:
             return Target(metrics, None, Draining("the server is shutting down; try again"))
         served = known.served.get(number)
-        refusal = None if served else _refusal(known.versions[number])
+        refusal = None if served else self._refusal(known, number)
         return Target(metrics, served, refusal)
+
+    def number(self, name: str, version: str) -> int:
+        """The version that ``version`` means: a number, a label, or "" (see ``for_request``).
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+        known = self._names.get(name)
+        if known is None:
+            raise ModelNotFound(name)
+        number = self._number(name, known, version)
+        if number is None:
+            raise VersionNotFound(name, version, tuple(sorted(known.versions)))
+        return number
+
+    def as_seen(self, model: ModelVersion) -> ModelVersion:
+        """A version as callers see it: one that is about to be restored does not serve yet."""
+        known = self._names.get(model.name)
+        if known is None or model.state is not ModelState.SERVING:
+            return model
+        if model.version in known.served:
+            return model
+        if model.version in known.restoring:
+            return replace(model, state=ModelState.LOADING, message="is being loaded")
+        problem = known.problems.get(model.version)
+        return replace(model, message=f"does not serve: {problem}") if problem else model
+
+    def restoring(self, model: ModelVersion) -> None:
+        """Know a version that served before the server was restarted, and will in a moment."""
+        self.register(model)
+        self._names[model.name].restoring.add(model.version)
+
+    def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
+        """A version serves again, or does not because of a ``problem``."""
+        known = self._names[model.name]
+        known.restoring.discard(model.version)
+        if problem is not None and model.version not in known.served:
+            known.problems[model.version] = problem
 
     def refusal(self) -> Target | None:
         """What any request gets now, whichever model it names; None: that depends on it.
@@ -139,7 +179,7 @@ class Catalogue:
         labels = self.config(name).labels
         if not version:
             stable = labels.get(STABLE)
-            newest = max(known.served, default=max(known.versions))
+            newest = max({*known.served, *known.restoring}, default=max(known.versions))
             return newest if stable is None else stable
         if version.isascii() and version.isdigit() and len(version) < 10:
             return int(version) if int(version) in known.versions else None
@@ -172,12 +212,13 @@ class Catalogue:
         return known.served.get(version) if known else None
 
     def missing_on(self, device: str) -> list[ModelVersion]:
-        """Versions that answer on other devices only."""
+        """Versions that answer on other devices only, or could not be restored on any."""
         return [
-            known.versions[version]
+            model
             for known in self._names.values()
-            for version, replicas in known.served.items()
-            if version in known.versions and replicas.on(device) is None
+            for version, model in known.versions.items()
+            if (version in known.served or version in known.problems)
+            and self._on(model.name, version, device) is None
         ]
 
     def all_served(self) -> list[ServedModel]:
@@ -190,7 +231,10 @@ class Catalogue:
 
     def register(self, model: ModelVersion) -> None:
         """Know a version, or its new state."""
-        self._names.setdefault(model.name, _Name()).versions[model.version] = model
+        if model.name not in self._names:
+            self._names[model.name] = _Name()
+            self.on_serving(model.name, False)
+        self._names[model.name].versions[model.version] = model
         self._metrics.add_model(model.name, model.version)
 
     async def serve(self, model: ModelVersion, device: str) -> None:
@@ -209,9 +253,9 @@ class Catalogue:
         if not self._lacks(model, device):  # another job was faster
             await served.close()
             return
-        replicas = self._names[model.name].served.setdefault(
-            model.version, Replicas(self._devices.batchers)
-        )
+        known = self._names[model.name]
+        replicas = known.served.setdefault(model.version, Replicas(self._devices.batchers))
+        known.problems.pop(model.version, None)
         is_first = not replicas
         replicas.add(served)
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
@@ -283,8 +327,11 @@ class Catalogue:
 
     async def remove(self, name: str, version: int) -> None:
         """Stop taking requests, finish the accepted ones, then forget the version."""
-        known = self._names[name]
+        known = self._names.get(name)
+        if known is None:
+            return
         known.versions.pop(version, None)
+        known.restoring.discard(version)
         if not known.versions:
             del self._names[name]
         await self._stop_serving(known, name, version)
@@ -305,11 +352,19 @@ class Catalogue:
             batcher.forget(served)
             await served.close()
 
-
-def _refusal(model: ModelVersion) -> BraidError:
-    label = f"model {model.name!r} version {model.version}"
-    if model.state is ModelState.UNLOADED:
-        return PreconditionFailed(f"{label} is unloaded; load it again to use it")
-    if model.state is ModelState.FAILED:
-        return PreconditionFailed(f"{label} could not be imported: {model.message}")
-    return ModelLoading(f"{label} is being imported; watch its job, or try again in a moment")
+    def _refusal(self, known: _Name, number: int) -> BraidError:
+        """Why a version does not answer."""
+        model = known.versions[number]
+        label = f"model {model.name!r} version {number}"
+        if model.state is ModelState.UNLOADED:
+            return PreconditionFailed(f"{label} is unloaded; load it again to use it")
+        if model.state is ModelState.FAILED:
+            return PreconditionFailed(f"{label} could not be imported: {model.message}")
+        if (problem := known.problems.get(number)) is not None:
+            kind = ModelLoading if isinstance(problem, Unavailable) else PreconditionFailed
+            return kind(f"{label} does not serve: {problem}")
+        if model.state is ModelState.LOADING:
+            return ModelLoading(
+                f"{label} is being imported; watch its job, or try again in a moment"
+            )
+        return ModelLoading(f"{label} is being loaded; try again in a moment")

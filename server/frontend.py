@@ -51,6 +51,7 @@ from server.metrics import Metrics, PlanLabels
 from server.preload import preload
 from server.registry import Registry
 from server.repository import Repository
+from server.restore import Restore
 from server.servicers import tensors
 from server.servicers.admin import AdminServicer
 from server.servicers.health import Health
@@ -64,7 +65,7 @@ from server.serving import Serving
 from server.settings import Settings, shown_settings
 from server.shared_regions import SharedRegions
 from server.store.quota import StoreLimits
-from server.store.records import ModelState, ModelVersion
+from server.store.records import ModelVersion
 from server.store.store import Store
 from server.tracing import Sampling
 from server.triton_metrics import TritonMetrics
@@ -104,6 +105,7 @@ class FrontEnd:
             observer=self.metrics,
             tolerance=settings.tolerance,
         )
+        self.restore = Restore(self.shop, self.catalogue)
         self.runner = JobRunner(self.shop)
         self.drift = DriftWatch(self.metrics, settings.drift_ratio, settings.drift_seconds)
         self.metrics.on_schedule = self._scheduled
@@ -196,8 +198,10 @@ class FrontEnd:
         await self.devices.start()
         for device in self.devices.all:
             self.metrics.add_device(device.name)
+        await self.serving.restore()
+        await self.restore.know()
         await self._listen()
-        await self._restore()
+        await self.restore.serve()
         await self.runner.start()
         self._in_background(self.drift.run())
         limit = self.settings.max_upload_bytes
@@ -223,21 +227,6 @@ class FrontEnd:
     def worker_options(self) -> Iterator[WorkerOptions]:
         """How the workers of all devices are started."""
         return (device.link.options for device in self.devices.all)
-
-    async def _restore(self) -> None:
-        """Serve the models that served before, with the schedules found in the cache."""
-        await self.serving.restore()
-        for model in await self.store.call(self.store.models):
-            self.catalogue.register(model)
-            if model.state is not ModelState.SERVING:
-                continue
-            try:
-                await serve_again(model, self.shop)
-            except BraidError as error:
-                log.error(
-                    "model does not serve again",
-                    extra={"model": model.name, "version": model.version, "reason": str(error)},
-                )
 
     async def stop(self) -> None:
         """Finish what was accepted, then stop everything. Jobs go on at the next start.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from core.errors import ModelNotFound, ScheduleNotFound, VersionNotFound
+from core.errors import ScheduleNotFound
 from core.graph import OpGraph
 from core.schedule import Schedule
 from engine.importer.report import read_graph, read_report
@@ -49,7 +49,7 @@ class Registry:
 
     async def models(self) -> list[ModelVersion]:
         """All versions of all models, by name and version."""
-        return await self._store.call(self._store.models)
+        return self._as_seen(await self._store.call(self._store.models))
 
     async def versions(self, name: str) -> list[ModelVersion]:
         """All versions of one model, oldest first.
@@ -57,24 +57,20 @@ class Registry:
         Raises:
             ModelNotFound: nothing is registered under the name.
         """
-        models = await self._store.call(self._store.models, name)
-        if not models:
-            raise ModelNotFound(name)
-        return models
+        return self._as_seen(await self._store.call(self._store.versions, name))
 
     async def find(self, name: str, version: str) -> ModelVersion:
-        """One version; "" is the newest.
+        """One version, by its number or a label; "" is the one that requests get.
 
         Raises:
             ModelNotFound, VersionNotFound: there is none.
         """
-        models = await self.versions(name)
-        if not version:
-            return models[-1]
-        for model in models:
-            if str(model.version) == version:
-                return model
-        raise VersionNotFound(name, version, tuple(model.version for model in models))
+        number = self._catalogue.number(name, version)
+        found = await self._store.call(self._store.find_model, name, number)
+        return self._catalogue.as_seen(found)
+
+    def _as_seen(self, models: list[ModelVersion]) -> list[ModelVersion]:
+        return list(map(self._catalogue.as_seen, models))
 
     async def schedules(self, model: ModelVersion) -> list[Placed]:
         """The schedules that a version was registered for, on the present devices in turn."""
@@ -142,6 +138,7 @@ class Registry:
             ModelNotFound, VersionNotFound: there is none.
             PreconditionFailed: the version has a label.
         """
+        await self._runner.started()
         doomed = [await self.find(name, version)] if version else await self.versions(name)
         if version:
             await self._serving.prepare_deletion(name, doomed[0].version)

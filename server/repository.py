@@ -19,8 +19,6 @@ from pathlib import Path
 from core.errors import (
     InvalidUpload,
     ModelImportError,
-    ModelLoading,
-    ModelNotFound,
     PreconditionFailed,
 )
 from server.catalogue import Catalogue
@@ -62,6 +60,10 @@ class Repository:
         entries = [self._entry(m) for m in await self._store.call(self._store.models)]
         return [each for each in entries if not ready_only or each.state == "READY"]
 
+    async def started(self) -> None:
+        """Wait until the models of the store are restored: before that, nothing is changed."""
+        await self._runner.started()
+
     async def load(
         self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
     ) -> None:
@@ -71,14 +73,15 @@ class Repository:
             name: of the model.
             files: version -> model file, to register first; versions that have these bytes
                 already are loaded again.
-            options: what to schedule; without files, of the newest version's bytes.
+            options: what to schedule; without files, of the bytes that answer.
 
         Raises:
             ModelNotFound: nothing is registered under the name, and no file came.
-            PreconditionFailed: a version exists with other bytes, or failed before.
+            PreconditionFailed: a version exists with other bytes, or all of them failed before.
             BraidError: the model does not import.
         """
         check_model_name(name)
+        await self.started()
         await asyncio.shield(self._load(name, files, options))
 
     async def unload(self, name: str) -> None:
@@ -87,6 +90,7 @@ class Repository:
         Raises:
             ModelNotFound: nothing is registered under the name.
         """
+        await self.started()
         await asyncio.shield(self._unload(name))
 
     async def serve_version(self, model: ModelVersion) -> None:
@@ -109,12 +113,20 @@ class Repository:
             for version, content in sorted(files.items()):
                 await self._register(name, version, content, options or RegistrationOptions())
             if not files:
-                present = await self._present(name)
-                if options is not None and present[-1].options != options:
-                    await self._reschedule(present[-1], options)
-                    present = await self._present(name)
-                for model in present:
-                    await self._serve(model)
+                await self._load_registered(name, options)
+
+    async def _load_registered(self, name: str, options: RegistrationOptions | None) -> None:
+        """Let every version answer that can; one that failed hides no other."""
+        present = await self._store.call(self._store.versions, name)
+        if options is not None:
+            number = self._catalogue.number(name, "")
+            newest = next((each for each in present if each.version == number), present[-1])
+            if newest.options != options:
+                await self._reschedule(newest, options)
+                present = await self._store.call(self._store.versions, name)
+        able = [model for model in present if not model.state.has_failed]
+        for model in able or present[-1:]:
+            await self._serve(model)
 
     async def _register(
         self, name: str, version: int, content: bytes, options: RegistrationOptions
@@ -149,15 +161,8 @@ class Repository:
                     return
         elif model.state is ModelState.UNLOADED:
             await self._run_job(model, model.options, model.version)
-        elif model.state is ModelState.SERVING:
-            raise ModelLoading(
-                f"{model.name} version {model.version} is being restored; try again in a moment, "
-                "and see the server's log if it goes on"
-            )
-        elif model.state is ModelState.FAILED:
-            raise PreconditionFailed(
-                f"{model.name} version {model.version} could not be imported: {model.message}"
-            )
+        else:
+            self._catalogue.for_request(model.name, str(model.version)).require()
 
     async def _run_job(
         self, model: ModelVersion, options: RegistrationOptions, version: int | None = None
@@ -178,7 +183,7 @@ class Repository:
 
     async def _unload(self, name: str) -> None:
         async with self._turn(name):
-            for model in await self._present(name):
+            for model in await self._store.call(self._store.versions, name):
                 if model.state not in (ModelState.LOADING, ModelState.SERVING):
                     continue
                 await self._runner.cancel_model(name, model.version)
@@ -189,12 +194,6 @@ class Repository:
             self._store.set_model_state, model.name, model.version, model.state, model.message
         )
 
-    async def _present(self, name: str) -> list[ModelVersion]:
-        present = await self._store.call(self._store.models, name)
-        if not present:
-            raise ModelNotFound(name)
-        return present
-
     def _turn(self, name: str) -> asyncio.Lock:
         """Loads and unloads of one name go one after the other."""
         return self._turns.setdefault(name, asyncio.Lock())
@@ -203,6 +202,7 @@ class Repository:
         if self._catalogue.served_version(model.name, model.version) is not None:
             state, reason = "READY", ""
         else:
+            model = self._catalogue.as_seen(model)
             state, reason = _STATES[model.state]
         return IndexEntry(model.name, model.version, state, model.message or reason)
 

@@ -67,6 +67,7 @@ class Serving:
             PreconditionFailed: such a version was not imported (yet); nothing has changed.
         """
         check_model_name(name)
+        await self._repository.started()
         await asyncio.shield(self._in_turn(name, self._configure(name, config)))
 
     async def prepare_deletion(self, name: str, version: int) -> None:
@@ -92,7 +93,9 @@ class Serving:
             self._catalogue.configure(name, ServingConfig())
 
     async def _configure(self, name: str, config: ServingConfig) -> None:
-        present = {model.version: model for model in await self._present(name)}
+        present = {
+            model.version: model for model in await self._store.call(self._store.versions, name)
+        }
         for number in sorted({*config.labels.values(), *config.versions.specific}):
             if number not in present:
                 raise VersionNotFound(name, str(number), tuple(present))
@@ -124,7 +127,7 @@ class Serving:
         """Versions that were imported and are to stay, by number."""
         return {
             model.version: model
-            for model in await self._store.call(self._models, name)
+            for model in await self._store.call(self._store.models, name)
             if (name, model.version) not in self._going
             and (
                 model.state in AVAILABLE
@@ -149,12 +152,3 @@ class Serving:
         """Changes of one name go one after the other."""
         async with self._turns.setdefault(name, asyncio.Lock()):
             await work
-
-    async def _present(self, name: str) -> list[ModelVersion]:
-        present = await self._store.call(self._models, name)
-        if not present:
-            raise ModelNotFound(name)
-        return present
-
-    def _models(self, name: str) -> list[ModelVersion]:
-        return self._store.models(name)

@@ -72,6 +72,8 @@ class JobRunner:
         self._live: dict[str, _Live] = {}
         self._counts: dict[str, int] = {}
         self._storing_ends: asyncio.Task[None] | None = None  # while there are any to store
+        self._started = asyncio.Event()
+        self._registering = asyncio.Lock()  # while rows are stored whose task is not there yet
         self._is_stopping = False
         self._is_watchable = True
 
@@ -96,6 +98,11 @@ class JobRunner:
                 queued = replace(job, state=JobState.QUEUED, detail="", eta_seconds=UNKNOWN)
                 self._count(job.state, queued.state)
                 self._start(_Live(queued, model))
+        self._started.set()
+
+    async def started(self) -> None:
+        """Wait until jobs can be made, watched and ended: the server restores its models first."""
+        await self._started.wait()
 
     async def stop(self) -> None:
         """Stop working. Jobs that have not ended go on at the next start."""
@@ -141,6 +148,7 @@ class JobRunner:
         if self._is_stopping:
             raise Draining("the server is shutting down; register again after its restart")
         check_offered(options.precision, self._shop.devices)
+        await self.started()
         return await asyncio.shield(self._register(name, received, options, version))
 
     async def _register(
@@ -150,14 +158,19 @@ class JobRunner:
         options: RegistrationOptions,
         version: int | None,
     ) -> Registration:
-        made = await self._store.call(
-            self._store.register, name, received, options, self.device_keys, version
-        )
-        self._shop.catalogue.register(made.model)
+        async with self._registering:
+            made = await self._store.call(
+                self._store.register, name, received, options, self.device_keys, version
+            )
+            self._shop.catalogue.register(made.model)
+            self._begin(made)
+        return made
+
+    def _begin(self, made: Registration) -> None:
+        """Run a job whose rows were just stored, if it is new."""
         if made.is_new_job and not self._is_stopping:
             self._count(None, made.job.state)
             self._start(_Live(made.job, made.model))
-        return made
 
     async def profile_again(self, name: str, version: int) -> Job:
         """Forget what was measured for a model version, and schedule it afresh.
@@ -170,16 +183,13 @@ class JobRunner:
         """
         if self._is_stopping:
             raise Draining("the server is shutting down; profile again after its restart")
-        made = await self._store.call(
-            self._store.profile_again,
-            name,
-            version,
-            self.device_keys,
-            [device.device_key for device in self._shop.devices],
-        )
-        if made.is_new_job and not self._is_stopping:
-            self._count(None, made.job.state)
-            self._start(_Live(made.job, made.model))
+        await self.started()
+        devices = [device.device_key for device in self._shop.devices]
+        async with self._registering:
+            made = await self._store.call(
+                self._store.profile_again, name, version, self.device_keys, devices
+            )
+            self._begin(made)
         return made.job
 
     # Looking.
@@ -205,6 +215,7 @@ class JobRunner:
             JobNotFound: there is none.
             Draining: the server stops; the job goes on at its next start.
         """
+        await self.started()
         live = self._live.get(job_id)
         if live is None:
             yield await self._store.call(self._store.find_job, job_id)
@@ -233,6 +244,7 @@ class JobRunner:
             JobNotFound: there is none.
             PreconditionFailed: it has ended otherwise.
         """
+        await self.started()
         live = self._live.get(job_id)
         if live is not None:
             if live.canceller is None:
@@ -244,13 +256,16 @@ class JobRunner:
         return job
 
     async def cancel_model(self, name: str, version: int) -> None:
-        """End the jobs of a model version that is about to be deleted."""
-        for live in list(self._live.values()):
-            if (live.job.model, live.job.version) == (name, version):
-                try:
-                    await self.cancel(live.job.id)
-                except PreconditionFailed:
-                    continue  # it ended by itself just now
+        """End the jobs of a model version that is about to be deleted, or unloaded."""
+        async with self._registering:  # a registration that stored its rows has its task now
+            doomed = [
+                live.job.id
+                for live in self._live.values()
+                if (live.job.model, live.job.version) == (name, version)
+            ]
+        for job_id in doomed:
+            with suppress(PreconditionFailed):  # it ended by itself just now
+                await self.cancel(job_id)
 
     async def _cancel(self, live: _Live) -> None:
         assert live.task is not None

@@ -106,7 +106,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> wire.ListModelsResponse:
         """All versions of all models."""
         async with answering(context):
-            models = await self._store.call(self._store.models)
+            models = await self._registry.models()
             return wire.ListModelsResponse(models=[await self._describe(m) for m in models])
 
     async def GetModel(self, request: wire.GetModelRequest, context: Context) -> wire.Model:

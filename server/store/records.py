@@ -38,6 +38,11 @@ class ModelState(enum.Enum):
     UNLOADED = "UNLOADED"  # served, and was told not to; stays so until it is loaded again
     DRAINING = "DRAINING"  # being deleted; takes no new requests
 
+    @property
+    def has_failed(self) -> bool:
+        """True if only registering the file again can make it serve."""
+        return self is ModelState.FAILED
+
 
 class JobState(enum.Enum):
     """Where a job stands. Values are those of the wire and of the database."""

@@ -21,7 +21,13 @@ from typing import ParamSpec, Self, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from core.errors import DiskFailure, PreconditionFailed, ResourceExhausted, StartupError
+from core.errors import (
+    DiskFailure,
+    ModelNotFound,
+    PreconditionFailed,
+    ResourceExhausted,
+    StartupError,
+)
 from core.schedule import Schedule
 from server.store import jobs, models, plans, serving
 from server.store.disk import DiskWatch
@@ -240,6 +246,16 @@ class Store:
         with self._reading() as connection:
             return models.present(connection, name)
 
+    def versions(self, name: str) -> list[ModelVersion]:
+        """All versions of one model, oldest first.
+
+        Raises:
+            ModelNotFound: nothing is registered under the name.
+        """
+        if found := self.models(name):
+            return found
+        raise ModelNotFound(name)
+
     def find_model(self, name: str, version: int) -> ModelVersion:
         """One model version.
 
@@ -332,9 +348,12 @@ class Store:
 
         Raises:
             ModelNotFound, VersionNotFound: there is none.
+            PreconditionFailed: it is being deleted.
         """
         with self._transaction() as connection:
             model = models.get(connection, name, version)
+            if model.state is ModelState.DRAINING:
+                raise PreconditionFailed(f"{name} version {version} is being deleted")
             last = jobs.last_of(connection, model)
             if last is not None and not last[0].state.has_ended:
                 return Registration(model, last[0], is_new_job=False)

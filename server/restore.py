@@ -1,0 +1,64 @@
+"""After a restart: the models that served before serve again, the small ones first.
+
+    store ──know──> catalogue: their names answer UNAVAILABLE with a hint ──> ports open
+          ──serve──> several at a time, each with the schedules of the cache ──> jobs go on, ready
+
+Until then nothing is registered, deleted or unloaded: such calls wait (``JobRunner.started``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from core.errors import BraidError, WorkerFault
+from server.catalogue import Catalogue
+from server.jobs.registration import serve_again
+from server.jobs.workshop import Workshop
+from server.store.records import ModelState, ModelVersion
+
+log = logging.getLogger("braid.restore")
+
+AT_ONCE = 4
+"""Models whose files are read while the worker, which does one thing at a time, loads others."""
+
+
+class Restore:
+    """What a start does with the models of the store. Belongs to the event loop."""
+
+    def __init__(self, shop: Workshop, catalogue: Catalogue) -> None:
+        self._shop = shop
+        self._catalogue = catalogue
+        self._models: list[ModelVersion] = []
+
+    async def know(self) -> None:
+        """Let the catalogue know every model, before the first request can come."""
+        store = self._shop.store
+        for model in await store.call(store.models):
+            if model.state is ModelState.SERVING:
+                self._catalogue.restoring(model)
+                self._models.append(model)
+            else:
+                self._catalogue.register(model)
+
+    async def serve(self) -> None:
+        """Serve again what served before; returns when all of it does, or cannot."""
+        places = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.TaskGroup() as restored:
+            for model in sorted(self._models, key=lambda model: model.size_bytes):
+                restored.create_task(self._serve(model, places))
+
+    async def _serve(self, model: ModelVersion, places: asyncio.Semaphore) -> None:
+        """One model; whatever is wrong with it concerns no other."""
+        facts = {"model": model.name, "version": model.version}
+        problem: BraidError | None = None
+        try:
+            async with places:
+                await serve_again(model, self._shop)
+        except BraidError as error:
+            problem = error
+            log.error("model does not serve again", extra={**facts, "reason": str(error)})
+        except Exception:
+            problem = WorkerFault("internal error; the server's log has more")
+            log.exception("model does not serve again", extra=facts)
+        self._catalogue.restored(model, problem)
