@@ -1,9 +1,12 @@
 """The HTTP port: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes, the console.
 
 A handful of routes on asyncio streams, without a framework: GET and HEAD, and POST of small forms
-below a *folder*; one request a connection. Nobody can hold it: a request must arrive whole within
-``REQUEST_SECONDS``, an answer must be taken within ``RESPONSE_SECONDS``, and the number of
-connections is bounded.
+below a *folder*; one request a connection.
+
+A request must arrive whole within ``REQUEST_SECONDS``, and its answer be taken within
+``RESPONSE_SECONDS``. Beyond ``MAX_CONNECTIONS`` a new connection takes the place of one that is
+still sending or taking: the oldest of the address that has most of them. At most half of the
+connections wait for answers other than those of the probes, so probes always get through.
 """
 
 from __future__ import annotations
@@ -12,13 +15,15 @@ import asyncio
 import contextlib
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import exposition as plain_text
+from prometheus_client.openmetrics import exposition as openmetrics
 
 log = logging.getLogger("braid.http")
 
@@ -26,7 +31,10 @@ REQUEST_SECONDS = 5.0
 RESPONSE_SECONDS = 10.0
 MAX_HEAD_BYTES = 16 * 1024
 MAX_FORM_BYTES = 8 * 1024
-MAX_CONNECTIONS = 64
+MAX_CONNECTIONS = 128
+PAGE_SECONDS = 60.0  # for a page that only shows; forms take as long as what they change
+
+PROBES = ("/healthz", "/readyz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,7 @@ class Request:
     query: str
     headers: Mapping[str, str]  # names in lower case
     body: bytes = b""  # of a POST
+    peer: str = ""  # address of the caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +68,34 @@ def text(message: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
 
 
 def metrics_route(registry: CollectorRegistry) -> Route:
-    """Expose a registry in the format the scraper asks for."""
+    """Expose a registry as OpenMetrics 1.0 to scrapers that accept it, else as plain text."""
+    turn = asyncio.Lock()  # scrapers that come together occupy one thread
 
     async def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        # A thread: rendering thousands of series must not delay inference on this event loop.
-        return Response(await asyncio.to_thread(encode, registry), content_type=content_type)
+        render: Callable[[CollectorRegistry], bytes]
+        if _accepts_openmetrics(request.headers.get("accept", "")):
+            render, content_type = openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST
+        else:
+            render, content_type = plain_text.generate_latest, plain_text.CONTENT_TYPE_PLAIN_0_0_4
+        async with turn:
+            # A thread: rendering thousands of series must not delay inference on this event loop.
+            return Response(await asyncio.to_thread(render, registry), content_type=content_type)
 
     return metrics
+
+
+def _accepts_openmetrics(accept: str) -> bool:
+    """Whether an Accept header names OpenMetrics, of version 1 or any; what is odd is passed over.
+
+    ``prometheus_client.choose_encoder`` raises for versions that are no numbers.
+    """
+    for each in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in each.split(";"))
+        versions = {part for part in parameters if part.startswith("version=")}
+        is_wanted = kind == "application/openmetrics-text" and "q=0" not in parameters
+        if is_wanted and versions <= {"version=1.0.0"}:
+            return True
+    return False
 
 
 def health_routes(is_ready: Callable[[], bool]) -> dict[str, Route]:
@@ -84,9 +113,25 @@ def health_routes(is_ready: Callable[[], bool]) -> dict[str, Route]:
 class BadRequest(Exception):
     """What came is not a request that this server answers."""
 
-    def __init__(self, status: HTTPStatus) -> None:
-        super().__init__(status.phrase)
+    def __init__(self, status: HTTPStatus, message: str = "") -> None:
+        super().__init__(message or status.phrase)
         self.status = status
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """One caller's connection."""
+
+    peer: str
+    writer: asyncio.StreamWriter
+    task: asyncio.Task[None] | None = None
+    is_answering: bool = False  # a route is at work: the caller waits, not the server
+
+    def drop(self) -> None:
+        """End it without a word."""
+        self.writer.transport.abort()
+        if self.task is not None:
+            self.task.cancel()
 
 
 class HttpServer:
@@ -102,7 +147,7 @@ class HttpServer:
             path: route for path, route in routes.items() if path.endswith("/") and path != "/"
         }
         self._server: asyncio.Server | None = None
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[_Connection, None] = {}  # in the order they came
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Listen; returns the port, which matters when 0 was asked for.
@@ -111,7 +156,11 @@ class HttpServer:
             OSError: the address is in use or not ours.
         """
         self._server = await asyncio.start_server(
-            self._accept, host, port, limit=MAX_HEAD_BYTES, backlog=128, ssl=tls
+            *(self._accept, host, port),
+            limit=MAX_HEAD_BYTES,
+            backlog=128,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else REQUEST_SECONDS,
         )
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
@@ -121,29 +170,41 @@ class HttpServer:
         if self._server is None:
             return
         self._server.close()
-        if self._connections:
-            await asyncio.wait(self._connections, timeout=grace_seconds)
+        tasks = [each.task for each in self._connections if each.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_seconds)
         for connection in list(self._connections):
-            connection.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+            connection.drop()
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._server = None
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
-            writer.transport.abort()
-            return
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+            self._make_room()
+        peername = writer.get_extra_info("peername")
+        connection = _Connection(peername[0] if peername else "", writer)
+        connection.task = asyncio.get_running_loop().create_task(self._serve(reader, connection))
+        self._connections[connection] = None
+        connection.task.add_done_callback(lambda _: self._connections.pop(connection, None))
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _make_room(self) -> None:
+        """Drop the oldest connection of the address that has most that do not wait for us."""
+        idle = [each for each in self._connections if not each.is_answering]
+        held = Counter(each.peer for each in idle)
+        if idle:
+            victim = max(idle, key=lambda each: held[each.peer])  # of several the first
+            del self._connections[victim]
+            victim.drop()
+
+    async def _serve(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
+        writer = connection.writer
         try:
             try:
-                request = await asyncio.wait_for(_read(reader), REQUEST_SECONDS)
-                response = await self._answer(request)
+                request = await asyncio.wait_for(_read(reader, connection.peer), REQUEST_SECONDS)
+                response = await self._answer(request, connection)
             except BadRequest as error:
                 request = None
-                response = text(error.status.phrase, error.status)
+                response = text(str(error), error.status)
             body = b"" if request and request.method == "HEAD" else response.body
             writer.write(_head(response) + body)
             await asyncio.wait_for(writer.drain(), RESPONSE_SECONDS)
@@ -154,7 +215,7 @@ class HttpServer:
         finally:
             writer.transport.abort()
 
-    async def _answer(self, request: Request) -> Response:
+    async def _answer(self, request: Request, connection: _Connection) -> Response:
         below = (route for path, route in self._folders.items() if request.path.startswith(path))
         folder = next(below, None)
         route = folder or self._routes.get(request.path)
@@ -162,14 +223,25 @@ class HttpServer:
             raise BadRequest(HTTPStatus.NOT_FOUND)
         if request.method not in (("GET", "HEAD", "POST") if folder else ("GET", "HEAD")):
             raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED)
+        answering = sum(each.is_answering for each in self._connections)
+        if answering >= MAX_CONNECTIONS // 2 and request.path not in PROBES:
+            raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once; try again")
+        connection.is_answering = True
         try:
-            return await route(request)
+            async with asyncio.timeout(None if request.method == "POST" else PAGE_SECONDS):
+                return await route(request)
+        except TimeoutError:
+            log.warning("a page took too long", extra={"path": request.path})
+            message = "this page took too long; try again"
+            raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, message) from None
         except Exception:
             log.exception("a page failed", extra={"path": request.path})
             raise BadRequest(HTTPStatus.INTERNAL_SERVER_ERROR) from None
+        finally:
+            connection.is_answering = False
 
 
-async def _read(reader: asyncio.StreamReader) -> Request:
+async def _read(reader: asyncio.StreamReader, peer: str) -> Request:
     """Read a request; only a POST's body is read."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -188,7 +260,7 @@ async def _read(reader: asyncio.StreamReader) -> Request:
     body = await _read_body(reader, headers) if parts[0] == "POST" else b""
     with contextlib.suppress(ValueError):
         target = urlsplit(parts[1])
-        return Request(parts[0], target.path, target.query, headers, body)
+        return Request(parts[0], target.path, target.query, headers, body, peer)
     raise BadRequest(HTTPStatus.BAD_REQUEST)
 
 

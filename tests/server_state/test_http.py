@@ -9,10 +9,16 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as openmetrics_families,
+)
+from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 import server.http
 from server.http import HttpServer, Request, Response, health_routes, metrics_route
 from server.metrics import Metrics
+
+OPENMETRICS = "application/openmetrics-text"
 
 
 class Port:
@@ -46,6 +52,10 @@ async def broken(_: Request) -> Response:
     raise RuntimeError("secret")
 
 
+async def large(_: Request) -> Response:
+    return Response(bytes(32 << 20))
+
+
 async def shown(request: Request) -> Response:
     return Response(f"{request.method} {request.path} {request.body.decode()}".encode())
 
@@ -53,7 +63,7 @@ async def shown(request: Request) -> Response:
 @pytest.fixture
 async def port() -> AsyncIterator[Port]:
     state = {"ready": True}
-    routes = {"/metrics": metrics_route(Metrics().registry), "/broken": broken}
+    routes = {"/metrics": metrics_route(Metrics().registry), "/broken": broken, "/large": large}
     folders = {"/folder/": shown, "/": shown}
     server = HttpServer({**routes, **folders, **health_routes(lambda: state["ready"])})
     yield Port(server, await server.start("127.0.0.1", 0), state)
@@ -68,6 +78,31 @@ async def test_metrics_are_exposed_in_both_formats(port: Port) -> None:
     status, kind, body = await port.get("/metrics", Accept="application/openmetrics-text")
     assert (status, kind.split(";")[0]) == (200, "application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("text/plain;version=x", "text/plain"),
+        ("text/plain; version=", "text/plain"),
+        ("application/openmetrics-text;version=x", "text/plain"),
+        ("application/openmetrics-text;version=x,application/openmetrics-text", OPENMETRICS),
+        ("application/openmetrics-text; version=99.9", "text/plain"),
+        ("application/openmetrics-text;version=0.0.1", "text/plain"),
+        ("application/openmetrics-text;q=0", "text/plain"),
+        ("application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6", OPENMETRICS),
+        (";;;=,,\xff", "text/plain"),
+        ("image/png", "text/plain"),
+    ],
+)
+async def test_metrics_are_valid_whatever_a_scraper_accepts(
+    port: Port, accept: str, kind: str
+) -> None:
+    status, given, body = await port.get("/metrics", Accept=accept)
+
+    assert (status, given.split(";")[0]) == (200, kind)
+    parse = openmetrics_families if kind == OPENMETRICS else plain_families
+    assert "braid_requests" in {family.name for family in parse(body.decode())}
 
 
 async def test_health_tells_alive_from_ready(port: Port) -> None:
@@ -143,20 +178,100 @@ async def test_slow_clients_are_dropped_and_block_nobody(
         writer.close()
 
 
-async def test_too_many_connections_are_refused_until_some_end(
+async def test_half_open_requests_give_way_to_whole_ones_and_to_probes(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server.http, "MAX_CONNECTIONS", 2)
-    held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(2)]
-    await asyncio.sleep(0.1)
-
-    reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
-    assert await asyncio.wait_for(closed(reader), 5)
-    for each in [*(w for _, w in held), writer]:
-        each.close()
-    await asyncio.sleep(0.1)
+    monkeypatch.setattr(server.http, "MAX_CONNECTIONS", 4)
+    held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(12)]
+    for _, writer in held:
+        writer.write(b"GET /healthz HTTP/1.1\r\n")
 
     assert (await port.get("/healthz"))[0] == 200
+    assert (await port.get("/metrics"))[0] == 200
+    for reader, _ in held[:8]:  # the oldest were dropped
+        assert await asyncio.wait_for(closed(reader), 5)
+    for _, writer in held:
+        writer.close()
+
+
+async def test_the_address_that_holds_most_connections_loses_one_first(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.http, "MAX_CONNECTIONS", 4)
+    patient, its_writer = await asyncio.open_connection(
+        "127.0.0.1", port.port, local_addr=("127.0.0.2", 0)
+    )
+    its_writer.write(b"GET /healthz HTTP/1.1\r\n")
+    held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(20)]
+    assert await asyncio.wait_for(closed(held[0][0]), 5)
+
+    its_writer.write(b"\r\n")
+
+    assert (await asyncio.wait_for(patient.read(), 5)).startswith(b"HTTP/1.1 200")
+    for _, writer in [*held, (None, its_writer)]:
+        writer.close()
+
+
+async def test_answers_that_nobody_takes_give_way(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server.http, "MAX_CONNECTIONS", 4)
+    held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(4)]
+    for _, writer in held:
+        writer.write(b"GET /large HTTP/1.1\r\n\r\n")
+    assert await held[-1][0].read(1) == b"H"
+
+    for _ in range(4):
+        assert (await port.get("/healthz"))[0] == 200
+    for _, writer in held:
+        writer.close()
+
+
+async def test_pages_that_hang_leave_probes_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server.http, "MAX_CONNECTIONS", 4)
+    arrived = asyncio.Semaphore(0)
+
+    async def hanging(_: Request) -> Response:
+        arrived.release()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    server_ = HttpServer({"/hangs": hanging, "/page": shown, **health_routes(lambda: True)})
+    port = Port(server_, await server_.start("127.0.0.1", 0), {})
+    try:
+        stuck = [asyncio.create_task(port.get("/hangs")) for _ in range(2)]
+        for _ in stuck:
+            await asyncio.wait_for(arrived.acquire(), 5)
+
+        assert (await port.get("/healthz"))[0] == 200
+        assert (await port.get("/page"))[0] == 503
+    finally:
+        await server_.stop(grace_seconds=0.0)
+        await asyncio.gather(*stuck, return_exceptions=True)
+
+
+async def test_a_page_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server.http, "PAGE_SECONDS", 0.0)
+    ended = asyncio.Event()
+
+    async def hanging(_: Request) -> Response:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        raise AssertionError
+
+    server_ = HttpServer({"/hangs": hanging})
+    port = Port(server_, await server_.start("127.0.0.1", 0), {})
+    try:
+        status, _, body = await port.get("/hangs")
+    finally:
+        await server_.stop()
+
+    assert (status, body) == (503, b"this page took too long; try again\n")
+    assert ended.is_set()
 
 
 async def test_stop_does_not_wait_for_idle_clients(port: Port) -> None:
