@@ -90,6 +90,10 @@ class UnsupportedOperators(ModelImportError):
 class ImportLimitExceeded(ModelImportError):
     """The importer was stopped at one of its limits."""
 
+    def __init__(self, message: str, limit: str = "") -> None:
+        super().__init__(message)
+        self.limit = limit  # as ImportLimits calls it; "" if it is not one of them
+
 
 class NotFound(BraidError):
     """What was asked for does not exist."""

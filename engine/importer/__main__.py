@@ -15,11 +15,12 @@ import traceback
 from pathlib import Path
 
 from core.disk import disk_failure
-from core.errors import BraidError, ImportLimitExceeded, InvalidRequest, ModelImportError
-from engine.importer.limits import ImportLimits, limit_message, limits_from_json
+from core.errors import BraidError, InvalidRequest, ModelImportError
+from engine.importer.limits import ImportLimits, limit_exceeded, limits_from_json
 from engine.importer.messages import Done, Failed, Message, Progress, encode
 from engine.importer.sandbox import confine
 from engine.importer.sources import open_upload
+from engine.importer.trial import bound_trials
 
 
 def main() -> None:
@@ -40,6 +41,7 @@ def main() -> None:
         on_progress(0.0, "reading the model")
         upload = Path(arguments.request["upload"])
         artefact = Path(arguments.request["artefact"])
+        bound_trials(limits.run_seconds, upload.stat().st_size)
         source = open_upload(upload, artefact.parent)
         from engine.importer.pipeline import import_upload  # loads torch and onnxruntime
 
@@ -68,13 +70,9 @@ def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError
     if isinstance(error, ModelImportError):
         return error
     if _out_of_memory(error):
-        return ImportLimitExceeded(
-            limit_message("memory_bytes", limits, "it ran out of memory (bytes)")
-        )
+        return limit_exceeded("memory_bytes", limits, "it ran out of memory (bytes)")
     if _file_too_large(error):
-        return ImportLimitExceeded(
-            limit_message("file_bytes", limits, "a file grew too large (bytes)")
-        )
+        return limit_exceeded("file_bytes", limits, "a file grew too large (bytes)")
     if isinstance(error, BraidError | InvalidRequest):
         return ModelImportError(str(error))
     return ModelImportError(

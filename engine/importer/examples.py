@@ -31,6 +31,7 @@ _INTEGERS_BELOW = (256, 2)  # indices of an embedding; masks
 _MOST_TRIALS = 400
 _TRIAL_SECONDS = 120.0
 _SECOND_TRIALS = 8
+_LARGE_BYTES = 64 << 20  # of intermediate tensors
 
 
 class TooMuchMemory(InvalidRequest):
@@ -88,11 +89,7 @@ def find_example(
     """
     refusals: list[str | TooMuchMemory] = []
     deadline = time.monotonic() + _TRIAL_SECONDS
-    candidates = (
-        (static, specs)
-        for static in _static_candidates(template, given)
-        for specs in shape_candidates(template, given)
-    )
+    candidates = _in_order_of_size(template, weights, given)
     for static, specs in itertools.islice(candidates, _MOST_TRIALS):
         found = _try(template, weights, reference, memory_bytes, specs, static)
         if isinstance(found, Example):
@@ -101,8 +98,40 @@ def find_example(
         if time.monotonic() > deadline:
             break
     if isinstance(refusals[0], TooMuchMemory):
-        raise ImportLimitExceeded(str(refusals[0]))
+        raise ImportLimitExceeded(str(refusals[0]), "memory_bytes")
     raise ModelImportError(_nothing_runs(template, refusals))
+
+
+def _in_order_of_size(
+    template: OpGraph, weights: Weights, given: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[dict[str, Tensor], Mapping[str, TensorSpec]]]:
+    """Content of the static inputs and shapes to try.
+
+    Static inputs may be sizes, of a Tile, say. Content that makes large tensors comes last.
+    """
+    contents = list(_static_candidates(template, given))
+    if len(contents) > 1:
+        first = next(shape_candidates(template, given))
+        contents.sort(key=lambda static: _is_large(template, weights, first, static))
+    for static in contents:
+        for specs in shape_candidates(template, given):
+            yield static, specs
+
+
+def _is_large(
+    template: OpGraph,
+    weights: Weights,
+    specs: Mapping[str, TensorSpec],
+    static: Mapping[str, Tensor],
+) -> bool:
+    try:
+        graph, _ = specialise(template, weights, specs, static)
+        check_memory(graph, _LARGE_BYTES)
+    except TooMuchMemory:
+        return True
+    except InvalidRequest:
+        return False
+    return False
 
 
 def second_example(

@@ -23,9 +23,10 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from core.disk import disk_failure
-from core.errors import DiskFailure, ImportLimitExceeded, InvalidArtefact, ModelImportError
+from core.errors import DiskFailure, InvalidArtefact, ModelImportError
 from core.python_process import python_command, python_environment
-from engine.importer.limits import ImportLimits, limit_message
+from engine.importer.killed import how_killed, oom_kills
+from engine.importer.limits import ImportLimits, limit_exceeded
 from engine.importer.messages import (
     MAX_LINE_BYTES,
     MAX_REPORT_BYTES,
@@ -119,6 +120,10 @@ def _request(
     }
 
 
+class ImporterCrashed(ModelImportError):
+    """The importer process ended by itself, without a verdict."""
+
+
 class _Running:
     """An importer process, the pipe it reports on, and the end of what it printed."""
 
@@ -126,6 +131,7 @@ class _Running:
         self.process = process
         self.reports = reports
         self.tail = bytearray()
+        self.oom_kills = oom_kills()  # on this machine, before
 
     async def drain_output(self) -> None:
         """Keep the last bytes of what libraries print, and drop the rest."""
@@ -230,8 +236,8 @@ async def _conversation(
                 await running.process.wait()
             return verdict
     except TimeoutError:
-        raise ImportLimitExceeded(
-            limit_message("wall_seconds", limits, "it took longer than the wall-clock limit")
+        raise limit_exceeded(
+            "wall_seconds", limits, "it took longer than the wall-clock limit"
         ) from None
     except MalformedMessage as error:
         _log.error("the importer sent a malformed report: %s", error)
@@ -264,21 +270,25 @@ def _post_mortem(running: _Running, limits: ImportLimits) -> ModelImportError:
         "importer process %d ended with %s; it printed:\n%s", running.process.pid, code, tail
     )
     if code == -signal.SIGXCPU:
-        return ImportLimitExceeded(
-            limit_message("cpu_seconds", limits, "it used all its CPU seconds")
-        )
+        return limit_exceeded("cpu_seconds", limits, "it used all its CPU seconds")
     if code == -signal.SIGALRM:
-        return ImportLimitExceeded(
-            limit_message("wall_seconds", limits, "it took longer than the wall-clock limit")
+        return limit_exceeded("wall_seconds", limits, "it took longer than the wall-clock limit")
+    if code == -signal.SIGPROF:
+        return limit_exceeded(
+            "run_seconds",
+            limits,
+            "one run of the model on sample inputs used too many CPU seconds; does a loop or a "
+            "size follow from what the inputs hold?",
         )
-    if code == -signal.SIGKILL or any(sign in tail for sign in _OUT_OF_MEMORY):
-        return ImportLimitExceeded(
-            limit_message("memory_bytes", limits, "it ran out of memory (bytes)")
-        )
+    if code == -signal.SIGKILL:
+        how = how_killed(running.oom_kills, oom_kills())
+        return ModelImportError(f"the importer was killed (SIGKILL) {how}")
+    if any(sign in tail for sign in _OUT_OF_MEMORY):
+        return limit_exceeded("memory_bytes", limits, "it ran out of memory (bytes)")
     how = (
         f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"code {code}"
     )
-    return ModelImportError(
+    return ImporterCrashed(
         f"the importer crashed on this model ({how}); the file is damaged or triggers a bug in a "
         "library, the server log has the details"
     )

@@ -6,12 +6,15 @@ import dataclasses
 import json
 from dataclasses import dataclass
 
+from core.errors import ImportLimitExceeded
+
 GIB = 1 << 30
 
 # limit -> the setting of the server that raises it
 SETTINGS = {
     "memory_bytes": "BRAID_IMPORT_MEMORY_BYTES",
     "cpu_seconds": "BRAID_IMPORT_CPU_SECONDS",
+    "run_seconds": "BRAID_IMPORT_RUN_SECONDS",
     "wall_seconds": "BRAID_IMPORT_WALL_SECONDS",
     "file_bytes": "BRAID_IMPORT_FILE_BYTES",
 }
@@ -27,12 +30,16 @@ class ImportLimits:
     memory_bytes: int = 12 * GIB  # address space
     cpu_seconds: int = 600  # of all threads together
     wall_seconds: float = 900.0
+    run_seconds: float = 30.0  # CPU time of any one run of the model; more for large files
     file_bytes: int = 4 * GIB  # of any one file written
     open_files: int = 256
+    is_first: bool = False  # the server tries again with more where this is not enough
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
+            if name == "is_first":
+                continue
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise ValueError(f"import limit {name} must be a positive number, got {value!r}")
 
@@ -46,10 +53,11 @@ def limits_from_json(text: str) -> ImportLimits:
     return ImportLimits(**json.loads(text))
 
 
-def limit_message(limit: str, limits: ImportLimits, what: str) -> str:
-    """Say which limit stopped the import and which setting raises it."""
+def limit_exceeded(limit: str, limits: ImportLimits, what: str) -> ImportLimitExceeded:
+    """The error that says which limit stopped the import and which setting raises it."""
     value = getattr(limits, limit)
-    return (
+    return ImportLimitExceeded(
         f"the import was stopped: {what} (limit {value:g}); if the model is sound, raise "
-        f"{SETTINGS[limit]} on the server, or upload a smaller model"
+        f"{SETTINGS[limit]} on the server, or upload a smaller model",
+        limit,
     )

@@ -24,6 +24,7 @@ from core.errors import (
     ModelImportError,
     UnsupportedOperators,
 )
+from engine.importer.limits import SETTINGS
 
 MAX_LINE_BYTES = 256 << 10
 MAX_REPORT_BYTES = 4 << 20
@@ -70,8 +71,9 @@ def encode(message: Message) -> bytes:
         case Failed(DiskFailure() as error):
             body = {"failed": "disk", "trouble": error.trouble.name}
         case Failed(error):
-            kind = "limit" if isinstance(error, ImportLimitExceeded) else "model"
-            body = {"failed": kind, "message": str(error)[:MAX_MESSAGE_CHARS]}
+            body = {"failed": "model", "message": str(error)[:MAX_MESSAGE_CHARS]}
+            if isinstance(error, ImportLimitExceeded):
+                body |= {"failed": "limit", "limit": error.limit}
         case Done():
             body = {"done": True}
     return json.dumps(body).encode() + b"\n"
@@ -111,8 +113,10 @@ def _error(kind: str, body: Mapping[str, Any]) -> ModelImportError | DiskFailure
             raise MalformedMessage("reasons must be a short list of text")
         return UnsupportedOperators(tuple(_printable(reason) for reason in reasons))
     if kind in ("model", "limit") and isinstance(message, str):
-        error = ImportLimitExceeded if kind == "limit" else ModelImportError
-        return error(_printable(message))
+        if kind == "limit":
+            limit = body.get("limit")
+            return ImportLimitExceeded(_printable(message), limit if limit in SETTINGS else "")
+        return ModelImportError(_printable(message))
     raise MalformedMessage(f"failure of kind {kind!r}")
 
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from core.errors import InvalidRequest, UnsupportedOperators
+from core.errors import ImportLimitExceeded, InvalidRequest, UnsupportedOperators
 from core.graph import OpGraph
 from engine.importer.artefact import write_artefact
 from engine.importer.batch import guess_batch, repair_reshapes, without_batch_symbol
 from engine.importer.compare import TOLERANCE, Disagreement
-from engine.importer.examples import Example, find_example, second_example
+from engine.importer.examples import Example, TooMuchMemory, find_example, second_example
 from engine.importer.limits import ImportLimits
 from engine.importer.outputs import with_output_specs
 from engine.importer.reference import THREADS, Reference
@@ -83,7 +83,8 @@ def import_upload(
     plain = without_batch_symbol(template)
     example = find_example(plain, weights, reference, memory_bytes, example_shapes)
     on_progress(0.6, f"checking against {reference.name}")
-    study = study_batch(Subject(plain, weights, example, memory_bytes), reference)
+    subject = Subject(plain, weights, example, memory_bytes, limits.is_first)
+    study = study_batch(subject, reference)
     on_progress(0.8, "checking at other shapes")
     verify_elsewhere(study.subject, reference)
     if remark:
@@ -155,6 +156,8 @@ def study_batch(subject: Subject, reference: Reference) -> Study:
     try:
         axes, rows = verify_batches(batched, reference)
     except (InvalidRequest, Disagreement) as error:
+        if isinstance(error, TooMuchMemory) and subject.is_first_try:
+            raise ImportLimitExceeded(str(error), "memory_bytes") from error
         warning = f"served unbatched, at its own shape: {error}"
         return replace(unbatched, warnings=(*unbatched.warnings, warning))
     both = replace(

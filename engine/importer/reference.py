@@ -20,6 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from torch import Tensor
 
 from core.errors import ModelImportError
+from engine.importer.trial import trial
 
 THREADS = 1
 
@@ -52,6 +53,7 @@ class Reference(Protocol):
 
 
 class _OnnxRuntime:
+    @trial()
     def __init__(self, upload: Path) -> None:
         self.file: Path | None = upload
         self._upload = upload
@@ -59,9 +61,11 @@ class _OnnxRuntime:
         self._outputs = [output.name for output in self._session.get_outputs()]
         self.name = f"onnxruntime {onnxruntime.__version__}"
 
+    @trial()
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return self._results(self._session, inputs)
 
+    @trial()
     def reordered(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         optimised = _session(self._upload, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
         return self._results(optimised, inputs)
@@ -96,6 +100,7 @@ class _OnnxReference:
         self._evaluator = ReferenceEvaluator(onnx.load(upload, load_external_data=False))
         self.name = f"onnx {onnx.__version__} reference"
 
+    @trial()
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         try:
             feeds = {name: _as_array(tensor) for name, tensor in inputs.items()}

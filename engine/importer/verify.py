@@ -28,6 +28,7 @@ from engine.importer.double import double_spec, in_double, widened
 from engine.importer.examples import Example, check_memory
 from engine.importer.reference import Reference, ReferenceFailed
 from engine.importer.report import BatchAxes
+from engine.importer.trial import trial
 from engine.passes.body import Weights
 from engine.specialise import interpret, specialise
 
@@ -56,6 +57,7 @@ class Subject:
     weights: Weights
     example: Example
     memory_bytes: int  # most that intermediate tensors may take
+    is_first_try: bool = False  # another one with more memory would follow
 
     def specialised(self, rows: int | None) -> tuple[OpGraph, dict[str, Tensor]]:
         """The static graph at the example's shapes, ``rows`` in place of dimension 0.
@@ -80,6 +82,7 @@ class Subject:
         return max(coarse, default=TOLERANCE)
 
 
+@trial()
 def run(
     graph: OpGraph, constants: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from engine.importer.examples import Example, drawable
 from engine.importer.loops import loops_against
 from engine.importer.reference import Reference, ReferenceFailed
 from engine.importer.shapes import shape_candidates
+from engine.importer.trial import trial
 from engine.onnx.node import UnsupportedUse
 from engine.onnx.structure import subgraphs
 from engine.onnx.tensors import input_spec
@@ -61,7 +62,8 @@ def as_one_unit(
     data = model.SerializeToString()
     if not against:
         try:
-            open_session(data, 1)
+            with trial():
+                open_session(data, 1)
         except Exception as error:  # its exceptions share no base but this
             first = str(error).strip().partition("\n")[0][:300]
             against.append(f"ONNX Runtime, which could serve it whole, refuses it: {first}")

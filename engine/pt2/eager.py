@@ -15,6 +15,7 @@ import torch
 
 from core.errors import ModelImportError
 from engine.importer.reference import ReferenceFailed
+from engine.importer.trial import trial
 from engine.ops.dtypes import torch_dtype
 from engine.pt2.document import Argument, Call, Dtype, Program, Setting, Symbol, Tensor
 from engine.pt2.families.symbols import DROPPED
@@ -40,6 +41,7 @@ class EagerReference:
         self._program = program
         self._weights = weights
 
+    @trial()
     def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Outputs by name.
 

@@ -222,12 +222,13 @@ def negative_dims() -> bytes:
     return made.SerializeToString()
 
 
-def endless_loop() -> bytes:
-    body = helper.make_graph(
-        [
-            helper.make_node("Identity", ["go"], ["go_on"]),
-            helper.make_node("Relu", ["v"], ["w"]),
-        ],
+def loop_body(
+    condition: Sequence[onnx.NodeProto], nodes: Sequence[onnx.NodeProto] = ()
+) -> onnx.GraphProto:
+    """The body of a loop over ``v``; ``condition`` makes ``on`` from ``i``, ``go`` and ``v``."""
+    value = helper.make_node("Relu", ["v"], ["w"])
+    return helper.make_graph(
+        [*condition, *nodes, value],
         "body",
         [
             helper.make_tensor_value_info("i", TensorProto.INT64, []),
@@ -235,11 +236,17 @@ def endless_loop() -> bytes:
             helper.make_tensor_value_info("v", TensorProto.FLOAT, None),
         ],
         [
-            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
             helper.make_tensor_value_info("w", TensorProto.FLOAT, None),
         ],
     )
-    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body)]
+
+
+KEEPS = [helper.make_node("Identity", ["go"], ["on"])]
+
+
+def endless_loop() -> bytes:
+    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=loop_body(KEEPS))]
     return model(nodes, {"trips": np.array(1 << 62)}).SerializeToString()
 
 

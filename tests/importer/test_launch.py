@@ -7,15 +7,17 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from onnx import helper
 
 from core.errors import ImportLimitExceeded, ModelImportError
+from engine.importer.killed import how_killed, oom_kills
 from engine.importer.launch import WORK_PREFIX, remove_leftovers
 from engine.importer.limits import GIB, ImportLimits
 from engine.importer.report import read_report
-from tests.importer.bad_models import model, slow
+from tests.importer.bad_models import KEEPS, loop_body, model, slow
 from tests.importer.running import imported, importers, left_in
 from tests.models import light_model
 
@@ -52,6 +54,33 @@ async def test_a_busy_import_ends_at_the_cpu_limit(tmp_path: Path) -> None:
     assert left_in(tmp_path) == []
 
 
+async def test_a_run_whose_length_follows_from_content_ends_at_its_own_limit(
+    tmp_path: Path,
+) -> None:
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "low"], ["always"]),
+        helper.make_node("Loop", ["", "always", "x"], ["y"], body=loop_body(KEEPS)),
+    ]
+    by_content = model(nodes, {"low": np.array(-1e9, np.float32)})
+
+    with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_RUN_SECONDS"):
+        await imported(by_content, tmp_path, ImportLimits(run_seconds=0.5))
+
+    assert left_in(tmp_path) == []
+
+
+def test_who_killed_an_importer_is_told_from_the_kernels_count(tmp_path: Path) -> None:
+    counters = tmp_path / "vmstat"
+    counters.write_text("pgfault 7\noom_kill 2\n")
+
+    assert oom_kills(counters) == 2
+    assert oom_kills(tmp_path / "none") is None
+    assert "ran out of memory" in how_killed(1, 2)
+    assert "by somebody, not for want of memory" in how_killed(2, 2)
+    assert "or by somebody" in how_killed(None, None)
+
+
 async def test_an_import_without_memory_says_which_setting_to_raise(tmp_path: Path) -> None:
     with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_MEMORY_BYTES"):
         await imported(slow(), tmp_path, ImportLimits(memory_bytes=GIB * 3 // 4))
@@ -85,7 +114,7 @@ async def test_an_artefact_over_the_file_limit_says_which_setting_to_raise(
     ("number", "expected", "words"),
     [
         (signal.SIGSEGV, ModelImportError, "crashed on this model"),
-        (signal.SIGKILL, ImportLimitExceeded, "BRAID_IMPORT_MEMORY_BYTES"),
+        (signal.SIGKILL, ModelImportError, "was killed .SIGKILL."),
     ],
 )
 async def test_the_death_of_an_importer_is_a_failed_import(

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, inliner
+from onnx import helper, inliner
 
 from engine.importer.loops import MOST_TRIPS, loops_against
-from tests.importer.bad_models import model
+from tests.importer.bad_models import KEEPS, loop_body, model
 
-
-def body(
-    condition: Sequence[onnx.NodeProto], nodes: Sequence[onnx.NodeProto] = ()
-) -> onnx.GraphProto:
-    """The body of a loop over ``v``; ``condition`` makes ``on`` from ``i``, ``go`` and ``v``."""
-    value = helper.make_node("Relu", ["v"], ["w"])
-    return helper.make_graph(
-        [*condition, *nodes, value],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("v", TensorProto.FLOAT, None),
-        ],
-        [
-            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("w", TensorProto.FLOAT, None),
-        ],
-    )
-
-
-KEEPS = [helper.make_node("Identity", ["go"], ["on"])]
 MADE_TRUE = [
     helper.make_node("Constant", [], ["three"], value_int=3),
     helper.make_node("Constant", [], ["four"], value_int=4),
@@ -56,28 +33,28 @@ def loop(count: str, go: str, inner: onnx.GraphProto, source: str = "x") -> onnx
 
 
 def nested(outer: int, inside: int) -> onnx.ModelProto:
-    inner = helper.make_node("Loop", ["many", "", "v"], ["u"], body=body(KEEPS))
+    inner = helper.make_node("Loop", ["many", "", "v"], ["u"], body=loop_body(KEEPS))
     return model(
-        [loop("trips", "", body(KEEPS, [inner]))],
+        [loop("trips", "", loop_body(KEEPS, [inner]))],
         {"trips": np.array(outer), "many": np.array(inside)},
     )
 
 
 def in_a_function() -> onnx.ModelProto:
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    inner = loop("trips", "", body(KEEPS), "s")
+    inner = loop("trips", "", loop_body(KEEPS), "s")
     function = helper.make_function("own", "f", ["s"], ["y"], [*PRODUCT, inner], opset)
     return model([helper.make_node("f", ["x"], ["y"], domain="own")], functions=[function])
 
 
 GO = {"go": np.array(True)}
 REFUSED = {
-    "a product of constants": (model([*PRODUCT, loop("trips", "", body(KEEPS))]), "more than"),
+    "a product of constants": (model([*PRODUCT, loop("trips", "", loop_body(KEEPS))]), "more than"),
     "a product in a function": (in_a_function(), "more than"),
     "loops in loops": (nested(1 << 11, 1 << 11), "more than"),
-    "true handed on": (model([loop("", "go", body(KEEPS))], GO), "never ends"),
-    "true by constants": (model([loop("", "go", body(MADE_TRUE))], GO), "never ends"),
-    "neither": (model([loop("", "", body(KEEPS))]), "neither count nor condition"),
+    "true handed on": (model([loop("", "go", loop_body(KEEPS))], GO), "never ends"),
+    "true by constants": (model([loop("", "go", loop_body(MADE_TRUE))], GO), "never ends"),
+    "neither": (model([loop("", "", loop_body(KEEPS))]), "neither count nor condition"),
 }
 
 
@@ -92,11 +69,11 @@ def test_what_certainly_runs_too_often_is_refused(name: str) -> None:
 
 ALLOWED = {
     "few": nested(8, 8),
-    "a condition by content": model([loop("", "go", body(BY_CONTENT))], GO),
+    "a condition by content": model([loop("", "go", loop_body(BY_CONTENT))], GO),
     "while with the largest count": model(
-        [loop("most", "go", body(BY_CONTENT))], {**GO, "most": np.array((1 << 63) - 1)}
+        [loop("most", "go", loop_body(BY_CONTENT))], {**GO, "most": np.array((1 << 63) - 1)}
     ),
-    "never begun": model([loop("", "no", body(KEEPS))], {"no": np.array(False)}),
+    "never begun": model([loop("", "no", loop_body(KEEPS))], {"no": np.array(False)}),
 }
 
 
@@ -108,7 +85,7 @@ def test_what_may_end_is_left_to_the_limit_of_a_run(name: str) -> None:
 def test_many_loops_count_together() -> None:
     values = ["x", "a", "b", "y"]
     nodes = [
-        helper.make_node("Loop", ["trips", "", one], [other], body=body(KEEPS))
+        helper.make_node("Loop", ["trips", "", one], [other], body=loop_body(KEEPS))
         for one, other in pairwise(values)
     ]
 

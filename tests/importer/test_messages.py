@@ -26,7 +26,7 @@ def test_messages_survive_the_pipe(message: Progress | Done) -> None:
     "error",
     [
         ModelImportError("a cycle"),
-        ImportLimitExceeded("memory"),
+        ImportLimitExceeded("memory", "memory_bytes"),
         UnsupportedOperators(("Loop (a): no", "If (b): no")),
     ],
 )
@@ -36,6 +36,7 @@ def test_errors_survive_the_pipe_with_class_and_text(error: ModelImportError) ->
     assert isinstance(message, Failed)
     assert type(message.error) is type(error)
     assert str(message.error) == str(error)
+    assert getattr(message.error, "limit", "") == getattr(error, "limit", "")
 
 
 def test_a_thousand_reasons_are_cut_to_a_line_that_fits() -> None:
