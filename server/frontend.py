@@ -15,7 +15,6 @@ import logging
 import os
 import signal
 from collections.abc import Coroutine, Iterator, Sequence
-from functools import partial
 from typing import Any, NoReturn
 
 import grpc
@@ -42,6 +41,7 @@ from server.devices import Devices
 from server.drift import DriftWatch
 from server.grpc_ports import GrpcPorts
 from server.http import HttpServer, health_routes, metrics_route
+from server.jobs.imports import Imports
 from server.jobs.planner_driver import PlannerProcess
 from server.jobs.registration import serve_again
 from server.jobs.runner import JobRunner
@@ -98,7 +98,9 @@ class FrontEnd:
         self.catalogue.on_serving = self.health.model
         self.shop = Workshop(
             store=self.store,
-            import_model=partial(import_model, limits=import_limits(settings)),
+            import_model=Imports(
+                import_model, import_limits(settings), settings.import_together_bytes
+            ),
             devices=self.devices.all,
             planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
             catalogue=self.catalogue,
@@ -347,6 +349,7 @@ def import_limits(settings: Settings) -> ImportLimits:
         memory_bytes=settings.import_memory_bytes,
         cpu_seconds=settings.import_cpu_seconds,
         wall_seconds=settings.import_wall_seconds,
+        run_seconds=settings.import_run_seconds,
         file_bytes=settings.import_file_bytes,
     )
 

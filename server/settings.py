@@ -125,6 +125,11 @@ class Settings(BaseSettings):
     import_file_bytes: ByteSize = Field(default=ByteSize(4 * GIB), ge=MIB)
     import_cpu_seconds: int = Field(default=600, ge=1)
     import_wall_seconds: float = Field(default=900.0, gt=0, allow_inf_nan=False)
+    import_run_seconds: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+
+    # Memory of the imports that run at the same time, each with as much as its file's size
+    # suggests; those that need more run one at a time beside them. 0: half of the machine's.
+    import_together_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
 
     # Limits of the planner process, one per batch size.
     planner_memory_bytes: ByteSize = Field(default=ByteSize(8 * GIB), ge=64 * MIB)

@@ -23,6 +23,7 @@ from core.measured import check_latency
 from core.plan import StreamPlan
 from core.schedule import Schedule, Stage
 from core.tensor import TensorSpec
+from engine.importer.limits import ImportLimits
 from scheduler.cost import Overheads
 from scheduler.options import PlannerOptions
 from server.store.records import ModelVersion
@@ -124,6 +125,20 @@ class ImportModel(Protocol):
         example_shapes: Mapping[str, tuple[int, ...]] | None,
     ) -> None:
         """Import; the folder appears whole or not at all, also when cancelled."""
+
+
+class RunImport(Protocol):
+    """``engine.importer.launch.import_model``."""
+
+    async def __call__(
+        self,
+        upload: Path,
+        artefact: Path,
+        limits: ImportLimits,
+        on_progress: OnProgress,
+        example_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        """Import within ``limits``; the folder appears whole or not at all."""
 
 
 class Bench(Protocol):

@@ -55,8 +55,8 @@ async def register_model(model: ModelVersion, shop: Workshop, tell: Tell) -> Out
 
 
 async def _register(model: ModelVersion, shop: Workshop, tell: Tell) -> Outcome:
-    async with shop.import_turn:
-        await _import(model, shop, tell)
+    await _import(model, shop, tell)
+    async with shop.load_turn:
         refusals = await _serve(model, shop, tell)
     imported = await read_imported(model, shop)
     work = [each for each in _work(model, imported, shop) if each[0].name not in refusals]

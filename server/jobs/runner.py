@@ -6,8 +6,9 @@
     QUEUED ─> IMPORTING ─> PROFILING <─> SCHEDULING <─> VERIFYING ─> READY | FAILED | CANCELLED
        ▲___________________________│ restart of the server
 
-Imports run one at a time, and so does measuring on a device, first come, first served; so a new
-model serves within its import time even while another is being profiled.
+Imports run several at once as far as memory goes (imports.py), measuring on a device one at a time,
+first come, first served; so a new model serves within its import time even while another is being
+profiled.
 
 Guarantees: a job that was answered for runs, also across crashes; a job ends exactly once; its
 end is on disk before anyone sees it, unless the disk takes no writes (then it is stored once it

@@ -36,7 +36,7 @@ class Workshop:
     observer: JobObserver
     tolerance: float  # of outputs in FP32, relative to the largest element
     patience: Patience = field(default_factory=Patience)
-    import_turn: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+    load_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # weights are read one by one
     # Measuring needs the device for itself; held for one batch size, so jobs take turns.
     device_turns: Mapping[str, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)

@@ -1,0 +1,184 @@
+"""Which imports run at the same time, and with how much each.
+
+    file ──first──> small limits ──ends──> artefact
+                     │  several at once, within a budget of memory
+                     └──not enough──> all limits, one at a time
+
+An import first gets what its file's size suggests. What needs more, as few models and some hostile
+files do, begins again among its like, one at a time; so it does not hold up those that need little,
+and all imports together use no more memory than the budget and the limit of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from core.errors import ImportLimitExceeded
+from engine.importer.launch import ImporterCrashed
+from engine.importer.limits import GIB, ImportLimits
+from server.jobs.ports import OnProgress, RunImport
+
+FIRST_MEMORY_BYTES = 3 * GIB  # address space: libraries alone take 0.7 GiB
+FIRST_MEMORY_A_BYTE = 8  # of the file: read, parsed, loaded by the reference, in double precision
+FIRST_CPU_SECONDS = 60
+FIRST_BYTES_A_SECOND = 1 << 20
+_MOST_PASSES = 8  # others that may begin before one that waits for more memory
+
+_WAITING = "waiting for other imports"
+
+
+def usable_memory_bytes() -> int:
+    """Memory of this machine, or of the container if that is less."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in (
+        Path("/sys/fs/cgroup/memory.max"),
+        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+    ):
+        try:
+            machine = min(machine, int(limit.read_text()))
+        except (OSError, ValueError):  # no such group, or "max"
+            continue
+    return machine
+
+
+def first_limits(limits: ImportLimits, file_bytes: int) -> ImportLimits | None:
+    """What the first try of an import may use; None if it needs all there is."""
+    memory = FIRST_MEMORY_BYTES + FIRST_MEMORY_A_BYTE * file_bytes
+    if memory >= limits.memory_bytes:
+        return None
+    seconds = FIRST_CPU_SECONDS + file_bytes // FIRST_BYTES_A_SECOND
+    return replace(
+        limits,
+        memory_bytes=memory,
+        cpu_seconds=min(limits.cpu_seconds, seconds),
+        is_first=True,
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    bytes: int
+    admitted: asyncio.Future[None]
+    passed: int = 0  # how many began before it that came later
+
+
+class MemoryBudget:
+    """Lets users in as long as their memory fits; first come first served, small ones may pass."""
+
+    def __init__(self, total_bytes: int, at_once: int) -> None:
+        self._total = total_bytes
+        self._at_once = at_once
+        self._used = 0
+        self._users = 0
+        self._waiting: deque[_Waiting] = deque()
+
+    @asynccontextmanager
+    async def reserve(self, size_bytes: int) -> AsyncIterator[None]:
+        """Surround the use of memory; waits until there is room, or nobody else is in."""
+        waiting = _Waiting(size_bytes, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._admit()
+        try:
+            await waiting.admitted
+            yield
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            elif waiting.admitted.done():
+                self._used -= size_bytes
+                self._users -= 1
+            self._admit()
+
+    def _admit(self) -> None:
+        kept: list[_Waiting] = []
+        for waiting in list(self._waiting):
+            if any(other.passed >= _MOST_PASSES for other in kept):
+                break
+            if waiting.admitted.cancelled():
+                continue
+            if not self._fits(waiting):
+                kept.append(waiting)
+                continue
+            for other in kept:
+                other.passed += 1
+            self._waiting.remove(waiting)
+            self._used += waiting.bytes
+            self._users += 1
+            waiting.admitted.set_result(None)
+
+    def _fits(self, waiting: _Waiting) -> bool:
+        if not self._users:
+            return True
+        return self._users < self._at_once and self._used + waiting.bytes <= self._total
+
+
+class Imports:
+    """Imports files, several at once within a budget. An ``ImportModel``."""
+
+    def __init__(
+        self, run: RunImport, limits: ImportLimits, together_bytes: int = 0, at_once: int = 0
+    ) -> None:
+        """Make the two queues.
+
+        Args:
+            run: imports one file within given limits.
+            limits: of any one import.
+            together_bytes: of first tries that run at once; 0: half of the machine's memory.
+            at_once: how many first tries may run; 0: one a core, two at least.
+        """
+        self._run = run
+        self._limits = limits
+        self._budget = MemoryBudget(
+            together_bytes or usable_memory_bytes() // 2, at_once or max(2, os.cpu_count() or 1)
+        )
+        self._alone = asyncio.Lock()
+
+    async def __call__(
+        self,
+        upload: Path,
+        artefact: Path,
+        *,
+        on_progress: OnProgress,
+        example_shapes: Mapping[str, tuple[int, ...]] | None,
+    ) -> None:
+        """Import; the folder appears whole or not at all, also when cancelled."""
+
+        async def attempt(limits: ImportLimits) -> None:
+            await self._run(upload, artefact, limits, on_progress, example_shapes)
+
+        first = first_limits(self._limits, _size(upload))
+        on_progress(0.0, _WAITING)
+        if first is not None:
+            try:
+                async with self._budget.reserve(first.memory_bytes):
+                    await attempt(first)
+                return
+            except (ImportLimitExceeded, ImporterCrashed) as error:
+                if not _may_need_more(error, first, self._limits):
+                    raise
+                on_progress(0.0, f"again with all limits: {_WAITING}")
+        async with self._alone:
+            await attempt(self._limits)
+
+
+def _size(upload: Path) -> int:
+    """Bytes of an upload; one that is missing is the importer's to report."""
+    try:
+        return upload.stat().st_size
+    except OSError:
+        return 0
+
+
+def _may_need_more(
+    error: ImportLimitExceeded | ImporterCrashed, first: ImportLimits, limits: ImportLimits
+) -> bool:
+    """A second try has more of what the first one lacked; libraries without memory may crash."""
+    if isinstance(error, ImporterCrashed):
+        return True
+    return bool(error.limit) and getattr(first, error.limit) < getattr(limits, error.limit)
