@@ -30,8 +30,6 @@ FIRST_CPU_SECONDS = 60
 FIRST_BYTES_A_SECOND = 1 << 20
 _MOST_PASSES = 8  # others that may begin before one that waits for more memory
 
-_WAITING = "waiting for other imports"
-
 
 def usable_memory_bytes() -> int:
     """Memory of this machine, or of the container if that is less."""
@@ -147,13 +145,15 @@ class Imports:
         on_progress: OnProgress,
         example_shapes: Mapping[str, tuple[int, ...]] | None,
     ) -> None:
-        """Import; the folder appears whole or not at all, also when cancelled."""
+        """Import; the folder appears whole or not at all, also when cancelled.
+
+        There is no progress before the import begins.
+        """
 
         async def attempt(limits: ImportLimits) -> None:
             await self._run(upload, artefact, limits, on_progress, example_shapes)
 
         first = first_limits(self._limits, _size(upload))
-        on_progress(0.0, _WAITING)
         if first is not None:
             try:
                 async with self._budget.reserve(first.memory_bytes):
@@ -162,7 +162,7 @@ class Imports:
             except (ImportLimitExceeded, ImporterCrashed) as error:
                 if not _may_need_more(error, first, self._limits):
                     raise
-                on_progress(0.0, f"again with all limits: {_WAITING}")
+                on_progress(0.0, "again with all limits; waiting for other such imports")
         async with self._alone:
             await attempt(self._limits)
 

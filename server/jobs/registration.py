@@ -116,8 +116,7 @@ async def _serve_again(model: ModelVersion, shop: Workshop, devices: Sequence[De
 
 
 async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
-    """Make the artefact, unless there is one."""
-    tell(JobState.IMPORTING, 0.0, "importing")
+    """Make the artefact, unless there is one; the job is queued until that begins."""
     folder = shop.store.folder
     async with shop.digest_turns[model.sha256]:
         if not folder.has_artefact(model.sha256):

@@ -25,6 +25,7 @@ from scheduler.options import PlannerOptions
 from scheduler.planners import plan, stages_to_measure
 from scheduler.portfolio import Candidate, candidates
 from scheduler.signature import stage_signature
+from server.jobs.imports import MemoryBudget
 from server.jobs.patience import Patience
 from server.jobs.ports import (
     GraphFacts,
@@ -91,6 +92,7 @@ class FakeImporter:
         self.batched = True
         self.error: Exception | None = None
         self.gate: asyncio.Event | None = None
+        self.places = MemoryBudget(total_bytes=1, at_once=1)
 
     async def __call__(
         self,
@@ -100,6 +102,10 @@ class FakeImporter:
         on_progress: OnProgress,
         example_shapes: Mapping[str, tuple[int, ...]] | None,
     ) -> None:
+        async with self.places.reserve(1):
+            await self._import(upload, artefact, on_progress)
+
+    async def _import(self, upload: Path, artefact: Path, on_progress: OnProgress) -> None:
         self.imports += 1
         assert await asyncio.to_thread(upload.is_file)
         on_progress(0.5, "lowering")
