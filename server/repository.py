@@ -22,6 +22,7 @@ from core.errors import (
     PreconditionFailed,
 )
 from server.catalogue import Catalogue
+from server.first_bytes import FirstBytes
 from server.jobs.runner import JobRunner
 from server.store.records import (
     ModelState,
@@ -133,6 +134,9 @@ class Repository:
     ) -> None:
         if not content:
             raise InvalidUpload(f"the file of version {version} is empty")
+        first = FirstBytes()
+        first.take(content)
+        first.end()
         async with self._store.receive(self._max_upload_bytes) as upload:
             await upload.write(content)
             received = await upload.finish(sha256(content).hexdigest())

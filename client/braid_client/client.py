@@ -183,7 +183,7 @@ class Client:
 
         Raises:
             OSError: the file cannot be read.
-            InvalidArgument: a bad name, an empty file, a precision that is not offered, ...
+            InvalidArgument: a bad name, a file that is no model, ...
             JobFailed: ``wait``, and the job ended otherwise than READY.
         """
         header = register_header(

@@ -8,10 +8,13 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, Generic, TypeVar
 
+from braid_client.errors import InvalidArgument
+from braid_client.model_files import HEAD_BYTES, why_no_model
 from braid_client.wire import admin_pb2 as wire
 
 CHUNK_BYTES = 1 << 20
@@ -31,12 +34,23 @@ def open_model(model: ModelSource) -> Iterator[tuple[BinaryIO, int]]:
 
     Raises:
         OSError: there is no such file, or it cannot be read.
+        InvalidArgument: it cannot be a model.
     """
     if isinstance(model, bytes | bytearray | memoryview):
         yield io.BytesIO(model), memoryview(model).nbytes
         return
-    with open(model, "rb") as stream:
-        yield stream, os.fstat(stream.fileno()).st_size
+    path = os.fsdecode(model)
+    mode = os.stat(path).st_mode
+    if stat.S_ISDIR(mode):
+        raise InvalidArgument(f"{path} is a folder; name the .onnx or .pt2 file in it")
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+        raise InvalidArgument(f"{path} is a device or a socket, not a model file")
+    with open(path, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        head = stream.peek(HEAD_BYTES)
+        if reason := why_no_model(head, whole=stat.S_ISREG(mode) and len(head) == size):
+            raise InvalidArgument(f"{path}: {reason}")
+        yield stream, size
 
 
 def upload_parts(

@@ -14,6 +14,7 @@ from core.schedule import schedule_to_json
 from protos.braid.v1 import admin_pb2 as wire
 from protos.braid.v1 import admin_pb2_grpc
 from server.catalogue import Catalogue
+from server.first_bytes import FirstBytes
 from server.jobs.runner import JobRunner
 from server.registry import Registry
 from server.servicers.wire import (
@@ -60,13 +61,16 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             header = await _header(request_iterator)
             check_model_name(header.name)
             options = options_from_wire(header)
+            first = FirstBytes()
             async with self._store.receive(self._max_upload_bytes) as upload:
                 async for part in request_iterator:
                     which = part.WhichOneof("part")
                     if which == "chunk":
+                        first.take(part.chunk)
                         await upload.write(part.chunk)
                     elif which == "footer":
                         received = await upload.finish(part.footer.sha256)
+                        first.end()
                         made = await self._runner.register(header.name, received, options)
                         return wire.RegisterModelResponse(
                             job_id=made.job.id,

@@ -30,7 +30,7 @@ from tests.client.conftest import FAST
 from tests.client.fake_server import REQUEST_ID, FakeServer
 
 State = server_pb2.Job.State
-MODEL = bytes(range(256)) * (10 * CHUNK_BYTES // 1024)  # two and a half chunks
+MODEL = b"\x08\x08:\xff\xff\xff\x7f\0" * (10 * CHUNK_BYTES // 32)  # two and a half chunks
 
 
 @pytest.fixture

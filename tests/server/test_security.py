@@ -30,6 +30,7 @@ from tests.server.service import ServerProcess
 from tests.server.small_models import identity
 
 MARK = "xK9-content-of-a-request-Zq7"
+NAMED = b"\x08\x08\x12" + bytes([len(MARK)]) + MARK.encode()  # an ONNX file without a graph
 
 METHODS = [
     (f"/{service.full_name}/{method.name}")
@@ -249,7 +250,8 @@ def test_no_content_of_requests_in_logs_or_metrics(secured: Secured) -> None:
     with secured.admin_client(secured.admin) as client:
         for attempt in (
             lambda: client.register(bad, b"model"),
-            lambda: client.register("bad", MARK.encode() * 10, wait=True, timeout_s=30),
+            lambda: client.register("bad", MARK.encode() * 10),
+            lambda: client.register("bad", NAMED, wait=True, timeout_s=30),
             lambda: client.register("bad", b"m", planner=MARK),
             lambda: client.register("bad", b"m", input_shapes={MARK: [-1]}),
             lambda: client.cancel_job(bad),

@@ -208,7 +208,7 @@ def test_labels_name_versions_that_can_serve(server: ServerProcess, tmp_path: Pa
     register(server, tmp_path, "labelled", 1)
     with server.client() as admin:
         with pytest.raises(JobFailed):
-            admin.register("labelled", b"no model", wait=True, timeout_s=30)
+            admin.register("labelled", b"\x08\x07", wait=True, timeout_s=30)
         before = admin.set_serving("labelled", Serving(latest=1, labels={"stable": 1}))
 
         assert answer(admin, "labelled")[0] == 1  # the failed version changed nothing
