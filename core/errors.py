@@ -23,8 +23,11 @@
     │   ├── Draining
     │   └── WorkerRestarting
     ├── DeadlineExceeded
+    │   └── RunStopped              a run on a device was ended, as nobody waited for it any more
+    │       └── RunTooLong          ... or since it took many times as long as it should
     ├── RequestCancelled
     ├── PreconditionFailed          legal, but not in the present state
+    │   └── ModelQuarantined        its runs stopped a device again and again
     ├── NotOffered                  part of a protocol that this server does not offer
     ├── Unauthenticated             the call needs a token, and none or an unknown one came
     ├── PermissionDenied            the token is for less than this call
@@ -188,12 +191,24 @@ class DeadlineExceeded(BraidError):
     """The caller's deadline passed before the result was ready."""
 
 
+class RunStopped(DeadlineExceeded):
+    """A run on a device was ended, as nobody waited for it any more."""
+
+
+class RunTooLong(RunStopped):
+    """A run on a device was ended, as it took many times as long as it should."""
+
+
 class RequestCancelled(BraidError):
     """The caller went away or cancelled."""
 
 
 class PreconditionFailed(BraidError):
     """The request is legal but the present state does not allow it."""
+
+
+class ModelQuarantined(PreconditionFailed):
+    """A model version that stopped its device several times is refused for a while."""
 
 
 class NotOffered(BraidError):

@@ -21,6 +21,7 @@ import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from math import ceil
 from time import get_clock_info, perf_counter_ns
 from typing import NamedTuple, TypeVar
@@ -199,10 +200,11 @@ def in_thread(call: Callable[[], T], pause: Pause) -> T:
     results: list[T] = []
     failures: list[BaseException] = []
     done = os.eventfd(0)
+    context = copy_context()  # with the signal that stops the work, engine/stopping.py
 
     def work() -> None:
         try:
-            results.append(call())
+            results.append(context.run(call))
         except BaseException as error:
             failures.append(error)
         finally:

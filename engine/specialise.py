@@ -25,6 +25,7 @@ from engine.ops.dtypes import spec_of, torch_dtype
 from engine.ops.evaluation import TENSOR_BYTES, attempt, meta_like
 from engine.ops.registry import call, op
 from engine.pause import Pause, no_pause
+from engine.stopping import check_stopped
 
 COND = "braid.cond"
 IDENTITY = "braid.identity"
@@ -315,6 +316,7 @@ def interpret(
     with torch.inference_mode():
         for i, operator in enumerate(graph.operators):
             pause()
+            check_stopped()
             operands = [values[name] if name else None for name in operator.inputs]
             with device or nullcontext():  # not around the pause: others work in it
                 results = call(operator, operands)

@@ -26,9 +26,11 @@ from engine.importer.report import read_graph, read_report
 from engine.worker.arena import Arena
 from engine.worker.layout import SlotLayout, slot_layout
 from engine.worker.link import LinkState, WorkerLink
-from engine.worker.options import WorkerOptions
+from engine.worker.options import WatchLimits, WorkerOptions
+from engine.worker.watch import RunBound
 from server.bench import Bench, LoadedModel, describe_fields
 from server.bench_worker import Apart, InService, Place
+from server.run_limits import RunLimits
 from server.static_values import StaticValues, static_bytes
 
 log = logging.getLogger("braid.device")
@@ -55,14 +57,23 @@ class Executable:
     in_onnxruntime: bool = False  # the plan runs only if that cannot
     precision: str = FP32
     choices: Mapping[str, str] = field(default_factory=dict)  # kernel signature -> variant
+    bound: RunBound = field(default_factory=RunBound, repr=False)  # of one run
 
 
 class Device:
     """A device worker and everything it was told."""
 
-    def __init__(self, name: str, options: WorkerOptions, *, bench_apart: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        options: WorkerOptions,
+        *,
+        bench_apart: bool = False,
+        run_limits: RunLimits | None = None,
+    ) -> None:
         """With ``bench_apart``, registrations measure in a process of their own (CPU only)."""
         self.name = name
+        self._run_limits = run_limits or RunLimits()
         self.arena = Arena(options.arena_bytes)
         self.link = WorkerLink(name, options, self.arena)
         self.link.on_start = self._replay
@@ -71,7 +82,7 @@ class Device:
         self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model
         place: Place = InService(self.link.call)
         if bench_apart and options.gpu is None:
-            alike = replace(options, module=BENCH_MODULE)
+            alike = replace(options, module=BENCH_MODULE, watch=_patient(options.watch))
             place = Apart(name, alike, self.arena, lambda digest: self._models[digest].artefact)
         self.bench = Bench(place, self._models)
         self._executables: dict[int, Executable] = {}
@@ -97,6 +108,11 @@ class Device:
     def is_up(self) -> bool:
         """Whether calls are taken now."""
         return self.link.state is LinkState.UP
+
+    @property
+    def answers(self) -> bool:
+        """Whether calls are taken now, and the worker was heard of lately."""
+        return self.link.answers
 
     async def start(self) -> None:
         """Start the worker; it is restarted from now on."""
@@ -205,7 +221,8 @@ class Device:
         )
         answer = await self.link.call("prepare", **_prepare_fields(asked))
         outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
-        ready = replace(asked, layout=slot_layout(inputs, outputs))
+        bound = self._run_limits.bound(answer.get("run_s", 0.0))
+        ready = replace(asked, layout=slot_layout(inputs, outputs), bound=bound)
         self._executables[ready.number] = ready
         return ready
 
@@ -215,20 +232,33 @@ class Device:
             with suppress(Unavailable):  # the next worker is not told of it
                 await self.link.call("release", number=ready.number)
 
-    async def run(self, ready: Executable, offset: int) -> int:
+    async def run(
+        self, ready: Executable, offset: int, unwanted: asyncio.Future[None] | None = None
+    ) -> int:
         """Run one batch whose inputs lie in the slot at ``offset``; returns microseconds.
+
+        The run is ended when ``unwanted`` has a result, or when it takes far too long.
 
         Raises:
             DeviceOutOfMemory: there is no room for it.
             WorkerRestarting: the worker is not up, or died.
+            RunStopped: the run was ended since it was unwanted.
+            RunTooLong: the run was ended, perhaps with the worker, since it took too long.
         """
         if ready.number in self._without_room:
             await self.link.call("prepare", **_prepare_fields(ready))
             self._without_room.discard(ready.number)
-        answer = await self.link.call("infer", number=ready.number, offset=offset)
+        answered = self.link.infer(ready.number, offset, ready.bound)
+        if unwanted is not None:
+            unwanted.add_done_callback(lambda ended: self._stop(ended, answered))
+        answer = await answered
         compute_us = int(answer["compute_us"])
         self.on_ran(ready.plan_id, compute_us)
         return compute_us
+
+    def _stop(self, unwanted: asyncio.Future[None], answered: asyncio.Future[Any]) -> None:
+        if not unwanted.cancelled() and not answered.done():
+            self.link.stop(answered)
 
     async def describe(self, digest: str, inputs: Specs, precision: str = FP32) -> OpGraph:
         """The schedule units of a loaded model for static ``inputs``, the batch included.
@@ -242,6 +272,13 @@ class Device:
 
 
 _EMPTY = slot_layout({}, {})
+
+GIVING_WAY = 10
+"""How many times as long what gives way to inference may take, or say nothing."""
+
+
+def _patient(limits: WatchLimits) -> WatchLimits:
+    return WatchLimits(GIVING_WAY * limits.silence_s, GIVING_WAY * limits.step_s)
 
 
 def _prepare_fields(ready: Executable) -> dict[str, Any]:

@@ -18,11 +18,12 @@ from functools import partial
 
 from core.errors import BraidError, StartupError
 from engine.worker.link import LinkState
-from engine.worker.options import WorkerEnd, WorkerOptions
+from engine.worker.options import WatchLimits, WorkerEnd, WorkerOptions
 from server.batching.batcher import Batcher
 from server.batching.execution import DeviceExecution
 from server.device import Device
 from server.device_names import DeviceName, parse_device
+from server.run_limits import RunLimits
 from server.settings import Settings
 
 log = logging.getLogger("braid.devices")
@@ -40,8 +41,14 @@ class Devices:
 
     def __init__(self, settings: Settings) -> None:
         names = [parse_device(text) for text in settings.devices]
+        limits = RunLimits(settings.run_seconds, settings.max_run_seconds)
         self.all = [
-            Device(name.text, worker_options(settings, name), bench_apart=settings.measure_apart)
+            Device(
+                name.text,
+                worker_options(settings, name),
+                bench_apart=settings.measure_apart,
+                run_limits=limits,
+            )
             for name in names
         ]
         """In the order of the setting; after ``start`` only those that can be used."""
@@ -55,8 +62,8 @@ class Devices:
 
     @property
     def any_up(self) -> bool:
-        """Whether some device takes calls now."""
-        return any(device.is_up for device in self.all)
+        """Whether some device takes calls now, and answers them."""
+        return any(device.answers for device in self.all)
 
     def named(self, name: str) -> Device | None:
         """A device by its name; "" is the first."""
@@ -121,6 +128,7 @@ def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
         )
     threads = settings.threads or len(cores)
     on_cpu = name.gpu is None
+    start_s = CPU_START_SECONDS if on_cpu else CUDA_START_SECONDS
     return WorkerOptions(
         threads=threads if on_cpu else min(CUDA_WORKER_THREADS, len(usable)),
         arena_bytes=settings.shared_memory_bytes,
@@ -129,7 +137,8 @@ def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
         gpu=name.gpu,
         cores=cores,
         pin_threads=settings.pin_threads,
-        start_timeout_s=CPU_START_SECONDS if on_cpu else CUDA_START_SECONDS,
+        start_timeout_s=start_s,
+        watch=WatchLimits(step_s=max(start_s, settings.max_run_seconds)),
         keep_spare=settings.spare_worker,
     )
 

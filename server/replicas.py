@@ -53,5 +53,5 @@ class Replicas:
             batcher = self._batchers[served.device.name]
             return batcher.refusal(served) is not None, batcher.expected_s(served, request)
 
-        up = [served for served in self._on.values() if served.device.is_up]
+        up = [served for served in self._on.values() if served.device.answers]
         return min(up, key=place, default=self.any)

@@ -99,6 +99,11 @@ class Settings(BaseSettings):
     # Longest wait for more rows while the device is idle; taken only where it is expected to pay.
     max_batch_wait_ms: float = Field(default=5.0, ge=0, le=10_000, allow_inf_nan=False)
 
+    # A run on a device is ended when it takes 20 times as long as its plan did when that was
+    # prepared, but not before the first of these, and at the latest after the second.
+    run_seconds: float = Field(default=20.0, gt=0, le=86_400, allow_inf_nan=False)
+    max_run_seconds: float = Field(default=60.0, gt=0, le=86_400, allow_inf_nan=False)
+
     # Memory that tensors cross into a device worker through, per device.
     shared_memory_bytes: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
 

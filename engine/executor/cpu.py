@@ -29,8 +29,12 @@ from engine.executor.memory import Arena
 from engine.executor.native import Burst, Compiled, Runner, Slices, find_runner, run_burst
 from engine.executor.program import Environment, Program
 from engine.pause import Pause, no_pause
+from engine.stopping import StopSignal, check_stopped, stop_signal
 
 SLICE_US = 1000.0
+
+STOP_LOOK_NS = 10_000_000
+"""How often a run outside the interpreter looks whether it is to end."""
 
 TimedRun = Callable[[Pause | None], tuple[int, int]]
 """Runs something; when it began and ended."""
@@ -144,12 +148,13 @@ class CpuExecutor:
         """Run all parts; returns the memory that their values lie in."""
         arena = self._arena if pause is None else self._arena_with_pauses
         compiled.place(arena, runner.library)
-        slices = None if pause is None else self._slices(pause)
+        slices = _until_stopped() if pause is None else self._slices(pause)
         pause_at = perf_counter_ns() + self._slice_ns
         for part in compiled.parts:
             if pause is not None and perf_counter_ns() > pause_at:
                 pause()
                 pause_at = perf_counter_ns() + self._slice_ns
+            check_stopped()
             if isinstance(part, Burst):
                 self._set_intra_op(self.threads)
                 run_burst(part, env, runner, slices, stamps)
@@ -172,6 +177,7 @@ class CpuExecutor:
 
         def pause_and_restore() -> None:
             pause()
+            check_stopped()
             self._set_intra_op(self.threads)
 
         return Slices(self._slice_ns, pause_and_restore, pause.arrivals)
@@ -229,6 +235,7 @@ def run_steps(
 ) -> None:
     """Run one lane."""
     for step in steps:
+        check_stopped()
         for other in step.waits:
             events[other].wait()
         unit = step.unit
@@ -250,7 +257,13 @@ def _release_waiters(events: Mapping[int, threading.Event]) -> None:
         event.set()
 
 
-_Work = tuple[Sequence[Step], Environment, Mapping[int, threading.Event]]
+def _until_stopped() -> Slices | None:
+    """For a burst without pauses: it ends when the calling thread's run is to end."""
+    signal = stop_signal.get()
+    return None if signal is None else Slices(STOP_LOOK_NS, signal.check, signal.descriptor)
+
+
+_Work = tuple[Sequence[Step], Environment, Mapping[int, threading.Event], StopSignal | None]
 
 
 class _Crew:
@@ -268,7 +281,7 @@ class _Crew:
     def start_steps(
         self, steps: Sequence[Step], env: Environment, events: Mapping[int, threading.Event]
     ) -> None:
-        self._work.put((steps, env, events))
+        self._work.put((steps, env, events, stop_signal.get()))
 
     def join_steps(self) -> BaseException | None:
         return self._done.get()
@@ -286,7 +299,8 @@ class _Crew:
             os.sched_setaffinity(0, set(cpus))
         self._done.put(None)
         while (work := self._work.get()) is not None:
-            steps, env, events = work
+            steps, env, events, signal = work
+            stop_signal.set(signal)
             try:
                 run_steps(steps, env, events)
             except BaseException as error:
@@ -294,4 +308,4 @@ class _Crew:
                 self._done.put(error)
             else:
                 self._done.put(None)
-            del work, steps, env, events
+            del work, steps, env, events, signal

@@ -37,7 +37,10 @@ MOST_INTERLEAVED = 16
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """A run looks so often whether something has arrived; then ``pause`` is called."""
+    """A run looks so often whether something has arrived; then ``pause`` is called.
+
+    What that raises ends the run.
+    """
 
     length_ns: int
     pause: Callable[[], object]
@@ -75,7 +78,11 @@ class Runner:
         how = burst.bookmark.data_ptr(), slice_ns, arrivals, moments
         while (status := self._run(*words, *how)) == _CUT:
             assert slices is not None
-            slices.pause()
+            try:
+                slices.pause()
+            except BaseException:
+                burst.bookmark.zero_()  # the next run begins at the start
+                raise
         if status:
             raise RuntimeError(f"oneDNN answered {status} inside a burst")
 

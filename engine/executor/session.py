@@ -17,6 +17,7 @@ from torch import Tensor
 
 from core.errors import InvalidArtefact, PreconditionFailed
 from engine.importer.report import MODEL_FILE, file_digest
+from engine.stopping import stoppable_session_run
 
 Provider = tuple[str, Mapping[str, str]]
 """Name of an execution provider, and its options."""
@@ -83,12 +84,14 @@ class OnnxSession:
 
         Raises:
             PreconditionFailed: the model does not run at these shapes.
+            RunStopped: the run was to end.
         """
         feeds = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in inputs.items()}
-        try:
-            results = self._session.run(None, feeds)
-        except Exception as error:
-            raise PreconditionFailed(f"ONNX Runtime cannot run it: {_line(error)}") from error
+        with stoppable_session_run() as options:
+            try:
+                results = self._session.run(None, feeds, options)
+            except Exception as error:
+                raise PreconditionFailed(f"ONNX Runtime cannot run it: {_line(error)}") from error
         return {
             name: torch.from_numpy(np.asarray(result))
             for name, result in zip(self._outputs, results, strict=True)
@@ -104,6 +107,7 @@ class OnnxSession:
 
         Raises:
             PreconditionFailed: the model does not run at these shapes.
+            RunStopped: the run was to end.
         """
         if not self._on_cpu:  # what is bound is copied to its device when it is bound, not later
             for name, tensor in self.run(inputs).items():
@@ -111,16 +115,17 @@ class OnnxSession:
             return
         tensors = (*inputs.values(), *outputs.values())
         key = tuple([(tensor.data_ptr(), tensor.shape) for tensor in tensors])
-        try:
-            bound = self._bound.get(key)
-            if bound is None:
-                bound = self._bind(inputs, outputs)
-                if len(self._bound) >= MAX_BOUND:
-                    self._bound.clear()
-                self._bound[key] = bound
-            self._session.run_with_iobinding(bound)
-        except Exception as error:
-            raise PreconditionFailed(f"ONNX Runtime cannot run it: {_line(error)}") from error
+        with stoppable_session_run() as options:
+            try:
+                bound = self._bound.get(key)
+                if bound is None:
+                    bound = self._bind(inputs, outputs)
+                    if len(self._bound) >= MAX_BOUND:
+                        self._bound.clear()
+                    self._bound[key] = bound
+                self._session.run_with_iobinding(bound, options)
+            except Exception as error:
+                raise PreconditionFailed(f"ONNX Runtime cannot run it: {_line(error)}") from error
 
     def _bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Any:
         bound = self._session.io_binding()

@@ -7,17 +7,16 @@ threads may deadlock.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import resource
 import signal
 from math import ceil
 
+from core.child_process import end_with_parent
 from engine.importer.limits import ImportLimits
 from engine.importer.seccomp import forbid_calls
 from engine.priority import process_gives_way
 
-_PR_SET_PDEATHSIG = 1
 _ALARM_GRACE_S = 10.0  # the server's own wall clock acts first and says so
 
 
@@ -41,8 +40,6 @@ def confine(limits: ImportLimits, parent: int) -> None:
         resource.setrlimit(what, (soft, hard))
     process_gives_way()
     os.umask(0o077)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the line above
-        os._exit(1)
+    end_with_parent(parent)
     forbid_calls()
     signal.setitimer(signal.ITIMER_REAL, limits.wall_seconds + _ALARM_GRACE_S)

@@ -11,8 +11,7 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,12 +19,12 @@ from torch import Tensor
 
 from engine.ops.dtypes import torch_dtype
 from engine.ops.registry import operator
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from engine.stopping import stoppable_session_run
 
 KIND = "braid.onnxruntime"
-RUN_SECONDS = 60.0  # a loop over run-time values may never end by itself
+RUN_SECONDS = 60.0
+"""Of a run that nobody can stop: a loop over run-time values may never end by itself."""
+
 _MOST_BYTES = 16 << 30  # of all tensors of all sessions together, on any machine
 
 _sessions: dict[int, Any] = {}  # id of the model's tensor -> session
@@ -55,18 +54,22 @@ def whole_model(
         input_shapes: extents of the inputs; a name stands for an open one.
         shapes: extents of the outputs, in the same names.
         dtypes: element types of the outputs.
-        loops: it may run for ever; ended after ``RUN_SECONDS``.
+        loops: it contains loops, as far as the importer saw; every run is bounded alike.
+
+    Raises:
+        RunStopped: the run was to end, or took longer than ``RUN_SECONDS`` where nobody says.
     """
     expected = _empty(inputs, input_shapes, shapes, dtypes)
     if any(tensor.is_meta for tensor in inputs):
         return expected
     session = _session(model)
     feeds = {name: _array(tensor) for name, tensor in zip(names, inputs, strict=True)}
-    try:
-        with _watched(loops) as options:
+    with stoppable_session_run(RUN_SECONDS) as options:
+        try:
             results = session.run(list(outputs), feeds, options)
-    except Exception as error:  # its exceptions share no base but this
-        raise RuntimeError(f"ONNX Runtime: {str(error).strip().partition(chr(10))[0]}") from error
+        except Exception as error:  # its exceptions share no base but this
+            line = str(error).strip().partition("\n")[0]
+            raise RuntimeError(f"ONNX Runtime: {line}") from error
     for name, result, wanted in zip(outputs, results, expected, strict=True):
         if result.shape != wanted.shape:
             raise RuntimeError(
@@ -140,26 +143,3 @@ def _bound_memory(onnxruntime: Any) -> None:
     )
     limits = {"max_mem": min(_MOST_BYTES, physical // 2), "arena_extend_strategy": 1}
     onnxruntime.create_and_register_allocator(where, onnxruntime.OrtArenaCfg(limits))
-
-
-@contextmanager
-def _watched(loops: bool) -> Iterator[Any]:
-    """Run options; with ``loops``, the run is ended when it takes too long."""
-    import onnxruntime
-
-    options = onnxruntime.RunOptions()
-    options.log_severity_level = 4
-    if not loops:
-        yield options
-        return
-
-    def end() -> None:
-        options.terminate = True
-
-    timer = threading.Timer(RUN_SECONDS, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield options
-    finally:
-        timer.cancel()

@@ -7,7 +7,7 @@ import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 from typing import Any
 
 from torch import Tensor
@@ -119,9 +119,10 @@ class Calls:
             None if plan is None else plan_from_json(plan),
             self._session(digest) if message.get("onnxruntime") else None,
         )
+        began = monotonic()
         self._warm_up(ready, seeded_inputs(program.graph, static, 0))
         outputs = {name: spec.to_json() for name, spec in output_specs(program.graph).items()}
-        return {"outputs": outputs}
+        return {"outputs": outputs, "run_s": monotonic() - began}
 
     def _warm_up(self, ready: Executable, inputs: Mapping[str, Tensor]) -> None:
         """The first run; requests go first even in the middle of it."""

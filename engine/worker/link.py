@@ -25,6 +25,7 @@ from core.errors import BraidError, StartupError, WorkerFault, WorkerRestarting
 from engine.worker.arena import Arena
 from engine.worker.options import WorkerEnd, WorkerOptions
 from engine.worker.process import OnProgress, WorkerProcess
+from engine.worker.watch import RunBound
 
 log = logging.getLogger("braid.worker.link")
 
@@ -53,6 +54,7 @@ class WorkerLink:
         self.facts: Facts = {}
         self.on_start: Callable[[WorkerLink], Awaitable[None]] | None = None
         self.on_state: Callable[[LinkState], None] = lambda _: None
+        """Told the state when it, or what ``answers`` says, may have changed."""
         self.on_end: Callable[[WorkerEnd], None] = lambda _: None
         self._arena = arena
         self._worker: WorkerProcess | None = None
@@ -87,16 +89,38 @@ class WorkerLink:
     ) -> asyncio.Future[Any]:
         """Send a call; the future brings its result, ``on_progress`` is told on the way.
 
-        Cancelling the future drops a measurement in the worker; an inference already sent runs
-        to its end unheard.
+        Cancelling the future drops a measurement in the worker.
 
         Raises:
             WorkerRestarting: (at once) no worker is up.
         """
+        return self._in_service().send(op, fields, on_progress)
+
+    def _in_service(self) -> WorkerProcess:
         if self.state is not LinkState.UP:
             raise WorkerRestarting("the device worker is restarting; try again in a moment")
         assert self._worker is not None
-        return self._worker.send(op, fields, on_progress)
+        return self._worker
+
+    def infer(self, number: int, offset: int, bound: RunBound) -> asyncio.Future[Any]:
+        """Run executable ``number`` on the slot at ``offset``, for no longer than ``bound`` allows.
+
+        Raises:
+            WorkerRestarting: (at once) no worker is up.
+        """
+        fields = {"number": number, "offset": offset}
+        return self._in_service().send("infer", fields, bound=bound)
+
+    def stop(self, answer: asyncio.Future[Any]) -> None:
+        """Let an inference end, since nobody waits for it; one that goes on is killed."""
+        if self._worker is not None:
+            self._worker.stop(answer)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the worker in service is up, and said so lately."""
+        up = self.state is LinkState.UP
+        return up and self._worker is not None and not self._worker.is_silent
 
     def startup_call(self, op: str, **fields: Any) -> asyncio.Future[Any]:
         """As ``call``, for ``on_start`` only: the worker is told what it must know first."""
@@ -117,6 +141,7 @@ class WorkerLink:
         self._set(LinkState.STARTING)
         began = monotonic()
         worker = self._worker = await self._take_spare()
+        worker.on_silence = lambda: self.on_state(self.state)
         try:
             async with asyncio.timeout(self.options.start_timeout_s) as self._start_limit:
                 self.facts = await self.startup_call("device")

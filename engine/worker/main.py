@@ -13,16 +13,19 @@ import sys
 
 import torch
 
+from core.child_process import end_with_parent
 from core.errors import BraidError, DeviceLost
 from engine.allocator import keep_freed_memory
 from engine.executor.affinity import usable_cpus
 from engine.executor.cpu import CpuExecutor
 from engine.timing.stage_timer import TimerOptions
 from engine.worker.backend import Backend
+from engine.worker.control import watch_over
 from engine.worker.cpu import CpuBackend
 from engine.worker.faults import refuse
 from engine.worker.frames import BlockingChannel
 from engine.worker.options import LOST_EXIT_CODE
+from engine.worker.running import Activity
 from engine.worker.worker import Worker
 
 
@@ -30,9 +33,12 @@ from engine.worker.worker import Worker
 def main() -> None:
     """Serve one link until it closes; its descriptors are inherited from the front end."""
     options = _options()
+    end_with_parent(options.parent)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
+    activity = Activity()
+    watch_over(socket.socket(fileno=options.control_fd), activity)
     channel = BlockingChannel(socket.socket(fileno=options.link_fd))
     arena = mmap.mmap(options.arena_fd, options.arena_bytes)
     try:
@@ -41,7 +47,7 @@ def main() -> None:
         refuse(channel, error)
         return
     try:
-        Worker(channel, arena, backend).serve()
+        Worker(channel, arena, backend, activity).serve()
     except DeviceLost as error:
         channel.send({"lost": str(error)})
         # Not by the interpreter's own way out: libraries would wait for the device.
@@ -51,6 +57,8 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Braid device worker (started by the server)")
     parser.add_argument("--link-fd", type=int, required=True)
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True, help="process id; ends with it")
     parser.add_argument("--arena-fd", type=int, required=True)
     parser.add_argument("--arena-bytes", type=int, required=True)
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)

@@ -11,6 +11,14 @@ LOST_EXIT_CODE = 86
 
 
 @dataclass(frozen=True, slots=True)
+class WatchLimits:
+    """When a worker counts as hung, in seconds; see engine/worker/watch.py."""
+
+    silence_s: float = 10.0  # without a word from its process
+    step_s: float = 60.0  # on one step of work that is no run, in which it can let nobody go first
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerOptions:
     """How a worker process is started."""
 
@@ -24,6 +32,8 @@ class WorkerOptions:
     start_timeout_s: float = 60.0  # from one answer to the next, until it is up
     max_backoff_s: float = 5.0
     keep_spare: bool = True
+    watch: WatchLimits = WatchLimits()
+    memory_bytes: int = 0  # that it may allocate; 0: as much as there is
     module: str = "engine.worker.main"
 
 
@@ -31,6 +41,7 @@ class EndReason(enum.Enum):
     """Why a worker ended though nobody told it to."""
 
     DEVICE_LOST = "device_lost"  # the device failed, or its context was poisoned
+    HUNG = "hung"  # by the front end, as it did not answer or did not end a run
     KILLED = "killed"  # by a signal: a crash, or the kernel, which was short of memory
     EXITED = "exited"  # for another reason; its own log says more
 
@@ -43,8 +54,10 @@ class WorkerEnd:
     text: str  # for the log
 
     @staticmethod
-    def of(code: int, last_words: str) -> WorkerEnd:
-        """From the status of its process, and what it could still say."""
+    def of(code: int, last_words: str, problem: str = "") -> WorkerEnd:
+        """From the status of its process, what it could still say, and why it was ended."""
+        if problem:
+            return WorkerEnd(EndReason.HUNG, problem)
         if code == LOST_EXIT_CODE:
             why = last_words or "the device failed"
             return WorkerEnd(EndReason.DEVICE_LOST, f"{why} (exit code {code})")

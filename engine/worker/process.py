@@ -1,6 +1,7 @@
-"""One device worker process: its socket, and the calls it has not answered yet.
+"""One device worker process: its sockets, and the calls it has not answered yet.
 
     start ──> answers calls ──> ends (by itself, or by ``end``): every open call fails
+                  └──asked how it does, twice a second (watch.py)──> hung: killed
 
 Loads no torch.
 """
@@ -12,16 +13,19 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import monotonic
 from typing import Any, Self
 
-from core.errors import WorkerRestarting
+from core.errors import RunStopped, RunTooLong, WorkerRestarting
 from core.python_process import python_command, python_environment
 from engine.worker.arena import Arena
 from engine.worker.environment import cpu_environment, cuda_environment
 from engine.worker.error_messages import error_from
-from engine.worker.frames import FrameDecoder, encode
+from engine.worker.frames import FrameDecoder, Message, encode
 from engine.worker.options import WorkerEnd, WorkerOptions
+from engine.worker.watch import TICK_S, RunBound, Watch
 
 OnProgress = Callable[[float], None]
 """Told the fraction done of a long call, now and then."""
@@ -32,36 +36,55 @@ _MEASUREMENTS = ("facts", "kernels", "measure", "contest")
 """Calls that are dropped when nobody waits any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call that was not answered yet."""
+
+    op: str
+    future: asyncio.Future[Any]
+    sent_at: float
+
+
 class WorkerProcess(asyncio.Protocol):
     """A running worker. Belongs to one event loop."""
 
-    def __init__(self) -> None:
-        self._calls: dict[int, asyncio.Future[Any]] = {}
+    def __init__(self, options: WorkerOptions) -> None:
+        self._options = options
+        self._calls: dict[int, _Call] = {}
         self._listeners: dict[int, OnProgress] = {}  # of calls that report how far they are
         self._next_call = 0
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._last_words = ""  # why it ends, if it could say so
+        self._watch = Watch(options.watch)
+        self._control: asyncio.Transport | None = None
+        self._ticking: asyncio.TimerHandle | None = None
+        self.on_silence: Callable[[], None] = lambda: None
+        """Told when ``is_silent`` changes."""
 
     @classmethod
     async def start(cls, options: WorkerOptions, arena: Arena) -> Self:
         """Spawn a worker; calls may be sent at once and are answered when it is up."""
-        started = cls()
+        started = cls(options)
         ours, theirs = socket.socketpair()
-        try:
+        watching, watched = socket.socketpair()
+        with theirs, watched:
+            links = theirs.fileno(), watched.fileno()
             started._process = await asyncio.create_subprocess_exec(
-                *_command(options, arena, theirs.fileno()),
-                pass_fds=(theirs.fileno(), arena.fd),
+                *_command(options, arena, *links),
+                pass_fds=(*links, arena.fd),
                 start_new_session=True,
                 stdin=asyncio.subprocess.DEVNULL,
                 env=_environment(options),
             )
-        finally:
-            theirs.close()
-        ours.setblocking(False)
         loop = asyncio.get_running_loop()
+        for each in (ours, watching):
+            each.setblocking(False)
+        control = _Control(started._heard)
+        started._control, _ = await loop.create_connection(lambda: control, sock=watching)
         started._transport, _ = await loop.create_connection(lambda: started, sock=ours)
+        started._tick()
         return started
 
     @property
@@ -75,12 +98,17 @@ class WorkerProcess(asyncio.Protocol):
         """Whether the process has not ended, as far as is known."""
         return self._process is not None and self._process.returncode is None
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has said nothing for two seconds, though it is asked twice a second."""
+        return self._watch.is_silent
+
     async def wait(self) -> WorkerEnd:
         """How it ended, once it has; open calls have failed by then."""
         assert self._process is not None
         code = await self._process.wait()
-        self._fail_calls()
-        return WorkerEnd.of(code, self._last_words)
+        self._ended()
+        return WorkerEnd.of(code, self._last_words, self._watch.problem)
 
     async def end(self) -> None:
         """Terminate the process, kill it after a moment; open calls fail."""
@@ -93,31 +121,60 @@ class WorkerProcess(asyncio.Protocol):
             async with asyncio.timeout(END_SECONDS):
                 await self._process.wait()
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill()
             await self._process.wait()
+        self._ended()
+
+    def _kill(self) -> None:
+        """End the process and what it started, whatever they are in."""
+        assert self._process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _ended(self) -> None:
+        """The process is gone."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        if self._control is not None:
+            self._control.close()
         self._fail_calls()
 
     def send(
-        self, op: str, fields: dict[str, Any], on_progress: OnProgress | None = None
+        self,
+        op: str,
+        fields: dict[str, Any],
+        on_progress: OnProgress | None = None,
+        bound: RunBound | None = None,
     ) -> asyncio.Future[Any]:
         """Send a call; the future brings its result.
 
         Cancelling the future drops a measurement in the worker; an inference already sent runs
-        to its end unheard.
+        to its end unheard, unless it is stopped. ``bound`` is that of an inference.
         """
         assert self._transport is not None
         self._next_call += 1
         number = self._next_call
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls[number] = future
+        self._calls[number] = _Call(op, future, monotonic())
         if on_progress is not None:
             self._listeners[number] = on_progress
             future.add_done_callback(lambda _: self._listeners.pop(number, None))
+        if bound is not None:
+            self._watch.sent(number, bound)
         self._transport.write(encode({"id": number, "op": op, **fields}))
         if op in _MEASUREMENTS:
             future.add_done_callback(lambda done: self._drop(number, done))
         return future
+
+    def stop(self, future: asyncio.Future[Any]) -> None:
+        """Let an inference end as soon as it can: nobody waits for it any more.
+
+        Its future still brings what the worker answers; the worker is replaced if that takes long.
+        """
+        for number, call in self._calls.items():
+            if call.future is future:
+                self._tell(self._watch.unwanted(number))
+                return
 
     def _drop(self, number: int, done: asyncio.Future[Any]) -> None:
         """Tell the worker that nobody waits for a measurement any more."""
@@ -137,13 +194,59 @@ class WorkerProcess(asyncio.Protocol):
                 if listener := self._listeners.get(message["id"]):
                     listener(message["progress"])
                 continue
-            future = self._calls.pop(message["id"], None)
-            if future is None or future.done():
-                continue
-            if "error" in message:
-                future.set_exception(error_from(message["error"]))
-            else:
-                future.set_result(message["result"])
+            self._answered(message)
+
+    def _answered(self, message: Message) -> None:
+        number = message["id"]
+        took_too_long = self._watch.answered(number)
+        call = self._calls.pop(number, None)
+        if call is None or call.future.done():
+            return
+        if "error" not in message:
+            call.future.set_result(message["result"])
+            return
+        error = error_from(message["error"])
+        if isinstance(error, RunStopped) and took_too_long:
+            error = RunTooLong(str(error))
+        call.future.set_exception(error)
+
+    def _heard(self, status: Message) -> None:
+        was_silent = self.is_silent
+        self._watch.heard(status)
+        if was_silent:
+            self.on_silence()
+
+    def _tick(self) -> None:
+        """Ask the process how it does; kill it if it is hung."""
+        was_silent = self.is_silent
+        self._tell(self._watch.tick())
+        if self._watch.problem:
+            self._blame(self._watch.problem)
+            self._kill()
+            return
+        if self.is_silent and not was_silent:
+            self.on_silence()
+        self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _blame(self, problem: str) -> None:
+        """Fail the call that hangs the worker, as far as is known; the others may be repeated."""
+        culprit, stuck_s = self._watch.culprit, self._watch.stuck_s
+        if stuck_s is not None:
+            since = monotonic() - stuck_s
+            calls = [
+                (call.op in _MEASUREMENTS, number)  # these go on only while there is nothing else
+                for number, call in self._calls.items()
+                if call.op != "infer" and call.sent_at <= since
+            ]
+            culprit = min(calls)[1] if calls else None
+        call = self._calls.get(-1 if culprit is None else culprit)
+        if call is not None and not call.future.done():
+            call.future.set_exception(RunTooLong(f"its device had to be stopped: {problem}"))
+
+    def _tell(self, orders: Sequence[Message]) -> None:
+        if self._control is not None and not self._control.is_closing():
+            for order in orders:
+                self._control.write(encode(order))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The worker is gone: nobody in flight will be answered."""
@@ -151,11 +254,24 @@ class WorkerProcess(asyncio.Protocol):
 
     def _fail_calls(self) -> None:
         calls, self._calls = self._calls, {}
-        for future in calls.values():
-            if not future.done():
-                future.set_exception(
+        for call in calls.values():
+            if not call.future.done():
+                call.future.set_exception(
                     WorkerRestarting("the device worker died while it had this request; try again")
                 )
+
+
+class _Control(asyncio.Protocol):
+    """Our end of the socket to a worker's control thread."""
+
+    def __init__(self, heard: Callable[[Message], None]) -> None:
+        self._heard = heard
+        self._decoder = FrameDecoder()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what the worker says of itself."""
+        for message in self._decoder.feed(data):
+            self._heard(message)
 
 
 def _environment(options: WorkerOptions) -> dict[str, str]:
@@ -165,10 +281,12 @@ def _environment(options: WorkerOptions) -> dict[str, str]:
     return cuda_environment(options.gpu, environment)
 
 
-def _command(options: WorkerOptions, arena: Arena, link_fd: int) -> list[str]:
+def _command(options: WorkerOptions, arena: Arena, link_fd: int, control_fd: int) -> list[str]:
     return [
         *python_command(options.module),
         f"--link-fd={link_fd}",
+        f"--control-fd={control_fd}",
+        f"--parent={os.getpid()}",
         f"--arena-fd={arena.fd}",
         f"--arena-bytes={arena.size_bytes}",
         f"--device={'cpu' if options.gpu is None else 'cuda'}",

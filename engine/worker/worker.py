@@ -24,6 +24,7 @@ import torch
 
 from core.errors import DeviceLost, WorkerFault
 from engine.pause import Pause
+from engine.stopping import check_stopped
 from engine.worker.backend import RUNS_UNDERWAY, Backend, Task
 from engine.worker.calls import Calls, Underway
 from engine.worker.error_messages import error_body
@@ -31,6 +32,7 @@ from engine.worker.faults import as_braid_error
 from engine.worker.frames import BlockingChannel, Message
 from engine.worker.measurements import Measurements
 from engine.worker.models import ModelTable
+from engine.worker.running import Activity
 from engine.worker.sessions import SessionTable
 
 log = logging.getLogger("braid.worker")
@@ -57,8 +59,15 @@ class _Background:
 class Worker:
     """Everything the process does, on its only thread."""
 
-    def __init__(self, channel: BlockingChannel, arena: mmap.mmap, backend: Backend) -> None:
+    def __init__(
+        self,
+        channel: BlockingChannel,
+        arena: mmap.mmap,
+        backend: Backend,
+        activity: Activity | None = None,
+    ) -> None:
         self._channel = channel
+        self._activity = activity or Activity()
         self._backend = backend
         self._poller = select.poll()
         self._poller.register(channel.fileno(), select.POLLIN)
@@ -85,8 +94,10 @@ class Worker:
             if self._background or self._waiting:
                 self.let_inference_go_first()
             else:
+                self._activity.rest()
                 self.receive(None)
             if self._waiting:
+                self._activity.begin_work()
                 self._answer(self._waiting.popleft())
             elif self._background and not self._is_closed:
                 self._advance()
@@ -138,16 +149,23 @@ class Worker:
     def _begin(self, message: Message, underway: deque[tuple[int, Underway]]) -> None:
         call = message["id"]
         try:
-            underway.append((call, self._calls.begin(message)))
+            with self._activity.running(call):
+                run = self._calls.begin(message)
         except Exception as error:
+            self._activity.ended(call)
             self._fail(call, error)
+        else:
+            underway.append((call, run))
 
     def _finish(self, call: int, run: Underway) -> None:
         try:
-            result = self._calls.finish(run)
+            with self._activity.running(call):
+                result = self._calls.finish(run)
         except Exception as error:
+            self._activity.ended(call)
             self._fail(call, error)
         else:
+            self._activity.ended(call)
             self._channel.send({"id": call, "result": result})
 
     def let_inference_go_first(self) -> bool:
@@ -166,6 +184,13 @@ class Worker:
         self._went_on_at = monotonic()
         return True
 
+    def pause(self) -> bool:
+        """A step of other work is over: let inference go first."""
+        any_ran = self.let_inference_go_first()
+        self._activity.begin_step()
+        check_stopped()
+        return any_ran
+
     def _answer(self, message: Message) -> None:
         call = message["id"]
         try:
@@ -181,14 +206,17 @@ class Worker:
 
     def _advance(self) -> None:
         current = self._background[0]
+        self._activity.begin_step()
         try:
             self._tell(current, next(current.task))
         except StopIteration as stop:
             self._background.popleft()
+            self._activity.begin_work()
             if current.call is not None:
                 self._channel.send({"id": current.call, "result": stop.value})
         except Exception as error:
             self._background.popleft()
+            self._activity.begin_work()
             self._fail(current.call, error)
 
     def _tell(self, current: _Background, fraction: float | None) -> None:
@@ -240,7 +268,7 @@ class _InferenceFirst(Pause):
 
     def __call__(self) -> bool:
         """Answer, and linger."""
-        return self._worker.let_inference_go_first()
+        return self._worker.pause()
 
 
 def _warm_up() -> Task:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from time import monotonic, perf_counter_ns
 
 from core.errors import DeviceOutOfMemory
-from server.batching.tickets import Piece, still_wanted
+from server.batching.tickets import Piece, all_ended, still_wanted
 from server.batching.turns import Turns
 from server.device import Device, Executable
 from server.rows import BatchRun, Outcome, outcome_of, with_rows, write_rows
@@ -72,7 +72,11 @@ class DeviceExecution:
             return Ran((), size, 0, 0)
         memory = self._device.arena.view
         write_rows(memory, offset, ready, pieces)
-        compute_us = await self._device.run(ready, offset)
+        unwanted = all_ended(pieces)
+        try:
+            compute_us = await self._device.run(ready, offset, unwanted)
+        finally:
+            unwanted.cancel()
         ended_ns = perf_counter_ns()
         batch_size = size if model.batched else 1
         run = BatchRun(ready, offset, batch_size, rows, sent_ns, ended_ns, compute_us)

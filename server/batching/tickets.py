@@ -86,6 +86,20 @@ class Piece:
         return self.ticket.request
 
 
+def all_ended(pieces: Sequence[Piece]) -> asyncio.Future[None]:
+    """Done as soon as nobody waits for any of the pieces; cancel it when that matters no more."""
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    tickets = {piece.ticket for piece in pieces}
+
+    def look(_: object) -> None:
+        if not ended.done() and all(ticket.has_ended for ticket in tickets):
+            ended.set_result(None)
+
+    for ticket in tickets:
+        ticket.result.add_done_callback(look)
+    return ended
+
+
 def still_wanted(pieces: Sequence[Piece], now: float) -> list[Piece]:
     """Those that somebody waits for; late tickets end here if their alarm has not rung yet.
 

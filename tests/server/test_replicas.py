@@ -17,7 +17,7 @@ MS = 1e-3
 @dataclass
 class FakeDevice:
     name: str
-    is_up: bool = True
+    answers: bool = True
 
 
 class Host:
@@ -92,7 +92,7 @@ async def test_a_device_that_is_down_takes_nothing_unless_all_are() -> None:
     host = Host({1: 9 * MS}, {1: 2 * MS})
     devices: list[Any] = [replica.device for replica in host.replicas]
 
-    devices[1].is_up = False
+    devices[1].answers = False
     assert host.choice() == "cpu"
-    devices[0].is_up = False
+    devices[0].answers = False
     assert host.choice() == "cpu", "which refuses, and says that it restarts"
