@@ -14,7 +14,7 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from core.errors import UnsupportedOperators
+from core.errors import RunStopped, UnsupportedOperators
 from engine.importer.artefact import load_artefact
 from engine.ops import whole
 from engine.ops.dtypes import spec_of
@@ -173,7 +173,7 @@ def test_a_loop_over_run_time_values_is_ended(monkeypatch: pytest.MonkeyPatch) -
     attributes |= {"shapes": [["n", 4]], "dtypes": ["FP32"], "loops": True}
     endless = torch.full((1, 4), 1e18)
 
-    with pytest.raises(RuntimeError, match="ONNX Runtime"):
+    with pytest.raises(RunStopped, match=r"ONNX Runtime was ended after 0\.5 s"):
         whole.whole_model(data, endless, **attributes)
 
     few = whole.whole_model(data, torch.full((1, 4), 2.0), **attributes)[0]

@@ -80,7 +80,7 @@ class FakeDevice:
     async def release(self, ready: Executable) -> None:
         self.released.append(ready.number)
 
-    async def run(self, ready: Executable, offset: int) -> int:
+    async def run(self, ready: Executable, offset: int, unwanted: object = None) -> int:
         x = self._array(ready.layout.inputs["x"], offset).copy()
         self.batches.append(x)
         await self.gate.wait()

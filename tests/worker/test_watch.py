@@ -1,0 +1,148 @@
+"""When a worker is told to stop a run, and when it is replaced: by what it says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from engine.worker.options import WatchLimits
+from engine.worker.watch import GRACE_S, SILENT_TICKS, TICK_S, UNWANTED, RunBound, Watch
+
+ASK = {"ask": True}
+
+
+class World:
+    """A watch, a clock that stands still, and a worker that answers unless told not to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.watch = Watch(WatchLimits(silence_s=10.0, step_s=60.0), lambda: self.now)
+        self.running: int | None = None
+        self.began = 0.0
+        self.step_began: float | None = None
+        self.watch.heard(self.status())
+
+    def status(self) -> dict[str, Any]:
+        run_s = self.now - self.began if self.running is not None else 0.0
+        step_s = None if self.step_began is None else self.now - self.step_began
+        return {"call": self.running, "run_s": run_s, "step_s": step_s}
+
+    def runs(self, call: int, bound: RunBound | None = None) -> None:
+        self.watch.sent(call, bound or RunBound())
+        self.running, self.began = call, self.now
+
+    def goes_on(self, seconds: float, *, answers: bool = True) -> list[dict[str, Any]]:
+        """Let time pass; returns what the worker was told beside the questions."""
+        orders: list[dict[str, Any]] = []
+        for _ in range(round(seconds / TICK_S)):
+            self.now += TICK_S
+            orders += [order for order in self.watch.tick() if order != ASK]
+            if answers:
+                self.watch.heard(self.status())
+        return orders
+
+
+def test_a_run_that_is_wanted_and_not_too_long_is_left_alone() -> None:
+    world = World()
+    world.runs(7, RunBound(limit_s=30.0))
+
+    assert world.goes_on(29.0) == []
+    assert not world.watch.problem
+    assert world.watch.answered(7) is False
+
+
+def test_a_run_over_its_limit_is_stopped_and_then_costs_the_worker() -> None:
+    world = World()
+    world.runs(7, RunBound(limit_s=3.0, patience_s=100.0))
+
+    (order,) = world.goes_on(3.5)
+    assert order["stop"] == 7
+    assert "after 3 s on the device" in order["reason"]
+    assert not world.watch.problem
+
+    assert world.goes_on(2.0) == []
+    assert world.watch.problem == "a run did not end, 4.5 s after it began"
+    assert world.watch.culprit == 7
+    assert world.watch.answered(7), "it took too long"
+
+
+def test_a_run_that_nobody_waits_for_is_stopped_at_once_and_costs_the_worker_if_it_goes_on() -> None:
+    world = World()
+    world.runs(7)
+
+    assert world.watch.unwanted(7) == [{"stop": 7, "reason": UNWANTED}]
+    assert world.watch.unwanted(7) == [], "once"
+    world.goes_on(GRACE_S + 2 * TICK_S)
+
+    assert world.watch.culprit == 7
+
+
+def test_a_plan_that_takes_long_is_not_killed_for_its_callers_short_deadline() -> None:
+    world = World()
+    world.runs(7, RunBound(limit_s=60.0, patience_s=10.0))
+    world.watch.unwanted(7)
+
+    world.goes_on(9.0)
+    assert not world.watch.problem
+    world.goes_on(2.0)
+    assert world.watch.culprit == 7
+
+
+def test_a_run_that_waits_behind_another_is_not_blamed() -> None:
+    world = World()
+    world.runs(7, RunBound(limit_s=60.0))
+    world.watch.sent(8, RunBound(limit_s=1.0))
+    world.watch.unwanted(8)
+
+    assert world.goes_on(20.0) == []
+    assert not world.watch.problem
+
+
+def test_a_worker_that_says_nothing_is_replaced() -> None:
+    world = World()
+    world.goes_on(SILENT_TICKS * TICK_S, answers=False)
+    assert world.watch.is_silent
+    assert not world.watch.problem
+
+    world.goes_on(10.0, answers=False)
+    assert world.watch.problem == "it did not answer for 10 s"
+    assert world.watch.culprit is None
+
+
+def test_a_silent_worker_is_replaced_soon_when_a_run_is_overdue() -> None:
+    world = World()
+    world.runs(7)
+    world.watch.unwanted(7)
+    world.goes_on(2.5, answers=False)
+
+    assert "did not answer, nor end a run" in world.watch.problem
+    assert world.watch.culprit == 7
+
+
+def test_who_was_suspended_with_the_worker_does_not_find_it_guilty() -> None:
+    world = World()
+    world.now += 3600.0
+
+    assert world.goes_on(5.0) == []
+    assert not world.watch.problem
+
+
+def test_a_worker_that_is_only_starting_is_not_judged() -> None:
+    watch = Watch(WatchLimits(silence_s=1.0))
+
+    assert [watch.tick() for _ in range(100)] == [[ASK]] * 100
+    assert not watch.problem
+    assert not watch.is_silent
+
+
+def test_a_step_of_other_work_is_stopped_and_then_costs_the_worker() -> None:
+    world = World()
+    world.step_began = world.now
+
+    (order,) = world.goes_on(61.0)
+    assert order["stop_step"]
+    world.step_began = world.now  # it ended, and another one began
+    assert world.goes_on(5.0) == []
+    assert not world.watch.problem
+
+    world.goes_on(70.0)
+    assert world.watch.stuck_s is not None
