@@ -21,6 +21,7 @@ from engine.worker.link import LinkState
 from engine.worker.options import WatchLimits, WorkerEnd, WorkerOptions
 from server.batching.batcher import Batcher
 from server.batching.execution import DeviceExecution
+from server.batching.quarantine import Quarantine
 from server.device import Device
 from server.device_names import DeviceName, parse_device
 from server.run_limits import RunLimits
@@ -52,7 +53,11 @@ class Devices:
             for name in names
         ]
         """In the order of the setting; after ``start`` only those that can be used."""
-        self.batchers = {device.name: Batcher(DeviceExecution(device)) for device in self.all}
+        self.quarantine = Quarantine()
+        self.batchers = {
+            device.name: Batcher(DeviceExecution(device), quarantine=self.quarantine)
+            for device in self.all
+        }
         self.on_change: Callable[[Device], None] = lambda device: None
         """Told a device whose worker came up or died."""
         self.on_end: Callable[[str, WorkerEnd], None] = lambda device, end: None

@@ -19,20 +19,24 @@ carried several requests, each is run again alone, so that a bad one harms no ne
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic, perf_counter_ns
 from typing import Protocol
 
-from core.errors import DeadlineExceeded, QueueFull, Unavailable
+from core.errors import DeadlineExceeded, QueueFull, RunTooLong, Unavailable
 from server.batching.execution import Ran
 from server.batching.latencies import LatencyTable
+from server.batching.quarantine import Quarantine
 from server.batching.queues import BatchObserver, Lane, ModelQueue
 from server.batching.tickets import Piece, Ticket
 from server.requests import CheckedRequest
 from server.rows import Outcome, join
 from server.served import ServedModel
+
+log = logging.getLogger("braid.batching")
 
 IN_FLIGHT = 2
 """Batches sent to a device at once: one runs, the next is already there."""
@@ -97,8 +101,14 @@ class _Batch:
 class Batcher:
     """The queues of one device. Belongs to the event loop."""
 
-    def __init__(self, execution: Execution, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        execution: Execution,
+        clock: Clock | None = None,
+        quarantine: Quarantine | None = None,
+    ) -> None:
         self._execution = execution
+        self._quarantine = quarantine or Quarantine()
         self._clock: Clock = clock or MonotonicClock()
         self._queues: dict[ServedModel, ModelQueue] = {}
         self._in_flight: dict[asyncio.Task[None], _Batch] = {}
@@ -126,8 +136,11 @@ class Batcher:
         Raises:
             QueueFull: too much waits already for this model, or for the deadline to be met.
             DeadlineExceeded: the deadline passed.
+            RunTooLong: the run was ended, as it took far too long.
+            ModelQuarantined: that happened again and again with this model.
             WorkerRestarting: the worker died, or is not up again yet.
         """
+        self._quarantine.check(model.name, model.version)
         queue = self._queues.get(model)
         if queue is None:
             queue = self._queues[model] = ModelQueue(model, observer)
@@ -181,6 +194,7 @@ class Batcher:
     def forget(self, model: ServedModel) -> None:
         """Drop the (empty) queue of a model that is gone."""
         self._queues.pop(model, None)
+        self._quarantine.forget(model.name, model.version)
 
     # -- admitting ----------------------------------------------------------------------------
 
@@ -330,6 +344,9 @@ class Batcher:
         try:
             ran = await self._execution.run(batch.queue.model, batch.pieces, batch.size)
         except Exception as error:
+            self._charge(batch, self._clock.now() - began)
+            if isinstance(error, RunTooLong):
+                self._strike(batch.queue.model)
             if len(batch.pieces) > 1 and not isinstance(error, Unavailable):
                 await self._run_each_alone(batch)
                 return
@@ -343,6 +360,19 @@ class Batcher:
         if ran.rows:
             batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
             self._learn(batch, ran.compute_us / 1e6, spent_s)
+
+    def _charge(self, batch: _Batch, spent_s: float) -> None:
+        """Let a batch that failed count with the time that it took, if that was more than thought.
+
+        Else a model whose runs are ended would get more of the device than its share.
+        """
+        more_s = max(0.0, spent_s - batch.expected_s)
+        batch.queue.used_s += more_s / batch.queue.model.policy.share
+
+    def _strike(self, model: ServedModel) -> None:
+        if self._quarantine.strike(model.name, model.version):
+            facts = {"model": model.name, "version": model.version}
+            log.error("a model is refused for a while: it held its device up", extra=facts)
 
     async def _run_each_alone(self, batch: _Batch) -> None:
         """One of them is bad: the others get their answers."""

@@ -77,6 +77,7 @@ class FakeModel:
     """As much of a ServedModel as the batcher looks at."""
 
     def __init__(self, latencies_s: Mapping[int, float], policy: BatchPolicy | None = None) -> None:
+        self.name, self.version = "fake", 1
         self.batched = True
         self.batch_sizes = tuple(sorted(latencies_s))
         self.policy = policy or BatchPolicy()
@@ -108,6 +109,7 @@ class FakeExecution:
         self._turn = asyncio.Lock()
         self.batches: list[Batch] = []
         self.is_bad: Callable[[int], bool] = lambda row: False
+        self.error: BraidError = BraidError("a row is bad")
 
     async def run(self, model: Any, pieces: Sequence[Piece], size: int) -> Ran:
         async with self._turn:
@@ -123,7 +125,7 @@ class FakeExecution:
             seconds = model.latencies_s[size]
             await self._clock.sleep(seconds)
             if any(map(self.is_bad, rows)):
-                raise BraidError("a row is bad")
+                raise self.error
             compute_us = round(seconds * 1e6)
             outcomes = [
                 (piece, _answer(each, size, len(rows), compute_us))

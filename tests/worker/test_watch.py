@@ -10,6 +10,10 @@ from engine.worker.watch import GRACE_S, SILENT_TICKS, TICK_S, UNWANTED, RunBoun
 ASK = {"ask": True}
 
 
+def problem_of(watch: Watch) -> str:
+    return watch.problem
+
+
 class World:
     """A watch, a clock that stands still, and a worker that answers unless told not to."""
 
@@ -60,12 +64,12 @@ def test_a_run_over_its_limit_is_stopped_and_then_costs_the_worker() -> None:
     assert not world.watch.problem
 
     assert world.goes_on(2.0) == []
-    assert world.watch.problem == "a run did not end, 4.5 s after it began"
+    assert problem_of(world.watch) == "a run did not end, 4.5 s after it began"
     assert world.watch.culprit == 7
     assert world.watch.answered(7), "it took too long"
 
 
-def test_a_run_that_nobody_waits_for_is_stopped_at_once_and_costs_the_worker_if_it_goes_on() -> None:
+def test_a_run_that_nobody_waits_for_is_stopped_and_costs_the_worker_if_it_goes_on() -> None:
     world = World()
     world.runs(7)
 
@@ -104,7 +108,7 @@ def test_a_worker_that_says_nothing_is_replaced() -> None:
     assert not world.watch.problem
 
     world.goes_on(10.0, answers=False)
-    assert world.watch.problem == "it did not answer for 10 s"
+    assert problem_of(world.watch) == "it did not answer for 10 s"
     assert world.watch.culprit is None
 
 
