@@ -16,7 +16,7 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from core.errors import ModelImportError
-from engine.importer.archive import Archive
+from engine.importer.archive import EXPORT, Archive
 from engine.importer.parse import all_tensors, parse_model, read_model
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=,~ -]{0,200}")
@@ -28,6 +28,11 @@ def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
     Raises:
         ModelImportError: no model, several, folders, odd names, or data that does not fit.
     """
+    if any(name.endswith("/data.pkl") for name in archive.names):
+        raise ModelImportError(
+            "the archive is a PyTorch checkpoint or TorchScript (.pt), whose pickle or code would "
+            f"have to be run; {EXPORT}"
+        )
     for name in archive.names:
         if not _PLAIN.fullmatch(name):
             raise ModelImportError(

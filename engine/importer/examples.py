@@ -20,7 +20,7 @@ from core.errors import ImportLimitExceeded, InvalidRequest, ModelImportError
 from core.graph import OpGraph
 from core.tensor import TensorSpec
 from engine.importer.reference import Reference, ReferenceFailed
-from engine.importer.shapes import shape_candidates
+from engine.importer.shapes import shape_candidates, wanted_shapes
 from engine.ops.dtypes import torch_dtype
 from engine.passes.body import Weights
 from engine.specialise import specialise, static_inputs
@@ -157,9 +157,15 @@ def _nothing_runs(template: OpGraph, refusals: Sequence[str | TooMuchMemory]) ->
     if len(refusals) == 1:
         return f"the model does not run: {first}"
     shapes = ", ".join(f"{name}: {spec}" for name, spec in template.inputs.items())
+    options = wanted_shapes(template.inputs)
+    give = (
+        f"register it with shapes that it takes, numbers in place of the names: {options}"
+        if options
+        else "its shapes are fixed, so it takes other content than was tried"
+    )
     return (
-        f"the model does not run at any of {len(refusals)} input shapes tried ({shapes}); give "
-        f"example shapes that it takes. The first reason: {first}. The last: {last}"
+        f"the model does not run at any of {len(refusals)} input shapes tried ({shapes}); {give}. "
+        f"The first reason: {first}. The last: {last}"
     )
 
 

@@ -18,6 +18,7 @@ from google.protobuf.message import DecodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from core.errors import ModelImportError
+from engine.importer.archive import EXPORT
 
 MAX_NODES = 200_000  # functions expanded; the largest real models have some 20,000
 MAX_NESTING = 16  # of subgraphs
@@ -29,8 +30,8 @@ _OTHER_FORMATS = {
     b"\x1f\x8b": "a gzip archive",
     b"\x89HDF": "an HDF5 file (Keras?)",
     b"GGUF": "a GGUF file",
-    b"\x80\x02": "a pickle",
-    b"\x80\x04": "a pickle",
+    b"\x80\x02": f"a pickle, which would have to be run; {EXPORT}",
+    b"\x80\x04": f"a pickle, which would have to be run; {EXPORT}",
 }
 
 

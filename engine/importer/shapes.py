@@ -51,6 +51,19 @@ def shape_candidates(
         yield {name: spec.bind(chosen) for name, spec in template.inputs.items()}
 
 
+def wanted_shapes(inputs: Mapping[str, TensorSpec]) -> str:
+    """Options that say the shapes of inputs, with a name where the model leaves an extent open."""
+    options = []
+    for name, spec in inputs.items():
+        extents = [
+            "1" if axis == 0 and isinstance(dim, str) else str(dim).upper()
+            for axis, dim in enumerate(spec.shape)
+        ]
+        if any(isinstance(dim, str) for dim in spec.shape[1:]):
+            options.append(f"--input-shape {name}={','.join(extents)}")
+    return " ".join(options)
+
+
 def _slots(
     spec: TensorSpec, bound: Mapping[str, int]
 ) -> Iterator[tuple[tuple[str, ...], Sequence[tuple[int, ...]]]]:
@@ -76,7 +89,10 @@ def _bind_given(template: OpGraph, given: Mapping[str, tuple[int, ...]]) -> dict
             if isinstance(declared, str):
                 bound.setdefault(declared, extent)
         if len(shape) != len(spec.shape) or spec.bind(bound).shape != tuple(shape):
-            raise ModelImportError(f"example shape {list(shape)} does not fit {name!r}: {spec}")
+            raise ModelImportError(
+                f"example shape {list(shape)} does not fit {name!r}, which is {spec}; give "
+                f"{wanted_shapes({name: spec}) or 'none: nothing is open but the batch'}"
+            )
     return bound
 
 

@@ -24,7 +24,7 @@ from core.tensor import TensorSpec
 from engine.importer.examples import Example, drawable
 from engine.importer.loops import loops_against
 from engine.importer.reference import Reference, ReferenceFailed
-from engine.importer.shapes import shape_candidates
+from engine.importer.shapes import shape_candidates, wanted_shapes
 from engine.importer.trial import trial
 from engine.onnx.node import UnsupportedUse
 from engine.onnx.structure import subgraphs
@@ -59,6 +59,8 @@ def as_one_unit(
     """
     inputs, against = _boundary(model)
     against += [*_foreign(model), *_endless(model)]
+    if maps := _zip_maps(model):  # without these, ONNX Runtime could serve what the table lacks
+        raise UnsupportedOperators((*maps, *against))
     data = model.SerializeToString()
     if not against:
         try:
@@ -91,11 +93,25 @@ def _boundary(model: onnx.ModelProto) -> tuple[dict[str, TensorSpec], list[str]]
     against += [
         f"output {info.name!r} is not a tensor"
         for info in model.graph.output
-        if not info.type.HasField("tensor_type")
+        if not info.type.HasField("tensor_type") and info.name not in _zipped(model)
     ]
     if not inputs and not against:
         against.append("the model has no inputs")
     return inputs, against
+
+
+def _zip_maps(model: onnx.ModelProto) -> list[str]:
+    """Outputs that are dictionaries, as scikit-learn's classifiers are exported by default."""
+    return [
+        f"output {info.name!r} is a list of dictionaries (ZipMap), not a tensor; export the "
+        "classifier again with convert_sklearn(..., options={'zipmap': False})"
+        for info in model.graph.output
+        if info.name in _zipped(model)
+    ]
+
+
+def _zipped(model: onnx.ModelProto) -> set[str]:
+    return {name for node in model.graph.node if node.op_type == "ZipMap" for name in node.output}
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -157,7 +173,9 @@ class _Probe:
             failure = example
             if count >= _MOST_TRIALS:
                 break
-        raise ModelImportError(f"it does not run at any shapes tried: {failure}")
+        options = wanted_shapes(self.inputs)
+        give = f"; register it with shapes that it takes: {options}" if options else ""
+        raise ModelImportError(f"it does not run at any shapes tried{give} ({failure})")
 
     def _around(self, example: Example) -> _Found:
         """Change one open extent at a time."""

@@ -98,7 +98,7 @@ def test_shapes_and_ranges_are_tried_until_the_reference_runs() -> None:
 
 
 def test_the_reasons_are_given_when_nothing_runs() -> None:
-    with pytest.raises(ModelImportError, match=r"give example shapes that it takes.*not 512"):
+    with pytest.raises(ModelImportError, match=r"--input-shape x=1,7,T.*not 512"):
         find_example(template("INT64", x=["n", 7, "t"]), {}, Picky(), 1 << 20, {})
 
 

@@ -72,6 +72,14 @@ BAD = {
 }
 
 
+def test_a_checkpoint_of_pytorch_names_the_ways_to_export(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    torch.save({"weight": torch.ones(2)}, path)
+
+    with pytest.raises(ModelImportError, match=r"torch\.export\.save.*torch\.onnx\.export"):
+        unpack_bundle(Archive(path), tmp_path)
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_another_zip_is_refused(name: str, tmp_path: Path) -> None:
     files, reason = BAD[name]

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper
 
 from core.errors import RunStopped, UnsupportedOperators
 from engine.importer.artefact import load_artefact
+from engine.importer.whole import as_one_unit
 from engine.ops import whole
 from engine.ops.dtypes import spec_of
 from engine.specialise import interpret, specialise
@@ -164,6 +165,19 @@ async def test_it_is_refused_with_all_reasons_at_once(name: str, tmp_path: Path)
 
     for reason in reasons:
         assert reason in str(caught.value)
+
+
+def test_a_classifier_of_scikit_learn_is_told_how_to_give_tensors() -> None:
+    made = model([helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml")])
+    rows = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    )
+    made.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(rows))
+
+    with pytest.raises(UnsupportedOperators, match="for 1 reason") as caught:
+        as_one_unit(made, ("ZipMap: custom domain",), pytest.fail, {})
+
+    assert "convert_sklearn(..., options={'zipmap': False})" in str(caught.value)
 
 
 def test_a_loop_over_run_time_values_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
