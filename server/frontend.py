@@ -159,6 +159,8 @@ class FrontEnd:
             self.catalogue,
             self.memory,
             self.repository,
+            self.serving,
+            self.devices,
             self.regions,
             self.metrics,
             self.health,

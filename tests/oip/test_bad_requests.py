@@ -379,6 +379,22 @@ LOADS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "empty file": ({"file:1/model.onnx": {"bytes_param": b""}}, "empty"),
     "no model": ({"file:1/model.onnx": {"bytes_param": b"this is no model"}}, "ONNX"),
+    "two instances": (
+        {"config": {"string_param": '{"instance_group": [{"count": 2, "kind": "KIND_CPU"}]}'}},
+        "one instance on each device",
+    ),
+    "instances on a GPU": (
+        {"config": {"string_param": '{"instance_group": [{"kind": "KIND_GPU", "gpus": [0]}]}'}},
+        "KIND_GPU on gpus [0] is not what this server has, which is cpu",
+    ),
+    "passive instances": (
+        {"config": {"string_param": '{"instance_group": [{"passive": true}]}'}},
+        "passive is not offered",
+    ),
+    "versions that are none": (
+        {"config": {"string_param": '{"version_policy": {"specific": {"versions": [0]}}}'}},
+        "versions by their numbers",
+    ),
     "batch out of range": (
         {"config": {"string_param": '{"max_batch_size": 100000}'}},
         "batch sizes",

@@ -313,6 +313,12 @@ async def _unimplemented(call: Awaitable[Any]) -> None:
     assert error.value.status() == "StatusCode.UNIMPLEMENTED"
 
 
+CONFIG = (
+    '{"instance_group": [{"count": 1, "kind": "KIND_CPU"}], '
+    '"version_policy": {"latest": {"num_versions": 1}}}'
+)
+
+
 def _aio_calls(client: Any, onnx_file: Path) -> dict[str, Callable[[], Awaitable[None]]]:
     files = {"file:1/model.onnx": onnx_file.read_bytes()}
     two = [tensor(ramp(1), "a"), tensor(ramp(1), "b")]
@@ -333,7 +339,7 @@ def _aio_calls(client: Any, onnx_file: Path) -> dict[str, Callable[[], Awaitable
             client.get_model_repository_index(), lambda found: len(found.models) > 3
         ),
         "load_model": lambda: _answers(
-            client.load_model("aio", config="{}", files=files), lambda _: True
+            client.load_model("aio", config=CONFIG, files=files), lambda _: True
         ),
         "unload_model": lambda: _answers(client.unload_model("aio")),
         "get_inference_statistics": lambda: _answers(

@@ -3,14 +3,15 @@
     config                     JSON of a ModelConfig
     file:<version>/<name>      the model file of one version
 
-Of the configuration is used what Braid can do: batch sizes. What would make a model behave
-otherwise than it would is refused by name, so that nobody waits for what does not happen.
+Of the configuration is used what Braid can do: batch sizes and which versions serve. One instance
+on each device is what there is anyway. What would make a model behave otherwise than it would is
+refused by name, so that nobody waits for what does not happen.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,7 @@ from core.errors import InvalidRequest
 from server.servicers.oip.describe import BACKEND, PLATFORM
 from server.servicers.oip.wire import config as wire
 from server.store.records import RegistrationOptions
+from server.store.serving_config import VersionPolicy
 
 _FILE = re.compile(r"file:([1-9][0-9]{0,8})/([^/\x00]{1,255})")
 _PLATFORMS = ("", PLATFORM, "onnxruntime_onnx")
@@ -40,8 +42,12 @@ _KNOWN_FIELDS = frozenset(
         "metric_tags",
         "parameters",
         "optimization",
+        "instance_group",
+        "version_policy",
     }
 )
+
+_KNOWN_OF_INSTANCES = frozenset({"name", "kind", "count", "gpus"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +56,32 @@ class LoadRequest:
 
     files: Mapping[int, bytes]  # version -> model file
     options: RegistrationOptions | None  # None: no configuration was given
+    versions: VersionPolicy | None = None  # None: as before
 
 
-def load_request(model: str, parameters: Mapping[str, Any]) -> LoadRequest:
+def load_request(
+    model: str, parameters: Mapping[str, Any], devices: Collection[str]
+) -> LoadRequest:
     """Read the parameters.
+
+    Args:
+        model: the name in the request.
+        parameters: of the request.
+        devices: names of this server's devices.
 
     Raises:
         InvalidRequest: one is unknown, of the wrong type, or asks for what is not done here.
     """
     files: dict[int, bytes] = {}
-    options = None
+    options = versions = None
     for name in parameters:
         which = parameters[name].WhichOneof("parameter_choice")
         if name == "config":
             if which != "string_param":
                 raise InvalidRequest("parameter 'config' must be a string, the JSON of a config")
-            options = options_of(model, parameters[name].string_param)
+            config = _parsed(model, parameters[name].string_param)
+            _check_instances(config.instance_group, devices)
+            options, versions = _options(config), _versions(config)
             continue
         found = _FILE.fullmatch(name)
         if found is None or which != "bytes_param":
@@ -76,13 +92,11 @@ def load_request(model: str, parameters: Mapping[str, Any]) -> LoadRequest:
         if int(found[1]) in files:
             raise InvalidRequest(f"version {found[1]} has two files; send one model file each")
         files[int(found[1])] = parameters[name].bytes_param
-    return LoadRequest(files, options)
+    return LoadRequest(files, options, versions)
 
 
-def options_of(model: str, text: str) -> RegistrationOptions:
-    """What a ModelConfig in JSON asks to schedule.
-
-    Batch sizes are the preferred ones, the largest, and 1.
+def _parsed(model: str, text: str) -> Any:
+    """A ModelConfig from JSON.
 
     Raises:
         InvalidRequest: it does not parse, is of another model, or asks for what is not done.
@@ -102,5 +116,57 @@ def options_of(model: str, text: str) -> RegistrationOptions:
             f"platform {parsed.platform!r} with backend {parsed.backend!r} is not served here; "
             f"leave both out, or say {PLATFORM!r} and {BACKEND!r}"
         )
-    sizes = {1, max(1, parsed.max_batch_size), *parsed.dynamic_batching.preferred_batch_size}
+    return parsed
+
+
+def _options(config: Any) -> RegistrationOptions:
+    """What to schedule: the preferred batch sizes, the largest, and 1."""
+    sizes = {1, max(1, config.max_batch_size), *config.dynamic_batching.preferred_batch_size}
     return RegistrationOptions(batch_sizes=tuple(sizes))
+
+
+def _versions(config: Any) -> VersionPolicy | None:
+    """Which versions are to serve; None if the configuration leaves that open.
+
+    Raises:
+        InvalidRequest: no versions, or too many, are named.
+    """
+    policy = config.version_policy
+    match policy.WhichOneof("policy_choice"):
+        case "latest":
+            return VersionPolicy(latest=policy.latest.num_versions or 1)
+        case "specific":
+            if not policy.specific.versions:
+                raise InvalidRequest("version_policy 'specific' names no version")
+            return VersionPolicy(specific=tuple(policy.specific.versions))
+        case "all":
+            return VersionPolicy()
+        case _:
+            return None
+
+
+def _check_instances(groups: Sequence[Any], devices: Collection[str]) -> None:
+    """Refuse instances other than the one that each device has.
+
+    Raises:
+        InvalidRequest: naming the field.
+    """
+    kinds = {"KIND_GPU" if name.startswith("cuda") else "KIND_CPU" for name in devices}
+    for group in groups:
+        if group.count > 1 or len(groups) > 1:
+            raise InvalidRequest(
+                "instance_group: a model has one instance on each device here, and requests to it "
+                "are batched; give one group of count 1, or leave it out"
+            )
+        kind = wire.ModelInstanceGroup.Kind.Name(group.kind)
+        if kind not in ("KIND_AUTO", *kinds) or any(f"cuda:{n}" not in devices for n in group.gpus):
+            where = f"{kind} on gpus {list(group.gpus)}" if group.gpus else kind
+            raise InvalidRequest(
+                f"instance_group: {where} is not what this server has, which is "
+                f"{', '.join(sorted(devices))}; leave it out, or say KIND_AUTO"
+            )
+        unknown = {field.name for field, _ in group.ListFields()} - _KNOWN_OF_INSTANCES
+        if unknown:
+            raise InvalidRequest(
+                f"instance_group: {', '.join(sorted(unknown))} is not offered here"
+            )

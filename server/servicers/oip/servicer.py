@@ -13,6 +13,7 @@ import grpc
 from core.errors import InvalidRequest, NotOffered
 from server.call_memory import Account, CallMemory
 from server.catalogue import Catalogue
+from server.devices import Devices
 from server.inference import Answer, infer
 from server.metrics import Metrics
 from server.repository import Repository
@@ -35,6 +36,7 @@ from server.servicers.oip.transfer import (
 from server.servicers.oip.wire import messages, service
 from server.servicers.protowire import Part, joined
 from server.servicers.streams import answers
+from server.serving import Serving
 from server.shared_regions import SharedRegions
 from server.status import answering, wire_error
 
@@ -59,6 +61,8 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         catalogue: Catalogue,
         memory: CallMemory,
         repository: Repository,
+        serving: Serving,
+        devices: Devices,
         regions: SharedRegions,
         metrics: Metrics,
         health: Health,
@@ -68,6 +72,8 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         self._catalogue = catalogue
         self._memory = memory
         self._repository = repository
+        self._serving = serving
+        self._devices = devices
         self._regions = regions
         self._metrics = metrics
         self._health = health
@@ -197,8 +203,13 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         """Let a model answer, from files in the request if there are any."""
         async with answering(context):
             _one_repository(request.repository_name)
-            wanted = load_request(request.model_name, request.parameters)
-            await self._repository.load(request.model_name, wanted.files, wanted.options)
+            name = request.model_name
+            devices = [device.name for device in self._devices.all]
+            wanted = load_request(name, request.parameters, devices)
+            await self._repository.load(name, wanted.files, wanted.options)
+            if wanted.versions is not None:
+                config = replace(self._serving.config(name), versions=wanted.versions)
+                await self._serving.configure(name, config)
             return messages.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:

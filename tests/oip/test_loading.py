@@ -1,0 +1,65 @@
+"""What a Triton configuration asks for, as the server understands it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from core.errors import InvalidRequest
+from server.servicers.oip.loading import LoadRequest, load_request
+from server.servicers.oip.wire import messages
+from server.store.serving_config import VersionPolicy
+
+DEVICES = ("cpu", "cuda:0")
+
+
+def load(config: dict[str, Any]) -> LoadRequest:
+    text = messages.ModelRepositoryParameter(string_param=json.dumps(config))
+    return load_request("m", {"config": text}, DEVICES)
+
+
+@pytest.mark.parametrize(
+    ("policy", "meant"),
+    [
+        ({"latest": {"num_versions": 2}}, VersionPolicy(latest=2)),
+        ({"latest": {}}, VersionPolicy(latest=1)),
+        ({"all": {}}, VersionPolicy()),
+        ({"specific": {"versions": [3, 1]}}, VersionPolicy(specific=(1, 3))),
+    ],
+)
+def test_a_version_policy_is_taken_over(policy: dict[str, Any], meant: VersionPolicy) -> None:
+    assert load({"version_policy": policy}).versions == meant
+
+
+def test_without_a_policy_versions_serve_as_before() -> None:
+    assert load({"max_batch_size": 4}).versions is None
+
+
+@pytest.mark.parametrize(
+    "group",
+    [
+        {"count": 1},
+        {"kind": "KIND_CPU"},
+        {"count": 1, "kind": "KIND_GPU", "gpus": [0]},
+        {"name": "one", "kind": "KIND_AUTO"},
+    ],
+)
+def test_one_instance_of_a_kind_that_is_there_is_accepted(group: dict[str, Any]) -> None:
+    assert load({"instance_group": [group]}).options is not None
+
+
+@pytest.mark.parametrize(
+    ("groups", "words"),
+    [
+        ([{"count": 2}], "count 1"),
+        ([{"kind": "KIND_CPU"}, {"kind": "KIND_GPU"}], "one group"),
+        ([{"kind": "KIND_GPU", "gpus": [1]}], r"gpus \[1\] is not what this server has"),
+        ([{"kind": "KIND_MODEL"}], "KIND_MODEL"),
+        ([{"host_policy": "numa0"}], "host_policy"),
+    ],
+)
+def test_other_instances_are_refused_by_name(groups: list[dict[str, Any]], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        load({"instance_group": groups})
