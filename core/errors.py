@@ -2,6 +2,7 @@
 
     BraidError
     ├── InvalidRequest              the caller sent something wrong
+    │   ├── UndecodableMessage      a message is not what its method takes
     │   ├── InvalidTensor           a tensor has the wrong name, dtype, rank, shape or byte count
     │   ├── InvalidUpload           an upload is malformed: bad checksum, empty, header missing
     │   ├── InvalidArtefact         a graph, plan or schedule file does not parse or verify
@@ -50,6 +51,17 @@ class BraidError(Exception):
 
 class InvalidRequest(BraidError):
     """The caller sent something wrong."""
+
+
+class UndecodableMessage(InvalidRequest):
+    """A message is not what its method takes."""
+
+    def __init__(self, method: str) -> None:
+        super().__init__(
+            f"the message cannot be decoded as a request of {method}; generate the client's code "
+            "from the .proto files of this server's version, and check that nothing changes "
+            "messages on their way"
+        )
 
 
 class InvalidTensor(InvalidRequest):

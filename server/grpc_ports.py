@@ -19,6 +19,7 @@ from server.security.exposure import check_exposure
 from server.security.gate import Gate
 from server.security.roles import Role
 from server.security.tokens import Tokens, TokenSource
+from server.servicers.decoding import Decoding
 from server.settings import Settings
 from server.telemetry import start_tracing
 from server.tracing import Sampling
@@ -115,7 +116,7 @@ def public_server(
     """A server for strangers, not listening yet."""
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
     return grpc.aio.server(
-        interceptors=interceptors,
+        interceptors=[*interceptors, Decoding()],
         options=[
             ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
             ("grpc.max_send_message_length", -1),

@@ -15,9 +15,12 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import secrets
 import sys
+import time
 import traceback
+from collections.abc import Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
@@ -114,3 +117,23 @@ def configure_logging(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
+
+
+class Seldom:
+    """Lets one event in so many seconds into the log, and counts the others."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._next = -math.inf
+        self._held_back = 0
+
+    def passes(self) -> int | None:
+        """How many were held back before this one, if it is to be logged; else None."""
+        now = self._clock()
+        if now < self._next:
+            self._held_back += 1
+            return None
+        held_back, self._held_back = self._held_back, 0
+        self._next = now + self._seconds
+        return held_back

@@ -27,6 +27,7 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.BraidError: grpc.StatusCode.INTERNAL,
     errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.UndecodableMessage: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidTensor: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidUpload: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidArtefact: grpc.StatusCode.INVALID_ARGUMENT,
