@@ -19,7 +19,8 @@ from server.security.exposure import check_exposure
 from server.security.gate import Gate
 from server.security.roles import Role
 from server.security.tokens import Tokens, TokenSource
-from server.servicers.decoding import Decoding
+from server.servicers.departures import expect_departures
+from server.servicers.guarding import Guarding
 from server.settings import Settings
 from server.telemetry import start_tracing
 from server.tracing import Sampling
@@ -114,9 +115,10 @@ def public_server(
     settings: Settings, interceptors: Sequence[grpc.aio.ServerInterceptor]
 ) -> grpc.aio.Server:
     """A server for strangers, not listening yet."""
+    expect_departures()
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
     return grpc.aio.server(
-        interceptors=[*interceptors, Decoding()],
+        interceptors=[*interceptors, Guarding()],
         options=[
             ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
             ("grpc.max_send_message_length", -1),

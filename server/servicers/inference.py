@@ -56,6 +56,7 @@ class InferenceServicer:
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
+                del response  # it may be large, and the next one may take long
 
     async def _answer_in_stream(
         self, request: Received, time_remaining: float | None, memory: Account

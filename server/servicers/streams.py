@@ -46,6 +46,7 @@ async def answers(
             async for request in requests:
                 await places.acquire()
                 task = asyncio.ensure_future(answer(request))
+                del request
                 running.add(task)
                 task.add_done_callback(running.discard)
                 if in_order:
@@ -64,10 +65,9 @@ async def answers(
     try:
         while (task := await ready.get()) is not None:
             given = await task
-            del task
             yield given.reply
             given.release()
-            del given
+            del given, task  # they may be large, and the next one may take long
             places.release()
         await reader
     finally:

@@ -1,4 +1,4 @@
-"""Bytes that are no message: the caller's mistake on every method, and a line in the log, seldom."""
+"""Bytes that are no message: the caller's mistake on every method, and seldom a line in the log."""
 
 from __future__ import annotations
 

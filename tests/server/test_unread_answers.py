@@ -120,6 +120,7 @@ async def test_who_does_not_read_stands_still_and_others_are_answered(small: Ser
             for call in (*streams, *singles):
                 call.cancel()
     await nothing_is_held(small)
+    assert "Traceback" not in small.log
 
 
 async def metric(server: ServerProcess, name: str) -> float:

@@ -156,6 +156,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         async with answering(context), aclosing(stream) as responses:
             async for response in responses:
                 yield response
+                del response  # it may be large, and the next one may take long
 
     async def _answer_in_stream(
         self, request: Received, time_remaining: float | None, memory: Account

@@ -1,15 +1,20 @@
-"""Messages that are none of their type: INVALID_ARGUMENT on every method of every service.
+"""Between gRPC and every servicer: messages that cannot be decoded, and callers that have left.
 
-    call ──gate──> handler ──this──> the same handler, which says what is wrong with its messages
-                                          └──> one line in the log, seldom
+    call ──gate──> handler ──this──> the same handler, which
+                                       ├── refuses what is no message of its type: INVALID_ARGUMENT
+                                       └── ends when an answer reaches nobody
 
 gRPC reads a message before a servicer sees it, and answers what cannot be read with UNKNOWN and a
 traceback in the log. So handlers are replaced, on their way to gRPC, by ones whose reading does not
 fail: a single message is refused in place of being handled, in a stream its iteration raises.
+
+A caller that leaves while an answer is being written makes that fail before gRPC cancels the
+handler (``server.servicers.departures``). It is the same event, so it becomes the same exception.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,6 +25,7 @@ import grpc
 
 from core.errors import UndecodableMessage
 from server.logs import Seldom
+from server.servicers.departures import has_left
 from server.status import Handler, answering
 
 log = logging.getLogger("braid.rpc")
@@ -38,7 +44,7 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
 }
 
 
-class Decoding(grpc.aio.ServerInterceptor):
+class Guarding(grpc.aio.ServerInterceptor):
     """Guards one server's methods; comes after whatever refuses calls unread."""
 
     def __init__(self) -> None:
@@ -64,9 +70,12 @@ def guarded(handler: Handler, method: str) -> Handler:
         handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
     )
     make = _MAKERS[handler.request_streaming, handler.response_streaming]
-    wrap = _generator if inspect.isasyncgenfunction(behaviour) else _coroutine
+    if inspect.isasyncgenfunction(behaviour):
+        behaviour = _writing(behaviour)
+    if handler.request_streaming:
+        behaviour = _reading(behaviour)
     read = _reader(handler.request_deserializer, method, handler.request_streaming)
-    return make(wrap(behaviour), read, handler.response_serializer)
+    return make(_refusing(behaviour), read, handler.response_serializer)
 
 
 def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Callable[[bytes], Any]:
@@ -89,10 +98,36 @@ def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Cal
     return read
 
 
-def _coroutine(behaviour: Behaviour) -> Behaviour:
-    """For a method that returns its answer, or writes its answers."""
+def _writing(behaviour: Behaviour) -> Behaviour:
+    """Writes the answers that a method yields, and keeps none of them."""
 
-    async def guarded_method(request: Any, context: Any) -> Any:
+    async def method(request: Any, context: Any) -> None:
+        async with aclosing(behaviour(request, context)) as answers:
+            async for answer in answers:
+                await context.write(answer)
+                del answer
+
+    return method
+
+
+def _reading(behaviour: Behaviour) -> Behaviour:
+    """Hands a method the messages of its stream, and keeps none of them: gRPC keeps the last."""
+
+    async def messages(context: Any) -> AsyncIterator[Any]:
+        while (message := await context.read()) is not grpc.aio.EOF:
+            yield message
+            del message
+
+    async def method(_: Any, context: Any) -> Any:
+        return await behaviour(messages(context), context)
+
+    return method
+
+
+def _refusing(behaviour: Behaviour) -> Behaviour:
+    """Ends a method with the status of what cannot be decoded; silently if nobody listens."""
+
+    async def method(request: Any, context: Any) -> Any:
         try:
             if type(request) is UndecodableMessage:
                 raise request
@@ -100,22 +135,9 @@ def _coroutine(behaviour: Behaviour) -> Behaviour:
         except UndecodableMessage as error:
             async with answering(context):
                 raise error
+        except grpc.aio.InternalError as error:
+            if has_left(error):
+                raise asyncio.CancelledError from None
+            raise
 
-    return guarded_method
-
-
-def _generator(behaviour: Behaviour) -> Behaviour:
-    """For a method that yields its answers."""
-
-    async def guarded_method(request: Any, context: Any) -> AsyncIterator[Any]:
-        try:
-            if type(request) is UndecodableMessage:
-                raise request
-            async with aclosing(behaviour(request, context)) as answers:
-                async for answer in answers:
-                    yield answer
-        except UndecodableMessage as error:
-            async with answering(context):
-                raise error
-
-    return guarded_method
+    return method
