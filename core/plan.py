@@ -76,6 +76,18 @@ def sequential_plan(units: int) -> StreamPlan:
     return StreamPlan(tuple(Launch(unit, 0) for unit in range(units)), streams=1)
 
 
+def runs_in_sequence(plan: StreamPlan) -> bool:
+    """Whether units run strictly one after the other: the sequential plan, perhaps reordered.
+
+    So they do where each launch follows the one before it on its stream, waits for it, or has a
+    barrier before it. Units that run as one kernel are no sequence.
+    """
+    return not plan.merges and all(
+        later.stream == earlier.stream or earlier.unit in later.waits or position in plan.barriers
+        for position, (earlier, later) in enumerate(pairwise(plan.launches), start=1)
+    )
+
+
 def verify_plan(plan: StreamPlan, predecessors: Sequence[Sequence[int]]) -> None:
     """Prove that a plan runs each unit once and respects every edge.
 

@@ -16,7 +16,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from core.errors import InvalidArtefact
-from core.plan import StreamPlan, plan_from_json, plan_to_json
+from core.measured import Speed, is_latency
+from core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
 
 SCHEDULE_FORMAT = 1
 
@@ -84,6 +85,9 @@ class ScheduleKey:
 SEQUENTIAL = "sequential"
 """The planner, and the plan id, of the plan that needs no schedule."""
 
+PARALLEL = "parallel"
+"""What the id of a plan begins with in which units may run side by side."""
+
 NO_CHOICES: Mapping[str, str] = MappingProxyType({})
 """Every unit runs on the kernel that is usually fastest."""
 
@@ -99,11 +103,20 @@ class Contender:
     latency_us: float | None = None  # median; None: it never ran to an end
     spread: float | None = None  # relative: (75th - 25th percentile) / median of its runs
     runs: int = 0  # fewer than others: given up as clearly slower
-    speedup: float | None = None  # sequential over this, median of the rounds both ran in
+    speedup: float | None = None  # sequential over this, median of the turns both ran in
     max_rel_error: float | None = None  # outputs, relative to the largest element
     also: tuple[str, ...] = ()  # other planners that found the same plan
     remark: str = ""  # why it cannot serve; empty if it could
     activation_bytes: int | None = None  # memory planned for activations; None: not known
+    speedup_least: float | None = None  # interval of ``speedup``; None: few turns, or not recorded
+    speedup_most: float | None = None
+
+    @property
+    def speed(self) -> Speed | None:
+        """How many times as fast as sequential, if that was measured."""
+        if self.speedup is None:
+            return None
+        return Speed(self.speedup, self.speedup_least, self.speedup_most)
 
     @property
     def erred(self) -> bool:
@@ -117,7 +130,16 @@ class Contender:
 
 def contender_from_json(document: Mapping[str, Any]) -> Contender:
     """Read one contender."""
-    return Contender(**{**document, "also": tuple(document.get("also", ()))})
+    also = tuple(document.get("also", ()))
+    return Contender(**{**possible(document, "latency_us", "speedup"), "also": also})
+
+
+def possible(document: Mapping[str, Any], *latencies: str) -> dict[str, Any]:
+    """A document without latencies that cannot be: earlier versions measured such under load."""
+    found = dict(document)
+    for name in latencies:
+        found[name] = document.get(name) if is_latency(document.get(name)) else None
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,13 +166,6 @@ class Provenance:
     kernels: Mapping[str, str] = field(default_factory=dict)  # unit -> variant, where measured
     choices: Mapping[str, str] = field(default_factory=dict)  # signature -> unusual variant
 
-    @property
-    def speedup(self) -> float | None:
-        """Sequential over measured latency; above 1 is faster than sequential."""
-        if not self.measured_us or not self.sequential_us:
-            return None
-        return self.sequential_us / self.measured_us
-
     def to_json(self) -> dict[str, Any]:
         """JSON form, the inverse of ``provenance_from_json``."""
         document = {name: getattr(self, name) for name in self.__slots__}
@@ -165,7 +180,8 @@ class Provenance:
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
     """Read a provenance; what older versions did not record is at its default."""
     candidates = tuple(map(contender_from_json, document.get("candidates", ())))
-    return Provenance(**{**document, "candidates": candidates})
+    seen = possible(document, "measured_us", "sequential_us")
+    return Provenance(**{**seen, "candidates": candidates})
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +212,47 @@ class Schedule:
         return self.planner == ONNXRUNTIME
 
     @property
-    def id(self) -> str:
-        """Identifier of the plan that ran, as answered by Infer."""
-        return self.key.id
+    def plan_id(self) -> str:
+        """Name of what runs under this schedule, as answered by Infer: a kind, and a hash of it.
+
+        Of equal content it is equal, whoever planned it and whenever. The content is the plan with
+        its kernels, and for which model, shapes, precision and device it is.
+        """
+        key = self.key
+        content = {
+            "model": key.model_digest,
+            "device": key.device_key,
+            "shapes": [key.batch_size, key.shapes],
+            "precision": key.precision,
+            "onnxruntime": self.in_onnxruntime,
+            "plan": plan_to_json(self.plan),
+            "choices": dict(self.provenance.choices),
+        }
+        kind = SEQUENTIAL if runs_in_sequence(self.plan) else PARALLEL
+        kind = ONNXRUNTIME if self.in_onnxruntime else kind
+        return f"{kind}-{_checksum(content)[:16]}"
+
+    @property
+    def chosen(self) -> Contender | None:
+        """The candidate that the schedule is about, if it is known what was measured."""
+        seen = self.provenance
+        named = [each for each in seen.candidates if each.name == self.planner]
+        if (
+            not named and seen.measured_us is not None
+        ):  # a planner asked for, named with its options
+            named = [each for each in seen.candidates if each.latency_us == seen.measured_us]
+        return named[0] if named else None
+
+    @property
+    def speed(self) -> Speed | None:
+        """How many times as fast as the sequential plan: the one number that is shown of it."""
+        return self.chosen.speed if self.chosen is not None else None
+
+    @property
+    def sequential_spread(self) -> float | None:
+        """Spread of the sequential plan's runs, as ``provenance.spread`` is of the schedule's."""
+        baseline = self.provenance.candidates[:1]
+        return baseline[0].spread if baseline else None
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
@@ -246,7 +300,7 @@ def schedule_from_json(document: Any) -> Schedule:
                 Stage(
                     tuple(tuple(group) for group in stage["groups"]),
                     stage["strategy"],
-                    stage["latency_us"],
+                    possible(stage, "latency_us")["latency_us"],
                 )
                 for stage in body["stages"]
             ),

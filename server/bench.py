@@ -147,8 +147,10 @@ class Bench:
             tolerance=tolerance,
         )
         return [
-            Showing(**{**contender, "turns_us": tuple(contender["turns_us"])})
-            for contender in answer["contenders"]
+            Showing(
+                **{**each, "ratios": tuple(each["ratios"]), "turns_us": tuple(each["turns_us"])}
+            )
+            for each in answer["contenders"]
         ]
 
     def unload(self, digest: str) -> None:

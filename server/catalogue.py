@@ -307,7 +307,7 @@ class Catalogue:
             served.profiled_class(inputs),
             schedule.key.batch_size,
             schedule.plan,
-            schedule.id,
+            schedule.plan_id,
             schedule.in_onnxruntime,
             schedule.key.precision,
             schedule.provenance.choices,

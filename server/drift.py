@@ -76,21 +76,22 @@ class DriftWatch:
 
     def expect(self, labels: PlanLabels, schedule: Schedule) -> None:
         """A schedule serves from now on (if it was promoted): this is what it should take."""
+        this = schedule.plan_id
         for plan_id, plan in list(self._plans.items()):
             if labels in plan.labels:
                 plan.labels.discard(labels)
                 self._gauges.drift_unknown(labels)
-                if not plan.labels and plan_id != schedule.id:
+                if not plan.labels and plan_id != this:
                     del self._plans[plan_id]
         measured_us = schedule.provenance.measured_us
         if not schedule.provenance.promoted or not measured_us:
             return
-        known = self._plans.get(schedule.id)
+        known = self._plans.get(this)
         if known is None or known.profiled_us != measured_us:
             reported_at = known.reported_at if known else None
             kept = known.labels if known else set()
             known = _Plan(measured_us, labels=kept, reported_at=reported_at)
-            self._plans[schedule.id] = known
+            self._plans[this] = known
         known.labels.add(labels)
 
     def ran(self, plan_id: str, compute_us: int) -> None:

@@ -24,6 +24,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
+from core.measured import Speed
 from core.schedule import Schedule
 from engine.worker.options import EndReason
 from server.call_memory import CallMemory
@@ -218,7 +219,34 @@ class Metrics:
             **at,
         )
         self.speedup = Gauge(
-            "braid_schedule_speedup_ratio", "Sequential over scheduled latency", PLAN, **at
+            "braid_schedule_speedup_ratio",
+            "How many times as fast as sequential: median of the turns in which both ran",
+            PLAN,
+            **at,
+        )
+        self.speedup_least = Gauge(
+            "braid_schedule_speedup_least_ratio",
+            "Lower end of the interval (90 %) of braid_schedule_speedup_ratio",
+            PLAN,
+            **at,
+        )
+        self.speedup_most = Gauge(
+            "braid_schedule_speedup_most_ratio",
+            "Upper end of the interval (90 %) of braid_schedule_speedup_ratio",
+            PLAN,
+            **at,
+        )
+        self.spread = Gauge(
+            "braid_schedule_latency_spread_ratio",
+            "Of the runs behind braid_schedule_latency_seconds: middle half over median",
+            PLAN,
+            **at,
+        )
+        self.sequential_spread = Gauge(
+            "braid_schedule_sequential_latency_spread_ratio",
+            "The same of braid_schedule_sequential_latency_seconds",
+            PLAN,
+            **at,
         )
         self.promoted = Gauge(
             "braid_schedule_promoted",
@@ -285,8 +313,9 @@ class Metrics:
         for metric in (
             self.requests, self.duration_seconds, self.queue_seconds, self.compute_seconds,
             self.batch_rows, self.batch_size, self.queue_requests, self.queue_rows,
-            self.latency_seconds, self.sequential_seconds, self.speedup, self.promoted,
-            self.stages, self.candidate_seconds, self.live_seconds, self.drift_ratio,
+            self.latency_seconds, self.sequential_seconds, self.speedup, self.speedup_least,
+            self.speedup_most, self.spread, self.sequential_spread, self.promoted, self.stages,
+            self.candidate_seconds, self.live_seconds, self.drift_ratio,
             self.drifting,
         ):  # fmt: skip
             metric.remove_by_labels(labels)
@@ -359,18 +388,37 @@ class Metrics:
         if (model.name, str(model.version)) not in self._models:
             return
         labels = (model.name, str(model.version), device, str(schedule.key.batch_size))
-        seen = schedule.provenance
-        self.promoted.labels(*labels).set(seen.promoted)
-        self.stages.labels(*labels).set(len(schedule.stages))
-        if seen.measured_us:
-            self.latency_seconds.labels(*labels).set(seen.measured_us * 1e-6)
-        if seen.sequential_us:
-            self.sequential_seconds.labels(*labels).set(seen.sequential_us * 1e-6)
-        if seen.speedup:
-            self.speedup.labels(*labels).set(seen.speedup)
+        seen, speed = schedule.provenance, schedule.speed
+        known = {
+            self.promoted: seen.promoted,
+            self.stages: len(schedule.stages),
+            self.latency_seconds: seen.measured_us and seen.measured_us * 1e-6,
+            self.sequential_seconds: seen.sequential_us and seen.sequential_us * 1e-6,
+            self.spread: seen.spread,
+            self.sequential_spread: schedule.sequential_spread,
+            self.speedup: speed.median if speed else None,
+            self.speedup_least: speed.least if speed else None,
+            self.speedup_most: speed.most if speed else None,
+        }
+        for gauge, value in known.items():
+            if value is None:  # an earlier schedule's would contradict the others
+                gauge.remove_by_labels(dict(zip(PLAN, labels, strict=True)))
+            else:
+                gauge.labels(*labels).set(value)
         for planner, latency_us in candidates_of(schedule).items():
             self.candidate_seconds.labels(*labels, planner).set(latency_us * 1e-6)
         self.on_schedule(PlanLabels(*labels), schedule)
+
+    def speeds(self) -> dict[PlanLabels, Speed]:
+        """How fast each model's schedules are beside sequential, as far as it is known."""
+        medians, least, most = (
+            {PlanLabels(**sample.labels): sample.value for sample in family.samples}
+            for gauge in (self.speedup, self.speedup_least, self.speedup_most)
+            for family in gauge.collect()
+        )
+        return {
+            plan: Speed(median, least.get(plan), most.get(plan)) for plan, median in medians.items()
+        }
 
     # Drift: server.drift.DriftGauges.
 

@@ -16,6 +16,7 @@ from charts.svg import time_text, timeline_svg
 from charts.timeline import Timeline, scheduled, sequential
 from core.errors import InvalidArtefact, InvalidRequest
 from core.graph import OpGraph, graph_from_json
+from core.measured import speed_text
 from core.schedule import Schedule, schedule_from_json
 from scheduler.blocks import split_blocks
 from scheduler.options import PlannerOptions
@@ -126,8 +127,7 @@ def _facts(which: Drawn) -> str:
     groups = sum(len(stage.groups) for stage in schedule.stages)
     measured = schedule.provenance.measured_us
     seen = "not measured" if measured is None else f"measured {time_text(measured)}"
-    speedup = schedule.provenance.speedup
-    faster = "" if speedup is None else f", {speedup:.2f}x sequential"
+    faster = "" if schedule.speed is None else f", {speed_text(schedule.speed)} sequential"
     return (
         f"{which.name}: {schedule.planner}, {len(schedule.stages)} stages, {groups} groups, "
         f"{seen}{faster}"

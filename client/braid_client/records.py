@@ -104,10 +104,14 @@ class ScheduleSummary:
     groups: int  # over all stages
     measured_us: float
     sequential_us: float  # in the same run
-    speedup: float
-    promoted: bool  # False: the sequential plan serves, being faster or more exact
+    speedup: float  # over sequential, median of the turns in which both ran; 0.0: not known
+    promoted: bool  # False: the sequential plan serves: this one is not faster without doubt
     precision: str = ""  # that it computes in; empty from servers that know FP32 only
     max_rel_error: float = 0.0  # of outputs against FP32, relative to the largest element
+    speedup_least: float | None = None  # interval of ``speedup`` (90 %); None: not known
+    speedup_most: float | None = None
+    spread: float | None = None  # of the runs: (75th - 25th percentile) / median
+    sequential_spread: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +178,7 @@ class InferResult:
     timing: Timing
     batch_size: int  # rows of the batch this request rode in, padding included
     batch_rows: int  # rows of that batch that belonged to requests
-    plan_id: str  # the schedule that ran, or "sequential"
+    plan_id: str  # names what ran by its content; "sequential" without a schedule
     model: str
     version: str
     request_id: str
@@ -324,4 +328,6 @@ def _spec_from_wire(message: admin_pb2.TensorSpec) -> TensorSpec:
 
 
 def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
-    return ScheduleSummary(**{name: getattr(message, name) for name in ScheduleSummary.__slots__})
+    found = {name: getattr(message, name) for name in ScheduleSummary.__slots__}
+    optional = ("speedup_least", "speedup_most", "spread", "sequential_spread")
+    return ScheduleSummary(**found | {n: None for n in optional if not message.HasField(n)})

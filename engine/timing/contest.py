@@ -49,12 +49,12 @@ class ContestOptions:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an entrant showed. ``speedup`` is the baseline over it, in the turns of both."""
+    """What an entrant showed. ``ratios`` are of the baseline over it, one a turn of both."""
 
     latency_us: float | None
     spread: float | None
     runs: int
-    speedup: float | None
+    ratios: tuple[float, ...]
     max_abs_error: float | None
     max_rel_error: float | None
     problem: str
@@ -169,7 +169,7 @@ def _result(entrant: Entrant, baseline: Entrant, stayed: bool) -> Result:
         latency_us=timing.latency_us if timing else None,
         spread=timing.spread if timing else None,
         runs=len(entrant.samples_us) + sum(map(len, entrant.bursts_us)),
-        speedup=median(ratios) if ratios else None,
+        ratios=tuple(ratios),
         max_abs_error=entrant.max_abs_error,
         max_rel_error=entrant.max_rel_error,
         problem=entrant.problem,

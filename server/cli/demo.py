@@ -33,7 +33,7 @@ from server.cli.connection import Subparsers
 from server.cli.infer import random_array
 from server.cli.progress import JobProgress
 from server.cli.schedule import print_schedule
-from server.cli.text import duration_text, print_table, size_text
+from server.cli.text import duration_text, latency_text, print_table, size_text, summary_speed
 
 NETWORKS = ("squeezenet", "inception_v3")
 SHOWN = "squeezenet"
@@ -240,13 +240,16 @@ def _relative_error(ours: dict[str, NDArray[Any]], theirs: dict[str, NDArray[Any
 
 def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
     print_table(
-        ("network", "sequential", "scheduled", "speed-up", "stages", "groups", "served", "error"),
+        (
+            *("network", "sequential (spread)", "scheduled (spread)", "speed-up"),
+            *("stages", "groups", "served", "error"),
+        ),
         (
             (
                 outcome.name,
-                duration_text(outcome.plan.sequential_us),
-                duration_text(outcome.plan.measured_us),
-                f"{outcome.plan.speedup:.2f}x",
+                latency_text(outcome.plan.sequential_us, outcome.plan.sequential_spread),
+                latency_text(outcome.plan.measured_us, outcome.plan.spread),
+                summary_speed(outcome.plan),
                 outcome.plan.stages,
                 outcome.plan.groups,
                 "scheduled" if outcome.plan.promoted else "sequential",
@@ -254,5 +257,8 @@ def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
             )
             for outcome in outcomes
         ),
-        right=("sequential", "scheduled", "speed-up", "stages", "groups", "error"),
+        right=(
+            *("sequential (spread)", "scheduled (spread)", "speed-up"),
+            *("stages", "groups", "error"),
+        ),
     )

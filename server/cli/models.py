@@ -6,9 +6,9 @@ import argparse
 
 from braid_client import Model
 from server.cli.connection import Subparsers, add_address, connect
-from server.cli.text import print_json, print_table, size_text
+from server.cli.text import print_json, print_table, size_text, summary_speed
 
-COLUMNS = ("name", "version", "state", "size", "inputs", "outputs", "schedules")
+COLUMNS = ("name", "version", "state", "size", "inputs", "outputs", "speed-up")
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -33,7 +33,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _row(model: Model) -> tuple[str, ...]:
     schedules = (
-        f"{plan.device}/{plan.batch_size}: {plan.speedup:.2f}x" for plan in model.schedules
+        f"{plan.device}/{plan.batch_size}: {summary_speed(plan)}"
+        f"{'' if plan.promoted else ', sequential serves'}"
+        for plan in model.schedules
     )
     return (
         model.name,
@@ -42,5 +44,5 @@ def _row(model: Model) -> tuple[str, ...]:
         size_text(model.size_bytes),
         ", ".join(map(str, model.inputs)),
         ", ".join(map(str, model.outputs)),
-        ", ".join(schedules) or "-",
+        "; ".join(schedules) or "-",
     )

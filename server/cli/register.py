@@ -12,7 +12,7 @@ from pathlib import Path
 from braid_client import Client, Job, JobFailed, JobState, PlannerOptions
 from server.cli.connection import Subparsers, add_address, address_option, connect
 from server.cli.progress import JobProgress
-from server.cli.text import duration_text, print_json, print_table
+from server.cli.text import latency_text, print_json, print_table, summary_speed
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -145,20 +145,20 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
 
 
 def print_schedules(client: Client, job: Job) -> None:
-    """What the registration brought, one line a batch size."""
+    """What the registration brought, one line a batch size (docs/concepts.md, "Speed-up")."""
     print_table(
         (
-            *("batch", "device", "precision", "sequential", "scheduled", "speed-up", "error"),
-            *("stages", "groups", "plan"),
+            *("batch", "device", "precision", "sequential (spread)", "scheduled (spread)"),
+            *("speed-up", "error", "stages", "groups", "plan"),
         ),
         (
             (
                 plan.batch_size,
                 plan.device,
                 plan.precision,
-                duration_text(plan.sequential_us),
-                duration_text(plan.measured_us),
-                f"{plan.speedup:.2f}x",
+                latency_text(plan.sequential_us, plan.sequential_spread),
+                latency_text(plan.measured_us, plan.spread),
+                summary_speed(plan),
                 f"{plan.max_rel_error:.1g}",
                 plan.stages,
                 plan.groups,
@@ -166,5 +166,8 @@ def print_schedules(client: Client, job: Job) -> None:
             )
             for plan in client.model(job.model, version=job.version).schedules
         ),
-        right=("batch", "sequential", "scheduled", "speed-up", "error", "stages", "groups"),
+        right=(
+            *("batch", "sequential (spread)", "scheduled (spread)", "speed-up", "error"),
+            *("stages", "groups"),
+        ),
     )

@@ -19,10 +19,11 @@ from charts.difference import compare
 from charts.kinds import kind_text
 from core.errors import InvalidArtefact
 from core.graph import Operator, OpGraph, graph_from_json
+from core.measured import speed_text, spread_text
 from core.schedule import Schedule, schedule_from_json
 from server import pictures
 from server.cli.connection import Subparsers, add_address, connect
-from server.cli.text import duration_text, print_table, size_text
+from server.cli.text import duration_text, latency_text, print_table, size_text
 
 EXAMPLES = """examples:
   braid schedule show inception --batch 4
@@ -152,12 +153,13 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
     seen = schedule.provenance
     key = schedule.key
     shapes = f", {key.shapes}" if key.shapes else ""
-    plan = f"plan {schedule.id} by {key.planner}"
+    plan = f"plan {schedule.plan_id} by {key.planner}"
     yield f"{name}: {plan}, batch {key.batch_size}{shapes}, {key.precision}"
     if seen.measured_us is not None and seen.sequential_us is not None:
         yield (
-            f"measured {duration_text(seen.measured_us)}, "
-            f"sequential {duration_text(seen.sequential_us)}, speed-up {seen.speedup or 0:.2f}x"
+            f"measured {latency_text(seen.measured_us, seen.spread)}, "
+            f"sequential {latency_text(seen.sequential_us, schedule.sequential_spread)}, "
+            f"speed-up {speed_text(schedule.speed, 'not known')}"
         )
     if schedule.in_onnxruntime:
         yield "ONNX Runtime runs the model; if it cannot, the plan below does"
@@ -190,7 +192,7 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
     """Everything that was measured for this schedule as a whole model, sequential first."""
     longest = max(contender.runs for contender in schedule.provenance.candidates)
     for contender in schedule.provenance.candidates:
-        serves = contender.name == schedule.planner and schedule.provenance.promoted
+        serves = contender is schedule.chosen and schedule.provenance.promoted
         remarks = [contender.remark, "serves" if serves else ""]
         if 0 < contender.runs < longest:
             remarks.append("given up as slower")
@@ -199,9 +201,9 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
         yield (
             contender.name,
             "-" if contender.latency_us is None else duration_text(contender.latency_us),
-            "-" if contender.spread is None else f"{contender.spread:.1%}",
+            spread_text(contender.spread),
             str(contender.runs),
-            "-" if contender.speedup is None else f"{contender.speedup:.3f}x",
+            speed_text(contender.speed),
             "-" if contender.max_rel_error is None else f"{contender.max_rel_error:.1g}",
             "-" if contender.activation_bytes is None else size_text(contender.activation_bytes),
             "; ".join(filter(None, remarks)),

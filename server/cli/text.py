@@ -14,6 +14,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from braid_client import ScheduleSummary
+from core.measured import Speed, speed_text, spread_text
+
 PIPED_WIDTH = 1000
 """Columns where nobody looks at a terminal: lines are for grep then, so they are never wrapped."""
 
@@ -49,6 +52,18 @@ def duration_text(microseconds: float) -> str:
     if microseconds < 1e6:
         return f"{microseconds / 1e3:.2f} ms"
     return f"{microseconds / 1e6:.2f} s"
+
+
+def latency_text(latency_us: float, spread: float | None) -> str:
+    """A measured latency with how far its runs lie apart: ``2.31 ms (1.4%)``."""
+    return f"{duration_text(latency_us)} ({spread_text(spread)})"
+
+
+def summary_speed(plan: ScheduleSummary) -> str:
+    """A plan's speed beside sequential, as ``core.measured.speed_text`` has it everywhere."""
+    if not plan.speedup:
+        return speed_text(None)
+    return speed_text(Speed(plan.speedup, plan.speedup_least, plan.speedup_most))
 
 
 def size_text(size_bytes: float) -> str:

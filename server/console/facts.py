@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from core.measured import Speed
 from server.catalogue import Catalogue
 from server.console.rates import Activity, Key, Rates
 from server.devices import Devices
@@ -53,14 +54,12 @@ class Facts:
         """Requests in a version's queue."""
         return self.metrics.find_model(model.name, model.version).waiting_requests
 
-    def speedups(self) -> dict[Key, dict[tuple[str, int], float]]:
+    def speeds(self) -> dict[Key, dict[tuple[str, int], Speed]]:
         """Speed-ups of all models by device and batch size, from the metrics, not the store."""
-        found: dict[Key, dict[tuple[str, int], float]] = {}
-        for family in self.metrics.speedup.collect():
-            for sample in family.samples:
-                key = sample.labels["model"], sample.labels["version"]
-                plan = sample.labels["device"], int(sample.labels["batch_size"])
-                found.setdefault(key, {})[plan] = sample.value
+        found: dict[Key, dict[tuple[str, int], Speed]] = {}
+        for plan, speed in self.metrics.speeds().items():
+            by_plan = found.setdefault((plan.model, plan.version), {})
+            by_plan[plan.device, int(plan.batch_size)] = speed
         return found
 
     def drift(self, model: ModelVersion, placed: Placed) -> float | None:

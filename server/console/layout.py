@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote, urlencode
 
+from core.measured import spread_text
 from server.console.html import Child, Html, h, text
 
 BASE = "/console/"
@@ -86,6 +87,11 @@ def duration(us: float | None) -> str:
     if us < 1000:
         return f"{us:.0f} µs"
     return f"{us / 1e3:.2f} ms" if us < 1e6 else f"{us / 1e6:.2f} s"
+
+
+def latency(us: float | None, spread: float | None) -> str:
+    """A measured latency with how far its runs lie apart."""
+    return duration(us) if us is None else f"{duration(us)} ({spread_text(spread, '–')})"
 
 
 def moment(unix: float) -> Html:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from core.measured import Speed, speed_text
 from core.schedule import Contender, Schedule
 from core.tensor import TensorSpec
 from server.console.facts import Facts
@@ -13,6 +14,7 @@ from server.console.layout import (
     Page,
     action,
     duration,
+    latency,
     live,
     moment,
     pairs,
@@ -66,9 +68,9 @@ def _filter(wanted: str) -> Html:
 def _models_table(
     facts: Facts, models: Sequence[ModelVersion], activity: Mapping[Key, Activity]
 ) -> Html:
-    speedups = facts.speedups()
+    speeds = facts.speeds()
     rows = (
-        _row(facts, each, activity.get(_key(each)), speedups.get(_key(each), {})) for each in models
+        _row(facts, each, activity.get(_key(each)), speeds.get(_key(each), {})) for each in models
     )
     hint = "no models; register one: braid register NAME FILE --wait"
     return table(COLUMNS, rows, right=NUMBERS, caption="Models", empty=hint)
@@ -82,13 +84,13 @@ def _row(
     facts: Facts,
     model: ModelVersion,
     now: Activity | None,
-    speedups: Mapping[tuple[str, int], float],
+    speeds: Mapping[tuple[str, int], Speed],
 ) -> Sequence[Child]:
     page = url("models", model.name, version=model.version)
-    several = len({device for device, _ in speedups}) > 1
-    faster = ", ".join(
-        f"{f'{device}/' if several else ''}{size}: {ratio:.2f}×"
-        for (device, size), ratio in sorted(speedups.items())
+    several = len({device for device, _ in speeds}) > 1
+    faster = "; ".join(
+        f"{f'{device}/' if several else ''}{size}: {speed_text(speeds[device, size])}"
+        for device, size in sorted(speeds)
     )
     return (
         h("a", model.name, href=page),
@@ -188,8 +190,8 @@ def _specs(specs: Mapping[str, TensorSpec]) -> list[Html]:
 
 
 def _schedules(facts: Facts, model: ModelVersion, schedules: Sequence[Placed]) -> Html:
-    columns = ("batch", "device", "planner", "stages", "groups", "sequential", "scheduled",
-               "speed-up", "live / profiled", "serves")  # fmt: skip
+    columns = ("batch", "device", "planner", "stages", "groups", "sequential (spread)",
+               "scheduled (spread)", "speed-up", "live / profiled", "serves")  # fmt: skip
     rows = (_schedule_row(facts, model, each) for each in schedules)
     hint = "no schedule yet: the sequential plan serves"
     return table(columns, rows, right=(*columns[:1], *columns[3:9]), caption="Schedules",
@@ -207,9 +209,9 @@ def _schedule_row(facts: Facts, model: ModelVersion, placed: Placed) -> Sequence
         schedule.planner,
         len(schedule.stages),
         sum(len(stage.groups) for stage in schedule.stages),
-        duration(seen.sequential_us),
-        duration(seen.measured_us),
-        "–" if seen.speedup is None else f"{seen.speedup:.2f}×",
+        latency(seen.sequential_us, schedule.sequential_spread),
+        latency(seen.measured_us, seen.spread),
+        speed_text(schedule.speed, "–"),
         "–" if drift is None else f"{drift:.2f}",
         _serves(schedule),
     )
@@ -229,18 +231,18 @@ def _candidates(placed: Placed) -> Html | None:
         return None
     longest = max(each.latency_us or 0.0 for each in found)
     title = f"Candidates compared, batch {schedule.key.batch_size}, {placed.device}"
-    columns = ("plan", "", "latency", "speed-up", "runs", "error", "remark")
+    columns = ("plan", "", "latency (spread)", "speed-up", "runs", "error", "remark")
     rows = (_candidate_row(schedule, each, longest) for each in found)
     return h("section", h("h3", title),
              table(columns, rows, right=columns[2:6], caption=title))  # fmt: skip
 
 
 def _candidate_row(schedule: Schedule, one: Contender, longest: float) -> Sequence[Child]:
-    latency = duration(one.latency_us)
+    took = latency(one.latency_us, one.spread)
     bar = None
     if one.latency_us is not None:
-        bar = h("meter", latency, value=one.latency_us, min=0, max=longest, aria_label=one.name)
-    serves = one.name == schedule.planner and schedule.provenance.promoted
+        bar = h("meter", took, value=one.latency_us, min=0, max=longest, aria_label=one.name)
+    serves = one is schedule.chosen and schedule.provenance.promoted
     remarks = [
         "serves" if serves else "",
         one.remark,
@@ -249,8 +251,8 @@ def _candidate_row(schedule: Schedule, one: Contender, longest: float) -> Sequen
     return (
         one.name,
         bar,
-        latency,
-        "–" if one.speedup is None else f"{one.speedup:.2f}×",
+        took,
+        speed_text(one.speed, "–"),
         one.runs,
         "–" if one.max_rel_error is None else f"{one.max_rel_error:.1e}",
         "; ".join(filter(None, remarks)),

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from charts.difference import compare
 from charts.kinds import kind_text
+from core.measured import speed_text
 from core.schedule import Provenance, Schedule, schedule_to_json
 from server import pictures
 from server.console.facts import Facts
 from server.console.html import Child, Html, h, table
-from server.console.layout import Page, duration, pairs, url
+from server.console.layout import Page, duration, latency, pairs, url
 from server.pictures import Drawn
 from server.registry import Placed
 from server.store.records import ModelVersion
@@ -98,14 +99,13 @@ def _named(other: Placed, shown: Placed) -> str:
 def _provenance(schedule: Schedule) -> Html:
     seen = schedule.provenance
     return pairs(
-        ("plan", h("code", schedule.id)),
+        ("plan", h("code", schedule.plan_id)),
         ("planner", f"{schedule.planner} (asked: {schedule.key.planner})"),
         ("precision", schedule.key.precision),
-        ("measured", duration(seen.measured_us)),
-        ("sequential, same run", duration(seen.sequential_us)),
-        ("speed-up", "–" if seen.speedup is None else f"{seen.speedup:.2f}×"),
+        ("measured (spread)", latency(seen.measured_us, seen.spread)),
+        ("sequential, same run", latency(seen.sequential_us, schedule.sequential_spread)),
+        ("speed-up over sequential", speed_text(schedule.speed, "–")),
         ("sum of the stages", duration(seen.predicted_us)),
-        ("spread", "–" if seen.spread is None else f"{seen.spread:.1%}"),
         ("proved gap", "–" if seen.gap is None else f"{seen.gap:.2%}"),
         ("stages measured", f"{seen.stages_measured}, {seen.stages_reused} found in the store"),
         ("search", f"{seen.search_seconds:.2f} s"),

@@ -11,28 +11,32 @@ they scatter; a few turns in which something interfered do not move it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import comb
 from statistics import median
+
+from core.measured import Speed
 
 DOUBT = 0.1
 """Probability that the true ratio of two that run again and again lies outside, on either side."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """Of latencies, slower over faster if it is above 1."""
+def speed_of(ratios: Sequence[float]) -> Speed | None:
+    """Median of latency ratios, one a turn, and its sign-test interval; None if there are none.
 
-    median: float
-    least: float
-    most: float
+    Of fewer turns than leave less than ``DOUBT`` outside of all of them there is no interval.
+    """
+    if not ratios:
+        return None
+    turns, ordered = len(ratios), sorted(ratios)
+    if 2 / 2**turns > DOUBT:
+        return Speed(median(ordered))
+    left_out = _left_out(turns)
+    return Speed(median(ordered), ordered[left_out], ordered[-1 - left_out])
 
 
-def ratio(above_us: Sequence[float], below_us: Sequence[float]) -> Ratio:
-    """Of the latencies of two in the same turns, of which there is at least one."""
-    ratios = sorted(a / b for a, b in zip(above_us, below_us, strict=True))
-    left_out = _left_out(len(ratios))
-    return Ratio(median(ratios), ratios[left_out], ratios[-1 - left_out])
+def speed_beside(one_us: Sequence[float], other_us: Sequence[float]) -> Speed | None:
+    """How many times as fast the first is as the other, by their latencies in the same turns."""
+    return speed_of([other / one for one, other in zip(one_us, other_us, strict=True)])
 
 
 def _left_out(turns: int) -> int:

@@ -54,12 +54,16 @@ class Showing:
     latency_us: float | None  # median; None: it did not take part in the rounds
     spread: float | None = None  # relative: (75th - 25th percentile) / median
     runs: int = 0
-    speedup: float | None = None  # sequential over this, median of the rounds both ran in
+    ratios: tuple[float, ...] = ()  # sequential over this, one a turn that both ran in
     max_abs_error: float | None = None  # outputs against the fp32 reference
     max_rel_error: float | None = None  # relative to the largest element of each output
     problem: str = ""  # why it could not run
     activation_bytes: int | None = None  # memory planned for activations; None: not known
     turns_us: tuple[float, ...] = ()  # one a turn of those who stayed to the end, for pairs
+
+    def __post_init__(self) -> None:
+        for latency_us in (self.latency_us, *self.ratios, *self.turns_us):
+            check_latency(latency_us)
 
 
 @dataclass(frozen=True, slots=True)

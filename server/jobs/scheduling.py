@@ -58,11 +58,10 @@ async def make_schedule(
         )
     )
     verdict = judge(field, showings, tolerance, choose=choose, precision=precision)
-    asked = len(verdict.contenders) - 1  # of a single planner: its plan comes last
     chosen, served = verdict.contenders[verdict.chosen], field.planned[verdict.fallback]
     return Schedule(
         key=schedule_key(model, imported, device.device_key, inputs, batch_size),
-        planner=chosen.name if choose or verdict.chosen < asked else options.planner,
+        planner=chosen.name if choose or verdict.chosen == 0 else options.planner,
         plan=served.plan,
         stages=served.stages,
         unit_names=tuple(operator.name for operator in graph.operators),

@@ -1,11 +1,14 @@
 """Which way of running a model serves, given what each one showed.
 
     showings ──wrong, failing?──> refused        a single planner: its plan, unless it is refused
-        └─ fastest of the others, simpler if it is a draw           the portfolio: the winner
+        └─ fastest of those faster than sequential without doubt    the portfolio: the winner,
+                                                                    the simpler one if it is a draw
 
-Two that ran in the same turns are compared turn by turn (server/jobs/pairs.py). The sequential plan
-is always among them, so a model is never served slower than sequential. In a precision other than
-FP32 it may be refused like any other; then the model goes on in FP32.
+Two that ran in the same turns are compared turn by turn (server/jobs/pairs.py). A plan serves in
+place of the sequential one only if the interval of its speed-up lies above 1; a plan that runs its
+units one after the other is the sequential one, whatever their order
+(docs/decisions/0030-one-definition-of-speed.md). In a precision other than FP32 the sequential plan
+may be refused like any other; then the model goes on in FP32.
 """
 
 from __future__ import annotations
@@ -14,10 +17,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.plan import StreamPlan, sequential_plan
+from core.measured import speed_text
+from core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from core.precision import FP32
 from core.schedule import ONNXRUNTIME, SEQUENTIAL, Contender
-from server.jobs.pairs import ratio
+from server.jobs.pairs import speed_beside, speed_of
 from server.jobs.ports import PlannedModel, Showing
 
 LEAST_GAIN = 0.005
@@ -36,10 +40,11 @@ class Field:
 
     @staticmethod
     def of(planned: Sequence[PlannedModel], units: int, *, onnxruntime: bool) -> Field:
-        """The field of what a planner found; the sequential plan is added unless it is there."""
+        """The field of what a planner found; plans that are sequential in effect are one."""
         plan = sequential_plan(units)
-        same = [model for model in planned if model.plan == plan]
-        also = tuple(name for model in same for name in (model.planner, *model.also))
+        in_sequence = [model for model in planned if runs_in_sequence(model.plan)]
+        same = [model for model in in_sequence if model.plan == plan]
+        also = tuple(name for model in in_sequence for name in (model.planner, *model.also))
         first = PlannedModel(
             SEQUENTIAL,
             plan,
@@ -48,7 +53,8 @@ class Field:
             gap=next((model.gap for model in same), None),
             also=tuple(name for name in also if name != SEQUENTIAL),
         )
-        return Field((first, *(m for m in planned if m.plan != plan)), onnxruntime)
+        others = (model for model in planned if not runs_in_sequence(model.plan))
+        return Field((first, *others), onnxruntime)
 
     @property
     def plans(self) -> list[StreamPlan]:
@@ -93,7 +99,7 @@ def judge(
         return Verdict(contenders, 0, 0, _too_coarse(contenders[0], precision))
     if not choose:
         asked = len(contenders) - 1  # sequential itself, if that is what the planner found
-        reason = _refusal(contenders, showings, asked)
+        reason = _refusal(contenders[asked]) if asked else _refusal_of_errors(contenders[asked])
         if reason and precision != FP32:  # its sequential plan is right, and the better one
             return Verdict(contenders, 0, 0)
         return Verdict(contenders, asked, asked, reason)
@@ -104,7 +110,7 @@ def judge(
         if index == 0 or (not contender.remark and contender.runs == longest)
     ]
     own = [index for index in fit if index < len(field.planned)]
-    chosen, fallback = _best(field, showings, fit), _best(field, showings, own)
+    chosen, fallback = (_best(field, contenders, showings, some) for some in (fit, own))
     return Verdict(contenders, chosen, fallback)
 
 
@@ -114,18 +120,25 @@ def _contenders(
     named = [(model.planner, model.also) for model in field.planned]
     named += [(ONNXRUNTIME, ())] if field.onnxruntime else []
     return tuple(
-        Contender(
-            name,
-            latency_us=showing.latency_us,
-            spread=showing.spread,
-            runs=showing.runs,
-            speedup=showing.speedup,
-            max_rel_error=showing.max_rel_error,
-            activation_bytes=showing.activation_bytes,
-            also=also,
-            remark=_remark(showing, tolerance),
-        )
+        _contender(name, also, showing, tolerance)
         for (name, also), showing in zip(named, showings, strict=True)
+    )
+
+
+def _contender(name: str, also: tuple[str, ...], showing: Showing, tolerance: float) -> Contender:
+    speed = speed_of(showing.ratios)
+    return Contender(
+        name,
+        latency_us=showing.latency_us,
+        spread=showing.spread,
+        runs=showing.runs,
+        speedup=speed.median if speed else None,
+        speedup_least=speed.least if speed else None,
+        speedup_most=speed.most if speed else None,
+        max_rel_error=showing.max_rel_error,
+        activation_bytes=showing.activation_bytes,
+        also=also,
+        remark=_remark(showing, tolerance),
     )
 
 
@@ -147,35 +160,47 @@ def _too_coarse(sequential: Contender, precision: str) -> str:
     )
 
 
-def _refusal(contenders: Sequence[Contender], showings: Sequence[Showing], asked: int) -> str:
+def _refusal(asked: Contender) -> str:
     """Why the plan of the only planner may not serve; empty if it may."""
-    if contenders[asked].remark:
-        return f"the sequential plan goes on serving: {contenders[asked].remark}"
-    if asked and _is_faster(showings[0], showings[asked]):
-        measured_us, sequential_us = showings[asked].latency_us, showings[0].latency_us
-        return (
-            "the sequential plan goes on serving: the schedule takes "
-            f"{measured_us or math.inf:.0f} us, the sequential plan {sequential_us or 0.0:.0f} us"
-        )
-    return ""
+    if asked.remark or _gains(asked):
+        return _refusal_of_errors(asked)
+    return (
+        "the sequential plan goes on serving: the schedule is not faster without doubt, its "
+        f"speed-up over sequential is {speed_text(asked.speed, 'not known')}"
+    )
 
 
-def _best(field: Field, showings: Sequence[Showing], fit: Sequence[int]) -> int:
-    """The fastest; of those that draw with it, the simplest."""
+def _refusal_of_errors(contender: Contender) -> str:
+    """Why a plan may not serve that fails or is wrong; empty if it is right."""
+    return contender.remark and f"the sequential plan goes on serving: {contender.remark}"
 
-    def latency_us(index: int) -> float:
-        return showings[index].latency_us or math.inf
 
-    fastest = min(fit, key=lambda index: (-(showings[index].speedup or 0.0), latency_us(index)))
-    as_fast = [index for index in fit if not _is_faster(showings[fastest], showings[index])]
-    return min(as_fast, key=lambda index: (_complexity(field, index), latency_us(index)))
+def _best(
+    field: Field, contenders: Sequence[Contender], showings: Sequence[Showing], fit: Sequence[int]
+) -> int:
+    """The fastest of those that gain over the sequential plan; in a draw, the simplest."""
+
+    def order(index: int) -> tuple[float, float]:
+        one = contenders[index]
+        return -(one.speedup or 0.0), one.latency_us or math.inf
+
+    faster = [index for index in fit if index == 0 or _gains(contenders[index])]
+    fastest = min(faster[1:] or faster, key=order)
+    as_fast = [i for i in faster[1:] if not _is_faster(showings[fastest], showings[i])] or [fastest]
+    return min(as_fast, key=lambda index: (_complexity(field, index), *order(index)))
+
+
+def _gains(contender: Contender) -> bool:
+    """Whether it is faster than the sequential plan without doubt, and by more than nothing."""
+    speed = contender.speed
+    return speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN
 
 
 def _is_faster(one: Showing, other: Showing) -> bool:
-    """Whether one is faster without doubt, and by more than nothing."""
+    """The same of any two: by the turns of both, without those by their medians."""
     if one.turns_us and len(one.turns_us) == len(other.turns_us):
-        found = ratio(other.turns_us, one.turns_us)
-        return found.least > 1.0 and found.median > 1.0 + LEAST_GAIN
+        speed = speed_beside(one.turns_us, other.turns_us)
+        return speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN
     return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
 
 

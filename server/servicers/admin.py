@@ -148,7 +148,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             placed = await self._registry.schedule(model, request.batch_size or 1, request.device)
             graph = await self._registry.graph(model, placed)
             return wire.GetScheduleResponse(
-                plan_id=placed.schedule.id,
+                plan_id=placed.schedule.plan_id,
                 schedule_json=json.dumps(schedule_to_json(placed.schedule)),
                 graph_json=json.dumps(graph_to_json(graph)),
             )

@@ -125,9 +125,9 @@ def _specs_to_wire(specs: Mapping[str, TensorSpec]) -> list[wire.TensorSpec]:
 
 def _summary(placed: Placed) -> wire.ScheduleSummary:
     schedule = placed.schedule
-    seen = schedule.provenance
+    seen, speed = schedule.provenance, schedule.speed
     return wire.ScheduleSummary(
-        plan_id=schedule.id,
+        plan_id=schedule.plan_id,
         device=placed.device,
         batch_size=schedule.key.batch_size,
         planner=schedule.planner,
@@ -135,7 +135,11 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         groups=sum(len(stage.groups) for stage in schedule.stages),
         measured_us=seen.measured_us or 0.0,
         sequential_us=seen.sequential_us or 0.0,
-        speedup=seen.speedup or 0.0,
+        speedup=speed.median if speed else 0.0,
+        speedup_least=speed.least if speed else None,
+        speedup_most=speed.most if speed else None,
+        spread=seen.spread,
+        sequential_spread=schedule.sequential_spread,
         promoted=seen.promoted,
         precision=schedule.key.precision,
         max_rel_error=seen.max_rel_error or 0.0,

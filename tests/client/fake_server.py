@@ -21,7 +21,14 @@ import grpc
 
 from core.graph import Literal, Operator, OpGraph, graph_to_json
 from core.plan import Launch, StreamPlan
-from core.schedule import Provenance, Schedule, ScheduleKey, Stage, schedule_to_json
+from core.schedule import (
+    Contender,
+    Provenance,
+    Schedule,
+    ScheduleKey,
+    Stage,
+    schedule_to_json,
+)
 from core.tensor import TensorSpec
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 
@@ -65,6 +72,10 @@ def echo_model() -> admin_pb2.Model:
         measured_us=1000.0,
         sequential_us=1500.0,
         speedup=1.5,
+        speedup_least=1.48,
+        speedup_most=1.53,
+        spread=0.02,
+        sequential_spread=0.01,
         promoted=True,
         precision="fp16",
         max_rel_error=2e-3,
@@ -112,6 +123,11 @@ _PROVENANCE = Provenance(
     predicted_us=1000.0,
     measured_us=1000.0,
     sequential_us=1500.0,
+    spread=0.02,
+    candidates=(
+        Contender("sequential", 1500.0, 0.01, 99, 1.0, speedup_least=1.0, speedup_most=1.0),
+        Contender("ios(r=3,s=8)", 1000.0, 0.02, 99, 1.5, speedup_least=1.48, speedup_most=1.53),
+    ),
     stages_measured=7,
     stages_reused=2,
     search_seconds=0.01,

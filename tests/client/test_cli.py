@@ -61,7 +61,7 @@ def test_models_are_a_table_or_json(braid: Braid) -> None:
     code, out, err = braid("models")
     assert (code, err) == (0, "")
     assert "echo 1 serving 2.0 KiB x: FP32[batch, 3, 4, 4]" in spoken(out)
-    assert "cpu/1: 1.50x" in out
+    assert "cpu/1: 1.500x (1.480 to 1.530)" in out
 
     code, out, _ = braid("models", "--json")
     (model,) = json.loads(out)
@@ -104,7 +104,10 @@ def test_waiting_shows_each_phase_then_the_schedules(
     assert code == 0
     assert "importing\nmeasuring stages · 3 of 6 · 2 s left\nready" in err
     assert "net version 1 is ready\n" in out
-    assert "1 cpu fp16 1.50 ms 1.00 ms 1.50x 0.002 2 3 plan-1" in spoken(out)
+    assert (
+        "1 cpu fp16 1.50 ms (1.0%) 1.00 ms (2.0%) 1.500x (1.480 to 1.530) 0.002 2 3 plan-1"
+        in spoken(out)
+    )
 
 
 def test_a_job_that_fails_is_exit_code_1_and_one_line(
@@ -212,7 +215,10 @@ def test_a_schedule_is_shown_stage_by_stage(braid: Braid) -> None:
     assert code == 0
     text = spoken(out)
     assert "by ios(r=3,s=8), batch 1" in text
-    assert "measured 1.00 ms, sequential 1.50 ms, speed-up 1.50x" in text
+    assert (
+        "measured 1.00 ms (2.0%), sequential 1.50 ms (1.0%), speed-up 1.500x (1.480 to 1.530)"
+        in text
+    )
     assert "4 units in 2 stages, 3 groups, predicted 1.00 ms, 7 stages measured, 2 reused" in text
     assert "1 concurrent 400 us 1 stem (convolution+relu)" in text
     assert "2 concurrent 600 us 1 left (convolution) 2 right (convolution) -> right_pool" in text

@@ -138,8 +138,8 @@ class FakeDevice:
         self.before_comparing: Callable[[], Awaitable[None]] = a_moment
         self.before_loading: Callable[[], Awaitable[object]] = a_moment
         self.gate: asyncio.Event | None = None
-        self.sequential = Showing(100.0, 0.01, 10, 1.0, 1e-6, 1e-6)
-        self.others = Showing(90.0, 0.01, 10, 1.11, 1e-6, 1e-6)
+        self.sequential = Showing(100.0, 0.01, 10, (1.0,) * 9, 1e-6, 1e-6)
+        self.others = Showing(90.0, 0.01, 10, (1.11,) * 9, 1e-6, 1e-6)
         self.in_onnxruntime = Showing(None, problem="there is no session")
         self.measuring = 0
         self.pause_s = 0.0

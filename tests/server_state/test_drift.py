@@ -38,7 +38,7 @@ class Watched:
         """A batch a second, a check every five."""
         for _ in range(int(seconds)):
             self.now += 1.0
-            self.watch.ran(SCHEDULE.id, compute_us)
+            self.watch.ran(SCHEDULE.plan_id, compute_us)
             if self.now % 5 == 0:
                 self.watch.check()
 

@@ -22,7 +22,12 @@ SCHEDULE = Schedule(
     Provenance(
         measured_us=50.0,
         sequential_us=100.0,
-        candidates=(Contender("sequential", 100.0), Contender("ios", 50.0), Contender("lios")),
+        spread=0.03,
+        candidates=(
+            Contender("sequential", 100.0, 0.02),
+            Contender("ios", 50.0, 0.03, speedup=1.98, speedup_least=1.9, speedup_most=2.05),
+            Contender("lios"),
+        ),
     ),
 )
 

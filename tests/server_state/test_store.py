@@ -381,11 +381,11 @@ def test_a_schedule_is_found_again_under_its_key_and_model(store: Store) -> None
 
     store = reopened(store)
 
-    assert store.find_schedule(schedule(4).id) == schedule(4, latency_us=3.0)
+    assert store.find_schedule(schedule(4).key.id) == schedule(4, latency_us=3.0)
     assert [each.key.batch_size for each in store.schedules_of("ab" * 32)] == [1, 4]
     assert store.schedules_of("ab" * 32, "cpu-b") == []
-    store.forget_schedule(schedule(4).id)
-    assert store.find_schedule(schedule(4).id) is None
+    store.forget_schedule(schedule(4).key.id)
+    assert store.find_schedule(schedule(4).key.id) is None
     store.close()
 
 
@@ -398,7 +398,7 @@ def test_a_schedule_changed_on_disk_counts_as_none(store: Store) -> None:
 
     store = Store.open(store.folder.root)
 
-    assert store.find_schedule(schedule().id) is None
+    assert store.find_schedule(schedule().key.id) is None
     assert store.schedules_of("ab" * 32) == []
     store.close()
 
