@@ -29,6 +29,7 @@
     ├── RequestCancelled
     ├── PreconditionFailed          legal, but not in the present state
     │   └── ModelQuarantined        its runs stopped a device again and again
+    │   └── DamagedArtefact         what an import left is missing or changed
     ├── NotOffered                  part of a protocol that this server does not offer
     ├── Unauthenticated             the call needs a token, and none or an unknown one came
     ├── PermissionDenied            the token is for less than this call
@@ -221,6 +222,11 @@ class PreconditionFailed(BraidError):
 
 class ModelQuarantined(PreconditionFailed):
     """A model version that stopped its device several times is refused for a while."""
+class DamagedArtefact(PreconditionFailed):
+    """What an import left of a model is missing or changed; ``why`` names the file."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"its artefact is damaged ({why}): register the same file again")
 
 
 class NotOffered(BraidError):

@@ -133,12 +133,12 @@ class Catalogue:
     def as_seen(self, model: ModelVersion) -> ModelVersion:
         """A version as callers see it: one that is about to be restored does not serve yet."""
         known = self._names.get(model.name)
-        if known is None or model.state is not ModelState.SERVING:
-            return model
-        if model.version in known.served:
+        if known is None or model.version in known.served:
             return model
         if model.version in known.restoring:
             return replace(model, state=ModelState.LOADING, message="is being loaded")
+        if model.state is not ModelState.SERVING:
+            return model
         problem = known.problems.get(model.version)
         return replace(model, message=f"does not serve: {problem}") if problem else model
 
@@ -347,19 +347,46 @@ class Catalogue:
         if not known.served:
             self.on_serving(name, False)
         for served in replicas or ():
-            batcher = self.batcher(served)
-            await batcher.drain(served)
-            batcher.forget(served)
-            await served.close()
+            await self._end(served)
+
+    async def _end(self, served: ServedModel) -> None:
+        """Finish what was accepted, then give back what is loaded."""
+        batcher = self.batcher(served)
+        await batcher.drain(served)
+        batcher.forget(served)
+        await served.close()
+
+    def using(self, digest: str, device: str) -> list[ModelVersion]:
+        """Versions of the same bytes that answer on a device."""
+        return [
+            known.versions[version]
+            for known in self._names.values()
+            for version, replicas in known.served.items()
+            if (served := replicas.on(device)) is not None and served.digest == digest
+        ]
+
+    async def leave(self, model: ModelVersion, device: str) -> None:
+        """As ``unload``, on one device; the others go on. The version keeps its state."""
+        known = self._names[model.name]
+        served = known.served[model.version].remove(device)
+        if not known.served[model.version]:
+            del known.served[model.version]
+        if not known.served:
+            self.on_serving(model.name, False)
+        await self._end(served)
 
     def _refusal(self, known: _Name, number: int) -> BraidError:
         """Why a version does not answer."""
         model = known.versions[number]
         label = f"model {model.name!r} version {number}"
+        if number in known.restoring:
+            return ModelLoading(f"{label} is being loaded; try again in a moment")
         if model.state is ModelState.UNLOADED:
             return PreconditionFailed(f"{label} is unloaded; load it again to use it")
         if model.state is ModelState.FAILED:
             return PreconditionFailed(f"{label} could not be imported: {model.message}")
+        if model.state is ModelState.DAMAGED:
+            return PreconditionFailed(f"{label} does not serve: {model.message}")
         if (problem := known.problems.get(number)) is not None:
             kind = ModelLoading if isinstance(problem, Unavailable) else PreconditionFailed
             return kind(f"{label} does not serve: {problem}")

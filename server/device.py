@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from core.errors import DeviceOutOfMemory, Unavailable
+from core.errors import DamagedArtefact, DeviceOutOfMemory, InvalidArtefact, Unavailable
 from core.graph import OpGraph, graph_from_json
 from core.plan import StreamPlan, plan_to_json
 from core.precision import FP32
 from core.schedule import NO_CHOICES, SEQUENTIAL
 from core.tensor import TensorSpec, spec_from_json
-from engine.importer.report import read_graph, read_report
+from engine.importer.report import MODEL_FILE, check_file, read_graph, read_report
 from engine.worker.arena import Arena
 from engine.worker.layout import SlotLayout, slot_layout
 from engine.worker.link import LinkState, WorkerLink
@@ -32,12 +32,16 @@ from server.bench import Bench, LoadedModel, describe_fields
 from server.bench_worker import Apart, InService, Place
 from server.run_limits import RunLimits
 from server.static_values import StaticValues, static_bytes
+from server.static_values import StaticBytes, StaticValues, static_bytes
 
 log = logging.getLogger("braid.device")
 
 BENCH_MODULE = "engine.worker.bench"
 
 Specs = Mapping[str, TensorSpec]
+
+OnDamaged = Callable[["Device", str, DamagedArtefact], None]
+"""Told the digest of a model that a fresh worker could not load."""
 
 OnRan = Callable[[str, int], None]
 """Told the plan of each batch that ran, and its time on the device in microseconds."""
@@ -86,6 +90,8 @@ class Device:
             place = Apart(name, alike, self.arena, lambda digest: self._models[digest].artefact)
         self.bench = Bench(place, self._models)
         self._executables: dict[int, Executable] = {}
+        self._damaged: dict[str, DamagedArtefact] = {}  # what a fresh worker could not load
+        self.on_damaged: OnDamaged = lambda device, digest, error: None
         self._without_room: set[int] = set()  # executables that found none after a restart
         self._next_number = 0
 
@@ -128,7 +134,11 @@ class Device:
         """Tell a fresh worker what the last one knew; nothing is measured again."""
         models, executables = dict(self._models), dict(self._executables)
         for digest, model in models.items():
-            await link.startup_call("load", digest=digest, path=str(model.artefact))
+            try:
+                await link.startup_call("load", digest=digest, path=str(model.artefact))
+            except InvalidArtefact as error:  # the others go on
+                executables = {n: e for n, e in executables.items() if e.digest != digest}
+                self._lose(digest, DamagedArtefact(str(error)))
         self._without_room.clear()
         for ready in executables.values():
             try:
@@ -140,6 +150,13 @@ class Device:
             await link.startup_call("release", number=number)
         for digest in models.keys() - self._models.keys():
             await link.startup_call("unload", digest=digest)
+
+    def _lose(self, digest: str, error: DamagedArtefact) -> None:
+        """A model is not loaded any more, though it has users."""
+        log.error("a model is lost", extra={"device": self.name, "reason": str(error)})
+        self._forget(digest)
+        self._damaged[digest] = error
+        self.on_damaged(self, digest, error)
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:
@@ -169,22 +186,33 @@ class Device:
         """Load an artefact's template and weights for a user that is counted.
 
         Does nothing if they are loaded.
+
+        Raises:
+            DamagedArtefact: a file of it is missing or changed.
+            WorkerRestarting: the worker is not up.
         """
         assert self._users[digest], f"nobody keeps {digest}"
         if digest in self._models:
             return
-        graph = await asyncio.to_thread(read_graph, artefact)
-        report = await asyncio.to_thread(read_report, artefact)
-        await self.link.call("load", digest=digest, path=str(artefact))
-        static = static_bytes(report.static_values, graph.inputs)
+        try:
+            static = await asyncio.to_thread(_static_values, artefact)
+            await self.link.call("load", digest=digest, path=str(artefact))
+        except InvalidArtefact as error:
+            raise DamagedArtefact(str(error)) from error
         self._models[digest] = LoadedModel(artefact, static)
+        self._damaged.pop(digest, None)
 
-    async def _unload(self, digest: str) -> None:
-        """Forget a model and all its executables."""
+    def _forget(self, digest: str) -> None:
+        """Tell the next worker nothing of a model and its executables."""
         self._models.pop(digest, None)
+        self._damaged.pop(digest, None)
         for number in [n for n, ready in self._executables.items() if ready.digest == digest]:
             del self._executables[number]
         self.bench.unload(digest)
+
+    async def _unload(self, digest: str) -> None:
+        """Forget a model and all its executables."""
+        self._forget(digest)
         if self.is_up:
             with suppress(Unavailable):  # the next worker is not told of it
                 await self.link.call("unload", digest=digest)
@@ -241,10 +269,13 @@ class Device:
 
         Raises:
             DeviceOutOfMemory: there is no room for it.
+            DamagedArtefact: the worker was replaced, and the new one could not load the model.
             WorkerRestarting: the worker is not up, or died.
             RunStopped: the run was ended since it was unwanted.
             RunTooLong: the run was ended, perhaps with the worker, since it took too long.
         """
+        if ready.digest in self._damaged:
+            raise self._damaged[ready.digest]
         if ready.number in self._without_room:
             await self.link.call("prepare", **_prepare_fields(ready))
             self._without_room.discard(ready.number)
@@ -269,6 +300,14 @@ class Device:
         fields = describe_fields(digest, self._models[digest], inputs, precision)
         answer = await self.link.call("describe", **fields)
         return graph_from_json(answer["graph"])
+
+
+def _static_values(artefact: Path) -> StaticBytes:
+    """What the static inputs held when a model was imported; checks what the worker does not."""
+    graph, report = read_graph(artefact), read_report(artefact)
+    if MODEL_FILE in report.files:
+        check_file(artefact, report, MODEL_FILE)
+    return static_bytes(report.static_values, graph.inputs)
 
 
 _EMPTY = slot_layout({}, {})

@@ -21,7 +21,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from core.errors import BraidError, StartupError
+from core.errors import BraidError, DamagedArtefact, StartupError
 from core.schedule import Schedule
 from engine.allocator import keep_freed_memory
 from engine.importer.launch import import_model
@@ -113,6 +113,7 @@ class FrontEnd:
         self.metrics.on_schedule = self._scheduled
         for device in self.devices.all:
             device.on_ran = self.drift.ran
+            device.on_damaged = self._model_lost
         self.drift.on_drift = self._plan_drifted
         self._background: set[asyncio.Task[None]] = set()
         if settings.triton_metrics:
@@ -314,6 +315,9 @@ class FrontEnd:
             except BraidError as error:
                 facts = {"model": model.name, "device": device.name, "reason": str(error)}
                 log.error("not served", extra=facts)
+
+    def _model_lost(self, device: Device, digest: str, error: DamagedArtefact) -> None:
+        self._in_background(self.restore.withdraw(device.name, digest, error))
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
         self.metrics.worker_restarted(device, end.reason)

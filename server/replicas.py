@@ -41,6 +41,10 @@ class Replicas:
         """One more device serves."""
         self._on[served.device.name] = served
 
+    def remove(self, device: str) -> ServedModel:
+        """One device serves no more."""
+        return self._on.pop(device)
+
     def choose(self, request: CheckedRequest) -> ServedModel:
         """The replica that takes a request; a full queue comes after one with room.
 

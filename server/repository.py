@@ -9,12 +9,10 @@ A load returns when the model answers. Scheduling goes on behind it.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from pathlib import Path
 
 from core.errors import (
     InvalidUpload,
@@ -172,7 +170,7 @@ class Repository:
         self, model: ModelVersion, options: RegistrationOptions, version: int | None = None
     ) -> None:
         """Register bytes that were imported before, and wait until they answer."""
-        received = ReceivedUpload(Path(os.devnull), model.sha256, model.size_bytes)
+        received = ReceivedUpload(None, model.sha256, model.size_bytes)
         made = await self._runner.register(model.name, received, options, version)
         await self._until_serving(made.model, made.job.id)
 
@@ -215,6 +213,7 @@ _STATES: Mapping[ModelState, tuple[str, str]] = {
     ModelState.LOADING: ("LOADING", ""),
     ModelState.SERVING: ("UNAVAILABLE", "does not serve at present"),
     ModelState.FAILED: ("UNAVAILABLE", "failed"),
+    ModelState.DAMAGED: ("UNAVAILABLE", "damaged"),
     ModelState.DRAINING: ("UNLOADING", ""),
     ModelState.UNLOADED: ("UNAVAILABLE", "unloaded"),
 }

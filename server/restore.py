@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
+from dataclasses import replace
 
-from core.errors import BraidError, WorkerFault
+from core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact, WorkerFault
 from server.catalogue import Catalogue
 from server.jobs.registration import serve_again
 from server.jobs.workshop import Workshop
@@ -35,7 +37,7 @@ class Restore:
         """Let the catalogue know every model, before the first request can come."""
         store = self._shop.store
         for model in await store.call(store.models):
-            if model.state is ModelState.SERVING:
+            if model.state in (ModelState.SERVING, ModelState.DAMAGED):
                 self._catalogue.restoring(model)
                 self._models.append(model)
             else:
@@ -55,6 +57,10 @@ class Restore:
         try:
             async with places:
                 await serve_again(model, self._shop)
+            if model.state is ModelState.DAMAGED:  # somebody put its files back
+                await self._change(model, ModelState.SERVING)
+        except (DamagedArtefact, InvalidArtefact) as error:
+            await self._damaged(model, error)
         except BraidError as error:
             problem = error
             log.error("model does not serve again", extra={**facts, "reason": str(error)})
@@ -62,3 +68,23 @@ class Restore:
             problem = WorkerFault("internal error; the server's log has more")
             log.exception("model does not serve again", extra=facts)
         self._catalogue.restored(model, problem)
+
+    async def withdraw(self, device: str, digest: str, error: DamagedArtefact) -> None:
+        """A device lost its models of some bytes: they serve on the others, or are damaged."""
+        for model in self._catalogue.using(digest, device):
+            await self._catalogue.leave(model, device)
+            if self._catalogue.served_version(model.name, model.version) is None:
+                await self._damaged(model, error)
+
+    async def _damaged(self, model: ModelVersion, error: BraidError) -> None:
+        facts = {"model": model.name, "version": model.version, "reason": str(error)}
+        log.error("model is damaged; register the same file again", extra=facts)
+        known = error if isinstance(error, DamagedArtefact) else DamagedArtefact(str(error))
+        await self._change(model, ModelState.DAMAGED, str(known))
+
+    async def _change(self, model: ModelVersion, state: ModelState, message: str = "") -> None:
+        """Note where a version stands; on a full disk, until the next start only."""
+        self._catalogue.register(replace(model, state=state, message=message))
+        store = self._shop.store
+        with suppress(DiskFailure):
+            await store.call(store.set_model_state, model.name, model.version, state, message)

@@ -54,6 +54,7 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.RequestCancelled: grpc.StatusCode.CANCELLED,
     errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
     errors.ModelQuarantined: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DamagedArtefact: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotOffered: grpc.StatusCode.UNIMPLEMENTED,
     errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,

@@ -64,7 +64,7 @@ class OnnxSession:
         except OSError as error:
             raise InvalidArtefact(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
         if not unchanged:
-            raise InvalidArtefact(f"{MODEL_FILE} was changed after the import; import again")
+            raise InvalidArtefact(f"{MODEL_FILE} was changed after the import")
         if provider[0] not in onnxruntime.get_available_providers():
             raise PreconditionFailed(f"this ONNX Runtime is built without {provider[0]}")
         try:

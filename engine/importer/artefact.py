@@ -24,9 +24,11 @@ from engine.importer.report import (
     REPORT_FILE,
     WEIGHTS_FILE,
     Report,
+    check_file,
     file_digest,
     read_graph,
     read_report,
+    report_text,
     sync_folder,
 )
 from engine.ops.dtypes import spec_of
@@ -52,9 +54,8 @@ def load_artefact(folder: Path) -> Artefact:
     report = read_report(folder)
     graph = read_graph(folder)
     path = folder / WEIGHTS_FILE
+    check_file(folder, report, WEIGHTS_FILE)
     try:
-        if file_digest(path) != report.files.get(WEIGHTS_FILE):
-            raise InvalidArtefact(f"{WEIGHTS_FILE} was changed after the import; import again")
         weights = load_file(path)
     except OSError as error:
         raise InvalidArtefact(f"{WEIGHTS_FILE} cannot be read: {error.strerror}") from error
@@ -94,7 +95,7 @@ def write_artefact(
         _keep(model, folder / MODEL_FILE)
         names.append(MODEL_FILE)
     report = dataclasses.replace(report, files={n: file_digest(folder / n) for n in names})
-    (folder / REPORT_FILE).write_text(json.dumps(report.to_json(), indent=1))
+    (folder / REPORT_FILE).write_text(report_text(report))
     for name in (*names, REPORT_FILE):
         _sync_file(folder / name)
     sync_folder(folder)

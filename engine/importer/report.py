@@ -99,7 +99,7 @@ def report_from_json(document: Any) -> Report:
         InvalidArtefact: another format version or a missing field.
     """
     if not isinstance(document, dict) or document.get("format") != REPORT_FORMAT:
-        raise InvalidArtefact(f"{REPORT_FILE} is not of format {REPORT_FORMAT}; import again")
+        raise InvalidArtefact(f"{REPORT_FILE} is not of format {REPORT_FORMAT}")
     try:
         batch, verified = document["batch"], document["verified"]
         return Report(
@@ -131,9 +131,13 @@ def read_report(artefact: Path) -> Report:
     """Read ``report.json`` of an artefact folder.
 
     Raises:
-        InvalidArtefact: it is missing, too large or malformed.
+        InvalidArtefact: it is missing, too large, changed or malformed.
     """
-    return report_from_json(_read_json(artefact / REPORT_FILE, _MAX_REPORT_BYTES))
+    document = _read_json(artefact / REPORT_FILE, _MAX_REPORT_BYTES)
+    has_checksum = isinstance(document, dict) and "checksum" in document  # older ones have none
+    if has_checksum and document.pop("checksum") != _checksum(document):
+        raise InvalidArtefact(f"{REPORT_FILE} was changed after the import")
+    return report_from_json(document)
 
 
 def read_graph(artefact: Path) -> OpGraph:
@@ -145,7 +149,7 @@ def read_graph(artefact: Path) -> OpGraph:
     report = read_report(artefact)
     data = _read(artefact / GRAPH_FILE, _MAX_GRAPH_BYTES)
     if hashlib.sha256(data).hexdigest() != report.files.get(GRAPH_FILE):
-        raise InvalidArtefact(f"{GRAPH_FILE} was changed after the import; import again")
+        raise InvalidArtefact(f"{GRAPH_FILE} was changed after the import")
     return load_graph(data.decode(errors="replace"))
 
 
@@ -162,8 +166,42 @@ def verify_files(artefact: Path, report: Report) -> None:
     if set(report.files) != expected or found != dict.fromkeys([*expected, REPORT_FILE], True):
         raise InvalidArtefact(f"the artefact should hold {sorted(expected)}, not {sorted(found)}")
     for name in expected:
-        if file_digest(artefact / name) != report.files[name]:
-            raise InvalidArtefact(f"{name} does not match its checksum; import again")
+        check_file(artefact, report, name)
+
+
+def check_files(artefact: Path) -> None:
+    """Check that an artefact folder is as the import left it. Reads all of it.
+
+    Raises:
+        InvalidArtefact: a file is missing or changed.
+    """
+    report = read_report(artefact)
+    for name in {GRAPH_FILE, *report.files}:
+        check_file(artefact, report, name)
+
+
+def check_file(artefact: Path, report: Report, name: str) -> None:
+    """Check one file of an artefact folder against its checksum.
+
+    Raises:
+        InvalidArtefact: it is missing or changed.
+    """
+    try:
+        digest = file_digest(artefact / name)
+    except OSError as error:
+        raise InvalidArtefact(f"{name} cannot be read: {error.strerror}") from error
+    if digest != report.files.get(name):
+        raise InvalidArtefact(f"{name} was changed after the import")
+
+
+def report_text(report: Report) -> str:
+    """What ``report.json`` holds: the report, with a checksum of itself."""
+    document = report.to_json()
+    return json.dumps({**document, "checksum": _checksum(document)}, indent=1)
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:

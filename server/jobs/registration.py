@@ -10,12 +10,14 @@ artefact, the measurements and the schedules that were made before.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from core.errors import BraidError, DiskFailure, InvalidArtefact
+from core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact
 from core.schedule import Schedule
+from engine.importer.report import check_files
 from server.jobs.measuring import patiently
 from server.jobs.ports import Device, Specs
 from server.jobs.progress import IMPORT_ENDS, LOAD_ENDS, Forecast, Share, Tell
@@ -28,6 +30,7 @@ from server.jobs.workshop import (
     read_imported,
     schedule_key,
 )
+from server.store.files import StoreFolder
 from server.store.records import JobState, ModelState, ModelVersion
 
 log = logging.getLogger("braid.jobs")
@@ -119,7 +122,7 @@ async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
     """Make the artefact, unless there is one; the job is queued until that begins."""
     folder = shop.store.folder
     async with shop.digest_turns[model.sha256]:
-        if not folder.has_artefact(model.sha256):
+        if not await asyncio.to_thread(_is_sound, folder, model.sha256):
             for device in shop.devices:
                 device.bench.wake()
             await shop.import_model(
@@ -130,7 +133,25 @@ async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
                 ),
                 example_shapes=dict(model.options.input_shapes) or None,
             )
-    await shop.store.call(shop.store.discard_upload, model.sha256)
+    await shop.store.call(shop.store.discard_upload, model.sha256, is_imported=True)
+
+
+def _is_sound(folder: StoreFolder, sha256: str) -> bool:
+    """Whether an import is done and nothing of it was lost; removes a damaged artefact.
+
+    Raises:
+        DamagedArtefact: it is damaged or gone, and there is no upload to make another from.
+    """
+    try:
+        check_files(folder.artefact(sha256))
+    except InvalidArtefact as error:
+        if not folder.upload(sha256).is_file():
+            raise DamagedArtefact(str(error)) from error
+        if folder.has_artefact(sha256):
+            log.warning("a damaged artefact is imported again", extra={"reason": str(error)})
+        folder.remove_artefact(sha256)
+        return False
+    return True
 
 
 async def _serve(model: ModelVersion, shop: Workshop, tell: Tell) -> dict[str, BraidError]:

@@ -11,7 +11,7 @@ from protos.braid.v1 import admin_pb2 as wire
 from scheduler.options import PlannerOptions
 from server.registry import Placed
 from server.served import ServedModel
-from server.store.records import Job, ModelVersion, RegistrationOptions
+from server.store.records import Job, ModelState, ModelVersion, RegistrationOptions
 from server.store.serving_config import Batching, ServingConfig, VersionPolicy
 
 
@@ -53,6 +53,10 @@ def job_to_wire(job: Job) -> wire.Job:
     )
 
 
+_STATES = {ModelState.DAMAGED: wire.Model.FAILED}
+"""States that older clients do not know, as what is nearest; the message says the rest."""
+
+
 def model_to_wire(
     model: ModelVersion, served: ServedModel | None, schedules: Iterable[Placed]
 ) -> wire.Model:
@@ -60,7 +64,7 @@ def model_to_wire(
     message = wire.Model(
         name=model.name,
         version=str(model.version),
-        state=wire.Model.State.Value(model.state.value),
+        state=_STATES.get(model.state) or wire.Model.State.Value(model.state.value),
         message=model.message,
         sha256=model.sha256,
         size_bytes=model.size_bytes,

@@ -30,18 +30,19 @@ def check_model_name(name: str) -> None:
 
 
 class ModelState(enum.Enum):
-    """Where a model version stands. Values are those of the wire and of the database."""
+    """Where a model version stands. Values are those of the database."""
 
     LOADING = "LOADING"  # registered; its job has not made it serve yet
     SERVING = "SERVING"  # answers requests, at least with its sequential plan
     FAILED = "FAILED"  # never served: its import failed or was cancelled
+    DAMAGED = "DAMAGED"  # served, until its artefact was lost; FAILED on the wire
     UNLOADED = "UNLOADED"  # served, and was told not to; stays so until it is loaded again
     DRAINING = "DRAINING"  # being deleted; takes no new requests
 
     @property
     def has_failed(self) -> bool:
         """True if only registering the file again can make it serve."""
-        return self is ModelState.FAILED
+        return self in (ModelState.FAILED, ModelState.DAMAGED)
 
 
 class JobState(enum.Enum):
@@ -161,7 +162,7 @@ class Job:
 class ReceivedUpload:
     """A file that came in whole, checked and on disk, still under its temporary name."""
 
-    path: Path
+    path: Path | None  # None: there is none, as these bytes were imported before
     sha256: str
     size_bytes: int
 

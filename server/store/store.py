@@ -145,11 +145,7 @@ class Store:
             jobs.forget_oldest(connection, KEPT_JOBS)
             impossible = plans.drop_impossible(connection)
             needed = models.digests(connection)
-            waiting = {
-                digest
-                for digest in needed
-                if jobs.waiting_for(connection, digest) and not self.folder.has_artefact(digest)
-            }
+            waiting = {digest for digest in needed if jobs.waiting_for(connection, digest)}
         removed = self.folder.sweep(uploads=waiting, artefacts=needed)
         if impossible:
             log.info("removed latencies of zero, to be measured again", extra={"count": impossible})
@@ -176,7 +172,7 @@ class Store:
 
         Args:
             name: checked here.
-            received: adopted unless an import or a job of these bytes makes it needless.
+            received: adopted if there is a job to do: it looks whether an import is needed.
             options: what to schedule for.
             device_keys: of all devices, as one text; a job that was READY for others is not
                 taken for an answer.
@@ -188,14 +184,17 @@ class Store:
             DiskFailure: the disk is full, read-only or failing.
         """
         check_model_name(name)
-        if not self.folder.has_artefact(received.sha256):
+        if received.path is not None:
             with self._disk.writing():
                 self.folder.adopt_upload(received.path, received.sha256)
         try:
-            return self._register(name, received, options, device_keys, version)
+            made = self._register(name, received, options, device_keys, version)
         except (PreconditionFailed, ResourceExhausted):
             self.discard_upload(received.sha256)
             raise
+        if not made.is_new_job:
+            self.discard_upload(received.sha256)
+        return made
 
     def _register(
         self,
@@ -218,18 +217,27 @@ class Store:
                 sha256, size_bytes = received.sha256, received.size_bytes
                 model = models.add(connection, name, sha256, size_bytes, options, version)
             last = jobs.last_of(connection, model)
-            if last is not None and _still_answers(model, *last, device_keys):
+            if last is not None and self._still_answers(model, *last, device_keys):
                 return Registration(model, last[0], is_new_job=False)
-            if model.state is ModelState.FAILED:
+            if model.state.has_failed:
                 models.set_state(connection, name, model.version, ModelState.LOADING)
                 model = models.get(connection, name, model.version)
             return Registration(model, jobs.add(connection, model, device_keys), is_new_job=True)
 
-    def discard_upload(self, sha256: str) -> None:
-        """Remove an upload once no job needs it: it is imported, or cannot be."""
+    def _still_answers(
+        self, model: ModelVersion, job: Job, made_for: str, device_keys: str
+    ) -> bool:
+        """Whether an earlier job stands for a registration made again."""
+        if not job.state.has_ended:
+            return True
+        is_there = model.state is ModelState.SERVING and self.folder.has_artefact(model.sha256)
+        return job.state is JobState.READY and is_there and made_for == device_keys
+
+    def discard_upload(self, sha256: str, *, is_imported: bool = False) -> None:
+        """Remove an upload that is imported, or that no job waits for."""
         with self._reading(stored_only=True) as connection:
             still_needed = jobs.waiting_for(connection, sha256)
-        if not still_needed or self.folder.has_artefact(sha256):
+        if is_imported or not still_needed:
             self._remove(lambda: self.folder.upload(sha256).unlink(missing_ok=True))
 
     def _remove(self, files: Callable[[], None]) -> None:
@@ -436,11 +444,3 @@ class Store:
         """Known stage latencies in microseconds, by signature."""
         with self._reading() as connection:
             return plans.find_latencies(connection, device_key, signatures)
-
-
-def _still_answers(model: ModelVersion, job: Job, made_for: str, device_keys: str) -> bool:
-    """Whether an earlier job stands for a registration made again."""
-    if not job.state.has_ended:
-        return True
-    ready = job.state is JobState.READY and model.state is ModelState.SERVING
-    return ready and made_for == device_keys
