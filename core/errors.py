@@ -28,7 +28,7 @@
     │       └── RunTooLong          ... or since it took many times as long as it should
     ├── RequestCancelled
     ├── PreconditionFailed          legal, but not in the present state
-    │   └── ModelQuarantined        its runs stopped a device again and again
+    │   ├── ModelQuarantined        its runs stopped a device again and again
     │   └── DamagedArtefact         what an import left is missing or changed
     ├── NotOffered                  part of a protocol that this server does not offer
     ├── Unauthenticated             the call needs a token, and none or an unknown one came
@@ -222,6 +222,8 @@ class PreconditionFailed(BraidError):
 
 class ModelQuarantined(PreconditionFailed):
     """A model version that stopped its device several times is refused for a while."""
+
+
 class DamagedArtefact(PreconditionFailed):
     """What an import left of a model is missing or changed; ``why`` names the file."""
 

@@ -31,7 +31,6 @@ from engine.worker.watch import RunBound
 from server.bench import Bench, LoadedModel, describe_fields
 from server.bench_worker import Apart, InService, Place
 from server.run_limits import RunLimits
-from server.static_values import StaticValues, static_bytes
 from server.static_values import StaticBytes, StaticValues, static_bytes
 
 log = logging.getLogger("braid.device")
