@@ -73,6 +73,7 @@ class Job:
     message: str = ""  # why it failed, or a remark on a job that is ready
     created_unix: float = 0.0
     updated_unix: float = 0.0
+    already_registered: bool = False  # only ``register`` says so: it found this job, made none
 
     @property
     def ended(self) -> bool:
@@ -228,7 +229,15 @@ def job_from_wire(message: admin_pb2.Job) -> Job:
 
 def accepted_job(message: admin_pb2.RegisterModelResponse) -> Job:
     """The job as it stands when the server has accepted an upload."""
-    return Job(message.job_id, message.model, message.version, JobState.QUEUED)
+    known = message.state != admin_pb2.Job.STATE_UNSPECIFIED  # older servers say none
+    state = _state(JobState, admin_pb2.Job.State, message.state) if known else JobState.QUEUED
+    return Job(
+        message.job_id,
+        message.model,
+        message.version,
+        state,
+        already_registered=message.already_registered,
+    )
 
 
 def model_from_wire(message: admin_pb2.Model) -> Model:

@@ -103,10 +103,18 @@ def run(args: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             print("braid: the upload was stopped; nothing is registered", file=sys.stderr)
             return INTERRUPTED
+        if job.already_registered:
+            print(
+                f"{job.model} version {job.version} is already registered: this file with these "
+                "options; nothing has changed",
+                file=sys.stderr if args.json else sys.stdout,
+            )
         if args.wait:
             return watch(client, job, args, progress)
     if args.json:
         print_json([job])
+        return 0
+    if job.already_registered and job.ended:
         return 0
     follow = f"braid jobs watch {job.id}{address_option(args)}"
     print(f"{job.model} version {job.version} is accepted as job {job.id}; follow it: {follow}")

@@ -76,6 +76,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
                             job_id=made.job.id,
                             model=made.model.name,
                             version=str(made.model.version),
+                            already_registered=not made.is_new_job,
+                            state=made.job.state.value,
                         )
                     else:
                         raise InvalidUpload("only chunks and one footer may follow the header")

@@ -163,6 +163,7 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         self.watch_cuts: list[int] = []  # how many states each of the next watches gives, at most
         self.watch_failure = grpc.StatusCode.UNAVAILABLE
         self.schedule = SCHEDULE
+        self.known_job: admin_pb2.Job | None = None  # that every registration finds
         self.hold = threading.Event()  # set: held calls go on
         self.held = threading.Event()  # set by a call that waits for ``hold``
         self.hold_watch = False
@@ -212,6 +213,15 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         if upload.sha256 != hashlib.sha256(upload.data).hexdigest():
             _abort(context, grpc.StatusCode.INVALID_ARGUMENT, "the checksum does not match")
         self.uploads.append(upload)
+        if self.known_job is not None:
+            job = self.known_job
+            return admin_pb2.RegisterModelResponse(
+                job_id=job.id,
+                model=job.model,
+                version=job.version,
+                already_registered=True,
+                state=job.state,
+            )
         job_id = f"job-{len(self.uploads)}"
         self.jobs[job_id] = admin_pb2.Job(
             id=job_id, model=upload.header.name, version="1", state=State.QUEUED, eta_seconds=-1

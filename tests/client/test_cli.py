@@ -30,7 +30,7 @@ Braid = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def model_file(tmp_path: Path) -> Path:
     path = tmp_path / "model.onnx"
-    path.write_bytes(b"not looked at by the fake server")
+    path.write_bytes(b"\x08\x08")  # the fake server looks at none of it
     return path
 
 
@@ -92,6 +92,23 @@ def test_register_answers_with_the_job_and_how_to_follow_it(
     assert list(header.input_shapes["x"].dims) == [1, 3, 48, 320]
     assert (header.precision, header.accepted_error) == ("fp16", 0.03)
     assert "WatchJob" not in server.calls
+
+
+def test_the_same_registration_again_is_said_to_be_one(
+    braid: Braid, server: FakeServer, model_file: Path
+) -> None:
+    server.known_job = admin_pb2.Job(id="job-7", model="net", version="3", state=State.READY)
+
+    code, out, _ = braid("register", "net", model_file)
+    as_json = braid("register", "net", model_file, "--json")
+
+    assert code == 0
+    assert out == (
+        "net version 3 is already registered: this file with these options; nothing has changed\n"
+    )
+    (job,) = json.loads(as_json[1])
+    assert (job["state"], job["already_registered"]) == ("READY", True)
+    assert "already registered" in as_json[2]
 
 
 def test_waiting_shows_each_phase_then_the_schedules(

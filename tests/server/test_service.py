@@ -112,10 +112,12 @@ def test_the_same_bytes_again_measure_nothing(shared: ServerProcess, models: Mod
 
     with shared.client() as client:
         first = client.register("cnn", models["cnn"], batch_sizes=[1, 4], wait=True)
+        again = client.register("cnn", models["cnn"], batch_sizes=[1, 4])
         other = client.register("cnn-again", models["cnn"], batch_sizes=[4, 1], wait=True)
         answer = client.infer("cnn-again", {"x": np.zeros((2, 3, 16, 16), np.float32)})
         client.delete("cnn-again")
 
+    assert (again.id, again.state, again.already_registered) == (first.id, "READY", True)
     assert first.version == other.version == answer.version
     assert shared.metric("braid_stage_measurements_total") == measured
     assert "cnn-again" not in shared.http("/metrics")

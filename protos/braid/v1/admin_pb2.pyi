@@ -71,14 +71,18 @@ class RegisterModelFooter(_message.Message):
     def __init__(self, sha256: _Optional[str] = ...) -> None: ...
 
 class RegisterModelResponse(_message.Message):
-    __slots__ = ("job_id", "model", "version")
+    __slots__ = ("job_id", "model", "version", "already_registered", "state")
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    ALREADY_REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     model: str
     version: str
-    def __init__(self, job_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
+    already_registered: bool
+    state: Job.State
+    def __init__(self, job_id: _Optional[str] = ..., model: _Optional[str] = ..., version: _Optional[str] = ..., already_registered: bool = ..., state: _Optional[_Union[Job.State, str]] = ...) -> None: ...
 
 class Job(_message.Message):
     __slots__ = ("id", "model", "version", "state", "progress", "detail", "eta_seconds", "done", "total", "message", "created_unix", "updated_unix")
