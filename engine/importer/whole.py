@@ -10,7 +10,7 @@ together with why the table refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
@@ -30,6 +30,7 @@ from engine.onnx.node import UnsupportedUse
 from engine.onnx.structure import subgraphs
 from engine.onnx.tensors import input_spec
 from engine.ops.dtypes import spec_of
+from engine.ops.refused_values import ADDRESSES
 from engine.ops.whole import KIND, open_session
 
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
@@ -269,6 +270,27 @@ def _follows(
     return True
 
 
+def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:
+    """For each kind of operator that takes values for addresses, the inputs these come from."""
+    sources: dict[str, frozenset[str]] = {name: frozenset({name}) for name in inputs}
+    found: dict[str, set[str]] = {}
+    nobody: frozenset[str] = frozenset()
+    for node in model.graph.node:
+        for place in ADDRESSES.get(node.op_type, ()):
+            if place < len(node.input) and node.input[place] in sources:
+                found.setdefault(node.op_type, set()).update(sources[node.input[place]])
+        read = [*node.input, *(n for inner in subgraphs(node) for n in _names_read(inner))]
+        from_here = nobody.union(*(sources.get(name, nobody) for name in read))
+        if from_here:
+            sources.update(dict.fromkeys(node.output, from_here))
+    return [[kind, *sorted(names)] for kind, names in sorted(found.items())]
+
+
+def _names_read(graph: onnx.GraphProto) -> Iterator[str]:
+    for node in _nodes(graph):
+        yield from node.input
+
+
 def _template(
     model: onnx.ModelProto, found: _Found, data: bytes, loops: bool
 ) -> tuple[OpGraph, dict[str, Tensor]]:
@@ -284,6 +306,7 @@ def _template(
         "shapes": [list(spec.shape) for spec in found.outputs.values()],
         "dtypes": [spec.dtype for spec in found.outputs.values()],
         "loops": loops,
+        "origins": _origins(model, found.inputs),
     }
     values = tuple(f"{name}:0" for name in found.outputs)
     weights = {constant: torch.frombuffer(bytearray(data), dtype=torch.uint8)}

@@ -18,6 +18,21 @@ def _counted_from_front(indices: Tensor, extent: int) -> Tensor:
     return torch.where(indices < 0, indices + extent, indices)
 
 
+def within(places: Tensor, extent: int) -> Tensor:
+    """Positions counted from the front, where nothing after this would notice that one is none.
+
+    A GPU is not waited for: there, indices of a request are checked before (index_guard.py).
+
+    Raises:
+        IndexError: one is out of range.
+    """
+    if places.device.type == "cpu" and places.numel():
+        low, high = (int(end) for end in places.aminmax())
+        if low < 0 or high >= extent:
+            raise IndexError(f"an index is out of range: an extent is {extent}")
+    return places
+
+
 @operator("braid.gather")
 def gather(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tensor:
     """Slices of x along ``axis``; the axis is replaced by the axes of ``indices``.
@@ -62,7 +77,8 @@ def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
     rows = x.reshape((-1, *x.shape[batch_dims:]))
     tuples = indices.reshape((rows.shape[0], -1, depth))
     index = [torch.arange(rows.shape[0], device=x.device).unsqueeze(1).expand(tuples.shape[:2])]
-    index += [_counted_from_front(tuples[..., i], rows.shape[1 + i]) for i in range(depth)]
+    for i, extent in enumerate(rows.shape[1 : 1 + depth]):
+        index.append(within(_counted_from_front(tuples[..., i], extent), extent))
     picked = rows[tuple(index)]
     return picked.reshape(batch + indices.shape[batch_dims:-1] + x.shape[batch_dims + depth :])
 
@@ -88,7 +104,7 @@ def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "no
     extents = x.shape[:depth]
     flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
     for i, extent in enumerate(extents):
-        flat = flat * extent + _counted_from_front(indices[..., i], extent)
+        flat = flat * extent + within(_counted_from_front(indices[..., i], extent), extent)
     rows = x.reshape([flat_size(extents), -1])
     places = flat.reshape(-1, 1).expand(-1, rows.shape[1])
     values = updates.reshape(places.shape)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.ops.indexing import within
 from engine.ops.registry import operator
 
 Ints = Sequence[int]
@@ -107,7 +109,7 @@ def max_unpool(
 
 def _placed(x: Tensor, places: Tensor, pooled: Ints, shape: Ints) -> Tensor:
     """Positions count in ``pooled``; the result has ``shape``, which may be larger."""
-    places = places.reshape(-1)
+    places = within(places.reshape(-1), math.prod(pooled))
     if list(shape) != list(pooled):
         coordinates = []
         for extent in reversed(pooled):

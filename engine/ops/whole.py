@@ -17,7 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from core.errors import InvalidRequest
 from engine.ops.dtypes import torch_dtype
+from engine.ops.refused_values import refused_values
 from engine.ops.registry import operator
 from engine.stopping import stoppable_session_run
 
@@ -43,6 +45,7 @@ def whole_model(
     shapes: Extents,
     dtypes: Sequence[str],
     loops: bool = False,
+    origins: Sequence[Sequence[str]] = (),
 ) -> tuple[Tensor, ...]:
     """Run a model that is stored as bytes.
 
@@ -56,7 +59,10 @@ def whole_model(
         dtypes: element types of the outputs.
         loops: it contains loops, as far as the importer saw; every run is bounded alike.
 
+        origins: inputs that decide what operators take for addresses (refused_values.py).
+
     Raises:
+        InvalidRequest: an operator cannot use the values.
         RunStopped: the run was to end, or took longer than ``RUN_SECONDS`` where nobody says.
     """
     expected = _empty(inputs, input_shapes, shapes, dtypes)
@@ -68,11 +74,13 @@ def whole_model(
         try:
             results = session.run(list(outputs), feeds, options)
         except Exception as error:  # its exceptions share no base but this
+            if (refusal := refused_values(error, origins)) is not None:
+                raise refusal from error
             line = str(error).strip().partition("\n")[0]
             raise RuntimeError(f"ONNX Runtime: {line}") from error
     for name, result, wanted in zip(outputs, results, expected, strict=True):
         if result.shape != wanted.shape:
-            raise RuntimeError(
+            raise InvalidRequest(
                 f"output {name!r} is {list(result.shape)} for this content, not "
                 f"{list(wanted.shape)} as when the model was imported"
             )

@@ -1,0 +1,63 @@
+"""Values that an operator of a model served whole cannot use: whose fault, and which input's.
+
+Some operators turn values into addresses or sizes: regions, indices, counts. ONNX Runtime refuses
+values that are none (a NaN region, an index out of range) when it meets them. At the same shapes
+the model ran when it was imported, so it is the content of the request that is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from core.errors import InvalidRequest
+
+ADDRESSES = {
+    "ConstantOfShape": (0,),
+    "CropAndResize": (1, 2, 3),
+    "EmbedLayerNormalization": (0, 1),
+    "Expand": (1,),
+    "GRU": (4,),
+    "Gather": (1,),
+    "GatherElements": (1,),
+    "GatherND": (1,),
+    "LSTM": (4,),
+    "MaxRoiPool": (1,),
+    "MaxUnpool": (1,),
+    "NonMaxSuppression": (0, 1, 2, 3, 4),
+    "OneHot": (0, 1),
+    "Pad": (1,),
+    "RNN": (4,),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "ReverseSequence": (1,),
+    "RoiAlign": (1, 2),
+    "ScatterElements": (1,),
+    "ScatterND": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Tile": (1,),
+    "TopK": (1,),
+}
+"""Operands that an operator takes for addresses or sizes."""
+
+_REFUSAL = re.compile(r"while running (\w+) node\. Name:'[^']*' Status Message: (.*)", re.DOTALL)
+_MEMORY = ("allocate memory", "bad_alloc", "bad allocation")
+
+
+def refused_values(error: Exception, origins: Sequence[Sequence[str]]) -> InvalidRequest | None:
+    """What to tell the caller of a run that ended with ``error``; None if it is not about values.
+
+    Args:
+        error: from ONNX Runtime.
+        origins: for kinds of operators, the inputs of the model that decide their addresses:
+            ``[["RoiAlign", "rois", "batch"], ...]``.
+    """
+    text = str(error)
+    found = _REFUSAL.search(text)
+    if found is None or any(sign in text for sign in _MEMORY):
+        return None
+    operator, reason = found[1], found[2].strip().partition("\n")[0][-300:]
+    names = [repr(name) for kind, *inputs in origins if kind == operator for name in inputs]
+    where = f"; they come from input {' or '.join(names)}" if names else ""
+    return InvalidRequest(f"the model cannot run on these values: {operator}: {reason}{where}")

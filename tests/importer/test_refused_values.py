@@ -1,0 +1,102 @@
+"""Values of a request that become addresses: the caller's error, by the name of the input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from core.errors import InvalidRequest
+from engine.importer.whole import _origins
+from engine.ops.indexing import gather_nd, scatter_nd
+from engine.ops.sampling import max_unpool
+from engine.ops.whole import whole_model
+
+
+def regions() -> onnx.ModelProto:
+    """RoiAlign on halved regions of one image."""
+    nodes = [
+        helper.make_node("Constant", [], ["half"], value_float=0.5),
+        helper.make_node("Mul", ["rois", "half"], ["smaller"]),
+        helper.make_node(
+            "RoiAlign", ["x", "smaller", "images"], ["y"], output_height=2, output_width=2
+        ),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "regions",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8]),
+            helper.make_tensor_value_info("rois", TensorProto.FLOAT, [1, 4]),
+            helper.make_tensor_value_info("images", TensorProto.INT64, [1]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 2, 2])],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 16)], ir_version=8)
+
+
+MODEL = torch.frombuffer(bytearray(regions().SerializeToString()), dtype=torch.uint8)
+
+
+def run(region: list[float], image: int) -> torch.Tensor:
+    attributes: dict[str, Any] = {
+        "names": ["x", "rois", "images"],
+        "outputs": ["y"],
+        "input_shapes": [[1, 3, 8, 8], [1, 4], [1]],
+        "shapes": [[1, 3, 2, 2]],
+        "dtypes": ["FP32"],
+        "origins": _origins(regions(), ["x", "rois", "images"]),
+    }
+    inputs = (
+        torch.ones(1, 3, 8, 8),
+        torch.tensor([region], dtype=torch.float32),
+        torch.tensor([image]),
+    )
+    return whole_model(MODEL, *inputs, **attributes)[0]
+
+
+def test_a_region_inside_the_image_is_pooled() -> None:
+    np.testing.assert_array_equal(run([0, 0, 8, 8], 0), np.ones((1, 3, 2, 2)))
+
+
+@pytest.mark.parametrize(
+    ("region", "image"),
+    [
+        ([float("nan")] * 4, 0),
+        ([0, 0, float("inf"), 4], 0),
+        ([-float("inf"), 0, 4, 4], 0),
+        ([0, 0, 4, 4], 1),
+        ([0, 0, 4, 4], -1),
+        ([0, 0, 4, 4], 1 << 40),
+    ],
+)
+def test_a_region_that_is_none_names_the_inputs(region: list[float], image: int) -> None:
+    with pytest.raises(InvalidRequest, match=r"RoiAlign: .*from input 'images' or 'rois'"):
+        run(region, image)
+
+
+@pytest.mark.parametrize("index", [[0, 3], [2, 0], [0, -4], [-3, 0], [0, 1 << 40]])
+def test_index_tuples_out_of_range_never_wrap_to_another_element(index: list[int]) -> None:
+    x, indices = torch.arange(6.0).reshape(2, 3), torch.tensor([index])
+
+    with pytest.raises(IndexError, match="out of range"):
+        gather_nd(x, indices)
+    with pytest.raises(IndexError, match="out of range"):
+        scatter_nd(x, indices, torch.ones(1))
+
+
+@pytest.mark.parametrize("place", [-1, 16, 1 << 40])
+def test_values_are_unpooled_to_places_that_are_there(place: int) -> None:
+    with pytest.raises(IndexError, match="out of range"):
+        max_unpool(
+            torch.ones(1, 1, 1, 1),
+            torch.full((1, 1, 1, 1), place),
+            kernel=[4, 4],
+            stride=[4, 4],
+            pads=[0] * 4,
+            output_shape=[1, 1, 6, 6],
+        )
