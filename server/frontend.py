@@ -52,6 +52,7 @@ from server.preload import preload
 from server.registry import Registry
 from server.repository import Repository
 from server.restore import Restore
+from server.security.host_names import EVERY, HostNames
 from server.servicers import tensors
 from server.servicers.admin import AdminServicer
 from server.servicers.health import Health
@@ -125,7 +126,11 @@ class FrontEnd:
         self.registry = Registry(
             self.store, self.runner, self.catalogue, self.devices, self.serving
         )
-        self.regions = SharedRegions(settings.system_shared_memory, settings.max_message_bytes)
+        self.regions = SharedRegions(
+            settings.system_shared_memory,
+            settings.max_message_bytes,
+            lambda owner: self._grpc.tokens.may_own(owner),
+        )
         self.grpc_port = self.http_port = 0
         self._takes_requests = False
         self.sampling = Sampling()
@@ -139,7 +144,8 @@ class FrontEnd:
                 "/metrics": metrics_route(self.metrics.registry),
                 **health_routes(lambda: self.health.is_ready),
                 **self._console().routes(),
-            }
+            },
+            host_names(settings).include,
         )
 
     def _console(self) -> Console:
@@ -340,6 +346,12 @@ def memory_limits(settings: Settings) -> MemoryLimits:
         settings.connection_memory_bytes,
         settings.calls_memory_bytes,
     )
+
+
+def host_names(settings: Settings) -> HostNames:
+    """What the HTTP port is called; with TLS any name, as browsers check it by the certificate."""
+    any_name = settings.tls_certificate is not None
+    return HostNames(settings.host, (EVERY,) if any_name else settings.http_hosts)
 
 
 def store_limits(settings: Settings) -> StoreLimits:

@@ -7,6 +7,9 @@ A request must arrive whole within ``REQUEST_SECONDS``, and its answer be taken 
 ``RESPONSE_SECONDS``. Beyond ``MAX_CONNECTIONS`` a new connection takes the place of one that is
 still sending or taking: the oldest of the address that has most of them. At most half of the
 connections wait for answers other than those of the probes, so probes always get through.
+
+``Host`` must name this server, but for probes and scrapers: those call it by names that only
+their network knows, and are shown nothing that scripts could change.
 """
 
 from __future__ import annotations
@@ -35,6 +38,7 @@ MAX_CONNECTIONS = 128
 PAGE_SECONDS = 60.0  # for a page that only shows; forms take as long as what they change
 
 PROBES = ("/healthz", "/readyz")
+BY_ANY_NAME = (*PROBES, "/metrics")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +145,12 @@ class HttpServer:
     that has no route of its own, POST included.
     """
 
-    def __init__(self, routes: Mapping[str, Route]) -> None:
+    def __init__(
+        self, routes: Mapping[str, Route], is_our_name: Callable[[str], bool] = lambda host: True
+    ) -> None:
+        """Not started yet; ``is_our_name`` says which ``Host`` is answered."""
         self._routes = dict(routes)
+        self._is_our_name = is_our_name
         self._folders = {
             path: route for path, route in routes.items() if path.endswith("/") and path != "/"
         }
@@ -216,6 +224,13 @@ class HttpServer:
             writer.transport.abort()
 
     async def _answer(self, request: Request, connection: _Connection) -> Response:
+        host = request.headers.get("host")
+        if host and request.path not in BY_ANY_NAME and not self._is_our_name(host):
+            message = (
+                f"this server is not called {host[:100]!r}: use its address, or start it with "
+                "BRAID_HTTP_HOSTS naming all names that it is reached by"
+            )
+            raise BadRequest(HTTPStatus.MISDIRECTED_REQUEST, message)
         below = (route for path, route in self._folders.items() if request.path.startswith(path))
         folder = next(below, None)
         route = folder or self._routes.get(request.path)
@@ -254,9 +269,10 @@ async def _read(reader: asyncio.StreamReader, peer: str) -> Request:
     headers = {}
     for line in lines:
         name, colon, value = line.partition(":")
-        if not colon:
+        name = name.strip().lower()
+        if not colon or (name in headers and name in ("host", "content-length")):
             raise BadRequest(HTTPStatus.BAD_REQUEST)
-        headers[name.strip().lower()] = value.strip()
+        headers[name] = value.strip()
     body = await _read_body(reader, headers) if parts[0] == "POST" else b""
     with contextlib.suppress(ValueError):
         target = urlsplit(parts[1])

@@ -9,6 +9,7 @@ the variable, the value and what is allowed.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -43,6 +44,9 @@ class Settings(BaseSettings):
     host: str = Field(default="127.0.0.1", min_length=1)
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     http_port: int = Field(default=8002, ge=0, le=65535)
+
+    # Names that the console is reached by, beside addresses and this host's. Commas; *: any.
+    http_hosts: Annotated[tuple[str, ...], NoDecode] = ()
 
     # Where admin calls are answered instead of the gRPC port: HOST:PORT, or unix:/PATH.
     admin_address: str = ""
@@ -166,7 +170,7 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "text"] = "text"
 
-    @field_validator("devices", "preload", mode="before")
+    @field_validator("devices", "preload", "http_hosts", mode="before")
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -185,6 +189,14 @@ class Settings(BaseSettings):
             name, equals, path = entry.partition("=")
             if not (name and equals and path):
                 raise ValueError(f"not NAME=FILE: {entry!r}")
+        return value
+
+    @field_validator("http_hosts")
+    @classmethod
+    def _bare_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if name != "*" and not re.fullmatch(r"[\w.-]+", name, re.ASCII):
+                raise ValueError(f"not a name without scheme and port: {name[:100]!r}")
         return value
 
     @field_validator("store")

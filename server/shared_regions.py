@@ -1,7 +1,10 @@
 """System shared memory that clients registered: named windows into objects under /dev/shm.
 
-    register ──> SharedRegion ──read, write──> requests that name it
+    register ──> SharedRegion ──read, write──> requests of the same owner that name it
     unregister ─> gone from the table; requests under way keep their reference
+
+A region belongs to the token of the caller that registered it: callers with another token cannot
+see, use or unregister it, nor register the same object meanwhile. Callers without one share theirs.
 
 Regions are read with preadv, straight into a batch, and written with pwrite, never mapped: a
 client that shortens its object while a request runs gets an error, where a mapping would end the
@@ -15,7 +18,7 @@ import os
 import re
 import stat
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,9 +30,11 @@ from core.errors import (
     PreconditionFailed,
     ResourceExhausted,
 )
+from server.security.tokens import Digest
 
 FOLDER = Path("/dev/shm")
-MAX_REGIONS = 256
+MAX_REGIONS = 256  # of one owner
+MAX_REGIONS_IN_ALL = 512
 MAX_NAME_CHARS = 128
 
 _KEY = re.compile(r"/?([^/\x00]{1,255})")
@@ -47,10 +52,12 @@ class SharedRegion:
         descriptor: int,
         max_read_bytes: int,
     ) -> None:
+        found = os.fstat(descriptor)
         self.name = name
         self.key = key
         self.offset = offset
         self.size_bytes = size_bytes
+        self.inode = found.st_dev, found.st_ino
         self._descriptor = descriptor
         self._max_read_bytes = max_read_bytes
         weakref.finalize(self, os.close, descriptor)
@@ -127,21 +134,36 @@ class SharedContent:
 
 
 class SharedRegions:
-    """All regions by name. Belongs to the event loop."""
+    """All regions by owner and name. Belongs to the event loop."""
 
-    def __init__(self, is_offered: bool, max_read_bytes: int) -> None:
+    def __init__(
+        self,
+        is_offered: bool,
+        max_read_bytes: int,
+        may_own: Callable[[Digest], bool] = lambda owner: True,
+    ) -> None:
+        """No regions yet.
+
+        Args:
+            is_offered: whether callers may register any.
+            max_read_bytes: of one tensor.
+            may_own: whether an owner's token still counts; else its regions are forgotten.
+        """
         self.is_offered = is_offered
         self._max_read_bytes = max_read_bytes
-        self._regions: dict[str, SharedRegion] = {}
+        self._may_own = may_own
+        self._regions: dict[tuple[Digest, str], SharedRegion] = {}
 
-    def register(self, name: str, key: str, offset: int, size_bytes: int) -> SharedRegion:
+    def register(
+        self, owner: Digest, name: str, key: str, offset: int, size_bytes: int
+    ) -> SharedRegion:
         """Open an object and give a window into it a name.
 
         Raises:
             NotOffered: the server was not started with it.
             InvalidRequest: name or key is none, or the window lies outside the object.
             NotFound: there is no such object.
-            PreconditionFailed: the name is taken.
+            PreconditionFailed: the name is taken, or the object belongs to another owner.
             ResourceExhausted: too many regions.
         """
         self.require_offered()
@@ -149,13 +171,16 @@ class SharedRegions:
             raise InvalidRequest(
                 f"a region's name is 1 to {MAX_NAME_CHARS} printable characters, not {name[:140]!r}"
             )
-        if name in self._regions:
+        if (owner, name) in self._regions:
             raise PreconditionFailed(
                 f"shared memory region {name!r} is registered already; unregister it first"
             )
-        if len(self._regions) >= MAX_REGIONS:
+        self._forget_withdrawn_owners()
+        own = sum(each == owner for each, _ in self._regions)
+        if own >= MAX_REGIONS or len(self._regions) >= MAX_REGIONS_IN_ALL:
             raise ResourceExhausted(
-                f"{MAX_REGIONS} shared memory regions are registered; unregister some"
+                f"{own} shared memory regions are registered, {len(self._regions)} with those of "
+                f"others; unregister some (at most {MAX_REGIONS}, {MAX_REGIONS_IN_ALL} in all)"
             )
         if size_bytes < 1:
             raise InvalidRequest("a shared memory region has at least 1 byte")
@@ -172,34 +197,48 @@ class SharedRegions:
         except BaseException:
             os.close(descriptor)
             raise
-        self._regions[name] = region
+        self._check_owner(owner, region)
+        self._regions[owner, name] = region
         return region
 
-    def unregister(self, name: str) -> None:
-        """Forget a region, or all if ``name`` is empty; forgetting an unknown one is no error."""
-        self.require_offered()
-        if name:
-            self._regions.pop(name, None)
-        else:
-            self._regions.clear()
+    def _forget_withdrawn_owners(self) -> None:
+        for owner in {owner for owner, _ in self._regions}:
+            if not self._may_own(owner):
+                self.unregister(owner, "")
 
-    def listed(self, name: str) -> list[SharedRegion]:
-        """One region, or all if ``name`` is empty.
+    def _check_owner(self, owner: Digest, region: SharedRegion) -> None:
+        for (other, _), each in self._regions.items():
+            if other != owner and each.inode == region.inode:
+                raise PreconditionFailed(
+                    f"shared memory object {region.key!r} is registered by a caller with another "
+                    "token; take one of your own"
+                )
+
+    def unregister(self, owner: Digest, name: str) -> None:
+        """Forget a region, or all of the owner's if ``name`` is empty; one may be unknown."""
+        self.require_offered()
+        for key in [key for key in self._regions if key[0] == owner and name in ("", key[1])]:
+            del self._regions[key]
+
+    def listed(self, owner: Digest, name: str) -> list[SharedRegion]:
+        """One region, or all of the owner's if ``name`` is empty.
 
         Raises:
-            NotFound: no region has this name.
+            NotFound: no region of the owner's has this name.
         """
         self.require_offered()
-        return [self.find(name)] if name else list(self._regions.values())
+        if name:
+            return [self.find(owner, name)]
+        return [region for (each, _), region in self._regions.items() if each == owner]
 
-    def find(self, name: str) -> SharedRegion:
-        """The region that requests call ``name``; holding it keeps it usable.
+    def find(self, owner: Digest, name: str) -> SharedRegion:
+        """The region that the owner's requests call ``name``; holding it keeps it usable.
 
         Raises:
             NotOffered, NotFound: there is none.
         """
         self.require_offered()
-        region = self._regions.get(name)
+        region = self._regions.get((owner, name))
         if region is None:
             raise NotFound(f"no shared memory region {name[:140]!r} is registered")
         return region

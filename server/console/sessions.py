@@ -1,6 +1,7 @@
-"""Who may change things through the console: whoever signed in with the admin token.
+"""Who may change things through the console: whoever signed in with an admin token.
 
-A session is a random name in a cookie that scripts cannot read and other sites do not send.
+A session is a random name in a cookie that scripts cannot read and other sites do not send. It
+ends after ``SESSION_SECONDS``, and as soon as its token is withdrawn.
 """
 
 from __future__ import annotations
@@ -8,38 +9,57 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from time import monotonic
+
+from server.security.tokens import Digest, digest_of
 
 COOKIE = "braid-console"
 SESSION_SECONDS = 12 * 3600.0
 MAX_SESSIONS = 256
 
 
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """One browser that signed in."""
+
+    token: Digest
+    ends: float  # on the monotonic clock
+
+
 class Sessions:
     """Who is signed in. Gone when the server stops."""
 
-    def __init__(self, is_admin: Callable[[str], bool]) -> None:
+    def __init__(self, is_admin: Callable[[Digest], bool]) -> None:
         self._is_admin = is_admin
-        self._ends: dict[str, float] = {}
+        self._sessions: dict[str, _Session] = {}  # in the order they began, and will end
 
     def sign_in(self, token: str) -> str | None:
         """A new session's name, or None if the token is wrong."""
-        if not self._is_admin(token):
+        digest = digest_of(token)
+        if not self._is_admin(digest):
             return None
-        while len(self._ends) >= MAX_SESSIONS:
-            del self._ends[min(self._ends, key=self._ends.__getitem__)]
+        while len(self._sessions) >= MAX_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
         name = secrets.token_urlsafe(32)
-        self._ends[_key(name)] = monotonic() + SESSION_SECONDS
+        self._sessions[_key(name)] = _Session(digest, monotonic() + SESSION_SECONDS)
         return name
 
     def sign_out(self, headers: Mapping[str, str]) -> None:
         """End the session of a request."""
-        self._ends.pop(_key(_cookie(headers)), None)
+        self._sessions.pop(_key(_cookie(headers)), None)
 
     def is_signed_in(self, headers: Mapping[str, str]) -> bool:
         """Whether a request carries a session that has not ended."""
-        return self._ends.get(_key(_cookie(headers)), 0.0) > monotonic()
+        key = _key(_cookie(headers))
+        session = self._sessions.get(key)
+        if session is None:
+            return False
+        if session.ends > monotonic() and self._is_admin(session.token):
+            return True
+        del self._sessions[key]  # for good, even if the token comes back
+        return False
 
 
 def set_cookie(name: str, *, secure: bool) -> tuple[str, str]:

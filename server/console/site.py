@@ -1,7 +1,7 @@
 """Which page a request gets: the console's paths, who may do what, and its headers.
 
 GET   models, jobs, schedules, devices  everyone who reaches the port
-POST  sign-in                           whoever knows the admin token
+POST  sign-in                           whoever knows an admin token; few attempts a minute
 POST  cancel, delete, profile           those who have signed in, from our own pages only
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
+import math
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from importlib.resources import files
@@ -21,7 +23,10 @@ from server.console.facts import Facts
 from server.console.html import h
 from server.console.layout import BASE, Page, framed, url
 from server.console.sessions import Sessions, set_cookie
+from server.console.sign_in_limit import SignInLimit
 from server.http import Request, Response, Route
+
+log = logging.getLogger("braid.console")
 
 _STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 SECURITY = (
@@ -50,6 +55,7 @@ class Console:
     def __init__(self, facts: Facts, sessions: Sessions, *, is_tls: bool = False) -> None:
         self._facts = facts
         self._sessions = sessions
+        self._limit = SignInLimit()
         self._is_tls = is_tls
         folder = files("server.console") / "assets"
         self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
@@ -162,11 +168,19 @@ class Console:
         return act
 
     def _sign_in(self, request: Request) -> Response:
+        if seconds := math.ceil(self._limit.wait_seconds(request.peer)):
+            page = _sign_in_page(f"Too many wrong tokens came from here; wait {seconds} s.")
+            retry = ("Retry-After", str(seconds))
+            return _page(page, False, HTTPStatus.TOO_MANY_REQUESTS, retry)
         form = parse_qs(request.body.decode("utf-8", "replace"))
         session = self._sessions.sign_in(form.get("token", [""])[-1].strip())
         if session is None:
+            must_wait = self._limit.failed(request.peer)
+            extra = {"peer": request.peer, "must_wait": must_wait}
+            log.warning("a wrong token was tried on the console", extra=extra)
             page = _sign_in_page("This is not the admin token.")
             return _page(page, False, HTTPStatus.FORBIDDEN)
+        log.info("signed in to the console", extra={"peer": request.peer})
         return _redirect(BASE, set_cookie(session, secure=self._is_tls))
 
 
@@ -181,9 +195,11 @@ def _sign_in_page(problem: str) -> Page:
     return Page("Sign in", h("div", alert, form, h("p", note, class_="note")))
 
 
-def _page(page: Page, is_admin: bool, status: HTTPStatus = HTTPStatus.OK) -> Response:
+def _page(
+    page: Page, is_admin: bool, status: HTTPStatus = HTTPStatus.OK, *headers: tuple[str, str]
+) -> Response:
     body = framed(page, is_admin=is_admin)
-    return Response(body, status, "text/html; charset=utf-8", SECURITY)
+    return Response(body, status, "text/html; charset=utf-8", (*headers, *SECURITY))
 
 
 def _attachment(name: str, content_type: str, text: str) -> Response:

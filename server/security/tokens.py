@@ -28,6 +28,8 @@ MAX_TOKEN_CHARS = 1024
 HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 
 Digest = bytes
+"""SHA-256 of a token: who a caller is. Empty for callers without a token."""
+
 Stamp = tuple[int, int] | None
 """When a file was written and its size, to see that it changed."""
 
@@ -78,17 +80,24 @@ class Tokens:
 
     def role_of(self, token: str) -> Role | None:
         """The highest role that a token gives, or None. Takes the same time for any wrong one."""
+        return self.role_of_digest(digest_of(token))
+
+    def role_of_digest(self, given: Digest) -> Role | None:
+        """As ``role_of``, for a token whose digest was kept; None once it is withdrawn."""
         self._refresh()
-        given = _digest(token[:MAX_TOKEN_CHARS])
         found = Role.ANYONE
         for digest, role in self._all():
             if hmac.compare_digest(given, digest):
                 found = max(found, role)
         return found or None
 
-    def is_admin(self, token: str) -> bool:
-        """Whether a token is an admin's."""
-        return self.role_of(token) is Role.ADMIN
+    def is_admin(self, given: Digest) -> bool:
+        """Whether the token of a digest is an admin's."""
+        return self.role_of_digest(given) is Role.ADMIN
+
+    def may_own(self, owner: Digest) -> bool:
+        """Whether callers of this digest still come in; those without a token have none."""
+        return not owner or not self.are_required or self.role_of_digest(owner) is not None
 
     def role_in(self, metadata: Mapping[str, str]) -> Role | None:
         """As ``role_of``, from ``authorization: Bearer ...``; ANYONE if there is no such header."""
@@ -117,6 +126,17 @@ class Tokens:
                 # Whoever broke the file may have meant to withdraw a token: better nobody enters.
                 self._read[file] = []
                 log.error("no token of this file counts", extra={"reason": str(error)})
+
+
+def digest_of(token: str) -> Digest:
+    """What is kept of a token that a caller showed."""
+    return _digest(token[:MAX_TOKEN_CHARS])
+
+
+def owner_in(metadata: Mapping[str, str]) -> Digest:
+    """Whom a call belongs to: the digest of its bearer token, or nothing."""
+    scheme, _, token = metadata.get("authorization", "").partition(" ")
+    return digest_of(token.strip()) if scheme.lower() == "bearer" else b""
 
 
 def _digest(token: str) -> Digest:

@@ -11,6 +11,7 @@ from server.console import sessions as sessions_module
 from server.console.html import Html, h, table
 from server.console.rates import Rates, quantile
 from server.console.sessions import Sessions
+from server.console.sign_in_limit import MAX_PEERS, SignInLimit
 from server.metrics import Metrics
 from server.security.roles import Role
 from server.security.tokens import Tokens, TokenSource
@@ -47,6 +48,23 @@ def test_sessions_end(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     sessions.sign_out(headers)
     assert not sessions.is_signed_in(headers)
+
+
+def test_sign_in_is_limited_by_address_and_time() -> None:
+    now = 100.0
+    limit = SignInLimit(lambda: now)
+
+    assert [limit.failed("10.0.0.1") for _ in range(5)] == [False] * 4 + [True]
+    assert limit.wait_seconds("10.0.0.1") == 60.0
+    assert limit.wait_seconds("10.0.0.2") == 0.0
+    now += 61.0
+    assert limit.wait_seconds("10.0.0.1") == 0.0
+    for host in range(5):
+        limit.failed(f"2001:db8::{host}")
+    assert limit.wait_seconds("2001:db8::ffff") > 0.0, "one network of one caller"
+    for number in range(2 * MAX_PEERS):
+        limit.failed(f"peer {number}")
+    assert limit.wait_seconds("2001:db8::ffff") == 0.0, "what is remembered is bounded"
 
 
 def test_rates_are_those_since_the_look_before(monkeypatch: pytest.MonkeyPatch) -> None:

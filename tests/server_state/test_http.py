@@ -65,7 +65,8 @@ async def port() -> AsyncIterator[Port]:
     state = {"ready": True}
     routes = {"/metrics": metrics_route(Metrics().registry), "/broken": broken, "/large": large}
     folders = {"/folder/": shown, "/": shown}
-    server = HttpServer({**routes, **folders, **health_routes(lambda: state["ready"])})
+    routes |= folders | health_routes(lambda: state["ready"])
+    server = HttpServer(routes, lambda host: "evil" not in host)
     yield Port(server, await server.start("127.0.0.1", 0), state)
     await server.stop()
 
@@ -128,6 +129,11 @@ async def test_a_page_that_fails_tells_nothing(port: Port) -> None:
         (b"GET http://[bad HTTP/1.1\r\n\r\n", b"400"),
         (b"GET /metrics HTTP/1.1\r\nno colon\r\n\r\n", b"400"),
         (b"\x16\x03\x01\x02\x00\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"421"),
+        (b"GET /folder/x HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"421"),
+        (b"GET /readyz HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"200"),
+        (b"GET / HTTP/1.0\r\n\r\n", b"200"),
         (b"GET /healthz?x=1 HTTP/1.1\r\nA: b\r\n\r\n", b"200"),
         (b"GET / HTTP/1.1\r\nA: " + b"x" * 40_000 + b"\r\n\r\n", b"431"),
     ],

@@ -39,6 +39,7 @@ def test_sizes_lists_levels_and_paths_are_read_as_people_write_them(
 ) -> None:
     monkeypatch.setenv("BRAID_MAX_UPLOAD_BYTES", "300MiB")
     monkeypatch.setenv("BRAID_DEVICES", " cpu ,")
+    monkeypatch.setenv("BRAID_HTTP_HOSTS", "braid.example.com, braid")
     monkeypatch.setenv("BRAID_LOG_LEVEL", "debug")
     monkeypatch.setenv("BRAID_STORE", "~/models")
 
@@ -46,6 +47,7 @@ def test_sizes_lists_levels_and_paths_are_read_as_people_write_them(
 
     assert settings.max_upload_bytes == 300 * MIB
     assert settings.devices == ("cpu",)
+    assert settings.http_hosts == ("braid.example.com", "braid")
     assert settings.log_level == "DEBUG"
     assert settings.store == Path.home() / "models"
 
@@ -70,6 +72,7 @@ def test_sizes_lists_levels_and_paths_are_read_as_people_write_them(
         ("TOLERANCE", "nan", "finite"),
         ("LOG_FORMAT", "xml", "'json' or 'text'"),
         ("THREADS", "two\nlines", "valid integer"),
+        ("HTTP_HOSTS", "http://braid:8002", "without scheme and port"),
     ],
 )
 def test_a_bad_value_stops_the_start_with_one_line_that_names_it(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,10 @@ from server.servicers.oip.parameters import (
     request_parameters,
 )
 from server.servicers.oip.transfer import Received
-from server.shared_regions import SharedRegion, SharedRegions
+from server.shared_regions import SharedRegion
+
+FindRegion = Callable[[str], SharedRegion]
+"""The caller's shared memory region of a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +38,12 @@ class Wishes:
     classes: Mapping[str, int]
 
 
-def read_inputs(received: Received, regions: SharedRegions) -> GivenRequest:
+def read_inputs(received: Received, find_region: FindRegion) -> GivenRequest:
     """The request, its inputs from wherever they are.
 
     Args:
         received: the message and its raw contents.
-        regions: shared memory that inputs may lie in.
+        find_region: of the caller's shared memory, which inputs may lie in.
 
     Raises:
         BraidError: contents do not fit the inputs, or a parameter is wrong.
@@ -49,14 +52,14 @@ def read_inputs(received: Received, regions: SharedRegions) -> GivenRequest:
     wanted = request_parameters(request.parameters)
     return GivenRequest(
         request_id=request.id,
-        inputs=list(_inputs(request, received.raw_contents, regions)),
+        inputs=list(_inputs(request, received.raw_contents, find_region)),
         outputs=_names(request.outputs),
         priority=wanted.priority,
         timeout_s=wanted.timeout_s,
     )
 
 
-def read_wishes(outputs: Sequence[Any], regions: SharedRegions) -> Wishes:
+def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
     """What the requested outputs say beside their names.
 
     Raises:
@@ -66,7 +69,7 @@ def read_wishes(outputs: Sequence[Any], regions: SharedRegions) -> Wishes:
     for output in outputs:
         placement, count = output_parameters(output.name, output.parameters)
         if placement is not None:
-            region = regions.find(placement.region)
+            region = find_region(placement.region)
             region.check(placement.offset, placement.size_bytes)
             destinations[output.name] = Destination(region, placement)
         if count:
@@ -75,7 +78,7 @@ def read_wishes(outputs: Sequence[Any], regions: SharedRegions) -> Wishes:
 
 
 def _inputs(
-    request: Any, raw_contents: Sequence[Content], regions: SharedRegions
+    request: Any, raw_contents: Sequence[Content], find_region: FindRegion
 ) -> Iterator[GivenTensor]:
     placements = [input_placement(each.name, each.parameters) for each in request.inputs]
     in_message = placements.count(None)
@@ -90,7 +93,7 @@ def _inputs(
             tensor.name,
             tensor.datatype,
             tuple(tensor.shape),
-            _content(tensor, placement, raw if raw_contents else None, regions),
+            _content(tensor, placement, raw if raw_contents else None, find_region),
         )
 
 
@@ -98,7 +101,7 @@ def _content(
     tensor: Any,
     placement: Placement | None,
     raw: Iterator[Content] | None,
-    regions: SharedRegions,
+    find_region: FindRegion,
 ) -> Content:
     has_typed = tensor.HasField("contents")
     if placement is not None:
@@ -106,7 +109,7 @@ def _content(
             raise InvalidTensor(
                 f"input {tensor.name!r} has contents and lies in shared memory; choose one"
             )
-        region = regions.find(placement.region)
+        region = find_region(placement.region)
         return region.content(placement.offset, placement.size_bytes)
     if raw is None:
         return raw_bytes(tensor.name, tensor.datatype, tensor.contents)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -18,12 +19,13 @@ from server.inference import Answer, infer
 from server.metrics import Metrics
 from server.repository import Repository
 from server.requests import GivenRequest
+from server.security.tokens import Digest, owner_in
 from server.served import ServedModel
 from server.servicers.health import Health
 from server.servicers.oip.describe import config_of, index_of, metadata_of, statistics_of
 from server.servicers.oip.loading import load_request
 from server.servicers.oip.log_settings import LogSettings
-from server.servicers.oip.requests import read_inputs, read_wishes
+from server.servicers.oip.requests import FindRegion, read_inputs, read_wishes
 from server.servicers.oip.responses import reply_to
 from server.servicers.oip.trace_settings import TraceSettings
 from server.servicers.oip.transfer import (
@@ -139,7 +141,8 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         """One request, one answer."""
         async with answering(context):
             memory = self._memory.connection(context.peer())
-            answer = await self._infer(request, context.time_remaining(), write_reply, memory)
+            find, remaining = self._find_region(context), context.time_remaining()
+            answer = await self._infer(request, remaining, write_reply, memory, find)
             context.add_done_callback(lambda _: answer.release())  # type: ignore[arg-type]
             return answer.reply
 
@@ -148,9 +151,10 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
     ) -> AsyncIterator[bytes]:
         """Many requests on one stream, answered in their order; errors are answers, too."""
         memory = self._memory.stream(context.peer())
+        find = self._find_region(context)
 
         async def answer(request: Received) -> Answer:
-            return await self._answer_in_stream(request, context.time_remaining(), memory)
+            return await self._answer_in_stream(request, context.time_remaining(), memory, find)
 
         stream = answers(request_iterator, answer, memory, in_order=True)
         async with answering(context), aclosing(stream) as responses:
@@ -159,11 +163,15 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
                 del response  # it may be large, and the next one may take long
 
     async def _answer_in_stream(
-        self, request: Received, time_remaining: float | None, memory: Account
+        self,
+        request: Received,
+        time_remaining: float | None,
+        memory: Account,
+        find: FindRegion,
     ) -> Answer:
         """The answer to a request of a stream; errors are answers, too."""
         try:
-            return await self._infer(request, time_remaining, write_final_reply, memory)
+            return await self._infer(request, time_remaining, write_final_reply, memory, find)
         except Exception as error:
             _, reason = wire_error(error)
             name, number = request.message.model_name, request.message.id
@@ -176,12 +184,13 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         time_remaining: float | None,
         write: Callable[[Reply], list[Part]],
         memory: Account,
+        find: FindRegion,
     ) -> Answer:
         message = request.message
 
         def read(model: ServedModel) -> GivenRequest:
-            wishes = read_wishes(message.outputs, self._regions)
-            given = read_inputs(request, self._regions)
+            wishes = read_wishes(message.outputs, find)
+            given = read_inputs(request, find)
             return replace(
                 given,
                 build_reply=lambda outcome: joined(
@@ -225,11 +234,16 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
 
     # Shared memory.
 
+    def _find_region(self, context: Context) -> FindRegion:
+        """Finds regions of the caller's."""
+        owner = _owner(context) if self._regions.is_offered else b""
+        return partial(self._regions.find, owner)
+
     async def SystemSharedMemoryStatus(self, request: Any, context: Context) -> Any:
         """The regions that are registered, or one of them."""
         async with answering(context):
             response = messages.SystemSharedMemoryStatusResponse()
-            for region in self._regions.listed(request.name):
+            for region in self._regions.listed(_owner(context), request.name):
                 response.regions[region.name].CopyFrom(
                     messages.SystemSharedMemoryStatusResponse.RegionStatus(
                         name=region.name,
@@ -243,13 +257,14 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
     async def SystemSharedMemoryRegister(self, request: Any, context: Context) -> Any:
         """Give a part of a shared memory object a name that requests may use."""
         async with answering(context):
-            self._regions.register(request.name, request.key, request.offset, request.byte_size)
+            owner, size_bytes = _owner(context), request.byte_size
+            self._regions.register(owner, request.name, request.key, request.offset, size_bytes)
             return messages.SystemSharedMemoryRegisterResponse()
 
     async def SystemSharedMemoryUnregister(self, request: Any, context: Context) -> Any:
         """Forget one region, or all."""
         async with answering(context):
-            self._regions.unregister(request.name)
+            self._regions.unregister(_owner(context), request.name)
             return messages.SystemSharedMemoryUnregisterResponse()
 
     # Settings.
@@ -284,6 +299,12 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         """Not offered."""
         async with answering(context):
             raise _no_cuda_memory()
+
+
+def _owner(context: Context) -> Digest:
+    """Whom a caller's shared memory belongs to."""
+    metadata = context.invocation_metadata() or ()
+    return owner_in({key: value for key, value in metadata if isinstance(value, str)})
 
 
 def _one_repository(name: str) -> None:
