@@ -67,6 +67,12 @@ class _Name:
     restoring: set[int] = field(default_factory=set)  # will serve in a moment, as before
     problems: dict[int, BraidError] = field(default_factory=dict)  # why a version was not restored
 
+    @property
+    def newest(self) -> int:
+        """The newest version that answers, else that could, else that there is."""
+        able = [number for number, each in self.versions.items() if not each.state.has_failed]
+        return max({*self.served, *self.restoring} or able or self.versions)
+
 
 class Catalogue:
     """Names, versions and what serves them. Belongs to the event loop."""
@@ -179,8 +185,7 @@ class Catalogue:
         labels = self.config(name).labels
         if not version:
             stable = labels.get(STABLE)
-            newest = max({*known.served, *known.restoring}, default=max(known.versions))
-            return newest if stable is None else stable
+            return known.newest if stable is None else stable
         if version.isascii() and version.isdigit() and len(version) < 10:
             return int(version) if int(version) in known.versions else None
         return labels.get(version)

@@ -246,7 +246,12 @@ class Device:
             precision,
             choices,
         )
-        answer = await self.link.call("prepare", **_prepare_fields(asked))
+        try:
+            answer = await self.link.call("prepare", **_prepare_fields(asked))
+        except asyncio.CancelledError:  # the worker makes it all the same
+            if self.is_up:
+                self.link.call("release", number=asked.number).add_done_callback(_ignore)
+            raise
         outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
         bound = self._run_limits.bound(answer.get("run_s", 0.0))
         ready = replace(asked, layout=slot_layout(inputs, outputs), bound=bound)
@@ -307,6 +312,12 @@ def _static_values(artefact: Path) -> StaticBytes:
     if MODEL_FILE in report.files:
         check_file(artefact, report, MODEL_FILE)
     return static_bytes(report.static_values, graph.inputs)
+
+
+def _ignore(answer: asyncio.Future[Any]) -> None:
+    """Let a call end unheard, whatever it brings."""
+    if not answer.cancelled():
+        answer.exception()
 
 
 _EMPTY = slot_layout({}, {})

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from braid_client import Client, FailedPrecondition
+from core.errors import DamagedArtefact, InvalidArtefact
+from core.tensor import TensorSpec
+from engine.importer.limits import ImportLimits
+from engine.importer.pipeline import import_upload
+from engine.importer.report import check_files
+from engine.importer.sources import open_upload
+from server.device import Device
+from tests.server.fake_worker import OPTIONS, FakeWorker
 from tests.server.service import ServerProcess
 from tests.server.small_models import embedding, identity, small_cnn
+from tests.server_state.fakes import template, write_artefact
 
 INPUTS: dict[str, dict[str, NDArray[Any]]] = {
     "cnn": {"x": np.ones((1, 3, 16, 16), np.float32)},
@@ -31,6 +41,56 @@ def flip_a_byte(file: Path) -> None:
 def state_of(client: Client, name: str) -> tuple[str, str]:
     model = client.model(name)
     return model.state.name, model.message
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    device = Device("cpu", OPTIONS)
+    device.link = cast(Any, FakeWorker(at_once=True))
+    yield device
+    device.arena.close()
+
+
+async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(
+    device: Device, tmp_path: Path
+) -> None:
+    worker = cast(FakeWorker, device.link)
+    ready, lost = {}, []
+    for digest in ("good", "bad"):
+        write_artefact(tmp_path / digest, digest, template())
+        device.keep(digest)
+        await device.load(digest, tmp_path / digest)
+        ready[digest] = await device.prepare(digest, {"x": TensorSpec("FP32", (1, 8))}, {})
+    device.on_damaged = lambda _, digest, error: lost.append((digest, str(error)))
+    worker.models.clear()
+    worker.executables.clear()
+    worker.damaged.add("bad")
+
+    await device._replay(device.link)
+
+    assert await device.run(ready["good"], 0) == 1
+    with pytest.raises(DamagedArtefact, match="register the same file again"):
+        await device.run(ready["bad"], 0)
+    assert [digest for digest, _ in lost] == ["bad"]
+    worker.damaged.clear()
+    await device.load("bad", tmp_path / "bad")  # repaired
+    again = await device.prepare("bad", {"x": TensorSpec("FP32", (1, 8))}, {})
+    assert await device.run(again, 0) == 1
+
+
+@pytest.mark.parametrize("name", ["graph.json", "weights.safetensors", "model.onnx", "report.json"])
+@pytest.mark.parametrize("damage", [flip_a_byte, Path.unlink], ids=["changed", "missing"])
+def test_a_damaged_file_is_named(name: str, damage: Callable[[Path], None], tmp_path: Path) -> None:
+    upload = embedding(tmp_path / "model.onnx")
+    artefact = tmp_path / "artefact"
+    source = open_upload(upload, tmp_path)
+    import_upload(source, upload, artefact, ImportLimits(), lambda *_: None, {})
+    check_files(artefact)
+
+    damage(artefact / name)
+
+    with pytest.raises(InvalidArtefact, match=name):
+        check_files(artefact)
 
 
 def test_a_damaged_model_says_so_and_is_repaired_by_its_file(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -16,10 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from core.errors import PreconditionFailed
 from core.schedule import SEQUENTIAL
-from engine.worker.link import LinkState
-from engine.worker.options import WorkerOptions
 from server.batching.batcher import Batcher
 from server.batching.execution import DeviceExecution
 from server.batching.policy import BatchPolicy
@@ -29,60 +25,12 @@ from server.devices import Devices
 from server.metrics import Metrics
 from server.store.files import StoreFolder
 from server.store.records import ModelVersion, RegistrationOptions
+from tests.server.fake_worker import OPTIONS, FakeWorker
 from tests.server_state.fakes import template, write_artefact
 
 NAMES, DIGESTS = ("a", "b", "c"), ("1" * 64, "2" * 64)
-OPTIONS = WorkerOptions(1, 1 << 16, 1 << 16, 1, keep_spare=False)
+SIZES = 2  # of batches that models are registered for
 ENOUGH_TURNS = 60  # of the event loop, for everything that waits for no answer to happen
-
-
-class FakeWorker:
-    """Answers calls in their order, each when it is told to; holds what a worker holds."""
-
-    state = LinkState.UP
-    options = OPTIONS
-
-    def __init__(self) -> None:
-        self.models: set[str] = set()
-        self.executables: dict[int, str] = {}
-        self.calls: deque[tuple[str, dict[str, Any], asyncio.Future[Any]]] = deque()
-
-    def call(self, op: str, _: Any = None, **fields: Any) -> asyncio.Future[Any]:
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.calls.append((op, fields, answer))
-        return answer
-
-    def answer(self) -> None:
-        op, fields, answer = self.calls.popleft()
-        try:
-            result = getattr(self, f"_{op}")(**fields)
-        except PreconditionFailed as error:
-            if not answer.done():
-                answer.set_exception(error)
-        else:
-            if not answer.done():
-                answer.set_result(result)
-
-    def _load(self, digest: str, path: str) -> None:
-        self.models.add(digest)
-
-    def _unload(self, digest: str) -> None:
-        self.models.discard(digest)
-        self.executables = {n: d for n, d in self.executables.items() if d != digest}
-
-    def _prepare(self, number: int, digest: str, inputs: Any, **_: Any) -> Any:
-        if digest not in self.models:
-            raise PreconditionFailed(f"model {digest[:3]} is not loaded")
-        self.executables[number] = digest
-        return {"outputs": {"y": inputs["x"]}}
-
-    def _release(self, number: int) -> None:
-        self.executables.pop(number, None)
-
-    def _infer(self, number: int, offset: int) -> Any:
-        if number not in self.executables:
-            raise PreconditionFailed(f"executable {number} is not prepared")
-        return {"compute_us": 1}
 
 
 class AtOnce(ThreadPoolExecutor):
@@ -195,6 +143,8 @@ class SameBytes(RuleBasedStateMachine):
         """Everything ends well, and nothing stays loaded for nobody."""
         try:
             self._finish()
+            serving = len(self.catalogue.all_served())
+            assert len(self.worker.executables) == SIZES * serving  # none is left of others
             for name in NAMES:
                 self.delete(name)
             self._finish()

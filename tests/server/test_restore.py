@@ -1,0 +1,115 @@
+"""While a started server restores its models: what callers see, what waits, what comes first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from core.errors import DeviceOutOfMemory, ModelLoading, ModelNotFound, PreconditionFailed
+from server.batching.policy import BatchPolicy
+from server.catalogue import Catalogue
+from server.metrics import Metrics
+from server.restore import Restore
+from server.store.records import ModelState, ModelVersion, RegistrationOptions
+from tests.server_state.fakes import Server
+
+
+def version(
+    name: str, number: int, state: ModelState = ModelState.SERVING, size_bytes: int = 1
+) -> ModelVersion:
+    return ModelVersion(name, number, "0" * 64, size_bytes, RegistrationOptions(), state)
+
+
+@pytest.fixture
+def catalogue() -> Catalogue:
+    devices = SimpleNamespace(all=[], batchers={}, named=lambda _: None)
+    return Catalogue(cast(Any, devices), cast(Any, None), Metrics(), BatchPolicy())
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    server = Server(tmp_path / "store")
+    yield server
+    await server.stop()
+
+
+def test_models_that_are_being_restored_are_loading_the_others_unknown(
+    catalogue: Catalogue,
+) -> None:
+    serving: dict[str, bool] = {}
+    catalogue.on_serving = serving.__setitem__
+    catalogue.restoring(version("a", 1))
+    catalogue.register(version("a", 2, ModelState.FAILED))
+
+    for wanted in ("", "1"):
+        refusal = catalogue.for_request("a", wanted).refusal
+        assert isinstance(refusal, ModelLoading)
+        assert refusal.retry_after_s > 0
+        assert "version 1 is being loaded" in str(refusal)
+    assert isinstance(catalogue.for_request("b", "").refusal, ModelNotFound)
+    seen = catalogue.as_seen(version("a", 1))
+    assert (seen.state, seen.message) == (ModelState.LOADING, "is being loaded")
+    assert serving == {"a": False}
+
+
+def test_what_could_not_be_restored_says_why(catalogue: Catalogue) -> None:
+    model = version("a", 1)
+    catalogue.restoring(model)
+
+    catalogue.restored(model, DeviceOutOfMemory("there is no room on cuda:0"))
+
+    refusal = catalogue.for_request("a", "").refusal
+    assert isinstance(refusal, PreconditionFailed)
+    assert "no room on cuda:0" in str(refusal)
+    assert "no room on cuda:0" in catalogue.as_seen(model).message
+    assert catalogue.missing_on("cuda:0") == [model]
+
+
+async def test_registrations_wait_until_models_are_restored(server: Server) -> None:
+    registering = asyncio.create_task(server.register())
+    cancelling = asyncio.create_task(server.runner.cancel("nobody"))
+    await asyncio.sleep(0.01)
+    assert server.store.models() == []
+
+    await server.runner.start()
+
+    made = await registering
+    assert made.is_new_job
+    with pytest.raises(Exception, match="no job"):
+        await cancelling
+
+
+async def test_small_models_come_first_and_one_that_fails_stops_no_other(
+    server: Server, catalogue: Catalogue
+) -> None:
+    await server.runner.start()
+    for name, content in (("large", b"1" * 300), ("small", b"2"), ("middle", b"3" * 20)):
+        made = await server.register(name, content)
+        async for _ in server.runner.watch(made.job.id):
+            pass
+    again = await server.restarted()
+    served: list[str] = []
+    serve = again.catalogue.serve
+
+    async def serve_or_fail(model: ModelVersion, device: str) -> None:
+        served.append(model.name)
+        if model.name == "small":
+            raise RuntimeError("a fault of the server")
+        await serve(model, device)
+
+    again.catalogue.serve = serve_or_fail  # type: ignore[method-assign]
+    restore = Restore(again.shop, catalogue)
+    try:
+        await restore.know()
+        await restore.serve()
+    finally:
+        await again.stop()
+
+    assert served == ["small", "middle", "large"]
+    assert again.catalogue.serving == {("middle", 1), ("large", 1)}
+    assert "internal error" in catalogue.as_seen(version("small", 1)).message
