@@ -129,8 +129,10 @@ async def plans_on(
     choices: Mapping[str, str] = NO_CHOICES
     if store is not None:
         from server.jobs.kernels import choose_kernels  # with the database's packages
+        from server.jobs.patience import Patience
 
-        chosen = await choose_kernels(graph, digest, batch, device, store, precision)
+        patiently = Patience().telling(lambda what: None)
+        chosen = await choose_kernels(graph, digest, batch, device, store, precision, patiently)
         choices = chosen.choices
     chose = monotonic()
     planner = PlannerProcess(8 * _GIB, 1800.0)

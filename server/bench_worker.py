@@ -14,13 +14,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any, Protocol
 
-from core.errors import WorkerFault, WorkerRestarting
+from core.errors import WorkerRestarting
 from engine.worker.arena import Arena
 from engine.worker.options import WorkerOptions
 from engine.worker.process import OnProgress, WorkerProcess
+from server.child_time import DidNothing, TookTooLong, wait_for_child
 
 log = logging.getLogger("braid.bench")
 
@@ -40,8 +43,7 @@ class Place(Protocol):
         """A call about a model that the device has loaded.
 
         Raises:
-            WorkerRestarting: no worker is up, or it died.
-            WorkerFault: it does not start.
+            WorkerRestarting: no worker is up, it died, or it does not start.
         """
 
     def wake(self) -> None:
@@ -193,18 +195,26 @@ class Apart(Place):
         return process
 
     async def _answers(self, process: WorkerProcess) -> None:
-        """Wait until it is there, within limits."""
+        """Wait until it is there, which takes long if nobody leaves it a core.
+
+        Raises:
+            WorkerRestarting: it stands still, or takes far too long; it is ended.
+        """
         seconds = self._options.start_timeout_s
+        answer = process.send("device", {})
         try:
-            async with asyncio.timeout(seconds):
-                await process.send("device", {})
-        except TimeoutError as error:
+            await wait_for_child(answer, process.pid, seconds, cpu_seconds=inf)
+        except (DidNothing, TookTooLong) as error:
             self._process = None
             await process.end()
-            raise WorkerFault(
+            with suppress(WorkerRestarting):
+                await answer
+            why = "not run" if isinstance(error, DidNothing) else "not answered"
+            raise WorkerRestarting(
                 f"the worker that measures for {self._name} did not start: "
-                f"no answer for {seconds:g} s"
+                f"it has {why} for {seconds:g} s"
             ) from error
+        await answer
 
     async def _watch(self, process: WorkerProcess) -> None:
         """Notice that it ends, wanted or not."""

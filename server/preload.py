@@ -43,7 +43,7 @@ async def preload(
             raise StartupError(f"BRAID_PRELOAD={entry!r}: {error}") from error
     for entry, job_id in jobs:
         async for job in runner.watch(job_id):
-            if job.state is JobState.FAILED and job.progress == 0:
+            if job.state is JobState.FAILED:
                 raise StartupError(f"BRAID_PRELOAD={entry!r}: {job.message}")
             if job.state not in _NOT_SERVING:
                 break

@@ -161,7 +161,7 @@ class AsyncClient:
             job = state
             if on_progress is not None:
                 on_progress(job)
-        if job.state is not JobState.READY:
+        if not job.serves:
             raise JobFailed(job)
         return job
 
@@ -174,6 +174,7 @@ class AsyncClient:
             timeout = attempts.remaining_s()
             call = self._calls[rpc.path](request, timeout=timeout, metadata=self._metadata)
             error: BraidError = Unavailable(WATCH_CUT)
+            job: Job | None = None
             try:
                 async for message in call:
                     attempts.succeeded()
@@ -181,6 +182,8 @@ class AsyncClient:
                     yield job
                     if job.ended:
                         return
+                if job is not None and job.state is JobState.UNKNOWN:
+                    return  # a server that does not stop ends the watch with the job only
             except grpc.RpcError as failure:
                 error = error_of_call(failure, rpc.not_found)
             finally:

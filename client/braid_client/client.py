@@ -184,7 +184,7 @@ class Client:
         Raises:
             OSError: the file cannot be read.
             InvalidArgument: a bad name, a file that is no model, ...
-            JobFailed: ``wait``, and the job ended otherwise than READY.
+            JobFailed: ``wait``, and the job ended otherwise than READY or UNSCHEDULED.
         """
         header = register_header(
             name, batch_sizes, planner, input_shapes, precision, accepted_error
@@ -198,7 +198,7 @@ class Client:
             job = state
             if on_progress is not None:
                 on_progress(job)
-        if job.state is not JobState.READY:
+        if not job.serves:
             raise JobFailed(job)
         return job
 
@@ -217,6 +217,7 @@ class Client:
             timeout = attempts.remaining_s()
             call = self._calls[rpc.path](request, timeout=timeout, metadata=self._metadata)
             error: BraidError = Unavailable(WATCH_CUT)
+            job: Job | None = None
             try:
                 for message in call:
                     attempts.succeeded()
@@ -224,6 +225,8 @@ class Client:
                     yield job
                     if job.ended:
                         return
+                if job is not None and job.state is JobState.UNKNOWN:
+                    return  # a server that does not stop ends the watch with the job only
             except grpc.RpcError as failure:
                 error = error_of_call(failure, rpc.not_found)
             finally:

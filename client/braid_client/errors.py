@@ -17,7 +17,7 @@
     ├── PermissionDenied
     ├── Unimplemented           the server does not know this call: another version
     ├── ServerError             the server failed in a way it should not
-    └── JobFailed               a registration that was waited for did not become READY
+    └── JobFailed               a registration that was waited for FAILED or was CANCELLED
 
 Where the error came as the status of a call, ``code`` is its gRPC status code and ``request_id``
 names the request in the server's logs.

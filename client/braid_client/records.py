@@ -30,11 +30,13 @@ class JobState(StrEnum):
     SCHEDULING = "SCHEDULING"  # the planner is searching
     VERIFYING = "VERIFYING"  # the plan is compared with the sequential one
     READY = "READY"  # ended: all batch sizes are scheduled
+    UNSCHEDULED = "UNSCHEDULED"  # ended: the model serves; ``message``: why not (all) as scheduled
     FAILED = "FAILED"  # ended: ``message`` says why
     CANCELLED = "CANCELLED"  # ended by a caller
 
 
-ENDED = frozenset({JobState.READY, JobState.FAILED, JobState.CANCELLED})
+SERVING = frozenset({JobState.READY, JobState.UNSCHEDULED})
+ENDED = SERVING | {JobState.FAILED, JobState.CANCELLED}
 
 
 class ModelState(StrEnum):
@@ -43,7 +45,7 @@ class ModelState(StrEnum):
     UNKNOWN = "UNKNOWN"  # a state that this version of the client does not know
     LOADING = "LOADING"  # being imported
     SERVING = "SERVING"
-    FAILED = "FAILED"  # could not be imported; ``message`` says why
+    FAILED = "FAILED"  # does not serve; ``message`` says why
     DRAINING = "DRAINING"  # being deleted
     UNLOADED = "UNLOADED"  # served, was told not to, stays registered
 
@@ -70,7 +72,7 @@ class Job:
     eta_s: float | None = None  # seconds until the end; None while unknown
     done: int = 0  # of the present phase, e.g. stages measured
     total: int = 0
-    message: str = ""  # why it failed, or a remark on a job that is ready
+    message: str = ""  # why it failed or is not scheduled, or a remark on a job that is ready
     created_unix: float = 0.0
     updated_unix: float = 0.0
     already_registered: bool = False  # only ``register`` says so: it found this job, made none
@@ -79,6 +81,11 @@ class Job:
     def ended(self) -> bool:
         """True if the state will not change any more."""
         return self.state in ENDED
+
+    @property
+    def serves(self) -> bool:
+        """True if it has ended and the model serves: READY, or UNSCHEDULED."""
+        return self.state in SERVING
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ def _try_network(client: Client, name: str, path: Path) -> Outcome:
         for state in client.watch_job(job.id):
             job = state
             progress.show(job)
-    if job.state is not JobState.READY:
+    if job.state is not JobState.READY:  # the demo is about schedules
         raise JobFailed(job)
     model = client.model(name)
     random = np.random.default_rng(0)

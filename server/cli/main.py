@@ -89,6 +89,7 @@ exit status:
   0    it worked
   1    it failed; one line on stderr says why
   2    the command line or a setting is wrong
+  3    the model serves, but sequentially where no schedule was found
   130  interrupted by Ctrl-C
 
 examples:

@@ -23,6 +23,7 @@ PHASES = {
     JobState.SCHEDULING: "searching",
     JobState.VERIFYING: "verifying",
     JobState.READY: "ready",
+    JobState.UNSCHEDULED: "serves, not scheduled",
     JobState.FAILED: "failed",
     JobState.CANCELLED: "cancelled",
 }

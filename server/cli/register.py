@@ -14,6 +14,9 @@ from server.cli.connection import Subparsers, add_address, address_option, conne
 from server.cli.progress import JobProgress
 from server.cli.text import latency_text, print_json, print_table, summary_speed
 
+NOT_SCHEDULED = 3
+"""Exit code if a model serves, but no schedule was found for some device or batch size."""
+
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
 
@@ -122,10 +125,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgress) -> int:
-    """Show a job's progress until it ends; leaving does not end it.
+    """Show a job's progress until it ends; leaving does not end it. Returns the exit code.
 
     Raises:
-        JobFailed: it ended otherwise than READY.
+        JobFailed: the model does not serve.
     """
     try:
         for state in client.watch_job(job.id):
@@ -141,15 +144,17 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
         )
         return INTERRUPTED
     progress.close()
-    if job.state is not JobState.READY:
+    if not job.serves:
         raise JobFailed(job)
+    status = 0 if job.state is JobState.READY else NOT_SCHEDULED
     if getattr(args, "json", False):
         print_json([job])
-        return 0
+        return status
     remark = f": {job.message}" if job.message else ""
-    print(f"{job.model} version {job.version} is ready{remark}")
+    how = "is ready" if job.state is JobState.READY else "serves, but is not scheduled"
+    print(f"{job.model} version {job.version} {how}{remark}")
     print_schedules(client, job)
-    return 0
+    return status
 
 
 def print_schedules(client: Client, job: Job) -> None:

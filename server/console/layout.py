@@ -75,7 +75,14 @@ def action(label: str, target: str, *, confirm: str = "", danger: bool = False) 
 def state(word: str) -> Html:
     """A state as a word with a mark; never colour alone."""
     low = word.lower()
-    marks = {"serving": "●", "ready": "●", "failed": "✕", "cancelled": "–", "unloaded": "○"}
+    marks = {
+        "serving": "●",
+        "ready": "●",
+        "failed": "✕",
+        "unscheduled": "○",
+        "cancelled": "–",
+        "unloaded": "○",
+    }
     return h("span", h("span", marks.get(low, "◐"), aria_hidden="true"), f" {low}",
              class_=f"state {low}")  # fmt: skip
 

@@ -14,7 +14,8 @@ from functools import partial
 from math import inf
 
 from core.graph import OpGraph
-from server.jobs.measuring import in_store, patiently
+from server.jobs.measuring import in_store
+from server.jobs.patience import Patiently
 from server.jobs.ports import Device, UnitKernels
 from server.store.plans import Measurement
 from server.store.store import Store
@@ -39,10 +40,16 @@ class ChosenKernels:
 
 
 async def choose_kernels(
-    graph: OpGraph, digest: str, batch_size: int, device: Device, store: Store, precision: str
+    graph: OpGraph,
+    digest: str,
+    batch_size: int,
+    device: Device,
+    store: Store,
+    precision: str,
+    patiently: Patiently,
 ) -> ChosenKernels:
     """Measure what is not known yet; the static graph runs on the fastest kernels afterwards."""
-    known = _Latencies(digest, batch_size, device, store, precision)
+    known = _Latencies(digest, batch_size, device, store, precision, patiently)
     found = await patiently(partial(device.bench.kernels, digest, batch_size))
     await known.remember(found)
     by_unit: dict[str, str] = {}
@@ -69,8 +76,15 @@ class _Latencies:
     """Latencies of the kernels of one static graph, from the store or measured."""
 
     def __init__(
-        self, digest: str, batch_size: int, device: Device, store: Store, precision: str
+        self,
+        digest: str,
+        batch_size: int,
+        device: Device,
+        store: Store,
+        precision: str,
+        patiently: Patiently,
     ) -> None:
+        self._patiently = patiently
         self._digest = digest
         self._batch_size = batch_size
         self._device = device
@@ -108,7 +122,7 @@ class _Latencies:
         """Measure and store; the best of several measurements counts."""
         name, unit = self._name(kernels, variant), kernels.units[0]
         measure = partial(self._device.bench.measure_kernel, self._digest, self._batch_size)
-        timing = await patiently(partial(measure, unit, variant, hopeless_us))
+        timing = await self._patiently(partial(measure, unit, variant, hopeless_us))
         latency_us = min(timing.latency_us, self._known_us.get(name, inf))
         self._known_us[name] = latency_us
         key = self._device.device_key

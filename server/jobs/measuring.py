@@ -6,27 +6,15 @@ planner ──StageQuery──> StageMeasurer ──known?──> store
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from statistics import median
 from time import monotonic
-from typing import TypeVar
 
-from core.errors import Unavailable
 from core.precision import FP32, TF32
 from server.jobs.ports import Device, StageQuery
 from server.jobs.progress import Share
 from server.jobs.workshop import Workshop
 from server.store.plans import Measurement
-
-log = logging.getLogger("braid.jobs")
-
-T = TypeVar("T")
-
-RETRY_PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""While a device worker restarts. A stage that kills the worker each time ends the attempts."""
-
 
 ONE_THREAD = "@1"
 """Ends the stored signature of a unit measured on one thread."""
@@ -56,9 +44,11 @@ class StageMeasurer:
         self._store = shop.store
         self._observer = shop.observer
         self._share = share
+        self._patiently = shop.patience.telling(share.retrying)
         self._samples: dict[str, list[float]] = {}  # by stored name
         self._is_searching = False
         self.measured = 0
+        self.learned = 0  # of the measured ones, those that are known to whoever asks next
         self.reused = 0
 
     async def measure(self, queries: Sequence[StageQuery]) -> Sequence[float]:
@@ -94,7 +84,7 @@ class StageMeasurer:
         """Measure now; what is stored is the median of all samples that this job knows."""
         began = monotonic()
         threads = 1 if query.ask == "work" else None
-        timing = await patiently(
+        timing = await self._patiently(
             lambda: self._device.bench.measure_stage(
                 self._digest, self._batch_size, query.stage, threads
             )
@@ -111,6 +101,7 @@ class StageMeasurer:
         await self._store.call(self._store.put_measurement, measurement)
         seconds = monotonic() - began
         self.measured += 1
+        self.learned += known_us is None and len(stored) == 1
         self._observer.stage_measured(self._device.name, seconds)
         return timing.latency_us
 
@@ -118,14 +109,3 @@ class StageMeasurer:
 def in_store(signature: str, precision: str) -> str:
     """What a stage's signature is stored under: TF32 units look like FP32 ones."""
     return f"{signature}@{TF32}" if precision == TF32 else signature
-
-
-async def patiently(call: Callable[[], Awaitable[T]]) -> T:
-    """Call again while the device worker restarts."""
-    for pause in RETRY_PAUSES_S:
-        try:
-            return await call()
-        except Unavailable as error:
-            log.info("waiting for the device", extra={"reason": str(error)})
-            await asyncio.sleep(pause)
-    return await call()

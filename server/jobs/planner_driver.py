@@ -13,17 +13,19 @@ import asyncio
 import dataclasses
 import json
 import logging
+import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import BraidError
+from core.errors import BraidError, Unavailable
 from core.graph import OpGraph, graph_to_json
 from core.plan import plan_from_json
 from core.python_process import python_command, python_environment
 from core.schedule import Stage
 from scheduler.options import PlannerOptions
+from server.child_time import DidNothing, TookTooLong, wait_for_child
 from server.jobs.ports import GraphFacts, MeasureStages, PlannedModel, StageQuery
 
 log = logging.getLogger("braid.jobs.planner")
@@ -33,8 +35,16 @@ MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
 STDERR_TAIL_BYTES = 8 << 10
 
 
+_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
+"""Exit codes of a process that was ended: by the kernel for want of memory, or by a person."""
+
+
 class PlanningFailed(BraidError):
     """The planner ended without a plan; the message gives the reason."""
+
+
+class PlannerInterrupted(Unavailable):
+    """The planner was killed, stopped or not started: another one may do better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,7 @@ class PlannerProcess:
 
         Raises:
             PlanningFailed: too big for the search, out of memory or time, or a crash.
+            PlannerInterrupted: the process was killed, stopped or could not be started.
         """
         async with self._process() as child:
             # Threads: the messages of a large graph take longer than the event loop may stand.
@@ -66,34 +77,49 @@ class PlannerProcess:
                         return planned
 
     async def _receive(self, child: _Child) -> bytes:
+        receiving = asyncio.create_task(child.receive())
         try:
-            async with asyncio.timeout(self.search_seconds):
-                line = await child.receive()
-        except TimeoutError:
+            seconds = self.search_seconds
+            await wait_for_child(receiving, child.pid, seconds, cpu_seconds=seconds)
+        except DidNothing:
+            raise PlannerInterrupted(
+                f"the planner process has not run for {self.search_seconds:g} s"
+            ) from None
+        except TookTooLong:
             raise PlanningFailed(
                 f"the planner searched for more than {self.search_seconds:g} s; lower its limits "
                 "r and s, or raise BRAID_PLANNER_SEARCH_SECONDS on the server"
             ) from None
+        finally:
+            receiving.cancel()
+        line = receiving.result()
         if not line:
-            raise PlanningFailed(await child.post_mortem())
+            raise await child.post_mortem()
         return line
 
     @asynccontextmanager
     async def _process(self) -> AsyncIterator[_Child]:
-        process = await asyncio.create_subprocess_exec(
-            *python_command(self.module, f"--memory-bytes={self.memory_bytes}"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,
-            env=python_environment() | {"PYTHONIOENCODING": "utf-8"},
-            limit=MAX_LINE_BYTES,
-        )
-        child = _Child(process)
+        child = _Child(await self._spawn())
         try:
             yield child
         finally:
             await asyncio.shield(child.end())
+
+    async def _spawn(self) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
+                *python_command(self.module, f"--memory-bytes={self.memory_bytes}"),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,
+                env=python_environment() | {"PYTHONIOENCODING": "utf-8"},
+                limit=MAX_LINE_BYTES,
+            )
+        except OSError as error:  # no process more, no memory, no descriptor: for now
+            raise PlannerInterrupted(
+                f"no planner process can be started: {error.strerror}"
+            ) from error
 
 
 class _Child:
@@ -118,13 +144,23 @@ class _Child:
         line = await self._stdout.readline()
         return line if line.endswith(b"\n") else b""
 
-    async def post_mortem(self) -> str:
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    async def post_mortem(self) -> PlanningFailed | PlannerInterrupted:
         """Say how it ended, and log what it printed."""
         await self._drain
         code = await self._process.wait()
         printed = self._tail.decode(errors="replace")
         log.error("planner process crashed", extra={"exit_code": code, "stderr_tail": printed})
-        return f"the planner process crashed (exit code {code}); the server's log has the details"
+        if code in _FROM_OUTSIDE:
+            name = signal.Signals(-code).name
+            return PlannerInterrupted(f"the planner process was killed ({name})")
+        return PlanningFailed(
+            f"the planner process crashed (exit code {code}); the server's log has the details"
+        )
 
     async def end(self) -> None:
         """Kill it, if it lives, and wait for its end."""

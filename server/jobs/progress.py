@@ -173,6 +173,7 @@ class Share:
     forecast: Forecast
     told_at: float = float("-inf")
     phase: str = ""
+    state: JobState = JobState.PROFILING  # as it was told last
 
     def waiting(self) -> None:
         """The device is busy with another job."""
@@ -202,6 +203,11 @@ class Share:
         left = self.forecast.comparing(fraction)
         self._say("comparing", JobState.VERIFYING, "comparing whole models", left)
 
+    def retrying(self, what: str) -> None:
+        """Something has to be done again; the phase is the same."""
+        self.told_at = float("-inf")  # whatever comes next is news
+        self.tell(self.state, LOAD_ENDS, f"{self.label}: {what}")
+
     def finished(self) -> None:
         """This batch size is done, one way or the other."""
         self.forecast.end_share()
@@ -213,7 +219,7 @@ class Share:
         """Report, unless that was done a moment ago."""
         now = self.forecast.clock()
         is_new = phase != self.phase
-        self.phase = phase
+        self.phase, self.state = phase, state
         if is_new or now >= self.told_at + TELL_EVERY_S:
             self.told_at = now
             self.tell(

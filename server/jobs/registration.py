@@ -14,11 +14,12 @@ import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact
 from core.schedule import Schedule
 from engine.importer.report import check_files
-from server.jobs.measuring import patiently
+from server.jobs.patience import Patiently
 from server.jobs.ports import Device, Specs
 from server.jobs.progress import IMPORT_ENDS, LOAD_ENDS, Forecast, Share, Tell
 from server.jobs.scheduling import make_schedule
@@ -107,15 +108,16 @@ async def serve_again(
 
 async def _serve_again(model: ModelVersion, shop: Workshop, devices: Sequence[Device]) -> None:
     refusals: dict[str, BraidError] = {}
+    patiently = shop.patience.telling(lambda what: None)
     for device in devices:
-        await _serve_on(device, model, shop, refusals, len(devices))
+        await _serve_on(device, model, shop, refusals, len(devices), patiently)
     for name, error in refusals.items():
         log.error("not served", extra={"model": model.name, "device": name, "reason": str(error)})
     imported = await read_imported(model, shop)
     for device, batch_size in _work(model, imported, shop):
         if device in devices and device.name not in refusals:
             inputs = profiled(model, imported, batch_size)
-            await _use_cached(model, imported, device, inputs, batch_size, shop)
+            await _use_cached(model, imported, device, inputs, batch_size, shop, patiently)
 
 
 async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
@@ -162,8 +164,10 @@ async def _serve(model: ModelVersion, shop: Workshop, tell: Tell) -> dict[str, B
     """
     refusals: dict[str, BraidError] = {}
     for device in shop.devices:
-        tell(JobState.IMPORTING, IMPORT_ENDS, f"loading on {device.name}")
-        await _serve_on(device, model, shop, refusals, len(shop.devices))
+        loading = f"loading on {device.name}"
+        tell(JobState.IMPORTING, IMPORT_ENDS, loading)
+        patiently = shop.patience.telling(partial(_tell_loading, tell, loading))
+        await _serve_on(device, model, shop, refusals, len(shop.devices), patiently)
     serving = replace(model, state=ModelState.SERVING, message="")
     try:
         await shop.store.call(
@@ -179,12 +183,17 @@ async def _serve(model: ModelVersion, shop: Workshop, tell: Tell) -> dict[str, B
     return refusals
 
 
+def _tell_loading(tell: Tell, loading: str, what: str) -> None:
+    tell(JobState.IMPORTING, IMPORT_ENDS, f"{loading}: {what}")
+
+
 async def _serve_on(
     device: Device,
     model: ModelVersion,
     shop: Workshop,
     refusals: dict[str, BraidError],
     devices: int,
+    patiently: Patiently,
 ) -> None:
     """Load a model on a device and let it answer there; not all ``devices`` may refuse."""
 
@@ -211,7 +220,8 @@ async def _schedule(
     """Find or make the schedule of one batch size on one device, and let it serve."""
     check_offered(model.options.precision, [device])  # other devices may be here since a restart
     inputs = profiled(model, imported, batch_size)
-    cached = await _use_cached(model, imported, device, inputs, batch_size, shop)
+    patiently = shop.patience.telling(share.retrying)
+    cached = await _use_cached(model, imported, device, inputs, batch_size, shop, patiently)
     if cached is not None:
         return cached
     turn = shop.device_turns[device.name]
@@ -223,7 +233,7 @@ async def _schedule(
     wrong = sum(contender.erred for contender in schedule.provenance.candidates)
     shop.observer.plans_refused(device.name, wrong)
     await shop.store.call(shop.store.put_schedule, schedule)
-    await _promote(model, device, inputs, schedule, shop)
+    await _promote(model, device, inputs, schedule, shop, patiently)
     return schedule
 
 
@@ -234,13 +244,14 @@ async def _use_cached(
     inputs: Specs,
     batch_size: int,
     shop: Workshop,
+    patiently: Patiently,
 ) -> Schedule | None:
     """Let the schedule of the cache serve, if there is one that fits."""
     key = schedule_key(model, imported, device.device_key, inputs, batch_size)
     schedule = await shop.store.call(shop.store.find_schedule, key.id)
     if schedule is not None:
         try:
-            await _promote(model, device, inputs, schedule, shop)
+            await _promote(model, device, inputs, schedule, shop, patiently)
         except InvalidArtefact as error:
             log.warning("unfit schedule", extra={"schedule_id": key.id, "reason": str(error)})
             await shop.store.call(shop.store.forget_schedule, key.id)
@@ -250,7 +261,12 @@ async def _use_cached(
 
 
 async def _promote(
-    model: ModelVersion, device: Device, inputs: Specs, schedule: Schedule, shop: Workshop
+    model: ModelVersion,
+    device: Device,
+    inputs: Specs,
+    schedule: Schedule,
+    shop: Workshop,
+    patiently: Patiently,
 ) -> None:
     """Let a schedule serve if it may, and show it in the metrics."""
     if schedule.provenance.promoted:

@@ -3,8 +3,8 @@
     RPC ──register──> store (rows on disk) ──> JobRunner: one task a job ──> registration.py
     RPC ──watch/cancel──────────────────────────┘   └── each change ──> store, watchers, metrics
 
-    QUEUED ─> IMPORTING ─> PROFILING <─> SCHEDULING <─> VERIFYING ─> READY | FAILED | CANCELLED
-       ▲___________________________│ restart of the server
+    QUEUED ─> IMPORTING ─> PROFILING <─> SCHEDULING <─> VERIFYING ─> READY | UNSCHEDULED
+       ▲___________________________│ restart of the server               | FAILED | CANCELLED
 
 Imports run several at once as far as memory goes (imports.py), measuring on a device one at a time,
 first come, first served; so a new model serves within its import time even while another is being
@@ -304,7 +304,7 @@ class JobRunner:
             log.exception("job failed", extra=where)
             await self._end(live, JobState.FAILED, "internal error; the server's log has more")
         else:
-            log.info("job done", extra={**where, "failures": len(outcome.failures)})
+            log.info("job done", extra={**where, "unscheduled": len(outcome.failures)})
             await self._end(live, *_verdict(outcome))
 
     def _report(
@@ -392,7 +392,8 @@ class JobRunner:
 def _verdict(outcome: Outcome) -> tuple[JobState, str]:
     if outcome.failures:
         why = "; ".join((*outcome.failures, *outcome.remarks))
-        return JobState.FAILED, f"the model serves sequentially where no schedule was made: {why}"
+        sequentially = "the model serves sequentially where no schedule was made"
+        return JobState.UNSCHEDULED, f"{sequentially}: {why}"
     return JobState.READY, "; ".join(outcome.remarks)
 
 

@@ -15,7 +15,7 @@ from scheduler.options import PORTFOLIO
 from scheduler.signature import stage_signature
 from scheduler.units import UnitGraph
 from server.jobs.kernels import choose_kernels
-from server.jobs.measuring import StageMeasurer, in_store, patiently
+from server.jobs.measuring import StageMeasurer, in_store
 from server.jobs.ports import Device, Specs
 from server.jobs.progress import Share
 from server.jobs.verdict import Field, judge
@@ -36,11 +36,16 @@ async def make_schedule(
     digest, options = model.sha256, model.options.planner
     precision, bench = model.options.precision, device.bench
     tolerance = tolerance_of(model.options, shop)
+    patiently = shop.patience.telling(share.retrying)
     graph = await patiently(lambda: bench.static_graph(digest, batch_size, inputs, precision))
-    kernels = await choose_kernels(graph, digest, batch_size, device, shop.store, precision)
+    kernels = await choose_kernels(
+        graph, digest, batch_size, device, shop.store, precision, patiently
+    )
     timer = StageMeasurer(digest, batch_size, device, shop, share, precision)
     facts = await patiently(lambda: bench.facts(digest, batch_size))
-    planned = await shop.planner(graph, options, facts, timer.measure)
+    planned = await patiently(
+        lambda: shop.planner(graph, options, facts, timer.measure), lambda: timer.learned
+    )
     predecessors = graph.predecessors()
     for found in planned:
         verify_plan(found.plan, predecessors)

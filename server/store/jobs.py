@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from itertools import takewhile
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
@@ -35,7 +36,8 @@ def save(connection: Connection, job: Job) -> None:
 def end(connection: Connection, job: Job) -> str | None:
     """Store a job's last state; a model that it never made serve is FAILED from then on.
 
-    Returns the digest of the upload that the job was about, unless the model was deleted.
+    One that serves without all its schedules says so. Returns the digest of the upload that the job
+    was about, unless the model was deleted.
     """
     save(connection, job)
     model = models_table.find(connection, job.model, job.version)
@@ -44,6 +46,8 @@ def end(connection: Connection, job: Job) -> str | None:
     if model.state is ModelState.LOADING:
         failed = ModelState.FAILED
         models_table.set_state(connection, job.model, job.version, failed, job.message)
+    elif model.state is ModelState.SERVING and job.state is JobState.UNSCHEDULED:
+        models_table.set_state(connection, job.model, job.version, model.state, job.message)
     return model.sha256
 
 
@@ -76,6 +80,16 @@ def last_of(connection: Connection, model: ModelVersion) -> tuple[Job, str] | No
         .limit(1)
     ).first()
     return None if row is None else (_from_row(row), row.device_keys)
+
+
+def unscheduled_in_a_row(connection: Connection, model: ModelVersion) -> int:
+    """Number of the newest jobs of a model version that ended UNSCHEDULED, one after the other."""
+    states = connection.scalars(
+        select(jobs.c.state)
+        .where(jobs.c.model == model.name, jobs.c.version == model.version)
+        .order_by(jobs.c.sequence.desc())
+    )
+    return len(list(takewhile(lambda state: state == JobState.UNSCHEDULED.value, states)))
 
 
 def unfinished(connection: Connection) -> list[Job]:

@@ -54,7 +54,8 @@ class JobState(enum.Enum):
     SCHEDULING = "SCHEDULING"  # the planner searches
     VERIFYING = "VERIFYING"  # the plan is compared with the sequential one
     READY = "READY"  # ended: every batch size has its schedule
-    FAILED = "FAILED"  # ended: ``message`` says what failed; the model may serve sequentially
+    UNSCHEDULED = "UNSCHEDULED"  # ended: the model serves; ``message``: why not as scheduled
+    FAILED = "FAILED"  # ended: ``message`` says what failed; the job never made the model serve
     CANCELLED = "CANCELLED"  # ended: by request; a model that served keeps its plans
 
     @property
@@ -63,7 +64,7 @@ class JobState(enum.Enum):
         return self in _ENDED
 
 
-_ENDED = frozenset({JobState.READY, JobState.FAILED, JobState.CANCELLED})
+_ENDED = frozenset({JobState.READY, JobState.UNSCHEDULED, JobState.FAILED, JobState.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class ModelVersion:
     size_bytes: int
     options: RegistrationOptions
     state: ModelState = ModelState.LOADING
-    message: str = ""  # why it FAILED
+    message: str = ""  # why it FAILED, or SERVES without a schedule
     created_unix: float = 0.0
 
 

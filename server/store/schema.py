@@ -39,7 +39,7 @@ from core.errors import StartupError
 
 log = logging.getLogger("braid.store")
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 BUSY_TIMEOUT_MS = 5000
 
 metadata = MetaData()
@@ -159,7 +159,7 @@ def _check_version(connection: Connection, url: str) -> None:
     if found is None:
         metadata.create_all(connection)
         connection.execute(insert(meta).values(schema_version=SCHEMA_VERSION))
-    elif found == 1:  # 2 added a table
+    elif found in (1, 2):  # 2 added a table, 3 a state of jobs that earlier versions cannot read
         serving.create(connection, checkfirst=True)
         connection.execute(update(meta).values(schema_version=SCHEMA_VERSION))
         log.info("the database was converted", extra={"before": found, "now": SCHEMA_VERSION})

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -51,6 +52,11 @@ from server.store.uploads import Upload
 log = logging.getLogger("braid.store")
 
 KEPT_JOBS = 1000
+
+AGAIN_SECONDS, AGAIN_GROWTH = 300.0, 4.0
+"""After a second job ended UNSCHEDULED, a start tries again this much later; then after longer."""
+
+_SCHEDULED = (JobState.READY, JobState.UNSCHEDULED)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -335,14 +341,21 @@ class Store:
             return jobs.unfinished(connection)
 
     def reschedule(self, device_keys: str) -> None:
-        """Add a job for each serving model whose last job was READY for other devices."""
+        """Add a job for each serving model whose schedules are missing.
+
+        They are if its last job was for other devices, or ended UNSCHEDULED; then they are tried
+        again at longer and longer intervals, the first time at once.
+        """
         with self._transaction() as connection:
             for model in models.present(connection):
                 last = jobs.last_of(connection, model)
                 if model.state is not ModelState.SERVING or last is None:
                     continue
                 job, made_for = last
-                if job.state is JobState.READY and made_for != device_keys:
+                is_due = job.state is JobState.UNSCHEDULED and _is_due(
+                    job, jobs.unscheduled_in_a_row(connection, model)
+                )
+                if is_due or (job.state in _SCHEDULED and made_for != device_keys):
                     jobs.add(connection, model, device_keys)
 
     def profile_again(
@@ -444,3 +457,9 @@ class Store:
         """Known stage latencies in microseconds, by signature."""
         with self._reading() as connection:
             return plans.find_latencies(connection, device_key, signatures)
+
+
+def _is_due(job: Job, tries: int) -> bool:
+    """Whether a model is scheduled again whose last ``tries`` jobs ended UNSCHEDULED."""
+    pause_s = 0.0 if tries == 1 else AGAIN_SECONDS * AGAIN_GROWTH ** (tries - 2)
+    return time.time() >= job.updated_unix + pause_s

@@ -224,6 +224,10 @@ class FakeDevice:
         return [self.sequential, *[self.others] * (len(plans) - 1), *last]
 
 
+async def _all_at_once(measure: MeasureStages, queries: Sequence[StageQuery]) -> Sequence[float]:
+    return await measure(queries)
+
+
 class InProcessPlanner:
     """The real planner without its process."""
 
@@ -231,13 +235,15 @@ class InProcessPlanner:
         self.calls = 0
         self.error: Exception | None = None
         self.before_planning: Callable[[], Awaitable[None]] = a_moment
+        self.asks = _all_at_once
 
     async def __call__(
         self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
     ) -> list[PlannedModel]:
         self.calls += 1
         stages = {stage_signature(graph, each): each for each in stages_to_measure(graph, options)}
-        latencies = await measure([StageQuery(name, each) for name, each in stages.items()])
+        queries = [StageQuery(name, each) for name, each in stages.items()]
+        latencies = await self.asks(measure, queries)
         await self.before_planning()
         if self.error is not None:
             raise self.error

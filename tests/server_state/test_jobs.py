@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,15 +24,11 @@ from core.errors import (
 from core.measured import Speed
 from core.schedule import Stage
 from scheduler.options import PlannerOptions
-from server.jobs.ports import Showing
+from server.jobs.planner_driver import PlannerInterrupted
+from server.jobs.ports import MeasureStages, Showing, StageQuery
 from server.jobs.registration import serve_again
 from server.store.records import Job, JobState, ModelState
 from tests.server_state.fakes import FakeDevice, Server, template
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.jobs.measuring.RETRY_PAUSES_S", (0.001, 0.001, 0.001))
 
 
 @pytest.fixture
@@ -212,7 +209,7 @@ async def test_one_failed_batch_size_leaves_the_others_scheduled_and_all_served(
 
     job = await registered(server, sizes=(1, 4, 8))
 
-    assert job.state is JobState.FAILED
+    assert job.state is JobState.UNSCHEDULED
     assert "batch size 4: cannot run four" in job.message
     assert sorted(size for _, _, size in server.catalogue.plans) == [1, 8]
     assert server.store.find_model("lenet", 1).state is ModelState.SERVING
@@ -226,7 +223,7 @@ async def test_a_device_that_cannot_take_a_model_does_not_stop_the_others(server
 
     job = await registered(server)
 
-    assert job.state is JobState.FAILED
+    assert job.state is JobState.UNSCHEDULED
     assert "cuda:0 does not serve it: the GPU ran out of memory" in job.message
     assert server.catalogue.on_devices == {"cpu"}
     assert server.device.measured
@@ -244,7 +241,7 @@ async def test_a_bug_tells_the_user_nothing_but_where_to_look(
 
     job = await registered(server)
 
-    assert job.state is JobState.FAILED
+    assert job.state is JobState.UNSCHEDULED
     assert "internal error" in job.message
     assert "secret" not in job.message
     assert "secret" in caplog.text
@@ -386,6 +383,105 @@ async def test_a_worker_that_restarts_interrupts_nothing(server: Server) -> None
     assert set(server.device.measured.values()) == {1}
 
 
+async def test_a_planner_that_is_killed_is_started_again_and_the_job_says_so(
+    server: Server,
+) -> None:
+    kills = iter(range(3))
+
+    async def plan_or_die() -> None:
+        if next(kills, None) is not None:
+            raise PlannerInterrupted("the planner process was killed (SIGKILL)")
+
+    server.planner.before_planning = plan_or_die
+
+    made = await server.register()
+    seen = await until_ended(server, made.job.id)
+
+    assert seen[-1].state is JobState.READY
+    assert server.slept_s == [0.25, 0.5, 1.0]
+    reason = "the planner process was killed (SIGKILL)"
+    details = [job.detail for job in seen]
+    for times in ("2nd", "3rd", "4th"):
+        assert f"batch size 1: trying again ({times} try): {reason}" in details
+    assert set(server.device.measured.values()) == {1}, "what was measured is known"
+
+
+async def test_what_counts_is_tries_without_progress(server: Server) -> None:
+    learned = 0
+
+    def count(_: Stage) -> None:
+        nonlocal learned
+        learned += 1
+
+    async def ask_for_one_more(
+        measure: MeasureStages, queries: Sequence[StageQuery]
+    ) -> list[float]:
+        known = learned
+        latencies = [*await measure(queries[: known + 1])]
+        if known + 1 < len(queries):
+            raise PlannerInterrupted("the planner process was killed (SIGKILL)")
+        return latencies
+
+    server.device.before_measuring = count
+    server.planner.asks = ask_for_one_more
+
+    job = await registered(server)
+
+    assert job.state is JobState.READY
+    assert len(server.slept_s) > len(server.shop.patience.pauses_s)
+    assert set(server.slept_s) == {0.25}, "the pauses never grow"
+
+
+async def test_a_planner_that_never_gets_on_leaves_the_model_serving(server: Server) -> None:
+    server.planner.error = PlannerInterrupted("the planner process was killed (SIGKILL)")
+
+    job = await registered(server)
+
+    assert job.state is JobState.UNSCHEDULED
+    assert job.message.endswith(
+        "batch size 1: the planner process was killed (SIGKILL) (tried 4 times)"
+    )
+    assert server.planner.calls == 4
+    model = server.catalogue.known["lenet", 1]
+    assert (model.state, model.message) == (ModelState.SERVING, job.message)
+
+
+async def test_a_model_that_is_not_scheduled_is_by_registering_it_again(server: Server) -> None:
+    server.planner.error = PlannerInterrupted("killed")
+    unscheduled = await registered(server)
+    server.planner.error = None
+
+    job = await registered(server)
+
+    assert (job.state, job.version) == (JobState.READY, unscheduled.version)
+    model = server.catalogue.known["lenet", 1]
+    assert (model.state, model.message) == (ModelState.SERVING, "")
+    assert server.importer.imports == 1
+
+
+async def test_a_start_schedules_again_what_is_not_at_longer_and_longer_intervals(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now)
+    server.planner.error = PlannerInterrupted("killed")
+    await registered(server)
+    attempts = []
+    for wait_s in (0.0, 1.0, 300.0, 300.0, 1200.0):
+        now += wait_s
+        await server.stop()
+        server = Server(server.store.folder.root)
+        server.planner.error = PlannerInterrupted("killed")
+        before = len(server.store.jobs())
+        await server.runner.start()
+        newest = (await server.runner.list())[0]
+        assert (await until_ended(server, newest.id))[-1].state is JobState.UNSCHEDULED
+        attempts.append(len(server.store.jobs()) - before)
+    await server.stop()
+
+    assert attempts == [1, 0, 1, 0, 1]
+
+
 async def test_a_stage_that_kills_the_worker_each_time_fails_its_batch_size(
     server: Server,
 ) -> None:
@@ -396,7 +492,7 @@ async def test_a_stage_that_kills_the_worker_each_time_fails_its_batch_size(
 
     job = await registered(server)
 
-    assert job.state is JobState.FAILED
+    assert job.state is JobState.UNSCHEDULED
     assert "batch size 1: the device worker died" in job.message
     assert ("lenet", 1) in server.catalogue.serving
 
@@ -667,7 +763,7 @@ async def test_one_symbol_cannot_have_two_extents(server: Server) -> None:
 
     job = await registered(server, shapes={"x": (1, 320)})
 
-    assert job.state is JobState.FAILED
+    assert job.state is JobState.UNSCHEDULED
 
 
 async def test_profiling_again_measures_anew_while_the_old_plan_serves(server: Server) -> None:

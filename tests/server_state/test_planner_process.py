@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
 import psutil
 import pytest
 
+from core.errors import BraidError
 from core.graph import Operator, OpGraph
 from core.plan import sequential_plan, verify_plan
 from core.schedule import Stage
@@ -17,7 +20,7 @@ from core.tensor import TensorSpec
 from scheduler.cost import OperatorLatencies, Overheads
 from scheduler.options import PlannerOptions
 from scheduler.planners import plan
-from server.jobs.planner_driver import PlannerProcess, PlanningFailed
+from server.jobs.planner_driver import PlannerInterrupted, PlannerProcess, PlanningFailed
 from server.jobs.ports import GraphFacts, StageQuery
 
 SPEC = TensorSpec("FP32", (1, 8))
@@ -115,14 +118,48 @@ async def test_cancelling_ends_the_process() -> None:
     assert not children()
 
 
-async def test_a_crash_of_the_process_is_a_failed_plan() -> None:
-    async def kill(_: Sequence[StageQuery]) -> list[float]:
+@pytest.mark.parametrize(
+    ("number", "error", "message"),
+    [
+        (signal.SIGKILL, PlannerInterrupted, r"was killed \(SIGKILL\)"),
+        (signal.SIGTERM, PlannerInterrupted, r"was killed \(SIGTERM\)"),
+        (signal.SIGSEGV, PlanningFailed, "exit code -11"),
+    ],
+)
+async def test_a_process_that_was_killed_may_be_tried_again_one_that_crashed_not(
+    number: signal.Signals, error: type[BraidError], message: str
+) -> None:
+    async def end(_: Sequence[StageQuery]) -> list[float]:
         for child in children():
-            child.kill()
+            child.send_signal(number)
         return [1.0]
 
-    with pytest.raises(PlanningFailed, match="exit code -9"):
-        await planner()(DIAMOND, IOS, FACTS, kill)
+    with pytest.raises(error, match=message):
+        await planner()(DIAMOND, IOS, FACTS, end)
+
+
+async def test_a_process_that_stands_still_may_be_tried_again() -> None:
+    async def stop(queries: Sequence[StageQuery]) -> list[float]:
+        for child in children():
+            child.suspend()
+        return [1.0] * len(queries)
+
+    with pytest.raises(PlannerInterrupted, match="has not run for 2 s"):
+        await planner(seconds=2.0)(DIAMOND, IOS, FACTS, stop)
+
+    assert not children()
+
+
+async def test_a_process_that_cannot_be_started_may_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refuse(*_: object, **__: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", refuse)
+
+    with pytest.raises(PlannerInterrupted, match="Resource temporarily unavailable"):
+        await planner()(DIAMOND, IOS, FACTS, FakeDevice().measure)
 
 
 async def test_a_bug_in_the_process_is_logged_here(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,8 +180,10 @@ async def test_a_graph_that_planners_cannot_read_is_a_failed_plan() -> None:
 
 
 async def test_a_search_without_end_is_ended() -> None:
-    with pytest.raises(PlanningFailed, match=r"searched for more than 0.01 s"):
-        await planner(seconds=0.01)(DIAMOND, IOS, FACTS, FakeDevice().measure)
+    endless = planner("tests.server_state.endless_planner", seconds=0.5)
+
+    with pytest.raises(PlanningFailed, match=r"searched for more than 0.5 s"):
+        await endless(DIAMOND, IOS, FACTS, FakeDevice().measure)
 
     assert not children()
 

@@ -128,7 +128,7 @@ def test_a_newer_schema_refuses_to_start(store: Store) -> None:
         connection.execute("UPDATE meta SET schema_version = 99")
     connection.close()
 
-    with pytest.raises(StartupError, match=r"has schema 99.*reads 2; run a newer Braid"):
+    with pytest.raises(StartupError, match=r"has schema 99.*reads 3; run a newer Braid"):
         Store.open(store.folder.root)
 
 

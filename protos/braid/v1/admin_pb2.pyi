@@ -97,6 +97,7 @@ class Job(_message.Message):
         READY: _ClassVar[Job.State]
         FAILED: _ClassVar[Job.State]
         CANCELLED: _ClassVar[Job.State]
+        UNSCHEDULED: _ClassVar[Job.State]
     STATE_UNSPECIFIED: Job.State
     QUEUED: Job.State
     IMPORTING: Job.State
@@ -106,6 +107,7 @@ class Job(_message.Message):
     READY: Job.State
     FAILED: Job.State
     CANCELLED: Job.State
+    UNSCHEDULED: Job.State
     ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]

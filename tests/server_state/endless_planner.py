@@ -1,0 +1,5 @@
+"""A planner that computes and never says anything."""
+
+if __name__ == "__main__":
+    while True:
+        pass
