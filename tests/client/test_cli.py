@@ -342,6 +342,19 @@ def test_flags_of_serve_are_settings() -> None:
     assert names <= set(server.settings.Settings.model_fields)
 
 
+def test_a_model_that_serves_unscheduled_is_an_exit_code_of_its_own(
+    braid: Braid, server: FakeServer, model_file: Path
+) -> None:
+    server.models["net"] = server.models["echo"]
+    server.job_states = [admin_pb2.Job(state=State.UNSCHEDULED, message="no schedule: why")]
+
+    code, out, err = braid("register", "net", model_file, "--wait")
+
+    assert code == 3
+    assert out.startswith("net version 1 serves, but is not scheduled: no schedule: why\n")
+    assert "serves, not scheduled" in err
+
+
 def test_ctrl_c_ends_the_waiting_and_not_the_job(server: FakeServer, model_file: Path) -> None:
     server.hold_watch = True
     command = ["-m", "server.cli.main", "register", "net", str(model_file), "--wait"]

@@ -109,6 +109,27 @@ def test_waiting_for_a_job_that_fails_raises_its_reason(braid: Any, server: Fake
     assert e.value.job.state is JobState.FAILED
 
 
+def test_waiting_for_a_model_that_serves_unscheduled_answers_the_job(
+    braid: Any, server: FakeServer
+) -> None:
+    server.job_states = [server_pb2.Job(state=State.UNSCHEDULED, message="batch size 4: ...")]
+
+    job = braid.register("net", b"x", wait=True)
+
+    assert (job.state, job.message) == (JobState.UNSCHEDULED, "batch size 4: ...")
+    assert job.ended
+    assert job.serves
+
+
+def test_a_watch_ends_with_a_state_of_a_later_version(braid: Any, server: FakeServer) -> None:
+    server.job_states = [server_pb2.Job(state=99, message="a state to come")]
+
+    with pytest.raises(JobFailed, match="a state to come"):
+        braid.register("net", b"x", wait=True)
+
+    assert server.calls.count("WatchJob") == 1
+
+
 def test_a_missing_file_is_an_os_error_and_nothing_is_sent(
     braid: Any, server: FakeServer, tmp_path: Path
 ) -> None:

@@ -230,3 +230,34 @@ def test_a_taken_port_is_refused_with_one_line(shared: ServerProcess, tmp_path: 
     assert second.process.wait(timeout=10) != 0
     assert "BRAID_GRPC_PORT" in second.log
     assert "Traceback" not in second.log
+
+
+def test_kills_of_whatever_measures_and_plans_end_a_registration_ready(
+    apart: ServerProcess, tmp_path: Path
+) -> None:
+    model = small_cnn(tmp_path / "cnn.onnx", branches=3, size=32)
+    apart.start().import_ahead(model)
+    victims = [
+        lambda: psutil.Process(apart.worker_pid),
+        lambda: apart.bench,
+        lambda: _planner(apart),
+    ]
+    details = set()
+    with apart.client() as client:
+        job = client.register("cnn", model, batch_sizes=[1])
+        for state in client.watch_job(job.id):
+            details.add(state.detail)
+            if victims and state.state is JobState.PROFILING and state.done >= 4 - len(victims):
+                victims.pop()().kill()
+        client.infer("cnn", {"x": np.zeros((1, 3, 32, 32), np.float32)})
+
+    assert not victims
+    assert state.state is JobState.READY, state.message
+    assert "batch size 1: trying again (2nd try): the planner process was killed (SIGKILL)" in (
+        details
+    )
+
+
+def _planner(server: ServerProcess) -> psutil.Process:
+    """The process that plans now."""
+    return next(p for p in server.children if "planner_process" in " ".join(p.cmdline()))
