@@ -6,7 +6,7 @@ import hashlib
 import io
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -122,7 +122,7 @@ def test_waiting_for_a_model_that_serves_unscheduled_answers_the_job(
 
 
 def test_a_watch_ends_with_a_state_of_a_later_version(braid: Any, server: FakeServer) -> None:
-    server.job_states = [server_pb2.Job(state=99, message="a state to come")]
+    server.job_states = [server_pb2.Job(state=cast(Any, 99), message="a state to come")]
 
     with pytest.raises(JobFailed, match="a state to come"):
         braid.register("net", b"x", wait=True)
