@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-all test-deploy docs lint protos bench onnx-backend fuzz gpu gpu-tests gpu-questions gpu-bench gpu-service clean
+.PHONY: setup demo test test-ci test-all test-deploy docs lint protos bench onnx-backend fuzz gpu gpu-tests gpu-questions gpu-bench gpu-service clean
 
 setup: $(READY)
 
@@ -21,6 +21,10 @@ demo: $(READY)
 WORKERS ?= 2
 test: $(READY)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+
+# What takes seconds each: larger networks, processes that are killed or run into their limits.
+test-ci: $(READY)
+	$(BIN)/python -m pytest -m ci -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m 'not gpu' --timeout 1800

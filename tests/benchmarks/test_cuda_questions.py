@@ -79,6 +79,7 @@ def test_what_a_library_refuses_is_said(lab: Lab) -> None:
     assert 0 < float(row.figures["error"] or 0) < 1e-5
 
 
+@pytest.mark.ci
 def test_whole_plans_are_compared_with_sums_and_replayed_over_nan() -> None:
     template, weights = random_graph(seed=3, units=12)
     graph, constants = specialise(template, weights, template.inputs)

@@ -45,7 +45,11 @@ def assert_nothing_is_left(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+    "number",
+    [
+        pytest.param(signal.SIGINT, marks=pytest.mark.ci),
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupt_cleans_up_and_no_other_server_is_touched(
     tmp_path: Path, server: FakeServer, number: signal.Signals

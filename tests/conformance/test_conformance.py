@@ -42,6 +42,7 @@ class Fatal(Case):
         return os._exit, (1,)
 
 
+@pytest.mark.ci
 def test_a_worker_that_dies_costs_one_case() -> None:
     seen: list[Result] = []
     cases = [

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import onnx
@@ -7,15 +8,31 @@ import pytest
 from onnx import helper
 
 from core.errors import ModelImportError, UnsupportedOperators
+from tests.fuzz.forked import run_importer
 from tests.importer.bad_models import BAD, model, unsupported
 from tests.importer.running import imported, left_in
 
 _SLOW = {"Tile to 2^40", "Pad to 2^40", "Range of 2^38", "negative dims"}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] if n in _SLOW else []) for n in BAD]
-)
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    """What a real importer process is run on in which suite."""
+    if name in _SLOW:
+        return [pytest.mark.slow]
+    return [] if name == "cycle" else [pytest.mark.ci]
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name not in _SLOW])
+def test_a_bad_upload_is_refused_with_its_reason(name: str) -> None:
+    build, reason = BAD[name]
+
+    outcome = run_importer(build())
+
+    assert outcome.kind == "refused", outcome
+    assert re.search(reason, outcome.detail)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_marks(n)) for n in BAD])
 async def test_a_bad_upload_fails_with_its_reason_and_leaves_nothing(
     name: str, tmp_path: Path
 ) -> None:
@@ -27,6 +44,7 @@ async def test_a_bad_upload_fails_with_its_reason_and_leaves_nothing(
     assert left_in(tmp_path) == []
 
 
+@pytest.mark.ci
 async def test_unsupported_operators_are_named_all_at_once(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedOperators) as caught:
         await imported(unsupported(), tmp_path)
@@ -37,9 +55,11 @@ async def test_unsupported_operators_are_named_all_at_once(tmp_path: Path) -> No
     assert "domain 'own'" in caught.value.reasons[2]  # why ONNX Runtime does not serve it either
 
 
-async def test_a_model_at_odds_with_itself_is_refused_by_the_reference(tmp_path: Path) -> None:
+def test_a_model_at_odds_with_itself_is_refused_by_the_reference() -> None:
     weight = helper.make_node("Constant", [], ["w"], value_floats=[1.0, 2.0, 3.0])
     made: onnx.ModelProto = model([weight, helper.make_node("Add", ["x", "w"], ["y"])])
 
-    with pytest.raises(ModelImportError, match="does not run"):
-        await imported(made, tmp_path)
+    outcome = run_importer(made.SerializeToString())
+
+    assert outcome.kind == "refused", outcome
+    assert "does not run" in outcome.detail

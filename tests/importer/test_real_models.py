@@ -18,7 +18,7 @@ from engine.specialise import interpret, specialise
 from tests.importer.running import imported
 from tests.models import LIGHT_MODELS, REAL_MODELS, Arrays, light_inputs, light_model, real_path
 
-_FAST = {"squeezenet", "ppocr2_cls", "silero"}
+_IN_CI = {"squeezenet", "ppocr2_cls", "silero"}
 _FIXED = ("ddddocr_det", "ddddocr_rec")  # declare batch 1
 _BATCHED = (
     "nudenet",
@@ -33,8 +33,11 @@ _UNBATCHED = tuple(name for name in REAL_MODELS if name not in (*_BATCHED, *_FIX
 
 
 def each(names: Iterable[str]) -> list[Any]:
-    """The names as test cases, the slow ones marked."""
-    return [pytest.param(n, marks=[] if n in _FAST else [pytest.mark.slow]) for n in names]
+    """The names as test cases, marked for CI or slow."""
+    return [
+        pytest.param(name, marks=pytest.mark.ci if name in _IN_CI else pytest.mark.slow)
+        for name in names
+    ]
 
 
 def outputs(artefact: Artefact, inputs: Arrays) -> dict[str, torch.Tensor]:
@@ -75,10 +78,7 @@ async def test_a_light_model_of_batch_1_answers_any_batch(name: str, tmp_path: P
         assert relative_error(alone, together[row : row + 1]) < 1e-4
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=[] if n == "ppocr2_cls" else [pytest.mark.slow]) for n in _BATCHED],
-)
+@pytest.mark.parametrize("name", each(_BATCHED))
 async def test_a_real_model_with_an_open_batch_is_batched(name: str, tmp_path: Path) -> None:
     upload = real_path(name).read_bytes()
 
@@ -113,6 +113,7 @@ async def test_silero_keeps_its_rate_as_a_static_input(tmp_path: Path) -> None:
     assert report.example_shapes["sr"] == ()
 
 
+@pytest.mark.ci
 async def test_given_example_shapes_are_the_ones_checked(tmp_path: Path) -> None:
     upload = real_path("ppocr2_cls").read_bytes()
 

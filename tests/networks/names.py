@@ -1,4 +1,4 @@
-"""The networks, the large ones marked slow."""
+"""The networks, the large ones marked."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 
 from benchmarks.networks import NETWORKS
 
-SLOW = {"randwire", "nasnet_large", "bert_base", "t5_encoder"}
+SLOW = ("randwire", "nasnet_large", "bert_base", "t5_encoder")
+IN_CI = ("inception_v3", "resnet50", "nasnet_mobile", "randwire_small")
 
-EVERY_NETWORK = [
-    pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in NETWORKS
-]
+_MARKS = {**dict.fromkeys(SLOW, pytest.mark.slow), **dict.fromkeys(IN_CI, pytest.mark.ci)}
+
+EVERY_NETWORK = [pytest.param(name, marks=_MARKS.get(name, ())) for name in NETWORKS]

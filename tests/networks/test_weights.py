@@ -54,6 +54,7 @@ def test_batch_norms_do_something_different_in_each_channel(name: str) -> None:
                 assert values.max() > values.min()
 
 
+@pytest.mark.ci
 def test_every_parameter_and_buffer_depends_on_the_seed_only() -> None:
     one, same, other = (NETWORKS["bert_base"].build(seed).state_dict() for seed in (3, 3, 4))
     for name, value in one.items():

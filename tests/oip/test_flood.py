@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from typing import Any
 
@@ -14,7 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.oip.conftest import ramp
 from tests.server.service import ServerProcess
 
-REQUESTS = 6000
+REQUESTS = 1500  # more than one connection may have open, and than may wait
 
 
 def tiny() -> Any:
@@ -30,7 +29,7 @@ def test_a_flood_is_answered_or_refused_and_neighbours_are_served(
 ) -> None:
     outcomes: Counter[str] = Counter()
     unavailable: set[str] = set()
-    neighbour_s: list[float] = []
+    flooding: list[bool] = []  # while a neighbour was answered
 
     async def send(stub: Any) -> None:
         try:
@@ -45,10 +44,8 @@ def test_a_flood_is_answered_or_refused_and_neighbours_are_served(
         async with grpc.aio.insecure_channel(oip_server.address) as channel:
             stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             for _ in range(3):
-                began = time.perf_counter()
                 assert (await stub.ServerReady(service_pb2.ServerReadyRequest())).ready
-                neighbour_s.append(time.perf_counter() - began)
-                await asyncio.sleep(0.05)
+                flooding.append(outcomes.total() < REQUESTS)
 
     async def scenario() -> None:
         options = (("grpc.use_local_subchannel_pool", 1),)
@@ -65,6 +62,7 @@ def test_a_flood_is_answered_or_refused_and_neighbours_are_served(
     assert outcomes["OK"] > 0
     # Calls over the limit of one connection, begun before the client knew it: REFUSED_STREAM.
     assert all("RST_STREAM with error code 7" in reason for reason in unavailable), unavailable
-    assert max(neighbour_s) < 10
+    assert flooding[0], "a neighbour is answered meanwhile"
+    assert len(flooding) == 3
     assert front.memory_info().rss - before < 300 << 20
     assert oip_server.metric("braid_queue_depth_requests", model="fp32") == 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -10,12 +13,16 @@ from tests.models import LIGHT_MODELS, REAL_MODELS, light_inputs, light_model, r
 from tests.onnx.oracle import assert_same, through_braid, through_onnxruntime
 
 LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")  # a quarter to half a gigabyte of weights each
+IN_CI = ("densenet121", "inception_v1", "inception_v2", "resnet50", "ppocr4_det", "ppocr4_rec")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow) if n in LARGE else n for n in LIGHT_MODELS],
-)
+def marked(names: Iterable[str]) -> list[Any]:
+    """The names as test cases, those that take long marked."""
+    marks = {**dict.fromkeys(LARGE, pytest.mark.slow), **dict.fromkeys(IN_CI, pytest.mark.ci)}
+    return [pytest.param(name, marks=marks.get(name, ())) for name in names]
+
+
+@pytest.mark.parametrize("name", marked(LIGHT_MODELS))
 def test_light_models_with_random_weights(name: str) -> None:
     model, inputs = light_model(name), light_inputs(name)
 
@@ -26,7 +33,7 @@ def test_light_models_with_random_weights(name: str) -> None:
     assert_same(ours, reference, tolerance=1e-4)
 
 
-@pytest.mark.parametrize("name", REAL_MODELS)
+@pytest.mark.parametrize("name", marked(REAL_MODELS))
 def test_models_that_packages_ship(name: str) -> None:
     model, inputs = onnx.load(real_path(name)), REAL_MODELS[name].inputs(1)
 

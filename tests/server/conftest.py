@@ -30,6 +30,7 @@ def shared(
     store = tmp_path_factory.mktemp("shared") / "store"
     server = ServerProcess(store, BRAID_MEASURE_APART="true").start()
     try:
+        server.import_ahead(*models.values())
         with server.client() as client:
             for name, path in models.items():
                 client.register(name, path, batch_sizes=[1, 4], wait=True)

@@ -53,6 +53,7 @@ def test_the_cpu_serves_if_a_gpu_is_not_there(tmp_path: Path) -> None:
     assert "cuda:0" in line
 
 
+@pytest.mark.ci
 @TWO_CORES
 def test_two_devices_serve_one_model_each_with_schedules_of_its_own(
     tmp_path: Path, models: dict[str, Path]

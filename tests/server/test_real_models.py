@@ -30,14 +30,16 @@ from tests.server.service import ServerProcess
 
 BATCHES = (1, 3, 8)
 FORMATS = ("onnx", "pt2")
-QUICK_LIGHT = ("squeezenet", "shufflenet")
-QUICK_REAL = ("ppocr2_cls", "silero_16k")
+QUICK = ("squeezenet", "silero_16k")
+IN_CI = ("shufflenet", "ppocr2_cls")
 TOLERANCE = 1e-4  # of the largest output
 
 
-def quick_or_slow(names: Any, quick: tuple[str, ...]) -> list[Any]:
-    """Parameters of which all but ``quick`` are slow."""
-    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
+def marked(names: Any) -> list[Any]:
+    """Parameters of which all but ``QUICK`` are slow, or for CI."""
+    ci, slow = pytest.mark.ci, pytest.mark.slow
+    marks = {name: [ci] if name in IN_CI else [slow] for name in names if name not in QUICK}
+    return [pytest.param(name, marks=marks.get(name, [])) for name in names]
 
 
 def test_at_least_forty_models_are_tried_and_packages_ship_ten_of_them() -> None:
@@ -46,7 +48,7 @@ def test_at_least_forty_models_are_tried_and_packages_ship_ten_of_them() -> None
     assert len({model.package for model in REAL_MODELS.values()}) >= 5
 
 
-@pytest.mark.parametrize("name", quick_or_slow(LIGHT_MODELS, QUICK_LIGHT))
+@pytest.mark.parametrize("name", marked(LIGHT_MODELS))
 def test_a_light_model_answers_like_onnxruntime(
     shared: ServerProcess, tmp_path: Path, name: str
 ) -> None:
@@ -61,7 +63,7 @@ def test_a_light_model_answers_like_onnxruntime(
         client.delete(name)
 
 
-@pytest.mark.parametrize("name", quick_or_slow(REAL_MODELS, QUICK_REAL))
+@pytest.mark.parametrize("name", marked(REAL_MODELS))
 def test_a_shipped_model_answers_like_onnxruntime(shared: ServerProcess, name: str) -> None:
     path = real_path(name)
 
@@ -86,7 +88,13 @@ def test_a_model_outside_the_table_is_served_whole(shared: ServerProcess) -> Non
         client.delete("whole")
 
 
-@pytest.mark.parametrize("network", quick_or_slow(NETWORKS, ("squeezenet",)))
+@pytest.mark.parametrize(
+    "network",
+    [
+        pytest.param(name, marks=pytest.mark.ci if name == "squeezenet" else pytest.mark.slow)
+        for name in NETWORKS
+    ],
+)
 def test_a_network_in_both_formats_answers_like_onnxruntime(
     shared: ServerProcess, tmp_path: Path, network: str
 ) -> None:

@@ -85,6 +85,7 @@ class Clients:
 
     def __init__(self, server: ServerProcess, name: str, count: int = CLIENTS) -> None:
         self.load = Load([], [])
+        self._heard = threading.Condition()
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(count)
         self._done = [self._pool.submit(self._ask, server, name) for _ in range(count)]
@@ -99,10 +100,21 @@ class Clients:
                     self.load.errors.append(error)
                 else:
                     done = Answer(sent_at, time.monotonic(), number, version)
-                    self.load.answers.append(done)
+                    with self._heard:
+                        self.load.answers.append(done)
+                        self._heard.notify_all()
 
-    def __enter__(self) -> Load:
-        return self.load
+    def await_answers(self, count: int, since: float) -> None:
+        """Wait until so many requests were answered that were sent after ``since``."""
+
+        def have_come() -> bool:
+            return sum(done.sent_at > since for done in self.load.answers[-4 * count :]) >= count
+
+        with self._heard:
+            assert self._heard.wait_for(have_come, 120)
+
+    def __enter__(self) -> Clients:
+        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
@@ -117,16 +129,17 @@ def test_labels_swap_atomically_twenty_times_under_load(
     for number in (1, 2):
         register(server, tmp_path, "swapped", number)
     swaps: list[tuple[float, float, int]] = []  # (asked for at, answered at, version)
-    with server.client() as admin, Clients(server, "swapped") as load:
+    with server.client() as admin, Clients(server, "swapped") as clients:
         for turn in range(20):
             wanted = 1 + turn % 2
             asked_at = time.monotonic()
             admin.set_serving("swapped", Serving(labels={"stable": wanted}))
             swaps.append((asked_at, time.monotonic(), wanted))
-            time.sleep(0.05)
+            clients.await_answers(CLIENTS, since=swaps[-1][1])
 
+    load = clients.load
     assert load.errors == []
-    assert len(load.answers) > 20 * CLIENTS
+    assert len(load.answers) >= 20 * CLIENTS
     assert {done.number for done in load.answers} == {1, 2}
     assert all(str(done.number) == done.version for done in load.answers)
     # Whoever asked after a swap was answered, and heard before the next was asked for, got the
@@ -155,11 +168,13 @@ def _replace_under_load(
     register(server, folder, name, 1)
     with server.client() as admin:
         admin.set_serving(name, Serving(latest=1))
-        with Clients(server, name, clients) as load:
+        with Clients(server, name, clients) as asking:
             for number in range(2, times + 2):
                 register(server, folder, name, number)
+                asking.await_answers(1, since=time.monotonic())
         _await_states(admin, name, {times + 1: "SERVING", times: "UNLOADED"})
 
+    load = asking.load
     assert load.errors == []
     assert {done.number for done in load.answers} == set(range(1, times + 2))
     assert all(str(done.number) == done.version for done in load.answers)
@@ -171,7 +186,7 @@ def _replace_under_load(
 
 
 def _await_states(admin: Client, name: str, wanted: dict[int, str]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         states = {int(m.version): m.state.name for m in admin.models() if m.name == name}
         if states.items() >= wanted.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -10,12 +11,13 @@ import torch
 from core.graph import Operator, OpGraph
 from core.tensor import TensorSpec
 from engine.executor.cpu import CpuExecutor
+from engine.executor.lanes import Segment
 from engine.executor.program import bind
 from engine.executor.work import estimated_needs
 from engine.kernels.kernel import PackedWeights
 from engine.ops.registry import operator
 from engine.timing.activations import Activations
-from engine.timing.overheads import measure_prices
+from engine.timing.overheads import StagePrices, measure_prices
 from engine.timing.stage_timer import StageTimer, TimerOptions
 from tests.timing.running import finish
 
@@ -39,12 +41,28 @@ def executor() -> Iterator[CpuExecutor]:
     made.close()
 
 
-def test_prices_are_small_and_measured_between_requests(executor: CpuExecutor) -> None:
+class ScriptedExecutor:
+    """Stages take 10 us, 3 us more for each unit of a group, 7 us more for a further group."""
+
+    threads = 2
+
+    def stage(self, _: Any, segment: Segment, __: Any) -> Callable[[Any], tuple[int, int]]:
+        longest, further = max(map(len, segment.lanes)), len(segment.lanes) - 1
+        return lambda _: (0, 10_000 + 3_000 * longest + 7_000 * further)
+
+
+def test_prices_are_what_a_stage_takes_besides_the_work_of_its_units() -> None:
+    scripted: Any = ScriptedExecutor()
+
+    prices, _ = finish(measure_prices(scripted))
+
+    assert prices == StagePrices(stage_us=10.0, group_us=7.0, launch_us=3.0)
+
+
+def test_prices_are_never_negative_and_measured_between_requests(executor: CpuExecutor) -> None:
     prices, yields = finish(measure_prices(executor))
 
-    assert 0 <= prices.launch_us < 50
-    assert 0 <= prices.stage_us < 500
-    assert 0 <= prices.group_us < 5000
+    assert min(prices.launch_us, prices.stage_us, prices.group_us) >= 0
     assert yields >= 5, "inference must get its turns"
 
 
