@@ -36,7 +36,7 @@ class Speed:
     """
 
     median: float
-    least: float | None = None  # of the interval; None: too few turns, or an older version's
+    least: float | None = None  # of the interval; None: earlier versions did not record it
     most: float | None = None
 
     @property

@@ -103,12 +103,12 @@ class Contender:
     latency_us: float | None = None  # median; None: it never ran to an end
     spread: float | None = None  # relative: (75th - 25th percentile) / median of its runs
     runs: int = 0  # fewer than others: given up as clearly slower
-    speedup: float | None = None  # sequential over this, median of the turns both ran in
+    speedup: float | None = None  # sequential over this, median of the turns of both; None: few
     max_rel_error: float | None = None  # outputs, relative to the largest element
     also: tuple[str, ...] = ()  # other planners that found the same plan
     remark: str = ""  # why it cannot serve; empty if it could
     activation_bytes: int | None = None  # memory planned for activations; None: not known
-    speedup_least: float | None = None  # interval of ``speedup``; None: few turns, or not recorded
+    speedup_least: float | None = None  # interval of ``speedup``; None: not recorded
     speedup_most: float | None = None
 
     @property

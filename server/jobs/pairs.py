@@ -21,15 +21,14 @@ DOUBT = 0.1
 
 
 def speed_of(ratios: Sequence[float]) -> Speed | None:
-    """Median of latency ratios, one a turn, and its sign-test interval; None if there are none.
+    """Median of latency ratios, one a turn, and its sign-test interval; None if they prove nothing.
 
-    Of fewer turns than leave less than ``DOUBT`` outside of all of them there is no interval.
+    Of fewer than five turns even the smallest and the largest ratio are no interval: of a plan that
+    was given up after two runs nothing is known but that it was slow in these.
     """
-    if not ratios:
-        return None
     turns, ordered = len(ratios), sorted(ratios)
     if 2 / 2**turns > DOUBT:
-        return Speed(median(ordered))
+        return None
     left_out = _left_out(turns)
     return Speed(median(ordered), ordered[left_out], ordered[-1 - left_out])
 

@@ -136,7 +136,7 @@ def test_one_planner_alone_serves_only_if_it_is_faster_without_doubt() -> None:
     assert (faster.chosen, faster.reason) == (1, "")
     assert slower.chosen == 1
     assert "not faster without doubt, its speed-up over sequential is 0.971x" in slower.reason
-    assert "its speed-up over sequential is 1.111x" in few.reason, "four turns prove nothing"
+    assert "its speed-up over sequential is not known" in few.reason, "four turns prove nothing"
 
 
 #   launches of three units, of which the last two are independent
