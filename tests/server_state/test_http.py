@@ -170,6 +170,13 @@ async def test_head_has_a_length_and_no_body(port: Port) -> None:
     assert answer.endswith(b"\r\n\r\n")
 
 
+async def test_of_requests_sent_at_once_the_first_is_answered(port: Port) -> None:
+    answer = await port.raw(b"GET /healthz HTTP/1.1\r\n\r\n" * 50)
+
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"Connection: close\r\n" in answer
+
+
 async def test_slow_clients_are_dropped_and_block_nobody(
     port: Port, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,13 +191,23 @@ async def test_slow_clients_are_dropped_and_block_nobody(
         writer.close()
 
 
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\n",
+        b"POST /folder/x HTTP/1.1\r\nContent-Length: 9\r\n\r\nhalf",
+        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 1_000,
+    ],
+    ids=["idle", "head", "body", "headers"],
+)
 async def test_half_open_requests_give_way_to_whole_ones_and_to_probes(
-    port: Port, monkeypatch: pytest.MonkeyPatch
+    port: Port, monkeypatch: pytest.MonkeyPatch, begun: bytes
 ) -> None:
     monkeypatch.setattr(server.http, "MAX_CONNECTIONS", 4)
     held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(12)]
     for _, writer in held:
-        writer.write(b"GET /healthz HTTP/1.1\r\n")
+        writer.write(begun)
 
     assert (await port.get("/healthz"))[0] == 200
     assert (await port.get("/metrics"))[0] == 200
