@@ -68,6 +68,7 @@ class ServedModel:
         self.output_specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
         self.warnings = report.warnings
         self.batched = report.batch is not None
+        self._alone = report.batch is not None and report.batch.alone
         self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}
         self.static_inputs = report.static_inputs
         self._example_static = static_bytes(report.static_values, graph.inputs)
@@ -96,7 +97,7 @@ class ServedModel:
 
     def offer_batch_sizes(self, sizes: Sequence[int]) -> None:
         """Batch sizes to form from now on."""
-        self.batch_sizes = tuple(sorted(set(sizes))) if self.batched else (1,)
+        self.batch_sizes = tuple(sorted(set(sizes))) if self.batched and not self._alone else (1,)
         self._latencies.clear()
 
     def latencies(self, shape_class: ShapeClass) -> LatencyTable:

@@ -158,14 +158,29 @@ def study_batch(subject: Subject, reference: Reference) -> Study:
     except (InvalidRequest, Disagreement) as error:
         if isinstance(error, TooMuchMemory) and subject.is_first_try:
             raise ImportLimitExceeded(str(error), "memory_bytes") from error
-        warning = f"served unbatched, at its own shape: {error}"
-        return replace(unbatched, warnings=(*unbatched.warnings, warning))
+        if (single := _one_row(subject.template, static)) is not None:
+            warning = f"served one row at a time: {error}"
+            study = Study(replace(subject, template=guess), single, checked, unbatched.warnings)
+        else:
+            warning, study = f"served unbatched, at its own shape: {error}", unbatched
+        return replace(study, warnings=(*study.warnings, warning))
     both = replace(
         rows,
         error=max(checked.error, rows.error),
         tolerance=max(checked.tolerance, rows.tolerance),
     )
     return Study(batched, axes, both, _cautions(both))
+
+
+def _one_row(template: OpGraph, static: OpGraph) -> BatchAxes | None:
+    """Axes of a model that the file says takes and gives exactly one row; None if it does not."""
+    takes = all(spec.shape[0] == 1 for spec in template.inputs.values())
+    gives = all(static.spec(value).shape[:1] == (1,) for value in static.outputs.values())
+    if not (takes and gives):
+        return None
+    return BatchAxes(
+        dict.fromkeys(template.inputs, 0), dict.fromkeys(template.outputs, 0), alone=True
+    )
 
 
 def verify_elsewhere(subject: Subject, reference: Reference) -> None:
@@ -199,7 +214,7 @@ def _cautions(checked: Checked) -> tuple[str, ...]:
 def _report(study: Study, reference: Reference, upload: Path, source: Source) -> Report:
     example: Example = study.subject.example
     template = study.subject.template
-    batches = (1, *CHECKED_BATCHES) if study.batch else (1,)
+    batches = (1, *CHECKED_BATCHES) if study.batch and not study.batch.alone else (1,)
     return Report(
         sha256=file_digest(upload),
         size_bytes=upload.stat().st_size,

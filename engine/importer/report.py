@@ -35,11 +35,13 @@ class BatchAxes:
     """Where the batch is: the model takes and gives one row for each request row.
 
     Inputs have it at dimension 0. An output whose axis is None does not depend on the batch:
-    every request gets it whole.
+    every request gets it whole. ``alone``: the model takes one row only, so rows of a request
+    run one after the other.
     """
 
     inputs: Mapping[str, int]
     outputs: Mapping[str, int | None]
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,12 @@ class Report:
             "size_bytes": self.size_bytes,
             "source": self.source,
             "opset": self.opset,
-            "batch": batch and {"inputs": dict(batch.inputs), "outputs": dict(batch.outputs)},
+            "batch": batch
+            and {
+                "inputs": dict(batch.inputs),
+                "outputs": dict(batch.outputs),
+                "alone": batch.alone,
+            },
             "static_inputs": list(self.static_inputs),
             "example_shapes": {name: list(shape) for name, shape in self.example_shapes.items()},
             "static_values": dict(self.static_values),
@@ -107,7 +114,8 @@ def report_from_json(document: Any) -> Report:
             size_bytes=int(document["size_bytes"]),
             source=str(document["source"]),
             opset=int(document["opset"]),
-            batch=batch and BatchAxes(dict(batch["inputs"]), dict(batch["outputs"])),
+            batch=batch
+            and BatchAxes(dict(batch["inputs"]), dict(batch["outputs"]), batch.get("alone", False)),
             static_inputs=tuple(map(str, document["static_inputs"])),
             example_shapes={
                 str(name): tuple(map(int, shape))

@@ -275,8 +275,9 @@ async def _promote(
 
 
 def _work(model: ModelVersion, imported: Imported, shop: Workshop) -> Iterator[tuple[Device, int]]:
-    """Every device with every batch size; a model without a batch has one."""
-    sizes = model.options.batch_sizes if imported.report.batch is not None else (1,)
+    """Every device with every batch size; a model that takes one row only has one."""
+    batch = imported.report.batch
+    sizes = (1,) if batch is None or batch.alone else model.options.batch_sizes
     for device in shop.devices:
         for batch_size in sizes:
             yield device, batch_size

@@ -13,7 +13,7 @@ from onnx import helper
 from torch import Tensor
 
 from core.errors import ModelImportError
-from core.tensor import TensorSpec
+from core.tensor import BATCH, TensorSpec
 from engine.importer.batch import guess_batch, without_batch_symbol
 from engine.importer.compare import relative_error
 from engine.importer.double import in_double
@@ -102,6 +102,21 @@ def test_rows_that_influence_each_other_are_served_unbatched(tmp_path: Path) -> 
     assert study.batch is None
     assert study.subject.template.inputs["x"].shape == ("n", 4)
     assert "served unbatched, at its own shape: output 'y'" in study.warnings[-1]
+
+
+def test_a_model_of_one_row_whose_rows_would_influence_each_other_takes_them_one_by_one(
+    tmp_path: Path,
+) -> None:
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["m"], axes=[0], keepdims=1),
+        helper.make_node("Mul", ["m", "x"], ["y"]),
+    ]
+    study = studied(model(nodes, shape=[1, 4]), tmp_path)
+
+    assert study.batch is not None
+    assert study.batch.alone
+    assert study.subject.template.inputs["x"].shape == (BATCH, 4)
+    assert "served one row at a time: output 'y'" in study.warnings[-1]
 
 
 def test_an_output_with_several_rows_a_request_is_served_unbatched(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -76,3 +77,33 @@ def save(graph: onnx.GraphProto, path: Path) -> Path:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     path.write_bytes(model.SerializeToString())
     return path
+
+
+def best_boxes(path: Path) -> Path:
+    """The best 3 of 6 boxes of one image, by NonMaxSuppression; it takes no second image."""
+    nodes = [
+        helper.make_node("NonMaxSuppression", ["boxes", "scores", "most", "iou"], ["chosen"]),
+        helper.make_node("Gather", ["chosen", "two"], ["numbers"], axis=1),
+        helper.make_node("Concat", ["numbers", "padding"], ["padded"], axis=0),
+        helper.make_node("Slice", ["padded", "start", "end"], ["first"]),
+        helper.make_node("Gather", ["boxes", "first"], ["best"], axis=1),
+    ]
+    constants: dict[str, Any] = {
+        "most": np.array([3]),
+        "iou": np.array([0.5], np.float32),
+        "two": np.array(2),
+        "padding": np.zeros(3, np.int64),
+        "start": np.array([0]),
+        "end": np.array([3]),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "best_boxes",
+        [
+            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, 6, 4]),
+            helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 1, 6]),
+        ],
+        [helper.make_tensor_value_info("best", TensorProto.FLOAT, [1, 3, 4])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    return save(graph, path)

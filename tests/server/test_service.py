@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from braid_client import InvalidArgument
 from tests.server.service import ServerProcess
-from tests.server.small_models import identity
+from tests.server.small_models import best_boxes, identity
 
 Models = dict[str, Path]
 
@@ -143,6 +143,32 @@ def test_a_bad_value_fails_its_caller_and_not_the_server(shared: ServerProcess) 
         good = client.infer("embedding", {"ids": np.array([[0, 1, 2, 9]], np.int64)})
 
     np.testing.assert_array_equal(good.outputs["y"][0, 3], [18.0, 19.0])
+
+
+def test_a_model_of_one_image_takes_several_one_by_one(
+    shared: ServerProcess, tmp_path: Path
+) -> None:
+    model = best_boxes(tmp_path / "best.onnx")
+    corners = np.random.default_rng(0).random((3, 6, 2), np.float32)
+    inputs = {
+        "boxes": np.concatenate([corners, corners + 0.3], axis=2),
+        "scores": np.random.default_rng(1).random((3, 1, 6), np.float32),
+    }
+    session = onnxruntime.InferenceSession(model)
+    alone = [
+        session.run(None, {name: rows[i : i + 1] for name, rows in inputs.items()})[0]
+        for i in range(3)
+    ]
+
+    with shared.client() as client:
+        client.register("best", model, batch_sizes=[1, 4], planner="sequential", wait=True)
+        answer = client.infer("best", inputs)
+        shown = client.model("best")
+        client.delete("best")
+
+    np.testing.assert_array_equal(answer.outputs["best"], np.concatenate(alone))
+    assert [plan.batch_size for plan in shown.schedules] == [1]
+    assert any("served one row at a time" in warning for warning in shown.warnings)
 
 
 def test_a_model_without_operators_serves_too(shared: ServerProcess, tmp_path: Path) -> None:
