@@ -23,7 +23,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from core.disk import disk_failure
-from core.errors import DiskFailure, InvalidArtefact, ModelImportError
+from core.errors import DiskFailure, InvalidArtefact, ModelImportError, Unavailable
 from core.python_process import python_command, python_environment
 from engine.importer.killed import how_killed, oom_kills
 from engine.importer.limits import ImportLimits, limit_exceeded
@@ -46,6 +46,10 @@ _LOG_TAIL_BYTES = 8 << 10
 _OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "MemoryError", "can't allocate memory")
 
 OnProgress = Callable[[float, str], None]
+
+
+class ImporterKilled(ModelImportError, Unavailable):
+    """The importer was ended by the kernel or a person, within its limits; another may succeed."""
 
 
 async def import_model(
@@ -282,7 +286,7 @@ def _post_mortem(running: _Running, limits: ImportLimits) -> ModelImportError:
         )
     if code == -signal.SIGKILL:
         how = how_killed(running.oom_kills, oom_kills())
-        return ModelImportError(f"the importer was killed (SIGKILL) {how}")
+        return ImporterKilled(f"the importer was killed (SIGKILL) {how}")
     if any(sign in tail for sign in _OUT_OF_MEMORY):
         return limit_exceeded("memory_bytes", limits, "it ran out of memory (bytes)")
     how = (

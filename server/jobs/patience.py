@@ -56,17 +56,22 @@ class Patiently:
     tell: Callable[[str], None]
 
     async def __call__(
-        self, call: Callable[[], Awaitable[T]], progress: Callable[[], int] = lambda: 0
+        self,
+        call: Callable[[], Awaitable[T]],
+        progress: Callable[[], int] = lambda: 0,
+        most_tries: int | None = None,
     ) -> T:
         """Call, and call again while that raises Unavailable.
 
         Args:
             call: makes the call; it begins at the beginning each time.
             progress: grows when something was achieved that the next try need not do again.
+            most_tries: in a row without progress; None: one more than there are pauses.
 
         Raises:
             TriedInVain: it failed too often without progress.
         """
+        most = len(self.patience.pauses_s) + 1 if most_tries is None else most_tries
         tries, seen = 0, progress()
         while True:
             try:
@@ -76,7 +81,7 @@ class Patiently:
             except Unavailable as error:
                 now = progress()
                 tries, seen = (1 if now > seen else tries + 1), now
-                if tries > len(self.patience.pauses_s):
+                if tries >= most:
                     raise TriedInVain(error, tries) from error
                 await self._pause(tries, error)
 

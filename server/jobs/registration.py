@@ -36,6 +36,9 @@ from server.store.records import JobState, ModelState, ModelVersion
 
 log = logging.getLogger("braid.jobs")
 
+IMPORT_TRIES = 3
+"""Of an importer that is killed within its limits; each may cost the machine its memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -127,13 +130,19 @@ async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
         if not await asyncio.to_thread(_is_sound, folder, model.sha256):
             for device in shop.devices:
                 device.bench.wake()
-            await shop.import_model(
-                folder.upload(model.sha256),
-                folder.artefact(model.sha256),
-                on_progress=lambda fraction, step: tell(
-                    JobState.IMPORTING, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step
+
+            def on_progress(fraction: float, step: str) -> None:
+                tell(JobState.IMPORTING, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step)
+
+            patiently = shop.patience.telling(partial(on_progress, 0.0))
+            await patiently(
+                lambda: shop.import_model(
+                    folder.upload(model.sha256),
+                    folder.artefact(model.sha256),
+                    on_progress=on_progress,
+                    example_shapes=dict(model.options.input_shapes) or None,
                 ),
-                example_shapes=dict(model.options.input_shapes) or None,
+                most_tries=IMPORT_TRIES,
             )
     await shop.store.call(shop.store.discard_upload, model.sha256, is_imported=True)
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,7 @@ from core.errors import (
 )
 from core.measured import Speed
 from core.schedule import Stage
+from engine.importer.launch import ImporterKilled
 from scheduler.options import PlannerOptions
 from server.jobs.planner_driver import PlannerInterrupted
 from server.jobs.ports import MeasureStages, Showing, StageQuery
@@ -55,6 +57,18 @@ async def reach(server: Server, job_id: str, state: JobState) -> None:
             if job.state is state:
                 return
     raise AssertionError(f"the job ended without being {state}")
+
+
+def notes_while_waiting(server: Server) -> list[str]:
+    """What the newest job says each time that it waits before it tries again."""
+    said: list[str] = []
+
+    async def note() -> None:
+        (job, *_) = await server.runner.list()
+        said.append(job.detail)
+
+    server.sleeping = note
+    return said
 
 
 # The whole way.
@@ -394,16 +408,39 @@ async def test_a_planner_that_is_killed_is_started_again_and_the_job_says_so(
 
     server.planner.before_planning = plan_or_die
 
-    made = await server.register()
-    seen = await until_ended(server, made.job.id)
+    said = notes_while_waiting(server)
 
-    assert seen[-1].state is JobState.READY
+    job = await registered(server)
+
+    assert job.state is JobState.READY
     assert server.slept_s == [0.25, 0.5, 1.0]
     reason = "the planner process was killed (SIGKILL)"
-    details = [job.detail for job in seen]
-    for times in ("2nd", "3rd", "4th"):
-        assert f"batch size 1: trying again ({times} try): {reason}" in details
+    times = ("2nd", "3rd", "4th")
+    assert said == [f"batch size 1: trying again ({each} try): {reason}" for each in times]
     assert set(server.device.measured.values()) == {1}, "what was measured is known"
+
+
+@pytest.mark.parametrize(("kills", "state"), [(2, JobState.READY), (3, JobState.FAILED)])
+async def test_an_importer_that_is_killed_is_tried_again_for_a_while(
+    server: Server, kills: int, state: JobState
+) -> None:
+    left = iter(range(kills))
+
+    async def import_or_die(*args: Any, **options: Any) -> None:
+        if next(left, None) is not None:
+            raise ImporterKilled("the importer was killed (SIGKILL) by somebody")
+        await server.importer(*args, **options)
+
+    server.shop = server.runner._shop = replace(server.shop, import_model=import_or_die)
+
+    said = notes_while_waiting(server)
+
+    job = await registered(server)
+
+    killed = "the importer was killed (SIGKILL) by somebody"
+    assert said == [f"trying again ({times} try): {killed}" for times in ("2nd", "3rd")]
+    assert job.state is state
+    assert job.message == (f"{killed} (tried 3 times)" if kills == 3 else "")
 
 
 async def test_what_counts_is_tries_without_progress(server: Server) -> None:
