@@ -400,14 +400,15 @@ class Metrics:
             self.speedup_least: speed.least if speed else None,
             self.speedup_most: speed.most if speed else None,
         }
+        plan = PlanLabels(*labels)
+        for gauge in (*known, self.candidate_seconds):  # an earlier schedule's would contradict
+            gauge.remove_by_labels(plan._asdict())
         for gauge, value in known.items():
-            if value is None:  # an earlier schedule's would contradict the others
-                gauge.remove_by_labels(dict(zip(PLAN, labels, strict=True)))
-            else:
+            if value is not None:
                 gauge.labels(*labels).set(value)
         for planner, latency_us in candidates_of(schedule).items():
             self.candidate_seconds.labels(*labels, planner).set(latency_us * 1e-6)
-        self.on_schedule(PlanLabels(*labels), schedule)
+        self.on_schedule(plan, schedule)
 
     def speeds(self) -> dict[PlanLabels, Speed]:
         """How fast each model's schedules are beside sequential, as far as it is known."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
 
+from core.measured import Speed
 from core.plan import sequential_plan
 from core.schedule import Contender, Provenance, Schedule, ScheduleKey
 from server.metrics import UNKNOWN_MODEL, Metrics, PlanLabels
@@ -119,6 +121,22 @@ def test_every_metric_of_ours_is_prefixed_and_documented() -> None:
 
     assert all(family.documentation for family in families)
     assert all(re.match(r"braid_|process_|python_", family.name) for family in families)
+
+
+def test_nothing_is_left_of_an_earlier_schedule_of_the_same_batch_size() -> None:
+    metrics = Metrics()
+    metrics.add_model("lenet", 1)
+    bare = Provenance(measured_us=70.0, candidates=(Contender("opara", 70.0),))
+
+    metrics.schedule_chosen(LENET, "cpu", SCHEDULE)
+    assert metrics.speeds() == {PlanLabels("lenet", "1", "cpu", "4"): Speed(1.98, 1.9, 2.05)}
+    metrics.schedule_chosen(LENET, "cpu", replace(SCHEDULE, provenance=bare))
+
+    text = exposed(metrics)
+    assert metrics.speeds() == {}
+    assert "spread_ratio{" not in text
+    assert "braid_schedule_sequential_latency_seconds{" not in text
+    assert re.findall(r'planner="(\w+)"', text) == ["opara"]
 
 
 def test_every_candidate_that_was_measured_has_its_latency() -> None:
