@@ -186,6 +186,7 @@ class FrontEnd:
                 self.registry,
                 self.serving,
                 self.settings.max_upload_bytes,
+                self.settings.upload_idle_seconds,
             ),
             server,
         )
@@ -357,7 +358,10 @@ def host_names(settings: Settings) -> HostNames:
 def store_limits(settings: Settings) -> StoreLimits:
     """How much the store may hold."""
     return StoreLimits(
-        settings.max_store_bytes, settings.max_models, settings.max_concurrent_uploads
+        settings.max_store_bytes,
+        settings.max_models,
+        settings.max_concurrent_uploads,
+        settings.max_caller_uploads,
     )
 
 

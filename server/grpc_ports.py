@@ -28,6 +28,9 @@ from server.tracing import Sampling
 MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
 UPLOAD_CHUNK_BYTES = 4 << 20
 
+KEEPALIVE_ANSWER_MS = 20_000
+CLIENT_PING_MS = 5_000
+
 AddServices = Callable[[grpc.aio.Server], None]
 """Adds all services to a server."""
 
@@ -124,6 +127,13 @@ def public_server(
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
             ("grpc.so_reuseport", 0),
+            ("grpc.keepalive_time_ms", round(settings.keepalive_seconds * 1000)),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS),
+            ("grpc.http2.ping_timeout_ms", KEEPALIVE_ANSWER_MS),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),  # however quiet a connection is
+            # Clients may ask as often; gRPC's own limit of five minutes ends quiet watches.
+            ("grpc.http2.min_ping_interval_without_data_ms", CLIENT_PING_MS),
         ],
     )
 

@@ -79,9 +79,16 @@ class Settings(BaseSettings):
     max_upload_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=1)
     max_message_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=64 * KIB, lt=2 * GIB)
 
-    # Calls under way at once on one connection, and uploads on all of them.
+    # Calls under way at once on one connection, and uploads on all of them: in all, and of one
+    # machine. An upload that stands still for so many seconds is ended.
     max_concurrent_streams: int = Field(default=1024, ge=1, le=2**31 - 1)
     max_concurrent_uploads: int = Field(default=8, ge=1)
+    max_caller_uploads: int = Field(default=6, ge=1)
+    upload_idle_seconds: float = Field(default=60.0, gt=0, allow_inf_nan=False)
+
+    # A gRPC connection on which nothing came for so long is asked whether somebody is there, and
+    # closed if there is no answer within 20 seconds.
+    keepalive_seconds: float = Field(default=60.0, ge=1, le=86_400, allow_inf_nan=False)
 
     # Memory of requests that wait or are computed and of answers that are not read yet: of one
     # stream, of all calls on one connection, and of all. What exceeds it waits and is not read.

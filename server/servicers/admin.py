@@ -17,6 +17,7 @@ from server.catalogue import Catalogue
 from server.first_bytes import FirstBytes
 from server.jobs.runner import JobRunner
 from server.registry import Registry
+from server.servicers.arriving import arriving, caller_of
 from server.servicers.wire import (
     job_to_wire,
     model_to_wire,
@@ -45,6 +46,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         registry: Registry,
         serving: Serving,
         max_upload_bytes: int,
+        upload_idle_s: float,
     ) -> None:
         self._store = store
         self._runner = runner
@@ -52,18 +54,21 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self._registry = registry
         self._serving = serving
         self._max_upload_bytes = max_upload_bytes
+        self._upload_idle_s = upload_idle_s
 
     async def RegisterModel(
         self, request_iterator: AsyncIterator[wire.RegisterModelRequest], context: Context
     ) -> wire.RegisterModelResponse:
         """Store the file, then answer with the job that will import and schedule it."""
         async with answering(context):
-            header = await _header(request_iterator)
+            parts = arriving(request_iterator, self._upload_idle_s)
+            header = await _header(parts)
             check_model_name(header.name)
             options = options_from_wire(header)
             first = FirstBytes()
-            async with self._store.receive(self._max_upload_bytes) as upload:
-                async for part in request_iterator:
+            caller = caller_of(context)
+            async with self._store.receive(self._max_upload_bytes, caller) as upload:
+                async for part in parts:
                     which = part.WhichOneof("part")
                     if which == "chunk":
                         first.take(part.chunk)

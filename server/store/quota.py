@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,7 @@ class StoreLimits:
     max_bytes: int = 0  # of the whole folder; 0: as much as the disk has
     max_models: int = 1000  # versions, of all names together
     max_uploads: int = 8  # at once
+    max_caller_uploads: int = 6  # at once, of one caller
 
 
 class Quota:
@@ -28,22 +30,29 @@ class Quota:
         self._root = root
         self._limits = limits
         self._lock = threading.Lock()
-        self._uploads = 0
+        self._uploads: Counter[str] = Counter()  # under way, by caller
         self._used_bytes = 0  # as of the last upload that began, and what was written since
 
-    def begin(self) -> None:
-        """One more upload.
+    def begin(self, caller: str = "") -> None:
+        """One more upload; "": the server's own.
 
         Raises:
             ResourceExhausted: too many are under way.
         """
         with self._lock:
-            if self._uploads >= self._limits.max_uploads:
+            total, own = self._uploads.total(), self._uploads[caller]
+            if total >= self._limits.max_uploads:
                 raise ResourceExhausted(
-                    f"{self._uploads} uploads are under way already; try again when one has ended",
+                    f"{total} uploads are under way already; try again when one has ended",
                     retry_after_s=BUSY_RETRY_S,
                 )
-            self._uploads += 1
+            if caller and own >= self._limits.max_caller_uploads:
+                raise ResourceExhausted(
+                    f"{own} uploads of this caller are under way already, and "
+                    "BRAID_MAX_CALLER_UPLOADS allows no more; try again when one has ended",
+                    retry_after_s=BUSY_RETRY_S,
+                )
+            self._uploads[caller] += 1
 
     def look(self) -> None:
         """See what the store holds now."""
@@ -51,10 +60,11 @@ class Quota:
             with self._lock:
                 self._used_bytes = size_on_disk(self._root)
 
-    def end(self) -> None:
+    def end(self, caller: str = "") -> None:
         """An upload ended, either way."""
         with self._lock:
-            self._uploads -= 1
+            self._uploads[caller] -= 1
+            self._uploads += Counter()  # forgets callers without any
 
     def take(self, size_bytes: int) -> None:
         """Count bytes that are about to be written.

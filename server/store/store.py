@@ -160,9 +160,9 @@ class Store:
 
     # Registrations.
 
-    def receive(self, limit_bytes: int) -> Upload:
-        """A file that is about to come in; use with ``async with``."""
-        return Upload(self.folder.uploads, limit_bytes, self._quota, self._disk)
+    def receive(self, limit_bytes: int, caller: str = "") -> Upload:
+        """A file that is about to come in; use with ``async with``. "": the server's own."""
+        return Upload(self.folder.uploads, limit_bytes, self._quota, self._disk, caller)
 
     def register(
         self,

@@ -31,8 +31,11 @@ from server.store.records import ReceivedUpload
 class Upload:
     """One file on its way in. Used by one task; a write that was cancelled is waited for."""
 
-    def __init__(self, folder: Path, limit_bytes: int, quota: Quota, disk: DiskWatch) -> None:
+    def __init__(
+        self, folder: Path, limit_bytes: int, quota: Quota, disk: DiskWatch, caller: str = ""
+    ) -> None:
         self._quota = quota
+        self._caller = caller
         self._disk = disk
         self._path = folder / f"{secrets.token_hex(8)}.part"
         self._limit_bytes = limit_bytes
@@ -48,13 +51,13 @@ class Upload:
             ResourceExhausted: too many uploads are under way.
             DiskFailure: the disk is full, read-only or failing.
         """
-        self._quota.begin()
+        self._quota.begin(self._caller)
         try:
             await asyncio.to_thread(self._quota.look)
             with self._disk.writing():
                 self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except BaseException:
-            self._quota.end()
+            self._quota.end(self._caller)
             raise
         return self
 
@@ -64,7 +67,7 @@ class Upload:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._quota.end()
+        self._quota.end(self._caller)
         await self.abort()
 
     async def write(self, chunk: bytes) -> None:

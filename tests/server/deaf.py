@@ -11,13 +11,16 @@ HANDSHAKE_BYTES = 4096
 
 
 @contextlib.asynccontextmanager
-async def deaf(address: str) -> AsyncIterator[str]:
-    """A port that passes everything on to ``address``, and back only the handshake."""
+async def deaf(address: str, source: str = "127.0.0.1") -> AsyncIterator[str]:
+    """A port that passes everything on to ``address``, and back only the handshake.
+
+    To the server its connections come from the machine ``source``.
+    """
     host, _, port = address.rpartition(":")
     connections: list[asyncio.Task[None]] = []
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        connections.append(asyncio.create_task(_pass_on(reader, writer, host, int(port))))
+        connections.append(asyncio.create_task(_pass_on(reader, writer, (host, int(port)), source)))
 
     async with await asyncio.start_server(accept, "127.0.0.1", 0) as listener:
         near = listener.sockets[0].getsockname()[1]
@@ -30,9 +33,14 @@ async def deaf(address: str) -> AsyncIterator[str]:
 
 
 async def _pass_on(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    server: tuple[str, int],
+    source: str,
 ) -> None:
-    far_reader, far_writer = await asyncio.open_connection(host, port, limit=HANDSHAKE_BYTES)
+    far_reader, far_writer = await asyncio.open_connection(
+        *server, limit=HANDSHAKE_BYTES, local_addr=(source, 0)
+    )
     try:
         back = asyncio.create_task(_pump(far_reader, writer, HANDSHAKE_BYTES))
         try:

@@ -1,0 +1,64 @@
+"""The parts of an upload, for as long as they keep arriving, and whose upload it is.
+
+A caller that stops sending must not keep its place among the uploads. Waiting is paid for by
+bytes: an upload may stand still for ``idle_s`` seconds, and what arrives buys time back. So neither
+silence nor a byte now and then holds a place for longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from time import monotonic
+from typing import Any
+
+import grpc
+
+from core.errors import DeadlineExceeded
+from protos.braid.v1 import admin_pb2 as wire
+
+SLOWEST_BYTES_PER_S = 8 << 10
+"""What arrives more slowly uses up its seconds."""
+
+
+class Patience:
+    """Seconds that an upload may still make the server wait."""
+
+    def __init__(self, idle_s: float) -> None:
+        self.left_s = self._idle_s = idle_s
+
+    def arrived(self, waited_s: float, size_bytes: int) -> None:
+        """Account for a part and the time it took to come."""
+        bought_s = size_bytes / SLOWEST_BYTES_PER_S
+        self.left_s = min(self._idle_s, self.left_s - waited_s + bought_s)
+
+
+async def arriving(
+    parts: AsyncIterator[wire.RegisterModelRequest], idle_s: float
+) -> AsyncIterator[wire.RegisterModelRequest]:
+    """Yield the parts.
+
+    Raises:
+        DeadlineExceeded: they stopped, or come too slowly.
+    """
+    patience = Patience(idle_s)
+    while True:
+        began = monotonic()
+        try:
+            async with asyncio.timeout(patience.left_s):
+                part = await anext(parts)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the upload stood still for {idle_s:g} s in all (BRAID_UPLOAD_IDLE_SECONDS); send "
+                "the file again, over a connection that does not stop"
+            ) from None
+        patience.arrived(monotonic() - began, len(part.chunk))
+        yield part
+        del part
+
+
+def caller_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Whose upload it is: the machine's, as callers choose freely how often they connect."""
+    return context.peer().rpartition(":")[0]
