@@ -13,6 +13,7 @@ from pathlib import Path
 
 NICENESS = 10  # a tenth of the time where inference wants all of it
 OOM_SCORE = 500  # of 1000: as if it took half of the memory more than it does
+WORKER_OOM_SCORE = 200
 
 
 def process_gives_way() -> None:
@@ -20,8 +21,19 @@ def process_gives_way() -> None:
     os.nice(NICENESS)
     with suppress(OSError):  # there are no autogroups here
         Path("/proc/self/autogroup").write_text(str(NICENESS))
-    with suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
+    _raise_oom_score(OOM_SCORE)
+
+
+def ends_before_the_server() -> None:
+    """When memory runs out, this process goes and not the front end, which can start another."""
+    _raise_oom_score(WORKER_OOM_SCORE)
+
+
+def _raise_oom_score(score: int) -> None:
+    file = Path("/proc/self/oom_score_adj")
+    with suppress(OSError, ValueError):
+        if int(file.read_text()) < score:
+            file.write_text(str(score))
 
 
 def thread_gives_way() -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from functools import partial
 
 from core.errors import BraidError, StartupError
+from core.usable_memory import usable_memory_bytes
 from engine.worker.link import LinkState
 from engine.worker.options import WatchLimits, WorkerEnd, WorkerOptions
 from server.batching.batcher import Batcher
@@ -143,9 +144,15 @@ def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
         cores=cores,
         pin_threads=settings.pin_threads,
         start_timeout_s=start_s,
+        memory_bytes=worker_memory_bytes(settings) if on_cpu else 0,
         watch=WatchLimits(step_s=max(start_s, settings.max_run_seconds)),
         keep_spare=settings.spare_worker,
     )
+
+
+def worker_memory_bytes(settings: Settings) -> int:
+    """What one worker on a CPU may take: as set, else three quarters of what there is."""
+    return settings.worker_memory_bytes or usable_memory_bytes() // 4 * 3
 
 
 def _ranges(cores: list[int]) -> str:

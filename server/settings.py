@@ -118,6 +118,10 @@ class Settings(BaseSettings):
     # Memory that tensors cross into a device worker through, per device.
     shared_memory_bytes: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
 
+    # What one worker process on a CPU may allocate for weights and activations; what needs more is
+    # refused. 0: three quarters of the machine's memory, or of the container's.
+    worker_memory_bytes: ByteSize = Field(default=ByteSize(0), ge=0)
+
     # Clients of the Open Inference Protocol may name objects under /dev/shm to read tensors from
     # and write them to. Any object that the server's user may open: for trusted clients only.
     system_shared_memory: bool = False
@@ -204,6 +208,13 @@ class Settings(BaseSettings):
         for name in value:
             if name != "*" and not re.fullmatch(r"[\w.-]+", name, re.ASCII):
                 raise ValueError(f"not a name without scheme and port: {name[:100]!r}")
+        return value
+
+    @field_validator("worker_memory_bytes")
+    @classmethod
+    def _room_for_libraries(cls, value: ByteSize) -> ByteSize:
+        if 0 < value < 512 * MIB:
+            raise ValueError("give at least 512MiB: the libraries alone take 300; or 0")
         return value
 
     @field_validator("store")

@@ -387,7 +387,7 @@ class Primitive:
             for memory, tensor in zip(handles, tensors, strict=True):
                 set_handle(memory, tensor.data_ptr())
             if status := execute(handle, stream, count, arguments):
-                raise RuntimeError(f"oneDNN answered {status}")
+                raise RuntimeError(f"oneDNN answered {status} to a call")
 
         return launch
 

@@ -7,7 +7,6 @@ die: the importer and the device worker.
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from core.errors import InvalidRequest
+from core.usable_memory import usable_memory_bytes
 from engine.ops.dtypes import torch_dtype
 from engine.ops.refused_values import refused_values
 from engine.ops.registry import operator
@@ -138,16 +138,15 @@ def open_session(model: bytes, threads: int) -> Any:
 
 
 def _bound_memory(onnxruntime: Any) -> None:
-    """Let all sessions share one arena of at most half the machine's memory."""
+    """Let all sessions share one arena of at most half the memory there is."""
     if _registered.is_set():
         return
     _registered.set()
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     where = onnxruntime.OrtMemoryInfo(
         "Cpu",
         onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR,
         0,
         onnxruntime.OrtMemType.DEFAULT,
     )
-    limits = {"max_mem": min(_MOST_BYTES, physical // 2), "arena_extend_strategy": 1}
+    limits = {"max_mem": min(_MOST_BYTES, usable_memory_bytes() // 2), "arena_extend_strategy": 1}
     onnxruntime.create_and_register_allocator(where, onnxruntime.OrtArenaCfg(limits))

@@ -32,6 +32,7 @@ from engine.timing.samples import Timing
 from engine.timing.stage_timer import LONG_US, StageTimer, TimerOptions
 from engine.worker.backend import AskedStage, Landed, MakeInputs, Prepared, Tensors
 from engine.worker.device_key import cpu_device_key, software_versions
+from engine.worker.memory_limit import is_out_of_memory
 
 SCALING = 0.9
 """How much of all threads' time on a long unit its work on one thread takes at least."""
@@ -181,9 +182,10 @@ class CpuBackend:
 
     def fault(self, error: Exception) -> BraidError | None:
         """Only that memory has run out."""
-        if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        if is_out_of_memory(error):
             return DeviceOutOfMemory(
-                "the device has no memory left for this request; try fewer rows"
+                "the device has no memory left for this; send fewer rows or smaller ones, or raise "
+                "BRAID_WORKER_MEMORY_BYTES on the server"
             )
         return None
 

@@ -18,12 +18,14 @@ from core.errors import BraidError, DeviceLost
 from engine.allocator import keep_freed_memory
 from engine.executor.affinity import usable_cpus
 from engine.executor.cpu import CpuExecutor
+from engine.priority import ends_before_the_server
 from engine.timing.stage_timer import TimerOptions
 from engine.worker.backend import Backend
 from engine.worker.control import watch_over
 from engine.worker.cpu import CpuBackend
 from engine.worker.faults import refuse
 from engine.worker.frames import BlockingChannel
+from engine.worker.memory_limit import limit_memory
 from engine.worker.options import LOST_EXIT_CODE
 from engine.worker.running import Activity
 from engine.worker.worker import Worker
@@ -34,6 +36,9 @@ def main() -> None:
     """Serve one link until it closes; its descriptors are inherited from the front end."""
     options = _options()
     end_with_parent(options.parent)
+    ends_before_the_server()
+    if options.memory_bytes:
+        limit_memory(options.memory_bytes)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
@@ -64,6 +69,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cpu", "cuda"), required=True)
     parser.add_argument("--cores", type=_numbers, required=True, help="of the CPU; empty: all")
     parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--memory-bytes", type=int, required=True, help="0: unlimited")
     parser.add_argument("--activation-bytes", type=int, required=True)
     parser.add_argument("--timing-repeats", type=int, required=True)
     parser.add_argument("--pin-threads", action=argparse.BooleanOptionalAction, required=True)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Self
 
+from core.child_process import child_environment
 from core.errors import RunStopped, RunTooLong, WorkerRestarting
 from core.python_process import python_command, python_environment
 from engine.worker.arena import Arena
@@ -275,7 +276,7 @@ class _Control(asyncio.Protocol):
 
 
 def _environment(options: WorkerOptions) -> dict[str, str]:
-    environment = python_environment()
+    environment = python_environment(child_environment())
     if options.gpu is None:
         return cpu_environment(environment)
     return cuda_environment(options.gpu, environment)
@@ -292,6 +293,7 @@ def _command(options: WorkerOptions, arena: Arena, link_fd: int, control_fd: int
         f"--device={'cpu' if options.gpu is None else 'cuda'}",
         f"--cores={','.join(map(str, options.cores))}",
         f"--threads={options.threads}",
+        f"--memory-bytes={options.memory_bytes}",
         f"--activation-bytes={options.activation_bytes}",
         f"--timing-repeats={options.timing_repeats}",
         "--pin-threads" if options.pin_threads else "--no-pin-threads",

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from core.errors import ImportLimitExceeded
+from core.usable_memory import usable_memory_bytes
 from engine.importer.launch import ImporterCrashed
 from engine.importer.limits import GIB, ImportLimits
 from server.jobs.ports import OnProgress, RunImport
@@ -29,20 +30,6 @@ FIRST_MEMORY_A_BYTE = 8  # of the file: read, parsed, loaded by the reference, i
 FIRST_CPU_SECONDS = 60
 FIRST_BYTES_A_SECOND = 1 << 20
 _MOST_PASSES = 8  # others that may begin before one that waits for more memory
-
-
-def usable_memory_bytes() -> int:
-    """Memory of this machine, or of the container if that is less."""
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    for limit in (
-        Path("/sys/fs/cgroup/memory.max"),
-        Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-    ):
-        try:
-            machine = min(machine, int(limit.read_text()))
-        except (OSError, ValueError):  # no such group, or "max"
-            continue
-    return machine
 
 
 def first_limits(limits: ImportLimits, file_bytes: int) -> ImportLimits | None:

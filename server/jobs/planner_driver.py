@@ -13,12 +13,14 @@ import asyncio
 import dataclasses
 import json
 import logging
+import os
 import signal
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from core.child_process import child_environment
 from core.errors import BraidError, Unavailable
 from core.graph import OpGraph, graph_to_json
 from core.plan import plan_from_json
@@ -108,12 +110,14 @@ class PlannerProcess:
     async def _spawn(self) -> asyncio.subprocess.Process:
         try:
             return await asyncio.create_subprocess_exec(
-                *python_command(self.module, f"--memory-bytes={self.memory_bytes}"),
+                *python_command(
+                    self.module, f"--memory-bytes={self.memory_bytes}", f"--parent={os.getpid()}"
+                ),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
-                env=python_environment() | {"PYTHONIOENCODING": "utf-8"},
+                env=python_environment(child_environment()) | {"PYTHONIOENCODING": "utf-8"},
                 limit=MAX_LINE_BYTES,
             )
         except OSError as error:  # no process more, no memory, no descriptor: for now

@@ -26,6 +26,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
+from core.child_process import end_with_parent
 from core.errors import BraidError
 from core.graph import graph_from_json
 from core.plan import plan_to_json
@@ -195,7 +196,10 @@ def main() -> None:
     """Read one request from stdin, answer it on stdout."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--memory-bytes", type=int, required=True)
-    limit = parser.parse_args().memory_bytes
+    parser.add_argument("--parent", type=int, required=True, help="process id; ends with it")
+    options = parser.parse_args()
+    end_with_parent(options.parent)
+    limit = options.memory_bytes
     # The reader first: a thread that finds no memory to start in is waited for without end.
     conversation = Conversation(sys.stdin, sys.stdout)
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

@@ -200,7 +200,8 @@ async def test_out_of_memory_says_so() -> None:
 async def test_a_server_that_is_gone_ends_the_process() -> None:
     reading, writing = os.pipe()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "server.jobs.planner_process", "--memory-bytes=4000000000"),
+        *(sys.executable, "-P", "-m", "server.jobs.planner_process"),
+        *("--memory-bytes=4000000000", f"--parent={os.getpid()}"),
         stdin=reading,
     )
     os.close(reading)

@@ -28,8 +28,8 @@ def main() -> None:
                 os._exit(LOST_EXIT_CODE)
             if message["op"] == "prepare":
                 time.sleep(message.get("seconds", 0))
-                if message.get("digest") == os.environ.get("TEST_HAS_NO_ROOM_FOR", ""):
-                    del os.environ["TEST_HAS_NO_ROOM_FOR"]
+                if message.get("digest") == os.environ.get("OMP_TEST_HAS_NO_ROOM_FOR", ""):
+                    del os.environ["OMP_TEST_HAS_NO_ROOM_FOR"]
                     error = {"type": "DeviceOutOfMemory", "message": "the GPU ran out of memory"}
                     channel.send({"id": message["id"], "error": error})
                     continue

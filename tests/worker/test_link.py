@@ -80,7 +80,8 @@ async def test_a_plan_without_room_after_a_restart_is_tried_again_when_it_is_wan
     up_again = asyncio.Event()
     device.link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
 
-    monkeypatch.setenv("TEST_HAS_NO_ROOM_FOR", "wanted")
+    # A name that a worker is told: it is told hardly any.
+    monkeypatch.setenv("OMP_TEST_HAS_NO_ROOM_FOR", "wanted")
     with pytest.raises(WorkerRestarting):
         await device.run(other, 0)
     await asyncio.wait_for(up_again.wait(), 20)
