@@ -3,21 +3,29 @@
 call ──> role it needs ──> role of its token ──> servicer
                                   └──> UNAUTHENTICATED (no or wrong token)
                                   └──> PERMISSION_DENIED (a token for less, or the wrong port)
+
+Streams may stay open for days: they end as well, soon after their token is withdrawn.
 """
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
 
 from core.errors import BraidError, PermissionDenied, Unauthenticated
 from server.security.roles import NEEDED, Role, needed_role
 from server.security.tokens import Tokens
-from server.status import Handler, refusing
+from server.status import Handler, answering, refusing
 
 log = logging.getLogger("braid.security")
+
+RECHECK_SECONDS = 5.0
+"""How often the token of an open stream is looked at again."""
 
 Details = grpc.HandlerCallDetails
 
@@ -26,7 +34,12 @@ class Gate(grpc.aio.ServerInterceptor):
     """Guards one port."""
 
     def __init__(
-        self, tokens: Tokens, *, anonymous: Role = Role.ANYONE, admin_elsewhere: str = ""
+        self,
+        tokens: Tokens,
+        *,
+        anonymous: Role = Role.ANYONE,
+        admin_elsewhere: str = "",
+        recheck_seconds: float = RECHECK_SECONDS,
     ) -> None:
         """Guard a port.
 
@@ -34,10 +47,12 @@ class Gate(grpc.aio.ServerInterceptor):
             tokens: that count.
             anonymous: what callers without any token may do.
             admin_elsewhere: where admin calls are answered, if not here.
+            recheck_seconds: after which an open stream's token is looked at again.
         """
         self._tokens = tokens
         self._anonymous = anonymous if tokens.are_required else Role.ADMIN
         self._admin_elsewhere = admin_elsewhere
+        self._recheck_seconds = recheck_seconds
 
     async def intercept_service(
         self, continuation: Callable[[Details], Awaitable[Handler | None]], details: Details
@@ -45,7 +60,38 @@ class Gate(grpc.aio.ServerInterceptor):
         """The call's own handler, or one that refuses it."""
         refusal = self._refusal(details)
         if refusal is None:
-            return await continuation(details)
+            return self._rechecked(await continuation(details), details)
+        self._log(refusal, details)
+        return refusing(refusal)
+
+    def _rechecked(self, handler: Handler | None, details: Details) -> Handler | None:
+        """A handler of a stream that ends when its call would be refused; others as they are."""
+        behaviour = handler and (handler.stream_stream or handler.unary_stream)
+        is_open = needed_role(details.method) is Role.ANYONE
+        if handler is None or is_open or not inspect.iscoroutinefunction(behaviour):
+            return handler
+
+        async def method(request: Any, context: Any) -> None:
+            call = asyncio.ensure_future(behaviour(request, context))
+            try:
+                while not (await asyncio.wait({call}, timeout=self._recheck_seconds))[0]:
+                    if refusal := self._refusal(details):
+                        self._log(refusal, details)
+                        async with answering(context):
+                            raise refusal
+            finally:
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+            await call
+
+        make = (
+            grpc.stream_stream_rpc_method_handler
+            if handler.request_streaming
+            else grpc.unary_stream_rpc_method_handler
+        )
+        return make(method, handler.request_deserializer, handler.response_serializer)
+
+    def _log(self, refusal: BraidError, details: Details) -> None:
         known = details.method in NEEDED or details.method.startswith("/braid.v1.")
         log.info(
             "call refused",
@@ -54,7 +100,6 @@ class Gate(grpc.aio.ServerInterceptor):
                 "kind": type(refusal).__name__,
             },
         )
-        return refusing(refusal)
 
     def _refusal(self, details: Details) -> BraidError | None:
         needed = needed_role(details.method)

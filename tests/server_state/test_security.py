@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from socket import gethostname
+from typing import Any
 
+import grpc
 import pytest
 import trustme
 
@@ -17,6 +20,7 @@ from server.cli.main import main
 from server.grpc_ports import GrpcPorts
 from server.security.certificates import Certificates, TlsFiles
 from server.security.exposure import is_loopback
+from server.security.gate import Gate
 from server.security.host_names import HostNames
 from server.security.roles import Role
 from server.security.tokens import Tokens, TokenSource, hashed, new_token
@@ -112,6 +116,45 @@ def test_tokens_in_files_give_their_role(tmp_path: Path) -> None:
     assert tokens.role_in({"authorization": f"bearer {infer}"}) is Role.INFER
     assert tokens.role_in({"authorization": infer}) is None
     assert tokens.role_in({}) is Role.ANYONE
+
+
+@pytest.mark.parametrize("kind", ["stream_stream", "unary_stream"])
+async def test_an_open_stream_ends_when_its_token_is_withdrawn(tmp_path: Path, kind: str) -> None:
+    file, token = tmp_path / "infer", new_token()
+    file.write_text(token)
+    ended = asyncio.Event()
+
+    async def stream(_: Any, context: Any) -> None:
+        try:
+            await context.write(b"first")
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    gate = Gate(Tokens([TokenSource(Role.INFER, file)]), recheck_seconds=0.01)
+    server = grpc.aio.server(interceptors=[gate])
+    handler = getattr(grpc, f"{kind}_rpc_method_handler")(stream)
+    service, method = "braid.v1.InferenceService", "InferStream"
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler(service, {method: handler})]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            metadata = (("authorization", f"Bearer {token}"),)
+            argument = {"request": b""} if kind == "unary_stream" else {}
+            call = getattr(channel, kind)(f"/{service}/{method}")(metadata=metadata, **argument)
+            assert await call.read() == b"first"
+
+            file.write_text("")
+
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await asyncio.wait_for(call.read(), 20)
+            assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            await asyncio.wait_for(ended.wait(), 20)
+    finally:
+        await server.stop(None)
 
 
 def test_names_that_an_operator_gave_and_every_address_are_ours() -> None:
