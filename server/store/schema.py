@@ -176,6 +176,7 @@ def _tune_sqlite(connection: DBAPIConnection, _: Any) -> None:
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
+    cursor.execute("PRAGMA temp_store=MEMORY")  # what is full is the store's disk, never another
     cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
     cursor.close()
 
