@@ -214,7 +214,7 @@ class AsyncClient:
     async def model(
         self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
     ) -> Model:
-        """One model; the newest version unless one is named."""
+        """One model; the version that answers, unless a number or a label is given."""
         request = admin_pb2.GetModelRequest(model=name, version=version_text(version))
         return model_from_wire(await self._call(rpcs.GET_MODEL, request, timeout_s))
 

@@ -262,7 +262,7 @@ class Client:
     def model(
         self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
     ) -> Model:
-        """One model; the newest version unless one is named.
+        """One model; the version that answers, unless a number or a label is given.
 
         Raises:
             ModelNotFound: no such model or version.

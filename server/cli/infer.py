@@ -45,7 +45,9 @@ def add_parser(subparsers: Subparsers) -> None:
         help="repeat for each input; random: in the model's shape, open extents as 1, or in this",
     )
     parser.add_argument("--output", metavar="FILE.npz", type=Path, help="write the outputs here")
-    parser.add_argument("--version", metavar="N", help="default: the newest")
+    parser.add_argument(
+        "--version", metavar="N", help="a number or a label; default: the one that answers"
+    )
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of random inputs")
     parser.add_argument("--timeout", metavar="SECONDS", type=float, help="default: 60")
     add_address(parser)

@@ -63,7 +63,9 @@ def _add_which(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
     parser.add_argument("--batch", metavar="N", type=int, default=1, help="batch size (default: 1)")
     parser.add_argument("--device", default="", help="e.g. cpu (default: the first)")
-    parser.add_argument("--version", metavar="N", help="default: the newest")
+    parser.add_argument(
+        "--version", metavar="N", help="a number or a label; default: the one that answers"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -20,7 +20,8 @@ def add_parser(subparsers: Subparsers) -> None:
         "serving",
         help="which versions serve, labels, batching",
         description="Without options, shows how a model serves; with them, changes that. "
-        "Requests that name no version go to the one labelled 'stable', or else the newest.",
+        "Requests that name no version go to the one labelled 'stable', or else the newest that "
+        "answers.",
     )
     parser.add_argument("name", metavar="NAME")
     add = parser.add_argument

@@ -126,7 +126,7 @@ async def _serve_again(model: ModelVersion, shop: Workshop, devices: Sequence[De
 async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
     """Make the artefact, unless there is one; the job is queued until that begins."""
     folder = shop.store.folder
-    async with shop.digest_turns[model.sha256]:
+    async with shop.digest_turn(model.sha256):
         if not await asyncio.to_thread(_is_sound, folder, model.sha256):
             for device in shop.devices:
                 device.bench.wake()

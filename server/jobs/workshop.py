@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 from core.errors import InvalidRequest
 from core.precision import TOLERANCES
@@ -41,10 +42,13 @@ class Workshop:
     device_turns: Mapping[str, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)
     )
-    # By digest: the second import of the same bytes finds what the first one made.
-    digest_turns: Mapping[str, asyncio.Lock] = field(
-        default_factory=lambda: defaultdict(asyncio.Lock)
+    _digest_turns: WeakValueDictionary[str, asyncio.Lock] = field(
+        default_factory=WeakValueDictionary
     )
+
+    def digest_turn(self, digest: str) -> asyncio.Lock:
+        """To import some bytes: who comes second finds what the first one made."""
+        return self._digest_turns.setdefault(digest, asyncio.Lock())
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:
