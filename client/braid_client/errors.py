@@ -25,6 +25,7 @@ names the request in the server's logs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -207,11 +208,30 @@ def make_error(
     if kind is ResourceExhausted and retry_after_s is not None:
         kind = QueueFull
     return kind(
-        message or code.name.lower().replace("_", " "),
+        _with_remedy(message) or code.name.lower().replace("_", " "),
         code=code,
         request_id=request_id,
         retry_after_s=retry_after_s,
     )
+
+
+_REMEDIES = {
+    re.compile(r"Trying to connect an http1\.x server|Failed parsing HTTP/2"): (
+        "what answers there does not speak gRPC; is it the server's HTTP port? gRPC has a port of "
+        "its own, 8001 unless BRAID_GRPC_PORT says otherwise"
+    ),
+    re.compile(r"Received message larger than max"): (
+        "send fewer rows in a request, or raise BRAID_MAX_MESSAGE_BYTES on the server"
+    ),
+}
+"""What to do about messages that gRPC itself makes."""
+
+
+def _with_remedy(message: str) -> str:
+    for pattern, remedy in _REMEDIES.items():
+        if pattern.search(message):
+            return f"{message}; {remedy}"
+    return message
 
 
 def _text(value: str | bytes | None) -> str | None:

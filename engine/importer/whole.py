@@ -76,7 +76,7 @@ def as_one_unit(
         found = _Probe(inputs, open_reference()).run(given)
     except ModelImportError as error:
         raise UnsupportedOperators((*reasons, str(error))) from error
-    loops = any(node.op_type in _LOOPS for node in _nodes(model.graph))
+    loops = any(node.op_type in _LOOPS for node in _all_nodes(model))
     return _template(model, found, data, loops)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import socketserver
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -313,3 +315,23 @@ def test_both_clients_have_the_same_surface() -> None:
         }
 
     assert surface(Client) == surface(AsyncClient)
+
+
+@pytest.mark.parametrize("port_answers", ["text", "http"])
+def test_a_port_that_does_not_speak_grpc_is_told_from_one_that_is_away(port_answers: str) -> None:
+    answer = b"HTTP/1.1 400 Bad Request\r\n\r\n" if port_answers == "http" else b"hello there\n"
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(100)
+            self.request.sendall(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{other.server_address[1]}"
+        with (
+            braid_client.Client(address, retry=FAST) as client,
+            pytest.raises(Unavailable, match=r"does not speak gRPC.*8001"),
+        ):
+            client.models()
+        other.shutdown()

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
-from braid_client import InvalidArgument, ModelNotFound
+from braid_client import InvalidArgument, ModelNotFound, ResourceExhausted
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 from tests.server.service import ServerProcess
 
@@ -111,6 +111,8 @@ def test_a_message_over_the_limit_is_refused_and_the_server_goes_on(
 
     assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     with shared.client() as client:
+        with pytest.raises(ResourceExhausted, match="raise BRAID_MAX_MESSAGE_BYTES on the server"):
+            client.infer("cnn", {"x": np.zeros((80 << 20) // 4, np.float32)})
         client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)})
 
 
