@@ -3,8 +3,8 @@
 A handful of routes on asyncio streams, without a framework: GET and HEAD, and POST of small forms
 below a *folder*; one request a connection.
 
-A request must arrive whole within ``REQUEST_SECONDS``, and its answer be taken within
-``RESPONSE_SECONDS``. Beyond ``MAX_CONNECTIONS`` a new connection takes the place of one that is
+A request must arrive whole within ``request_seconds``, and its answer be taken within
+``response_seconds``. Beyond ``max_connections`` a new connection takes the place of one that is
 still sending or taking: the oldest of the address that has most of them. At most half of the
 connections wait for answers other than those of the probes, so probes always get through.
 
@@ -30,15 +30,21 @@ from prometheus_client.openmetrics import exposition as openmetrics
 
 log = logging.getLogger("braid.http")
 
-REQUEST_SECONDS = 5.0
-RESPONSE_SECONDS = 10.0
 MAX_HEAD_BYTES = 16 * 1024
 MAX_FORM_BYTES = 8 * 1024
-MAX_CONNECTIONS = 128
-PAGE_SECONDS = 60.0  # for a page that only shows; forms take as long as what they change
 
 PROBES = ("/healthz", "/readyz")
 BY_ANY_NAME = (*PROBES, "/metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """How long callers may take, and how many there may be."""
+
+    request_seconds: float = 5.0  # until a request is there
+    response_seconds: float = 10.0  # until its answer is taken
+    page_seconds: float = 60.0  # of a page that only shows; forms take as long as what they change
+    max_connections: int = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +152,13 @@ class HttpServer:
     """
 
     def __init__(
-        self, routes: Mapping[str, Route], is_our_name: Callable[[str], bool] = lambda host: True
+        self,
+        routes: Mapping[str, Route],
+        is_our_name: Callable[[str], bool] = lambda host: True,
+        limits: HttpLimits | None = None,
     ) -> None:
         """Not started yet; ``is_our_name`` says which ``Host`` is answered."""
+        self._limits = limits or HttpLimits()
         self._routes = dict(routes)
         self._is_our_name = is_our_name
         self._folders = {
@@ -168,7 +178,7 @@ class HttpServer:
             limit=MAX_HEAD_BYTES,
             backlog=128,
             ssl=tls,
-            ssl_handshake_timeout=None if tls is None else REQUEST_SECONDS,
+            ssl_handshake_timeout=None if tls is None else self._limits.request_seconds,
         )
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
@@ -187,7 +197,7 @@ class HttpServer:
         self._server = None
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._connections) >= MAX_CONNECTIONS:
+        if len(self._connections) >= self._limits.max_connections:
             self._make_room()
         peername = writer.get_extra_info("peername")
         connection = _Connection(peername[0] if peername else "", writer)
@@ -208,16 +218,17 @@ class HttpServer:
         writer = connection.writer
         try:
             try:
-                request = await asyncio.wait_for(_read(reader, connection.peer), REQUEST_SECONDS)
+                reading = _read(reader, connection.peer)
+                request = await asyncio.wait_for(reading, self._limits.request_seconds)
                 response = await self._answer(request, connection)
             except BadRequest as error:
                 request = None
                 response = text(str(error), error.status)
             body = b"" if request and request.method == "HEAD" else response.body
             writer.write(_head(response) + body)
-            await asyncio.wait_for(writer.drain(), RESPONSE_SECONDS)
+            await asyncio.wait_for(writer.drain(), self._limits.response_seconds)
             writer.close()
-            await asyncio.wait_for(writer.wait_closed(), RESPONSE_SECONDS)
+            await asyncio.wait_for(writer.wait_closed(), self._limits.response_seconds)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
             pass  # too slow, or gone: nobody to tell
         finally:
@@ -239,11 +250,12 @@ class HttpServer:
         if request.method not in (("GET", "HEAD", "POST") if folder else ("GET", "HEAD")):
             raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED)
         answering = sum(each.is_answering for each in self._connections)
-        if answering >= MAX_CONNECTIONS // 2 and request.path not in PROBES:
+        if answering >= self._limits.max_connections // 2 and request.path not in PROBES:
             raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once; try again")
         connection.is_answering = True
         try:
-            async with asyncio.timeout(None if request.method == "POST" else PAGE_SECONDS):
+            seconds = None if request.method == "POST" else self._limits.page_seconds
+            async with asyncio.timeout(seconds):
                 return await route(request)
         except TimeoutError:
             log.warning("a page took too long", extra={"path": request.path})

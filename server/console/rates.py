@@ -7,7 +7,7 @@ open costs nothing; the first view of a while has nothing to compare with and sa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -41,13 +41,14 @@ class Activity:
 class Rates:
     """Remembers a minute of looks. Called from one thread at a time."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
         self._metrics = metrics
+        self._clock = clock
         self._looks: deque[tuple[float, dict[Key, _Counts]]] = deque()
 
     def look(self) -> Mapping[Key, Activity]:
         """Activity of all models over the last minute, or since the first look."""
-        now = monotonic()
+        now = self._clock()
         while len(self._looks) > 1 and self._looks[1][0] < now - WINDOW_SECONDS:
             self._looks.popleft()
         if self._looks and self._looks[0][0] < now - 2 * WINDOW_SECONDS:

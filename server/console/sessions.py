@@ -31,8 +31,11 @@ class _Session:
 class Sessions:
     """Who is signed in. Gone when the server stops."""
 
-    def __init__(self, is_admin: Callable[[Digest], bool]) -> None:
+    def __init__(
+        self, is_admin: Callable[[Digest], bool], clock: Callable[[], float] = monotonic
+    ) -> None:
         self._is_admin = is_admin
+        self._clock = clock
         self._sessions: dict[str, _Session] = {}  # in the order they began, and will end
 
     def sign_in(self, token: str) -> str | None:
@@ -43,7 +46,7 @@ class Sessions:
         while len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         name = secrets.token_urlsafe(32)
-        self._sessions[_key(name)] = _Session(digest, monotonic() + SESSION_SECONDS)
+        self._sessions[_key(name)] = _Session(digest, self._clock() + SESSION_SECONDS)
         return name
 
     def sign_out(self, headers: Mapping[str, str]) -> None:
@@ -56,7 +59,7 @@ class Sessions:
         session = self._sessions.get(key)
         if session is None:
             return False
-        if session.ends > monotonic() and self._is_admin(session.token):
+        if session.ends > self._clock() and self._is_admin(session.token):
             return True
         del self._sessions[key]  # for good, even if the token comes back
         return False

@@ -21,6 +21,7 @@ class StoreLimits:
     max_models: int = 1000  # versions, of all names together
     max_uploads: int = 8  # at once
     max_caller_uploads: int = 6  # at once, of one caller
+    kept_jobs: int = 1000  # that have ended
 
 
 class Quota:

@@ -51,8 +51,6 @@ from server.store.uploads import Upload
 
 log = logging.getLogger("braid.store")
 
-KEPT_JOBS = 1000
-
 AGAIN_SECONDS, AGAIN_GROWTH = 300.0, 4.0
 """After a second job ended UNSCHEDULED, a start tries again this much later; then after longer."""
 
@@ -65,9 +63,10 @@ T = TypeVar("T")
 class Store:
     """Models, jobs, schedules, measurements, uploads and artefacts of one server."""
 
-    def __init__(self, folder: StoreFolder, engine: Engine, quota: Quota) -> None:
+    def __init__(self, folder: StoreFolder, engine: Engine, limits: StoreLimits) -> None:
         self.folder = folder
-        self._quota = quota
+        self._quota = Quota(folder.root, limits)
+        self._kept_jobs = limits.kept_jobs
         self._engine = engine
         self._readers = reading(engine)
         self._disk = DiskWatch(folder.root)
@@ -84,8 +83,8 @@ class Store:
         folder = StoreFolder(root)
         folder.open()
         try:
-            quota = Quota(root, limits or StoreLimits())
-            store = cls(folder, open_database(f"sqlite:///{folder.database}", root), quota)
+            database = open_database(f"sqlite:///{folder.database}", root)
+            store = cls(folder, database, limits or StoreLimits())
             store._recover()
         except StartupError:
             folder.close()
@@ -148,7 +147,7 @@ class Store:
             for model in models.present(connection):
                 if model.state is ModelState.DRAINING:
                     models.mark_deleted(connection, model.name, model.version)
-            jobs.forget_oldest(connection, KEPT_JOBS)
+            jobs.forget_oldest(connection, self._kept_jobs)
             impossible = plans.drop_impossible(connection)
             needed = models.digests(connection)
             waiting = {digest for digest in needed if jobs.waiting_for(connection, digest)}

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from server.console import rates as rates_module
 from server.console import sessions as sessions_module
 from server.console.html import Html, h, table
 from server.console.rates import Rates, quantile
@@ -38,16 +37,19 @@ def test_the_token_is_read_anew_and_an_empty_file_lets_nobody_in(tmp_path: Path)
     assert Sessions(Tokens([]).is_admin).sign_in("") is None
 
 
-def test_sessions_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    sessions = Sessions(lambda token: True)
-    headers = {"cookie": f"{sessions_module.COOKIE}={sessions.sign_in('x')}"}
-    assert sessions.is_signed_in(headers)
-    monkeypatch.setattr(sessions_module, "SESSION_SECONDS", -1.0)
-    assert not sessions.is_signed_in(
-        {"cookie": f"{sessions_module.COOKIE}={sessions.sign_in('x')}"}
+def test_sessions_end_by_themselves_or_when_somebody_signs_out() -> None:
+    now = 0.0
+    sessions = Sessions(lambda token: True, lambda: now)
+    first, second = (
+        {"cookie": f"{sessions_module.COOKIE}={sessions.sign_in('x')}"} for _ in range(2)
     )
-    sessions.sign_out(headers)
-    assert not sessions.is_signed_in(headers)
+    now = sessions_module.SESSION_SECONDS - 1
+    assert sessions.is_signed_in(first)
+    sessions.sign_out(first)
+    assert not sessions.is_signed_in(first)
+    assert sessions.is_signed_in(second)
+    now += 1
+    assert not sessions.is_signed_in(second)
 
 
 def test_sign_in_is_limited_by_address_and_time() -> None:
@@ -67,14 +69,13 @@ def test_sign_in_is_limited_by_address_and_time() -> None:
     assert limit.wait_seconds("2001:db8::ffff") == 0.0, "what is remembered is bounded"
 
 
-def test_rates_are_those_since_the_look_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_are_those_since_the_look_before() -> None:
     now = 0.0
-    monkeypatch.setattr(rates_module, "monotonic", lambda: now)
     metrics = Metrics()
     series = metrics.add_model("lenet", 1)
     for _ in range(1000):
         series.request_ended("OK", 5.0)
-    rates = Rates(metrics)
+    rates = Rates(metrics, lambda: now)
     assert rates.look() == {}, "nothing to compare with yet"
 
     now = 10.0

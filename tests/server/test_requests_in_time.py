@@ -94,7 +94,10 @@ def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
     with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(shared.address) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         first = pool.submit(_infer, shared.address, slow, x)
-        while shared.metric("braid_queue_depth_rows", model=slow) < 1:
+        while (
+            shared.metric("braid_queue_depth_rows", model=slow) < 1
+            or shared.metric("braid_queue_depth_requests", model=slow)  # it has not begun
+        ):
             time.sleep(0.005)
         tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=one.shape, data=one.tobytes())
         doomed = stub.Infer.future(inference_pb2.InferRequest(model=slow, inputs=[tensor]))
@@ -107,7 +110,7 @@ def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
         assert len(first.result()) == 84
         assert len(neighbour.result()) == 1
 
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while not shared.metric("braid_requests_total", model=slow, outcome="CANCELLED"):
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -143,12 +146,11 @@ def test_deleting_under_load_answers_or_says_not_found(
         client.register("doomed", models["cnn"], planner="sequential", wait=True)
         with ThreadPoolExecutor(4) as pool:
             calls = [pool.submit(_outcome, shared.address, "doomed") for _ in range(100)]
-            time.sleep(0.05)
+            assert calls[0].result() == "OK"
             client.delete("doomed")
             outcomes = {call.result() for call in calls}
 
     assert outcomes <= {"OK", "ModelNotFound"}
-    assert "OK" in outcomes
 
 
 def _infer(address: str, model: str, x: np.ndarray) -> np.ndarray:

@@ -14,8 +14,7 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
-import server.http
-from server.http import HttpServer, Request, Response, health_routes, metrics_route
+from server.http import HttpLimits, HttpServer, Request, Response, health_routes, metrics_route
 from server.metrics import Metrics
 
 OPENMETRICS = "application/openmetrics-text"
@@ -31,7 +30,7 @@ class Port:
         def fetch() -> tuple[int, str, bytes]:
             request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers)
             try:
-                with urllib.request.urlopen(request, timeout=10) as answer:
+                with urllib.request.urlopen(request, timeout=60) as answer:
                     return answer.status, answer.headers["content-type"], answer.read()
             except urllib.error.HTTPError as error:
                 with error:
@@ -60,13 +59,20 @@ async def shown(request: Request) -> Response:
     return Response(f"{request.method} {request.path} {request.body.decode()}".encode())
 
 
+def limited(**limits: float) -> pytest.MarkDecorator:
+    """A test on a ``port`` with other limits than the usual ones."""
+    return pytest.mark.parametrize("port", [HttpLimits(**limits)], ids=[""], indirect=True)  # type: ignore[arg-type]
+
+
 @pytest.fixture
-async def port() -> AsyncIterator[Port]:
+async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
+    """Of a server with the limits that ``limited`` gives."""
     state = {"ready": True}
     routes = {"/metrics": metrics_route(Metrics().registry), "/broken": broken, "/large": large}
     folders = {"/folder/": shown, "/": shown}
     routes |= folders | health_routes(lambda: state["ready"])
-    server = HttpServer(routes, lambda host: "evil" not in host)
+    limits: HttpLimits = getattr(request, "param", HttpLimits())
+    server = HttpServer(routes, lambda host: "evil" not in host, limits)
     yield Port(server, await server.start("127.0.0.1", 0), state)
     await server.stop()
 
@@ -177,20 +183,19 @@ async def test_of_requests_sent_at_once_the_first_is_answered(port: Port) -> Non
     assert b"Connection: close\r\n" in answer
 
 
-async def test_slow_clients_are_dropped_and_block_nobody(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server.http, "REQUEST_SECONDS", 0.3)
+@limited(request_seconds=0.3)
+async def test_slow_clients_are_dropped_and_block_nobody(port: Port) -> None:
     slow = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(20)]
     for _, writer in slow:
         writer.write(b"GET /met")
 
     assert (await port.get("/metrics"))[0] == 200
     for reader, writer in slow:
-        assert await asyncio.wait_for(closed(reader), 5)
+        assert await asyncio.wait_for(closed(reader), 60)
         writer.close()
 
 
+@limited(max_connections=4)
 @pytest.mark.parametrize(
     "begun",
     [
@@ -202,9 +207,8 @@ async def test_slow_clients_are_dropped_and_block_nobody(
     ids=["idle", "head", "body", "headers"],
 )
 async def test_half_open_requests_give_way_to_whole_ones_and_to_probes(
-    port: Port, monkeypatch: pytest.MonkeyPatch, begun: bytes
+    port: Port, begun: bytes
 ) -> None:
-    monkeypatch.setattr(server.http, "MAX_CONNECTIONS", 4)
     held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(12)]
     for _, writer in held:
         writer.write(begun)
@@ -212,33 +216,29 @@ async def test_half_open_requests_give_way_to_whole_ones_and_to_probes(
     assert (await port.get("/healthz"))[0] == 200
     assert (await port.get("/metrics"))[0] == 200
     for reader, _ in held[:8]:  # the oldest were dropped
-        assert await asyncio.wait_for(closed(reader), 5)
+        assert await asyncio.wait_for(closed(reader), 60)
     for _, writer in held:
         writer.close()
 
 
-async def test_the_address_that_holds_most_connections_loses_one_first(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server.http, "MAX_CONNECTIONS", 4)
+@limited(max_connections=4)
+async def test_the_address_that_holds_most_connections_loses_one_first(port: Port) -> None:
     patient, its_writer = await asyncio.open_connection(
         "127.0.0.1", port.port, local_addr=("127.0.0.2", 0)
     )
     its_writer.write(b"GET /healthz HTTP/1.1\r\n")
     held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(20)]
-    assert await asyncio.wait_for(closed(held[0][0]), 5)
+    assert await asyncio.wait_for(closed(held[0][0]), 60)
 
     its_writer.write(b"\r\n")
 
-    assert (await asyncio.wait_for(patient.read(), 5)).startswith(b"HTTP/1.1 200")
+    assert (await asyncio.wait_for(patient.read(), 60)).startswith(b"HTTP/1.1 200")
     for _, writer in [*held, (None, its_writer)]:
         writer.close()
 
 
-async def test_answers_that_nobody_takes_give_way(
-    port: Port, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server.http, "MAX_CONNECTIONS", 4)
+@limited(max_connections=4)
+async def test_answers_that_nobody_takes_give_way(port: Port) -> None:
     held = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(4)]
     for _, writer in held:
         writer.write(b"GET /large HTTP/1.1\r\n\r\n")
@@ -250,10 +250,7 @@ async def test_answers_that_nobody_takes_give_way(
         writer.close()
 
 
-async def test_pages_that_hang_leave_probes_alone(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(server.http, "MAX_CONNECTIONS", 4)
+async def test_pages_that_hang_leave_probes_alone() -> None:
     arrived = asyncio.Semaphore(0)
 
     async def hanging(_: Request) -> Response:
@@ -261,12 +258,13 @@ async def test_pages_that_hang_leave_probes_alone(
         await asyncio.Event().wait()
         raise AssertionError
 
-    server_ = HttpServer({"/hangs": hanging, "/page": shown, **health_routes(lambda: True)})
+    routes = {"/hangs": hanging, "/page": shown, **health_routes(lambda: True)}
+    server_ = HttpServer(routes, limits=HttpLimits(max_connections=4))
     port = Port(server_, await server_.start("127.0.0.1", 0), {})
     try:
         stuck = [asyncio.create_task(port.get("/hangs")) for _ in range(2)]
         for _ in stuck:
-            await asyncio.wait_for(arrived.acquire(), 5)
+            await asyncio.wait_for(arrived.acquire(), 60)
 
         assert (await port.get("/healthz"))[0] == 200
         assert (await port.get("/page"))[0] == 503
@@ -275,8 +273,7 @@ async def test_pages_that_hang_leave_probes_alone(
         await asyncio.gather(*stuck, return_exceptions=True)
 
 
-async def test_a_page_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.http, "PAGE_SECONDS", 0.0)
+async def test_a_page_that_takes_too_long_says_so() -> None:
     ended = asyncio.Event()
 
     async def hanging(_: Request) -> Response:
@@ -286,7 +283,7 @@ async def test_a_page_that_takes_too_long_says_so(monkeypatch: pytest.MonkeyPatc
             ended.set()
         raise AssertionError
 
-    server_ = HttpServer({"/hangs": hanging})
+    server_ = HttpServer({"/hangs": hanging}, limits=HttpLimits(page_seconds=0.0))
     port = Port(server_, await server_.start("127.0.0.1", 0), {})
     try:
         status, _, body = await port.get("/hangs")

@@ -701,14 +701,14 @@ async def test_a_stop_leaves_jobs_unfinished_and_a_start_finishes_them_oldest_fi
     server.device.gate = asyncio.Event()
     made = [await server.register(name, name.encode()) for name in "abc"]
     await reach(server, made[0].job.id, JobState.PROFILING)
-    watcher = asyncio.create_task(until_ended(server, made[0].job.id))
-    await asyncio.sleep(0.01)
+    watcher = server.runner.watch(made[0].job.id)
+    await anext(watcher)
     before = await server.runner.find(made[0].job.id)
 
     again = await server.restarted()
 
     with pytest.raises(Draining, match="goes on after its restart"):
-        await watcher
+        _ = [_ async for _ in watcher]
     ended = [(await until_ended(again, each.job.id)) for each in made]
     assert [jobs[-1].state for jobs in ended] == [JobState.READY] * 3
     assert ended[0][0].progress >= 0.1

@@ -31,6 +31,7 @@ from core.plan import sequential_plan
 from core.schedule import Schedule, ScheduleKey, Stage
 from scheduler.options import PlannerOptions
 from server.store.plans import Measurement
+from server.store.quota import StoreLimits
 from server.store.records import (
     JobState,
     ModelState,
@@ -514,15 +515,13 @@ def test_an_upload_goes_when_no_job_needs_it(store: Store) -> None:
     assert not path.exists()
 
 
-def test_old_jobs_are_forgotten_and_unfinished_ones_never(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("server.store.store.KEPT_JOBS", 2)
+def test_old_jobs_are_forgotten_and_unfinished_ones_never(store: Store) -> None:
     made = [register(store, name) for name in "abcde"]
     for each in made[1:]:
         end(store, each, JobState.READY)
 
-    store = reopened(store)
+    store.close()
+    store = Store.open(store.folder.root, StoreLimits(kept_jobs=2))
 
     assert [job.model for job in store.jobs()] == ["e", "d", "a"]
     store.close()
