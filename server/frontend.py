@@ -138,7 +138,7 @@ class FrontEnd:
         self.metrics.watch_calls(self.memory)
         self._inference = InferenceServicer(self.catalogue, self.memory)
         self._oip = self._oip_servicer()
-        self._grpc = GrpcPorts(settings, self._add_services, self.sampling)
+        self._grpc = GrpcPorts(settings, self._add_services, self.sampling, self.memory)
         self._http = HttpServer(
             {
                 "/metrics": metrics_route(self.metrics.registry),

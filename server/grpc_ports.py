@@ -14,6 +14,7 @@ from pathlib import Path
 import grpc
 
 from core.errors import StartupError
+from server.call_memory import CallMemory
 from server.security.certificates import Certificates, TlsFiles
 from server.security.exposure import check_exposure
 from server.security.gate import Gate
@@ -43,6 +44,7 @@ class GrpcPorts:
         settings: Settings,
         add_services: AddServices,
         sampling: Sampling,
+        memory: CallMemory,
     ) -> None:
         """Make the servers.
 
@@ -50,6 +52,7 @@ class GrpcPorts:
             settings: addresses, tokens, certificates and limits.
             add_services: to each server.
             sampling: which requests are traced.
+            memory: that answers are charged to.
 
         Raises:
             StartupError: tokens or certificates cannot be used, or strangers could come in.
@@ -59,11 +62,11 @@ class GrpcPorts:
         self.certificates = configured_certificates(settings)
         self.telemetry = start_tracing(settings.tracing, sampling)
         traced: list[grpc.aio.ServerInterceptor] = [self.telemetry] if self.telemetry else []
-        self._main = public_server(settings, [*main_gate(settings, self.tokens), *traced])
+        self._main = public_server(settings, memory, [*main_gate(settings, self.tokens), *traced])
         servers = [self._main]
         self._admin: grpc.aio.Server | None = None
         if settings.admin_address:
-            self._admin = public_server(settings, [Gate(self.tokens), *traced])
+            self._admin = public_server(settings, memory, [Gate(self.tokens), *traced])
             servers.append(self._admin)
         for server in servers:
             add_services(server)
@@ -115,13 +118,13 @@ def main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterce
 
 
 def public_server(
-    settings: Settings, interceptors: Sequence[grpc.aio.ServerInterceptor]
+    settings: Settings, memory: CallMemory, interceptors: Sequence[grpc.aio.ServerInterceptor]
 ) -> grpc.aio.Server:
     """A server for strangers, not listening yet."""
     expect_departures()
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
     return grpc.aio.server(
-        interceptors=[*interceptors, Guarding()],
+        interceptors=[*interceptors, Guarding(memory)],
         options=[
             ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
             ("grpc.max_send_message_length", -1),

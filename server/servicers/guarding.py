@@ -1,7 +1,8 @@
-"""Between gRPC and every servicer: messages that cannot be decoded, and callers that have left.
+"""Between gRPC and every servicer: bad messages, callers that have left, answers nobody reads.
 
     call ──gate──> handler ──this──> the same handler, which
                                        ├── refuses what is no message of its type: INVALID_ARGUMENT
+                                       ├── waits while earlier answers fill its caller's memory
                                        └── ends when an answer reaches nobody
 
 gRPC reads a message before a servicer sees it, and answers what cannot be read with UNKNOWN and a
@@ -10,6 +11,9 @@ fail: a single message is refused in place of being handled, in a stream its ite
 
 A caller that leaves while an answer is being written makes that fail before gRPC cancels the
 handler (``server.servicers.departures``). It is the same event, so it becomes the same exception.
+
+Methods that carry tensors charge their own answers (``server.inference``); others' are charged here
+where they are large, to the memory of their connection (``server.call_memory``).
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from typing import Any
 import grpc
 
 from core.errors import UndecodableMessage
+from server.call_memory import CallMemory
 from server.logs import Seldom
 from server.servicers.departures import has_left
 from server.status import Handler, answering
@@ -32,6 +37,9 @@ log = logging.getLogger("braid.rpc")
 
 LOG_SECONDS = 60.0
 """Between two lines about the messages of one method."""
+
+SMALL_BYTES = 16 << 10
+"""Answers up to this size are not counted: as many as a connection may have calls are little."""
 
 Behaviour = Callable[[Any, Any], Any]
 Details = grpc.HandlerCallDetails
@@ -47,7 +55,8 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
 class Guarding(grpc.aio.ServerInterceptor):
     """Guards one server's methods; comes after whatever refuses calls unread."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: CallMemory) -> None:
+        self._memory = memory
         self._guarded: dict[str, tuple[Handler, Handler]] = {}
 
     async def intercept_service(
@@ -59,17 +68,20 @@ class Guarding(grpc.aio.ServerInterceptor):
             return handler
         known = self._guarded.get(details.method)
         if known is None or known[0] is not handler:
-            known = self._guarded[details.method] = handler, guarded(handler, details.method)
+            guard = guarded(handler, details.method, self._memory)
+            known = self._guarded[details.method] = handler, guard
         return known[1]
 
 
-def guarded(handler: Handler, method: str) -> Handler:
-    """A handler that refuses what ``handler`` cannot read."""
+def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:
+    """A handler that does as ``handler``, with guards before, in between and behind."""
     assert handler.request_deserializer is not None
     behaviour: Any = (
         handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
     )
     make = _MAKERS[handler.request_streaming, handler.response_streaming]
+    if handler.unary_unary is not None and handler.response_serializer is not None:
+        behaviour = _charging(behaviour, memory)
     if inspect.isasyncgenfunction(behaviour):
         behaviour = _writing(behaviour)
     if handler.request_streaming:
@@ -96,6 +108,26 @@ def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Cal
             return undecodable
 
     return read
+
+
+def _charging(behaviour: Behaviour, memory: CallMemory) -> Behaviour:
+    """Waits for room for the largest answer that a method has given, if that is worth counting."""
+    largest_bytes = 0
+
+    async def method(request: Any, context: Any) -> Any:
+        nonlocal largest_bytes
+        charge = None
+        if largest_bytes > SMALL_BYTES:
+            charge = await memory.connection(context.peer()).take(largest_bytes, None)
+            context.add_done_callback(lambda _: charge.release())
+        answer = await behaviour(request, context)
+        size_bytes = answer.ByteSize()
+        largest_bytes = max(largest_bytes, size_bytes)
+        if charge is not None:
+            charge.answered(size_bytes)
+        return answer
+
+    return method
 
 
 def _writing(behaviour: Behaviour) -> Behaviour:

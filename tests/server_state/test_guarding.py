@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.wrappers_pb2 import BytesValue
 from grpc._cython.cygrpc import ExecuteBatchError
 
+from server.call_memory import CallMemory, MemoryLimits
 from server.logs import Seldom
 from server.servicers.departures import GRPC_LOG, expect_departures
-from server.servicers.guarding import guarded
+from server.servicers.guarding import SMALL_BYTES, guarded
+
+
+def memory() -> CallMemory:
+    """Room for one large answer."""
+    return CallMemory(MemoryLimits(SMALL_BYTES, SMALL_BYTES, SMALL_BYTES))
+
 
 LEFT = ExecuteBatchError('Failed "execute_batch": (SendMessageOperation,)')
 MISUSED = ExecuteBatchError("Failed grpc_call_start_batch: 8 with error: too many operations")
@@ -49,7 +57,7 @@ class Counting:
 
 
 async def call(method: Any, context: Any) -> None:
-    handler: Any = guarded(grpc.unary_stream_rpc_method_handler(method, bytes), "/a/b")
+    handler: Any = guarded(grpc.unary_stream_rpc_method_handler(method, bytes), "/a/b", memory())
     await handler.unary_stream(b"", context)
 
 
@@ -61,6 +69,47 @@ async def test_a_method_whose_caller_has_left_ends_as_if_cancelled() -> None:
 
     assert context.written == [0, 1]
     assert counting.has_ended
+
+
+class OneAnswer:
+    """A call with one answer, until whose end it is held."""
+
+    def __init__(self) -> None:
+        self.done: list[Callable[[Any], None]] = []
+
+    def peer(self) -> str:
+        return "a"
+
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self.done.append(callback)
+
+
+async def test_a_method_of_large_answers_waits_while_earlier_ones_are_not_read() -> None:
+    held, asked = memory(), 0
+
+    async def list_all(request: bytes, context: Any) -> BytesValue:
+        nonlocal asked
+        asked += 1
+        return BytesValue(value=b"x" * (SMALL_BYTES + 1000))
+
+    method = grpc.unary_unary_rpc_method_handler(list_all, bytes, BytesValue.SerializeToString)
+    handler: Any = guarded(method, "/a/b", held)
+    calls = [OneAnswer() for _ in range(4)]
+    await handler.unary_unary(b"", calls[0])  # says how large they are
+    await handler.unary_unary(b"", calls[1])
+    assert held.held_bytes == held.unread_bytes > SMALL_BYTES
+    waiting = [asyncio.ensure_future(handler.unary_unary(b"", call)) for call in calls[2:]]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert asked == 2
+
+    for call in calls[1:]:
+        for end in call.done:
+            end(None)
+        await asyncio.sleep(0)
+
+    await asyncio.gather(*waiting)
+    assert asked == 4
 
 
 async def test_misuse_of_grpc_is_no_departure() -> None:

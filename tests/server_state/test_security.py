@@ -16,7 +16,9 @@ import trustme
 
 from core.errors import InvalidRequest, ResourceExhausted, StartupError
 from server import shared_regions
+from server.call_memory import CallMemory
 from server.cli.main import main
+from server.frontend import memory_limits
 from server.grpc_ports import GrpcPorts
 from server.security.certificates import Certificates, TlsFiles
 from server.security.exposure import is_loopback
@@ -65,11 +67,12 @@ async def test_strangers_are_let_in_only_if_somebody_said_so(
     given: dict[str, object], starts: bool
 ) -> None:
     settings = load_settings(given)
+    memory = CallMemory(memory_limits(settings))
     if starts:
-        GrpcPorts(settings, lambda server: None, Sampling())
+        GrpcPorts(settings, lambda server: None, Sampling(), memory)
         return
     with pytest.raises(StartupError, match="BRAID_ALLOW_UNAUTHENTICATED"):
-        GrpcPorts(settings, lambda server: None, Sampling())
+        GrpcPorts(settings, lambda server: None, Sampling(), memory)
 
 
 def test_a_refused_start_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -86,21 +86,16 @@ def add_to_server(servicer: Any, server: grpc.aio.Server, refusal: Refusal) -> N
     handlers = {}
     for method in service.methods:
         read: Callable[[bytes], Any] = _class_of(method.input_type).FromString
-        write: Callable[[Any], bytes] = _class_of(method.output_type).SerializeToString
+        write: Callable[[Any], bytes] | None = _class_of(method.output_type).SerializeToString
         make = grpc.unary_unary_rpc_method_handler
         if method.name == "ModelInfer":
-            read, write = read_request, _as_it_is
+            read, write = read_request, None  # replies are serialised where their tensors lie
         elif method.name == "ModelStreamInfer":
-            read, write = read_request, _as_it_is
+            read, write = read_request, None
             make = grpc.stream_stream_rpc_method_handler
         handlers[method.name] = make(getattr(servicer, method.name), read, write)
     methods = Methods(SERVICE_NAME, handlers, ["ModelInfer"], refusal)
     server.add_generic_rpc_handlers((methods,))
-
-
-def _as_it_is(data: bytes) -> bytes:
-    """Replies are serialised where their tensors lie, not where they are sent."""
-    return data
 
 
 def _class_of(message_type: Any) -> Any:
