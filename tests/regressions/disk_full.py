@@ -51,7 +51,7 @@ def _fails_and_works_again(server: FaultyServer, client: Client, model: Path) ->
         with suppress(ResourceExhausted):  # what has to be written is refused; no other error
             client.register("other", model, timeout_s=END_SECONDS)
     again = client.register("cnn", model, planner="sequential", wait=True, timeout_s=END_SECONDS)
-    assert again.state is JobState.READY
+    assert again.state is JobState.READY, again.message
     assert again.id != job.id
 
 
