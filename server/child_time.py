@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Any
 
 ROUNDS = 10
@@ -37,7 +38,12 @@ def cpu_time_s(pid: int) -> float:
 
 
 async def wait_for_child(
-    answer: asyncio.Future[Any], pid: int, seconds: float, *, cpu_seconds: float
+    answer: asyncio.Future[Any],
+    pid: int,
+    seconds: float,
+    *,
+    cpu_seconds: float,
+    cpu_time_s: Callable[[int], float] = cpu_time_s,
 ) -> None:
     """Wait until ``answer`` is there; it is not cancelled.
 
@@ -46,6 +52,7 @@ async def wait_for_child(
         pid: of the child.
         seconds: a round, in which it has to do something.
         cpu_seconds: that it may run for.
+        cpu_time_s: for which a process has run so far.
 
     Raises:
         DidNothing: it has not run for a whole round.
