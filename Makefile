@@ -20,11 +20,11 @@ demo: $(READY)
 # WORKERS processes side by side; the order of the files is that of tests/conftest.py.
 WORKERS ?= 2
 test: $(READY)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 
 # What takes seconds each: larger networks, processes that are killed or run into their limits.
 test-ci: $(READY)
-	$(BIN)/python -m pytest -m ci -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m ci -n $(WORKERS) --no-loadscope-reorder
 
 test-all: $(READY)
 	$(BIN)/python -m pytest -m 'not gpu' --timeout 1800

@@ -1,7 +1,7 @@
 """For all tests: what the process inherits must not decide whether they pass.
 
-What they start ends with them. Of several pytest processes (``pytest -n 2 --dist loadgroup``) each
-takes whole files, and one takes all tests of a server that is shared between files.
+What they start ends with them. Of several pytest processes (``pytest -n 2``) each takes whole
+files, and one takes all files that share a server.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import logging
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -27,26 +30,37 @@ settings.load_profile("any speed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SHARED_SERVERS = ("oip_server", "shared")
-"""Session fixtures that take seconds to set up."""
+ROOT = Path(__file__).parents[1]
 
 STARTS_SERVERS = ("tests/oip/", "tests/server/", "tests/client/test_demo.py", "tests/importer/")
 """What takes long comes first, so that no process is left alone with it at the end."""
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks at the marks afterwards
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what is run by one process, and in which order it is begun."""
-    if "PYTEST_XDIST_WORKER" not in os.environ:
-        return
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
-    items.sort(key=lambda item: not item.nodeid.startswith(STARTS_SERVERS))
+    """Say in which order several processes begin files."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        items.sort(key=lambda item: not item.nodeid.startswith(STARTS_SERVERS))
 
 
-def _group(item: pytest.Item) -> str:
-    fixtures = getattr(item, "fixturenames", ())
-    return next((name for name in SHARED_SERVERS if name in fixtures), item.nodeid.split("::")[0])
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Deal out files, and as one those that share a server."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByServer(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return server_or_file(nodeid.split("::")[0])
+
+    return ByServer(config, log)
+
+
+@cache
+def server_or_file(file: str) -> str:
+    """The session fixture that a test file shares with others, else the file."""
+    if file.startswith("tests/oip/"):
+        return "oip_server"
+    is_sharing = "shared: ServerProcess" in (ROOT / file).read_text()
+    return "shared" if is_sharing else file
 
 
 @pytest.fixture(autouse=True)
