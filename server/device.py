@@ -327,7 +327,11 @@ GIVING_WAY = 10
 
 
 def _patient(limits: WatchLimits) -> WatchLimits:
-    return WatchLimits(GIVING_WAY * limits.silence_s, GIVING_WAY * limits.step_s)
+    return WatchLimits(
+        silence_s=GIVING_WAY * limits.silence_s,
+        late_silence_s=GIVING_WAY * limits.late_silence_s,
+        step_s=GIVING_WAY * limits.step_s,
+    )
 
 
 def _prepare_fields(ready: Executable) -> dict[str, Any]:

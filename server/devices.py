@@ -145,8 +145,19 @@ def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
         pin_threads=settings.pin_threads,
         start_timeout_s=start_s,
         memory_bytes=worker_memory_bytes(settings) if on_cpu else 0,
-        watch=WatchLimits(step_s=max(start_s, settings.max_run_seconds)),
+        watch=watch_limits(settings, on_cpu=on_cpu),
         keep_spare=settings.spare_worker,
+    )
+
+
+def watch_limits(settings: Settings, *, on_cpu: bool) -> WatchLimits:
+    """When a worker counts as hung; a GPU's compilers and driver may keep the interpreter long."""
+    if on_cpu:
+        return WatchLimits(step_s=max(CPU_START_SECONDS, settings.max_run_seconds))
+    return WatchLimits(
+        silence_s=60.0,
+        late_silence_s=10.0,
+        step_s=max(CUDA_START_SECONDS, settings.max_run_seconds),
     )
 
 

@@ -14,7 +14,8 @@ LOST_EXIT_CODE = 86
 class WatchLimits:
     """When a worker counts as hung, in seconds; see engine/worker/watch.py."""
 
-    silence_s: float = 10.0  # without a word from its process
+    silence_s: float = 10.0  # without a word from its process ...
+    late_silence_s: float = 1.0  # ... while a run is overdue
     step_s: float = 60.0  # on one step of work that is no run, in which it can let nobody go first
 
 

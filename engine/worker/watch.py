@@ -111,8 +111,8 @@ class Watch:
         ]
         if silence_s >= self._limits.silence_s:
             self._replace(f"it did not answer for {silence_s:g} s", next(iter(self._runs), None))
-        elif silence_s > GRACE_S and late:
-            self._replace(f"it did not answer, nor end a run after {GRACE_S:g} s", late[0])
+        elif silence_s > self._limits.late_silence_s and late:
+            self._replace(f"it did not answer for {silence_s:g} s, nor end a late run", late[0])
         return bool(self.problem)
 
     def _judge_run(self) -> list[Message]:

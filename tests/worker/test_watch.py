@@ -118,7 +118,7 @@ def test_a_silent_worker_is_replaced_soon_when_a_run_is_overdue() -> None:
     world.watch.unwanted(7)
     world.goes_on(2.5, answers=False)
 
-    assert "did not answer, nor end a run" in world.watch.problem
+    assert "nor end a late run" in world.watch.problem
     assert world.watch.culprit == 7
 
 
