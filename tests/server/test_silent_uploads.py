@@ -1,4 +1,4 @@
-"""Uploads that stop, and callers that vanish, do not keep the places of others."""
+"""Uploads that stop and callers that vanish keep no places; quiet ones that live may stay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from core.errors import DeadlineExceeded, ResourceExhausted
-from protos.braid.v1 import admin_pb2, admin_pb2_grpc
+from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2_grpc
 from server.servicers.arriving import SLOWEST_BYTES_PER_S, Patience, arriving, caller_of
 from server.store.quota import Quota, StoreLimits
 from tests.server.deaf import deaf
@@ -158,6 +158,22 @@ async def test_who_vanishes_gives_its_place_back(tmp_path: Path) -> None:
         finally:
             caller.kill()
             await caller.wait()
+    finally:
+        server.end()
+
+
+@pytest.mark.slow
+async def test_a_stream_may_be_quiet_while_its_client_asks_for_signs_of_life(
+    tmp_path: Path,
+) -> None:
+    options = (("grpc.keepalive_time_ms", 10_000), ("grpc.http2.max_pings_without_data", 0))
+    server = ServerProcess(tmp_path / "store").start()
+    try:
+        async with grpc.aio.insecure_channel(server.address, options=options) as channel:
+            stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
+            call = stub.InferStream()
+            with pytest.raises(TimeoutError):  # gRPC ends it after 50 s unless told otherwise
+                await asyncio.wait_for(call.read(), 60)
     finally:
         server.end()
 
