@@ -16,6 +16,7 @@ from benchmarks import environment
 from tests.chaos.blows import FRONT_END, Blows
 from tests.chaos.registrations import Registrations
 from tests.chaos.traffic import Traffic, questions
+from tests.child_processes import kill_children_at_exit
 from tests.server.service import ServerProcess, free_port
 from tests.server.small_models import small_cnn
 
@@ -25,6 +26,7 @@ CALM_S = 30.0
 
 def main() -> int:
     """Run the campaign; the exit status is 1 if anything was seen that must not be."""
+    kill_children_at_exit()
     options = _options()
     with tempfile.TemporaryDirectory(prefix="braid-chaos-") as folder:
         seen = campaign(Path(folder), options)
