@@ -36,8 +36,11 @@ from server.store.records import JobState, ModelState, ModelVersion
 
 log = logging.getLogger("braid.jobs")
 
-IMPORT_TRIES = 3
-"""Of an importer that is killed within its limits; each may cost the machine its memory."""
+IMPORT_TRIES = 8
+"""Of an importer that is killed within its limits, with half a minute of pauses in all.
+
+Fewer than of what gets on by measuring: each may cost the machine its memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
