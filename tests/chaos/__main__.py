@@ -50,7 +50,8 @@ def campaign(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
                 client.register(name, file, batch_sizes=[1, 4], wait=True)
                 asked += questions(name, file)
         address = server.address
-        traffic = Traffic(address, options.clients, asked, options.seed)
+        pause_s = options.pause_ms / 1000
+        traffic = Traffic(address, options.clients, asked, options.seed, pause_s)
         registrations = Registrations(address, folder, options.seed, traffic.tally)
         blows, began = Blows(options.seed), time.monotonic()
         while time.monotonic() < began + 60 * options.minutes:
@@ -111,6 +112,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--pause-ms", type=float, default=0.0, help="of a client between calls")
     parser.add_argument("--mean-seconds", type=float, default=5.0, help="between two kills")
     parser.add_argument("--out", type=Path, help="write what was seen here, too (JSON)")
     parser.add_argument("--keep-logs", type=Path, metavar="DIR", help="copy the server's logs here")

@@ -147,8 +147,17 @@ class TritonAsker:
 class Traffic:
     """Threads that ask ``asked`` in random order until told to stop."""
 
-    def __init__(self, address: str, clients: int, asked: Sequence[Question], seed: int) -> None:
+    def __init__(
+        self,
+        address: str,
+        clients: int,
+        asked: Sequence[Question],
+        seed: int,
+        pause_s: float = 0.0,
+    ) -> None:
+        """Begin to ask; each client pauses for ``pause_s`` after an answer."""
         self.tally = Tally()
+        self._pause_s = pause_s
         self._asked = asked
         self._stop = threading.Event()
         self._threads = [
@@ -162,8 +171,8 @@ class Traffic:
         chance = random.Random(f"{seed} {number}")
         asker = (BraidAsker, TritonAsker)[number % 2](address)
         while not self._stop.is_set():
-            if not put(asker, chance.choice(self._asked), self.tally):
-                self._stop.wait(PAUSE_S)
+            is_right = put(asker, chance.choice(self._asked), self.tally)
+            self._stop.wait(self._pause_s if is_right else PAUSE_S)
         asker.close()
 
     def stop(self) -> Tally:
