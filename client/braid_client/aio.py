@@ -22,6 +22,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from dataclasses import replace
 from typing import Any, Self
 
 import grpc
@@ -158,7 +159,7 @@ class AsyncClient:
             return job
         left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
         async for state in self.watch_job(job.id, timeout_s=left):
-            job = state
+            job = replace(state, already_registered=job.already_registered)
             if on_progress is not None:
                 on_progress(job)
         if not job.serves:

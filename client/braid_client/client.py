@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import grpc
@@ -195,7 +196,7 @@ class Client:
             return job
         left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
         for state in self.watch_job(job.id, timeout_s=left):
-            job = state
+            job = replace(state, already_registered=job.already_registered)
             if on_progress is not None:
                 on_progress(job)
         if not job.serves:

@@ -100,6 +100,15 @@ def test_waiting_reports_each_state_and_answers_the_last(braid: Any) -> None:
     assert job.ended
 
 
+def test_waiting_keeps_that_the_file_was_registered_before(braid: Any, server: FakeServer) -> None:
+    first = braid.register("net", b"x", wait=True)
+    server.known_job = server.jobs[first.id]
+
+    again = braid.register("net", b"x", wait=True)
+
+    assert (first.already_registered, again.already_registered) == (False, True)
+
+
 def test_waiting_for_a_job_that_fails_raises_its_reason(braid: Any, server: FakeServer) -> None:
     server.job_states = [server_pb2.Job(state=State.FAILED, message="not an ONNX file")]
 
