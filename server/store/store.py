@@ -122,10 +122,10 @@ class Store:
         with self._disk.writing(), self._engine.begin() as connection:
             uploads = [jobs.end(connection, job) for job in ends]
             yield connection
-        for sha256 in {digest for digest in uploads if digest is not None}:
-            self.discard_upload(sha256)
         for job in ends:
             del self._unstored[job.id]
+        for sha256 in {digest for digest in uploads if digest is not None}:
+            self.discard_upload(sha256)
 
     @contextmanager
     def _reading(self, *, stored_only: bool = False) -> Iterator[Connection]:
