@@ -49,12 +49,14 @@ def describe_fields(
 class Bench:
     """What jobs ask of one device's static graphs. A cancelled call stops measuring.
 
-    Any call raises WorkerRestarting if there is no worker to measure in, or it died.
+    Any call raises WorkerRestarting if there is no worker to measure in, or it died, and
+    DamagedArtefact if the device lost the model.
     """
 
-    def __init__(self, place: Place, models: Mapping[str, LoadedModel]) -> None:
+    def __init__(self, place: Place, loaded: Callable[[str], LoadedModel]) -> None:
+        """``loaded`` finds a model by its digest, or raises DamagedArtefact."""
         self.place = place
-        self._models = models
+        self._loaded = loaded
         self._graphs: dict[tuple[str, int], dict[str, Any]] = {}  # digest, batch size -> fields
 
     @property
@@ -74,14 +76,14 @@ class Bench:
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
-        fields = describe_fields(digest, self._models[digest], inputs, precision)
+        fields = describe_fields(digest, self._loaded(digest), inputs, precision)
         answer = await self._call("describe", fields)
         self._graphs[digest, batch_size] = fields
         return graph_from_json(answer["graph"])
 
     async def facts(self, digest: str, batch_size: int) -> GraphFacts:
         """What the device knows of the graph besides latencies."""
-        answer = await self._call("facts", self._graphs[digest, batch_size])
+        answer = await self._call("facts", self._graph(digest, batch_size))
         return GraphFacts(
             threads=answer["threads"],
             overheads=Overheads(answer["stage_us"], answer["group_us"], answer["launch_us"]),
@@ -92,7 +94,7 @@ class Bench:
 
     async def kernels(self, digest: str, batch_size: int) -> list[UnitKernels]:
         """Units of the graph that more than one kernel can run."""
-        answer = await self._call("kernels", self._graphs[digest, batch_size])
+        answer = await self._call("kernels", self._graph(digest, batch_size))
         return [
             UnitKernels(each["signature"], tuple(each["units"]), tuple(each["variants"]))
             for each in answer["kernels"]
@@ -100,14 +102,14 @@ class Bench:
 
     def choose_kernels(self, digest: str, batch_size: int, choices: Mapping[str, str]) -> None:
         """Let the graph run on other kernels than usual from now on."""
-        self._graphs[digest, batch_size]["choices"] = dict(choices)
+        self._graph(digest, batch_size)["choices"] = dict(choices)
 
     async def measure_kernel(
         self, digest: str, batch_size: int, unit: int, variant: str, hopeless_us: float
     ) -> StageTiming:
         """Latency of one unit of the graph on a kernel; roughly if above ``hopeless_us``."""
         return await self._measure(
-            self._graphs[digest, batch_size],
+            self._graph(digest, batch_size),
             groups=[[unit]],
             variant=variant,
             hopeless_us=None if hopeless_us == inf else hopeless_us,
@@ -121,7 +123,7 @@ class Bench:
         ``threads`` is how many the stage may use; None: all.
         """
         return await self._measure(
-            self._graphs[digest, batch_size],
+            self._graph(digest, batch_size),
             groups=[list(group) for group in stage.groups],
             strategy=stage.strategy,
             threads=threads,
@@ -140,7 +142,7 @@ class Bench:
         """Whole models against each other, in turns in one run; the first plan is the baseline."""
         answer = await self._call(
             "contest",
-            self._graphs[digest, batch_size],
+            self._graph(digest, batch_size),
             on_progress,
             plans=[plan_to_json(plan) for plan in plans],
             onnxruntime=onnxruntime,
@@ -152,6 +154,11 @@ class Bench:
             )
             for each in answer["contenders"]
         ]
+
+    def _graph(self, digest: str, batch_size: int) -> dict[str, Any]:
+        """What calls are told that mean a static graph described before."""
+        self._loaded(digest)
+        return self._graphs[digest, batch_size]
 
     def unload(self, digest: str) -> None:
         """Forget a model."""

@@ -86,8 +86,8 @@ class Device:
         place: Place = InService(self.link.call)
         if bench_apart and options.gpu is None:
             alike = replace(options, module=BENCH_MODULE, watch=_patient(options.watch))
-            place = Apart(name, alike, self.arena, lambda digest: self._models[digest].artefact)
-        self.bench = Bench(place, self._models)
+            place = Apart(name, alike, self.arena, lambda digest: self._loaded(digest).artefact)
+        self.bench = Bench(place, self._loaded)
         self._executables: dict[int, Executable] = {}
         self._damaged: dict[str, DamagedArtefact] = {}  # what a fresh worker could not load
         self.on_damaged: OnDamaged = lambda device, digest, error: None
@@ -201,6 +201,12 @@ class Device:
         self._models[digest] = LoadedModel(artefact, static)
         self._damaged.pop(digest, None)
 
+    def _loaded(self, digest: str) -> LoadedModel:
+        """What somebody loaded who keeps it; raises DamagedArtefact if it was lost since."""
+        if digest in self._damaged:
+            raise self._damaged[digest]
+        return self._models[digest]
+
     def _forget(self, digest: str) -> None:
         """Tell the next worker nothing of a model and its executables."""
         self._models.pop(digest, None)
@@ -300,8 +306,9 @@ class Device:
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
+            DamagedArtefact: the worker was replaced, and the new one could not load the model.
         """
-        fields = describe_fields(digest, self._models[digest], inputs, precision)
+        fields = describe_fields(digest, self._loaded(digest), inputs, precision)
         answer = await self.link.call("describe", **fields)
         return graph_from_json(answer["graph"])
 

@@ -80,6 +80,8 @@ async def _register(model: ModelVersion, shop: Workshop, tell: Tell) -> Outcome:
         except DiskFailure as error:  # nothing that follows could be stored either
             failures.append(f"{share.label} and later: {error}")
             break
+        except DamagedArtefact:  # lost while a worker was replaced; no other plan can be made
+            raise
         except BraidError as error:
             failures.append(f"{share.label}: {error}")
         except Exception:

@@ -71,6 +71,13 @@ async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(
     assert await device.run(ready["good"], 0) == 1
     with pytest.raises(DamagedArtefact, match="register the same file again"):
         await device.run(ready["bad"], 0)
+    for asked in (
+        device.describe("bad", {"x": TensorSpec("FP32", (1, 8))}),
+        device.bench.static_graph("bad", 1, {"x": TensorSpec("FP32", (1, 8))}),
+        device.bench.facts("bad", 1),
+    ):
+        with pytest.raises(DamagedArtefact, match="register the same file again"):
+            await asked
     assert [digest for digest, _ in lost] == ["bad"]
     worker.damaged.clear()
     await device.load("bad", tmp_path / "bad")  # repaired

@@ -33,7 +33,8 @@ class Place:
 
 
 async def bench_over(place: Place) -> Bench:
-    bench = Bench(place, {"ab": LoadedModel(Path("artefact"), ())})  # type: ignore[arg-type]
+    model = LoadedModel(Path("artefact"), ())
+    bench = Bench(place, lambda _: model)  # type: ignore[arg-type]
     await bench.static_graph("ab", 1, {"x": TensorSpec("FP32", (1, 4))})
     return bench
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from core.errors import (
+    DamagedArtefact,
     DeviceOutOfMemory,
     Draining,
     InvalidArtefact,
@@ -246,6 +247,18 @@ async def test_a_device_that_cannot_take_a_model_does_not_stop_the_others(server
     other.refusal = None
     await serve_again(server.store.find_model("lenet", 1), server.shop, [other])
     assert server.catalogue.on_devices == {"cpu", "cuda:0"}
+
+
+async def test_a_model_lost_while_it_is_measured_fails_its_job(server: Server) -> None:
+    def lose(_: Stage) -> None:
+        raise DamagedArtefact("graph.json is missing")
+
+    server.device.before_measuring = lose
+
+    job = await registered(server, sizes=(1, 4))
+
+    assert job.state is JobState.FAILED
+    assert "graph.json is missing" in job.message
 
 
 async def test_a_bug_tells_the_user_nothing_but_where_to_look(
