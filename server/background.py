@@ -1,9 +1,10 @@
-"""Tasks that nobody waits for: what ends one of them must not be lost."""
+"""Tasks that nobody waits for, whose errors must not be lost, and tasks that an event ends."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from typing import Any
 
 from core.errors import BraidError
@@ -19,3 +20,19 @@ def log_failure(task: asyncio.Task[Any]) -> None:
         log.error("%s ended: %s", task.get_name(), error)
     else:
         log.error("%s died", task.get_name(), exc_info=error)
+
+
+async def ends_before(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do ``work``, or cancel it when the event comes; whether it was done."""
+    task = asyncio.create_task(work)
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        task.cancel()
+        await asyncio.wait((task, waiting))
+    if task.cancelled():
+        return False
+    task.result()
+    return True

@@ -28,6 +28,7 @@ from server.batching.batcher import Batcher
 from server.batching.policy import BatchPolicy
 from server.device import Specs
 from server.devices import Devices
+from server.jobs.patience import TriedInVain
 from server.metrics import Metrics, ModelMetrics
 from server.profiled import profiled_inputs
 from server.replicas import Replicas
@@ -70,8 +71,10 @@ class _Name:
     @property
     def newest(self) -> int:
         """The newest version that answers, else that could, else that there is."""
+        if self.served or self.restoring:  # the usual case, which each request asks for
+            return max((*self.served, *self.restoring))
         able = [number for number, each in self.versions.items() if not each.state.has_failed]
-        return max({*self.served, *self.restoring} or able or self.versions)
+        return max(able or self.versions)
 
 
 class Catalogue:
@@ -155,7 +158,9 @@ class Catalogue:
 
     def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
         """A version serves again, or does not because of a ``problem``."""
-        known = self._names[model.name]
+        known = self._names.get(model.name)
+        if known is None or model.version not in known.versions:
+            return
         known.restoring.discard(model.version)
         if problem is not None and model.version not in known.served:
             known.problems[model.version] = problem
@@ -217,12 +222,16 @@ class Catalogue:
         return known.served.get(version) if known else None
 
     def missing_on(self, device: str) -> list[ModelVersion]:
-        """Versions that answer on other devices only, or could not be restored on any."""
+        """Versions that answer on other devices only, or could not be restored on any.
+
+        Without those that were tried often enough: one that ends each worker would go on so.
+        """
         return [
             model
             for known in self._names.values()
             for version, model in known.versions.items()
             if (version in known.served or version in known.problems)
+            and not isinstance(known.problems.get(version), TriedInVain)
             and self._on(model.name, version, device) is None
         ]
 
@@ -337,6 +346,7 @@ class Catalogue:
             return
         known.versions.pop(version, None)
         known.restoring.discard(version)
+        known.problems.pop(version, None)
         if not known.versions:
             del self._names[name]
         await self._stop_serving(known, name, version)
@@ -370,15 +380,24 @@ class Catalogue:
             if (served := replicas.on(device)) is not None and served.digest == digest
         ]
 
-    async def leave(self, model: ModelVersion, device: str) -> None:
-        """As ``unload``, on one device; the others go on. The version keeps its state."""
+    async def leave(self, model: ModelVersion, device: str) -> bool:
+        """As ``unload``, on one device; the others go on. The version keeps its state.
+
+        Returns whether it answers nowhere any more although it is to.
+        """
+        replicas = self.served_version(model.name, model.version)
+        if replicas is None or replicas.on(device) is None:  # deleted or unloaded meanwhile
+            return False
         known = self._names[model.name]
-        served = known.served[model.version].remove(device)
-        if not known.served[model.version]:
+        served = replicas.remove(device)
+        if not replicas:
             del known.served[model.version]
         if not known.served:
             self.on_serving(model.name, False)
         await self._end(served)
+        now = known.versions.get(model.version)
+        is_wanted = now is not None and now.state is not ModelState.UNLOADED
+        return is_wanted and model.version not in known.served
 
     def _refusal(self, known: _Name, number: int) -> BraidError:
         """Why a version does not answer."""

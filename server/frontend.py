@@ -28,7 +28,7 @@ from engine.importer.launch import import_model
 from engine.importer.limits import ImportLimits
 from engine.worker.options import WorkerEnd, WorkerOptions
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2
-from server.background import log_failure
+from server.background import ends_before, log_failure
 from server.batching.policy import BatchPolicy, queue_limit_s
 from server.call_memory import CallMemory, MemoryLimits
 from server.catalogue import Catalogue
@@ -117,6 +117,7 @@ class FrontEnd:
             device.on_damaged = self._model_lost
         self.drift.on_drift = self._plan_drifted
         self._background: set[asyncio.Task[None]] = set()
+        self._catching_up: set[str] = set()  # devices that models are being loaded on
         if settings.triton_metrics:
             self.metrics.registry.register(TritonMetrics(self.metrics))
         self.repository = Repository(
@@ -268,6 +269,19 @@ class FrontEnd:
         """After a start that failed: nobody has been let in."""
         await self._grpc.close()
 
+    def log_ready(self) -> None:
+        """Say where the server can be reached."""
+        settings = self.settings
+        log.info(
+            "ready",
+            extra={
+                "grpc": f"{settings.host}:{self.grpc_port}",
+                "http": f"{settings.host}:{self.http_port}",
+                "devices": ", ".join(device.device_key for device in self.devices.all),
+                "store": str(settings.store),
+            },
+        )
+
     def leave(self) -> NoReturn:
         """End the process after ``stop``, its connections still open.
 
@@ -307,7 +321,8 @@ class FrontEnd:
         if not self.grpc_port:
             return
         self._reachability_changed()
-        if device.is_up and (missing := self.catalogue.missing_on(device.name)):
+        is_served = device.name in self._catching_up  # that goes on with the new worker
+        if device.is_up and not is_served and (missing := self.catalogue.missing_on(device.name)):
             self._in_background(self._serve_on(device, missing))
 
     def _reachability_changed(self) -> None:
@@ -316,12 +331,20 @@ class FrontEnd:
 
     async def _serve_on(self, device: Device, missing: Sequence[ModelVersion]) -> None:
         """Models that were registered while a device was away serve there now, too."""
-        for model in missing:
-            try:
-                await serve_again(model, self.shop, [device])
-            except BraidError as error:
-                facts = {"model": model.name, "device": device.name, "reason": str(error)}
-                log.error("not served", extra=facts)
+        self._catching_up.add(device.name)
+        try:
+            for model in missing:
+                await self._serve_one_on(device, model)
+        finally:
+            self._catching_up.discard(device.name)
+
+    async def _serve_one_on(self, device: Device, model: ModelVersion) -> None:
+        try:
+            await serve_again(model, self.shop, [device])
+        except BraidError as error:
+            self.catalogue.restored(model, error)
+            facts = {"model": model.name, "device": device.name, "reason": str(error)}
+            log.error("not served", extra=facts)
 
     def _model_lost(self, device: Device, digest: str, error: DamagedArtefact) -> None:
         self._in_background(self.restore.withdraw(device.name, digest, error))
@@ -388,18 +411,10 @@ async def serve(settings: Settings) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     try:
-        await front.start()
-        keep_off(pinned_cores(front.worker_options()))
-        log.info(
-            "ready",
-            extra={
-                "grpc": f"{settings.host}:{front.grpc_port}",
-                "http": f"{settings.host}:{front.http_port}",
-                "devices": ", ".join(device.device_key for device in front.devices.all),
-                "store": str(settings.store),
-            },
-        )
-        await stopping.wait()
+        if await ends_before(stopping, front.start()):
+            keep_off(pinned_cores(front.worker_options()))
+            front.log_ready()
+            await stopping.wait()
         log.info("stopping: accepted requests are finished first")
     except BraidError:
         await front.close_ports()

@@ -164,6 +164,8 @@ class Repository:
         elif model.state is ModelState.UNLOADED:
             await self._run_job(model, model.options, model.version)
         else:
+            if model.state is ModelState.SERVING:  # it could not be restored; perhaps now
+                await self._runner.serve_again(model)
             self._catalogue.for_request(model.name, str(model.version)).require()
 
     async def _run_job(

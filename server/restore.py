@@ -72,8 +72,7 @@ class Restore:
     async def withdraw(self, device: str, digest: str, error: DamagedArtefact) -> None:
         """A device lost its models of some bytes: they serve on the others, or are damaged."""
         for model in self._catalogue.using(digest, device):
-            await self._catalogue.leave(model, device)
-            if self._catalogue.served_version(model.name, model.version) is None:
+            if await self._catalogue.leave(model, device):
                 await self._damaged(model, error)
 
     async def _damaged(self, model: ModelVersion, error: BraidError) -> None:

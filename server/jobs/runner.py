@@ -29,7 +29,7 @@ from typing import Any
 from core.errors import BraidError, DiskFailure, Draining, NotFound, PreconditionFailed
 from server.background import log_failure
 from server.jobs.progress import UNKNOWN
-from server.jobs.registration import Outcome, register_model
+from server.jobs.registration import Outcome, register_model, serve_again
 from server.jobs.workshop import Workshop, check_offered
 from server.store.records import (
     Job,
@@ -73,7 +73,8 @@ class JobRunner:
         self._live: dict[str, _Live] = {}
         self._counts: dict[str, int] = {}
         self._storing_ends: asyncio.Task[None] | None = None  # while there are any to store
-        self._started = asyncio.Event()
+        self._started = asyncio.Event()  # ... or will never be
+        self._is_started = False
         self._registering = asyncio.Lock()  # while rows are stored whose task is not there yet
         self._is_stopping = False
         self._is_watchable = True
@@ -99,11 +100,18 @@ class JobRunner:
                 queued = replace(job, state=JobState.QUEUED, detail="", eta_seconds=UNKNOWN)
                 self._count(job.state, queued.state)
                 self._start(_Live(queued, model))
+        self._is_started = True
         self._started.set()
 
     async def started(self) -> None:
-        """Wait until jobs can be made, watched and ended: the server restores its models first."""
+        """Wait until jobs can be made, watched and ended: the server restores its models first.
+
+        Raises:
+            Draining: the server is stopped before that.
+        """
         await self._started.wait()
+        if not self._is_started:
+            raise Draining("the server is shutting down; try again after its restart")
 
     async def stop(self) -> None:
         """Stop working. Jobs that have not ended go on at the next start."""
@@ -120,8 +128,12 @@ class JobRunner:
             await asyncio.gather(self._storing_ends, return_exceptions=True)
 
     def release_watchers(self) -> None:
-        """End every watch with Draining, so that nobody who only looks holds up a shutdown."""
+        """End every watch with Draining, so that nobody who only looks holds up a shutdown.
+
+        So end calls that wait for a start that was given up.
+        """
         self._is_watchable = False
+        self._started.set()
         for live in self._live.values():
             live.changed.set()
 
@@ -192,6 +204,14 @@ class JobRunner:
             )
             self._begin(made)
         return made.job
+
+    async def serve_again(self, model: ModelVersion) -> None:
+        """Let an imported model answer that could not when the server restored it.
+
+        Raises:
+            BraidError: it still cannot; the message is for the user.
+        """
+        await serve_again(model, self._shop)
 
     # Looking.
 
@@ -392,8 +412,8 @@ class JobRunner:
 def _verdict(outcome: Outcome) -> tuple[JobState, str]:
     if outcome.failures:
         why = "; ".join((*outcome.failures, *outcome.remarks))
-        sequentially = "the model serves sequentially where no schedule was made"
-        return JobState.UNSCHEDULED, f"{sequentially}: {why}"
+        serves = "the model serves sequentially, or as before, where no schedule was made"
+        return JobState.UNSCHEDULED, f"{serves}: {why}"
     return JobState.READY, "; ".join(outcome.remarks)
 
 

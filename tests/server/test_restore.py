@@ -10,9 +10,18 @@ from typing import Any, cast
 
 import pytest
 
-from core.errors import DeviceOutOfMemory, ModelLoading, ModelNotFound, PreconditionFailed
+from core.errors import (
+    DeviceOutOfMemory,
+    Draining,
+    ModelLoading,
+    ModelNotFound,
+    PreconditionFailed,
+    WorkerRestarting,
+)
+from server.background import ends_before
 from server.batching.policy import BatchPolicy
 from server.catalogue import Catalogue
+from server.jobs.patience import TriedInVain
 from server.metrics import Metrics
 from server.restore import Restore
 from server.store.records import ModelState, ModelVersion, RegistrationOptions
@@ -68,6 +77,8 @@ def test_what_could_not_be_restored_says_why(catalogue: Catalogue) -> None:
     assert "no room on cuda:0" in str(refusal)
     assert "no room on cuda:0" in catalogue.as_seen(model).message
     assert catalogue.missing_on("cuda:0") == [model]
+    catalogue.restored(model, TriedInVain(WorkerRestarting("the worker died"), 11))
+    assert catalogue.missing_on("cuda:0") == []
 
 
 async def test_registrations_wait_until_models_are_restored(server: Server) -> None:
@@ -82,6 +93,33 @@ async def test_registrations_wait_until_models_are_restored(server: Server) -> N
     assert made.is_new_job
     with pytest.raises(Exception, match="no job"):
         await cancelling
+
+
+async def test_a_start_that_is_given_up_refuses_what_waits_for_its_end(server: Server) -> None:
+    stopping, begun = asyncio.Event(), asyncio.Event()
+
+    async def start() -> None:
+        begun.set()
+        await asyncio.Future()
+
+    starting = asyncio.create_task(ends_before(stopping, start()))
+    cancelling = asyncio.create_task(server.runner.cancel("nobody"))
+    await begun.wait()
+    stopping.set()
+
+    assert not await starting
+    server.runner.release_watchers()
+    with pytest.raises(Draining):
+        await cancelling
+
+
+async def test_a_model_deleted_while_it_is_withdrawn_stays_deleted(catalogue: Catalogue) -> None:
+    model = version("a", 1)
+    catalogue.register(model)
+    await catalogue.remove("a", 1)
+
+    assert not await catalogue.leave(model, "cpu")
+    assert not catalogue.knows("a")
 
 
 async def test_small_models_come_first_and_one_that_fails_stops_no_other(
