@@ -221,6 +221,12 @@ class Catalogue:
         known = self._names.get(name)
         return known.served.get(version) if known else None
 
+    def answers_with(self, replicas: Replicas, served: ServedModel) -> bool:
+        """Whether requests for a version go to these replicas still; ``served`` is one of them."""
+        return (
+            not self._is_refusing and self.served_version(served.name, served.version) is replicas
+        )
+
     def missing_on(self, device: str) -> list[ModelVersion]:
         """Versions that answer on other devices only, or could not be restored on any.
 

@@ -70,8 +70,8 @@ async def infer(
         limits = [limit for limit in (time_remaining, given.timeout_s) if limit is not None]
         deadline = monotonic() + min(limits) if limits else None
         charge = await memory.take(_size_bytes(served, checked), deadline)
-        # The version may have gone while the request waited.
-        replicas = catalogue.for_request(served.name, str(served.version)).require()
+        if not catalogue.answers_with(replicas, served):  # it may have gone while this waited
+            replicas = catalogue.for_request(served.name, str(served.version)).require()
         served = replicas.choose(checked)
         series = found.metrics.on(served.device.name)
         outcome = await catalogue.batcher(served).submit(served, checked, series, deadline)

@@ -4,7 +4,8 @@ call ──> role it needs ──> role of its token ──> servicer
                                   └──> UNAUTHENTICATED (no or wrong token)
                                   └──> PERMISSION_DENIED (a token for less, or the wrong port)
 
-Streams may stay open for days: they end as well, soon after their token is withdrawn.
+Streams may stay open for days: they end as well, uploads among them, soon after their token is
+withdrawn.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 import grpc
 
 from core.errors import BraidError, PermissionDenied, Unauthenticated
+from server.handlers import behaviour_of, doing
 from server.security.roles import NEEDED, Role, needed_role
 from server.security.tokens import Tokens
 from server.status import Handler, answering, refusing
@@ -66,30 +68,30 @@ class Gate(grpc.aio.ServerInterceptor):
 
     def _rechecked(self, handler: Handler | None, details: Details) -> Handler | None:
         """A handler of a stream that ends when its call would be refused; others as they are."""
-        behaviour = handler and (handler.stream_stream or handler.unary_stream)
+        if handler is None or not (handler.request_streaming or handler.response_streaming):
+            return handler
+        behaviour = behaviour_of(handler)
         is_open = needed_role(details.method) is Role.ANYONE
-        if handler is None or is_open or not inspect.iscoroutinefunction(behaviour):
+        if is_open or not inspect.iscoroutinefunction(behaviour):
             return handler
 
-        async def method(request: Any, context: Any) -> None:
+        async def method(request: Any, context: Any) -> Any:
             call = asyncio.ensure_future(behaviour(request, context))
+            refusal: BraidError | None = None
             try:
                 while not (await asyncio.wait({call}, timeout=self._recheck_seconds))[0]:
                     if refusal := self._refusal(details):
-                        self._log(refusal, details)
-                        async with answering(context):
-                            raise refusal
+                        break
             finally:
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
-            await call
+            if refusal is None:
+                return await call
+            self._log(refusal, details)
+            async with answering(context):
+                raise refusal
 
-        make = (
-            grpc.stream_stream_rpc_method_handler
-            if handler.request_streaming
-            else grpc.unary_stream_rpc_method_handler
-        )
-        return make(method, handler.request_deserializer, handler.response_serializer)
+        return doing(method, handler)
 
     def _log(self, refusal: BraidError, details: Details) -> None:
         known = details.method in NEEDED or details.method.startswith("/braid.v1.")

@@ -29,6 +29,7 @@ import grpc
 
 from core.errors import UndecodableMessage
 from server.call_memory import CallMemory
+from server.handlers import Behaviour, behaviour_of, doing
 from server.logs import Seldom
 from server.servicers.departures import has_left
 from server.status import Handler, answering
@@ -41,15 +42,7 @@ LOG_SECONDS = 60.0
 SMALL_BYTES = 16 << 10
 """Answers up to this size are not counted: as many as a connection may have calls are little."""
 
-Behaviour = Callable[[Any, Any], Any]
 Details = grpc.HandlerCallDetails
-
-_MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
 
 
 class Guarding(grpc.aio.ServerInterceptor):
@@ -76,10 +69,7 @@ class Guarding(grpc.aio.ServerInterceptor):
 def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:
     """A handler that does as ``handler``, with guards before, in between and behind."""
     assert handler.request_deserializer is not None
-    behaviour: Any = (
-        handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
-    )
-    make = _MAKERS[handler.request_streaming, handler.response_streaming]
+    behaviour = behaviour_of(handler)
     if handler.unary_unary is not None and handler.response_serializer is not None:
         behaviour = _charging(behaviour, memory)
     if inspect.isasyncgenfunction(behaviour):
@@ -87,7 +77,7 @@ def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:
     if handler.request_streaming:
         behaviour = _reading(behaviour)
     read = _reader(handler.request_deserializer, method, handler.request_streaming)
-    return make(_refusing(behaviour), read, handler.response_serializer)
+    return doing(_refusing(behaviour), handler, read)
 
 
 def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Callable[[bytes], Any]:

@@ -25,13 +25,13 @@ class StoreLimits:
 
 
 class Quota:
-    """Counts what comes in. Used by the event loop and by the threads that write."""
+    """Counts what comes in: uploads on the event loop, bytes on the threads that write them."""
 
     def __init__(self, root: Path, limits: StoreLimits) -> None:
         self._root = root
         self._limits = limits
-        self._lock = threading.Lock()
         self._uploads: Counter[str] = Counter()  # under way, by caller
+        self._lock = threading.Lock()  # for the bytes; a look at a large store takes long
         self._used_bytes = 0  # as of the last upload that began, and what was written since
 
     def begin(self, caller: str = "") -> None:
@@ -40,20 +40,19 @@ class Quota:
         Raises:
             ResourceExhausted: too many are under way.
         """
-        with self._lock:
-            total, own = self._uploads.total(), self._uploads[caller]
-            if total >= self._limits.max_uploads:
-                raise ResourceExhausted(
-                    f"{total} uploads are under way already; try again when one has ended",
-                    retry_after_s=BUSY_RETRY_S,
-                )
-            if caller and own >= self._limits.max_caller_uploads:
-                raise ResourceExhausted(
-                    f"{own} uploads of this caller are under way already, and "
-                    "BRAID_MAX_CALLER_UPLOADS allows no more; try again when one has ended",
-                    retry_after_s=BUSY_RETRY_S,
-                )
-            self._uploads[caller] += 1
+        total, own = self._uploads.total(), self._uploads[caller]
+        if total >= self._limits.max_uploads:
+            raise ResourceExhausted(
+                f"{total} uploads are under way already; try again when one has ended",
+                retry_after_s=BUSY_RETRY_S,
+            )
+        if caller and own >= self._limits.max_caller_uploads:
+            raise ResourceExhausted(
+                f"{own} uploads of this caller are under way already, and "
+                "BRAID_MAX_CALLER_UPLOADS allows no more; try again when one has ended",
+                retry_after_s=BUSY_RETRY_S,
+            )
+        self._uploads[caller] += 1
 
     def look(self) -> None:
         """See what the store holds now."""
@@ -63,9 +62,8 @@ class Quota:
 
     def end(self, caller: str = "") -> None:
         """An upload ended, either way."""
-        with self._lock:
-            self._uploads[caller] -= 1
-            self._uploads += Counter()  # forgets callers without any
+        self._uploads[caller] -= 1
+        self._uploads += Counter()  # forgets callers without any
 
     def take(self, size_bytes: int) -> None:
         """Count bytes that are about to be written.
