@@ -11,7 +11,7 @@ which no model can be named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 from prometheus_client import (
@@ -107,6 +107,7 @@ class ModelMetrics:
 
     def __init__(self, metrics: Metrics, model: str, version: str) -> None:
         self.statistics = Statistics()
+        self.candidates: dict[PlanLabels, Collection[str]] = {}  # that have series, by plan
         self._metrics = metrics
         self._replicas: dict[str, ReplicaMetrics] = {}
         self._requests: dict[str, Counter] = {}
@@ -385,11 +386,12 @@ class Metrics:
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Show what a schedule brings. Ignored for models that are gone."""
-        if (model.name, str(model.version)) not in self._models:
+        of_model = self._models.get((model.name, str(model.version)))
+        if of_model is None:
             return
         labels = (model.name, str(model.version), device, str(schedule.key.batch_size))
         seen, speed = schedule.provenance, schedule.speed
-        known = {
+        values = {
             self.promoted: seen.promoted,
             self.stages: len(schedule.stages),
             self.latency_seconds: seen.measured_us and seen.measured_us * 1e-6,
@@ -400,14 +402,17 @@ class Metrics:
             self.speedup_least: speed.least if speed else None,
             self.speedup_most: speed.most if speed else None,
         }
-        plan = PlanLabels(*labels)
-        for gauge in (*known, self.candidate_seconds):  # an earlier schedule's would contradict
-            gauge.remove_by_labels(plan._asdict())
-        for gauge, value in known.items():
+        for gauge, value in values.items():
             if value is not None:
                 gauge.labels(*labels).set(value)
-        for planner, latency_us in candidates_of(schedule).items():
+            else:
+                gauge.remove(*labels)  # an earlier schedule's would contradict
+        plan, candidates = PlanLabels(*labels), candidates_of(schedule)
+        for planner in of_model.candidates.get(plan, ()):
+            self.candidate_seconds.remove(*labels, planner)
+        for planner, latency_us in candidates.items():
             self.candidate_seconds.labels(*labels, planner).set(latency_us * 1e-6)
+        of_model.candidates[plan] = candidates.keys()
         self.on_schedule(plan, schedule)
 
     def speeds(self) -> dict[PlanLabels, Speed]:
