@@ -1,4 +1,4 @@
-"""gRPC's handlers of methods: what one does, and another of the same kind that does something else."""
+"""Handlers of methods: what one does, and another of the same kind that does something else."""
 
 from __future__ import annotations
 

@@ -28,6 +28,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client import exposition as plain_text
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from server.security.peers import network_of
+
 log = logging.getLogger("braid.http")
 
 MAX_HEAD_BYTES = 16 * 1024
@@ -133,6 +135,7 @@ class _Connection:
     """One caller's connection."""
 
     peer: str
+    network: str  # whose it is
     writer: asyncio.StreamWriter
     task: asyncio.Task[None] | None = None
     is_answering: bool = False  # a route is at work: the caller waits, not the server
@@ -200,7 +203,8 @@ class HttpServer:
         if len(self._connections) >= self._limits.max_connections:
             self._make_room()
         peername = writer.get_extra_info("peername")
-        connection = _Connection(peername[0] if peername else "", writer)
+        peer = peername[0] if peername else ""
+        connection = _Connection(peer, network_of(peer), writer)
         connection.task = asyncio.get_running_loop().create_task(self._serve(reader, connection))
         self._connections[connection] = None
         connection.task.add_done_callback(lambda _: self._connections.pop(connection, None))
@@ -208,9 +212,9 @@ class HttpServer:
     def _make_room(self) -> None:
         """Drop the oldest connection of the address that has most that do not wait for us."""
         idle = [each for each in self._connections if not each.is_answering]
-        held = Counter(each.peer for each in idle)
+        held = Counter(each.network for each in idle)
         if idle:
-            victim = max(idle, key=lambda each: held[each.peer])  # of several the first
+            victim = max(idle, key=lambda each: held[each.network])  # of several the first
             del self._connections[victim]
             victim.drop()
 

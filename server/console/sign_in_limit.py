@@ -7,9 +7,10 @@ limit would tell which one it is.
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 from time import monotonic
+
+from server.security.peers import network_of
 
 MAX_FAILURES = 5
 WINDOW_SECONDS = 60.0
@@ -25,12 +26,12 @@ class SignInLimit:
 
     def wait_seconds(self, peer: str) -> float:
         """Seconds until this address may try again; 0: now."""
-        recent = self._recent(_network(peer))
+        recent = self._recent(network_of(peer))
         return recent[0] + WINDOW_SECONDS - self._clock() if len(recent) >= MAX_FAILURES else 0.0
 
     def failed(self, peer: str) -> bool:
         """Count a wrong token; whether this address has to wait from now on."""
-        network = _network(peer)
+        network = network_of(peer)
         recent = [*self._recent(network), self._clock()]
         self._failures.pop(network, None)
         self._failures[network] = recent
@@ -41,14 +42,3 @@ class SignInLimit:
     def _recent(self, network: str) -> list[float]:
         since = self._clock() - WINDOW_SECONDS
         return [when for when in self._failures.get(network, ()) if when > since]
-
-
-def _network(peer: str) -> str:
-    """The address; of IPv6 the 64 bits that one caller cannot choose."""
-    try:
-        address = ipaddress.ip_address(peer)
-    except ValueError:
-        return peer
-    if address.version == 4:
-        return peer
-    return str(ipaddress.ip_network((int(address), 64), strict=False))

@@ -16,6 +16,7 @@ import grpc
 
 from core.errors import DeadlineExceeded
 from protos.braid.v1 import admin_pb2 as wire
+from server.security.peers import network_of_peer
 
 SLOWEST_BYTES_PER_S = 8 << 10
 """What arrives more slowly uses up its seconds."""
@@ -61,4 +62,4 @@ async def arriving(
 
 def caller_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     """Whose upload it is: the machine's, as callers choose freely how often they connect."""
-    return context.peer().rpartition(":")[0]
+    return network_of_peer(context.peer())

@@ -43,6 +43,8 @@ def caller(peer: str) -> str:
 def test_a_caller_is_a_machine_however_often_it_connects() -> None:
     assert caller("ipv4:10.0.0.1:999") == caller("ipv4:10.0.0.1:1000") != caller("ipv4:10.0.0.2:1")
     assert caller("ipv6:%5B::1%5D:999") == caller("ipv6:%5B::1%5D:1000")
+    own = caller("ipv6:%5B2001:db8:0:7::1%5D:999")  # a machine may have all addresses of its /64
+    assert own == caller("ipv6:%5B2001:db8:0:7:a:b:c:d%5D:1") != caller("ipv6:%5B2001:db8::1%5D:1")
     assert caller("unix:") == "unix"
 
 

@@ -1,0 +1,26 @@
+"""Whose a connection is: the part of its address that a caller cannot choose freely."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import unquote
+
+
+def network_of(address: str) -> str:
+    """The address; of IPv6 the 64 bits that one caller cannot choose."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if found.version == 4:
+        return address
+    return str(ipaddress.ip_network((int(found), 64), strict=False))
+
+
+def network_of_peer(peer: str) -> str:
+    """The same, of ``ipv4:ADDRESS:PORT`` or ``ipv6:[ADDRESS]:PORT`` as gRPC names callers.
+
+    All callers of a Unix socket are one.
+    """
+    kind, _, where = unquote(peer).partition(":")
+    return network_of(where.rpartition(":")[0].strip("[]")) or kind
