@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -46,10 +46,11 @@ class StopSignal:
 
     def clear(self) -> None:
         """Another run begins, which nobody has stopped yet."""
+        if self._reason is None:  # nearly always
+            return
         with self._lock:
             self._reason = None
-            with suppress(BlockingIOError):
-                os.eventfd_read(self.descriptor)
+            os.eventfd_read(self.descriptor)
 
     def check(self) -> None:
         """Raise RunStopped if the run is to end."""

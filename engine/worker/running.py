@@ -35,20 +35,18 @@ class Activity:
 
     @contextmanager
     def running(self, call: int) -> Iterator[None]:
-        """Around work for a run; what it calls can be stopped.
+        """Around the beginning of a run, on a CPU all of it; what it calls can be stopped.
 
         Raises:
             RunStopped: the call was to end before it began.
         """
         with self._lock:
-            if call not in self._runs:
-                self._latest = max(self._latest, call)
-                reason = self._stopped.pop(call, None)
-                if reason is not None:
-                    raise RunStopped(reason)
-                if not self._runs:
-                    self._inference.clear()
-                self._runs[call] = self._clock()
+            self._latest = max(self._latest, call)
+            if self._stopped and (reason := self._stopped.pop(call, None)) is not None:
+                raise RunStopped(reason)
+            if not self._runs:
+                self._inference.clear()
+            self._runs[call] = self._clock()
         token = stop_signal.set(self._inference)
         try:
             yield
@@ -60,10 +58,9 @@ class Activity:
         with self._lock:
             if self._runs.pop(call, None) is None:
                 return
-            self._stopped.pop(call, None)
             self._inference.clear()
-            now = self._clock()
-            self._runs = dict.fromkeys(self._runs, now)
+            if self._runs:
+                self._runs = dict.fromkeys(self._runs, self._clock())
 
     def begin_step(self) -> None:
         """A step of work that is not inference begins, and the one before has ended."""
@@ -75,7 +72,7 @@ class Activity:
         self.begin_step()
 
     def rest(self) -> None:
-        """There is nothing to do until a message comes."""
+        """There is nothing to do until a message comes, or nothing but runs."""
         self._step_began = None
 
     # -- the control thread -------------------------------------------------------------------

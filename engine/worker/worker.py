@@ -159,8 +159,7 @@ class Worker:
 
     def _finish(self, call: int, run: Underway) -> None:
         try:
-            with self._activity.running(call):
-                result = self._calls.finish(run)
+            result = self._calls.finish(run)
         except Exception as error:
             self._activity.ended(call)
             self._fail(call, error)
@@ -175,6 +174,7 @@ class Worker:
         each of many waiting requests would wait for other work to go on and stop again. Under load
         without end, that work still gets a tenth of the time.
         """
+        self._activity.rest()  # the step before has ended, however long this takes
         began = monotonic()
         if not self.receive(0):
             return False

@@ -26,7 +26,7 @@ from math import inf
 from time import monotonic, perf_counter_ns
 from typing import Protocol
 
-from core.errors import DeadlineExceeded, QueueFull, RunTooLong, Unavailable
+from core.errors import DeadlineExceeded, ModelQuarantined, QueueFull, RunTooLong, Unavailable
 from server.batching.execution import Ran
 from server.batching.latencies import LatencyTable
 from server.batching.quarantine import Quarantine
@@ -111,7 +111,7 @@ class Batcher:
         self._quarantine = quarantine or Quarantine()
         self._clock: Clock = clock or MonotonicClock()
         self._queues: dict[ServedModel, ModelQueue] = {}
-        self._in_flight: dict[asyncio.Task[None], _Batch] = {}
+        self._in_flight: dict[asyncio.Task[bool], _Batch] = {}
         self._free_at = 0.0  # when the device will have done what was sent to it
         self._used_s = 0.0  # of the queue that went last: where a queue that wakes up begins
         self._handover_s = HANDOVER_S
@@ -325,7 +325,7 @@ class Batcher:
             self._alarm.cancel()
         self._alarm = None if when == inf else self._clock.call_at(when, self._pump)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[bool]) -> None:
         del self._in_flight[task]
         left_s = sum(each.expected_s for each in self._in_flight.values())
         self._free_at = self._clock.now() + left_s
@@ -338,28 +338,40 @@ class Batcher:
 
     # -- running batches ----------------------------------------------------------------------
 
-    async def _run(self, batch: _Batch) -> None:
-        """Run one batch and end all its pieces."""
-        began = self._clock.now()
+    async def _run(self, batch: _Batch) -> bool:
+        """Run one batch and end all its pieces; returns whether that was a strike."""
+        began, model = self._clock.now(), batch.queue.model
         try:
-            ran = await self._execution.run(batch.queue.model, batch.pieces, batch.size)
+            self._quarantine.check(model.name, model.version)  # it may have waited for long
+            ran = await self._execution.run(model, batch.pieces, batch.size)
         except Exception as error:
             self._charge(batch, self._clock.now() - began)
-            if isinstance(error, RunTooLong):
-                self._strike(batch.queue.model)
-            if len(batch.pieces) > 1 and not isinstance(error, Unavailable):
-                await self._run_each_alone(batch)
-                return
-            for piece in batch.pieces:
-                piece.ticket.fail(error)
-            return
+            return await self._failed(batch, error)
         spent_s = self._clock.now() - began
         for piece, outcome in ran.outcomes:
-            self._deliver(batch.queue.model, piece, outcome)
+            self._deliver(model, piece, outcome)
         await asyncio.sleep(0)  # the answers go out first
         if ran.rows:
             batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
             self._learn(batch, ran.compute_us / 1e6, spent_s)
+        return False
+
+    async def _failed(self, batch: _Batch, error: Exception) -> bool:
+        """End the pieces of a batch that failed; returns whether that was a strike.
+
+        One request that never ends is one strike: of a batch that took too long, only the pieces
+        that do so alone count, or the batch itself if none does.
+        """
+        was_strike = False
+        if len(batch.pieces) > 1 and not isinstance(error, Unavailable | ModelQuarantined):
+            was_strike = await self._run_each_alone(batch)
+        else:
+            for piece in batch.pieces:
+                piece.ticket.fail(error)
+        if isinstance(error, RunTooLong) and not was_strike:
+            self._strike(batch.queue.model)
+            return True
+        return was_strike
 
     def _charge(self, batch: _Batch, spent_s: float) -> None:
         """Let a batch that failed count with the time that it took, if that was more than thought.
@@ -374,12 +386,14 @@ class Batcher:
             facts = {"model": model.name, "version": model.version}
             log.error("a model is refused for a while: it held its device up", extra=facts)
 
-    async def _run_each_alone(self, batch: _Batch) -> None:
-        """One of them is bad: the others get their answers."""
+    async def _run_each_alone(self, batch: _Batch) -> bool:
+        """One of them is bad: the others get their answers. Returns whether one was a strike."""
+        was_strike = False
         for piece in batch.pieces:
             if not piece.ticket.has_ended:
                 size = batch.lane.table.size_for(piece.rows)
-                await self._run(replace(batch, pieces=[piece], size=size))
+                was_strike |= await self._run(replace(batch, pieces=[piece], size=size))
+        return was_strike
 
     def _deliver(self, model: ServedModel, piece: Piece, outcome: Outcome) -> None:
         """Give a piece's rows to its request, and the answer to the caller once it is whole."""

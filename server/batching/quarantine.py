@@ -3,7 +3,7 @@
     strikes: 1 ── 2 ── 3 within ten minutes ──> refused for five ──> counted anew
 
 A strike is a run that was ended since it took too long, with its worker or without. What ends at
-its caller's deadline, when it is told to, is none.
+its caller's deadline, when it is told to, is none. Requests that wait already are refused, too.
 """
 
 from __future__ import annotations

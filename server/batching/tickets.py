@@ -87,16 +87,23 @@ class Piece:
 
 
 def all_ended(pieces: Sequence[Piece]) -> asyncio.Future[None]:
-    """Done as soon as nobody waits for any of the pieces; cancel it when that matters no more."""
+    """Done as soon as nobody waits for any of the pieces; cancel it when that matters no more.
+
+    Watches one ticket at a time, as in a batch that ends well there is nothing to notice.
+    """
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    tickets = {piece.ticket for piece in pieces}
+    left = iter(pieces)
 
-    def look(_: object) -> None:
-        if not ended.done() and all(ticket.has_ended for ticket in tickets):
+    def watch_next(_: object = None) -> None:
+        if ended.done():
+            return
+        ticket = next((piece.ticket for piece in left if not piece.ticket.has_ended), None)
+        if ticket is None:
             ended.set_result(None)
+        else:
+            ticket.result.add_done_callback(watch_next)
 
-    for ticket in tickets:
-        ticket.result.add_done_callback(look)
+    watch_next()
     return ended
 
 
