@@ -16,7 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from core.errors import DamagedArtefact, DeviceOutOfMemory, InvalidArtefact, Unavailable
+from core.errors import (
+    DamagedArtefact,
+    DeviceOutOfMemory,
+    InvalidArtefact,
+    RunStopped,
+    Unavailable,
+)
 from core.graph import OpGraph, graph_from_json
 from core.plan import StreamPlan, plan_to_json
 from core.precision import FP32
@@ -142,7 +148,7 @@ class Device:
         for ready in executables.values():
             try:
                 await link.startup_call("prepare", **_prepare_fields(ready))
-            except DeviceOutOfMemory as error:  # others may fit, and this one later
+            except (DeviceOutOfMemory, RunStopped) as error:  # others may fit, and this one later
                 log.error("a plan has no room", extra={"device": self.name, "reason": str(error)})
                 self._without_room.add(ready.number)
         for number in executables.keys() - self._executables.keys():  # gone meanwhile

@@ -7,7 +7,7 @@ import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from time import monotonic, perf_counter_ns
+from time import perf_counter_ns
 from typing import Any
 
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from core.errors import InvalidArtefact, PreconditionFailed
 from core.graph import graph_to_json
 from core.plan import plan_from_json
-from engine.pause import Pause, in_thread, no_pause
+from engine.pause import Interruptions, Pause, in_thread, no_pause
 from engine.threads import on_one_thread
 from engine.worker.backend import Backend, Flight, Landed, Tensors, Whole
 from engine.worker.frames import Message
@@ -119,20 +119,21 @@ class Calls:
             None if plan is None else plan_from_json(plan),
             self._session(digest) if message.get("onnxruntime") else None,
         )
-        began = monotonic()
-        self._warm_up(ready, seeded_inputs(program.graph, static, 0))
+        run_s = self._warm_up(ready, seeded_inputs(program.graph, static, 0))
         outputs = {name: spec.to_json() for name, spec in output_specs(program.graph).items()}
-        return {"outputs": outputs, "run_s": monotonic() - began}
+        return {"outputs": outputs, "run_s": run_s}
 
-    def _warm_up(self, ready: Executable, inputs: Mapping[str, Tensor]) -> None:
-        """The first run; requests go first even in the middle of it."""
+    def _warm_up(self, ready: Executable, inputs: Mapping[str, Tensor]) -> float:
+        """The first run; requests go first even in the middle of it. Its seconds without theirs."""
+        pause, start_ns = Interruptions(self._pause), perf_counter_ns()
         session = ready.session
         if session is not None:
             try:
-                in_thread(lambda: session.run(inputs), self._pause)
+                in_thread(lambda: session.run(inputs), pause)
             except PreconditionFailed:
                 log.exception("model %s runs under its plan instead", ready.digest[:12])
-        ready.prepared.run(inputs, self._pause)
+        ready.prepared.run(inputs, pause)
+        return pause.left(start_ns, perf_counter_ns()).us / 1e6
 
     def _session(self, digest: str) -> Whole | None:
         """ONNX Runtime's session of a model, if it can still be had: the plan runs without it."""

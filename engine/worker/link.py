@@ -165,7 +165,7 @@ class WorkerLink:
         spare, self._spare = self._spare, None
         if spare is not None:
             worker = await spare
-            if worker.is_alive:
+            if worker.is_linked:
                 return worker
         return await WorkerProcess.start(self.options, self._arena)
 

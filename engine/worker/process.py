@@ -61,6 +61,7 @@ class WorkerProcess(asyncio.Protocol):
         self._watch = Watch(options.watch)
         self._control: asyncio.Transport | None = None
         self._ticking: asyncio.TimerHandle | None = None
+        self._leaving: asyncio.TimerHandle | None = None  # after it has closed its link
         self.on_silence: Callable[[], None] = lambda: None
         """Told when ``is_silent`` changes."""
 
@@ -100,6 +101,11 @@ class WorkerProcess(asyncio.Protocol):
         return self._process is not None and self._process.returncode is None
 
     @property
+    def is_linked(self) -> bool:
+        """Whether it is alive, and calls reach it."""
+        return self.is_alive and self._transport is not None and not self._transport.is_closing()
+
+    @property
     def is_silent(self) -> bool:
         """Whether it has said nothing for two seconds, though it is asked twice a second."""
         return self._watch.is_silent
@@ -129,13 +135,16 @@ class WorkerProcess(asyncio.Protocol):
     def _kill(self) -> None:
         """End the process and what it started, whatever they are in."""
         assert self._process is not None
+        if not self.is_alive:  # its number may be another process's by now
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _ended(self) -> None:
         """The process is gone."""
-        if self._ticking is not None:
-            self._ticking.cancel()
+        for timer in (self._ticking, self._leaving):
+            if timer is not None:
+                timer.cancel()
         if self._control is not None:
             self._control.close()
         self._fail_calls()
@@ -219,6 +228,8 @@ class WorkerProcess(asyncio.Protocol):
 
     def _tick(self) -> None:
         """Ask the process how it does; kill it if it is hung."""
+        if not self.is_alive:
+            return
         was_silent = self.is_silent
         self._tell(self._watch.tick())
         if self._watch.problem:
@@ -250,8 +261,10 @@ class WorkerProcess(asyncio.Protocol):
                 self._control.write(encode(order))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The worker is gone: nobody in flight will be answered."""
+        """The worker is gone: nobody in flight will be answered. It ends, or is made to."""
         self._fail_calls()
+        if self.is_alive:
+            self._leaving = asyncio.get_running_loop().call_later(END_SECONDS, self._kill)
 
     def _fail_calls(self) -> None:
         calls, self._calls = self._calls, {}

@@ -1,9 +1,11 @@
-"""A worker that takes its time to be prepared, and whose device is lost at the first request."""
+"""A worker that takes its time to be prepared, whose device is lost at the first request, and that
+closes its link without ending if it is told to."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import time
 
@@ -18,7 +20,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--link-fd", type=int, required=True)
     options, _ = parser.parse_known_args()
-    channel = BlockingChannel(socket.socket(fileno=options.link_fd))
+    link = socket.socket(fileno=options.link_fd)
+    channel = BlockingChannel(link)
     seen: list[str] = []
     while messages := channel.receive():
         for message in messages:
@@ -26,6 +29,9 @@ def main() -> None:
             if message["op"] == "infer" and message.get("number") != FINE:
                 channel.send({"lost": "the GPU failed while running: an illegal memory access"})
                 os._exit(LOST_EXIT_CODE)
+            if message["op"] == "leave":
+                link.close()
+                signal.pause()
             if message["op"] == "prepare":
                 time.sleep(message.get("seconds", 0))
                 if message.get("digest") == os.environ.get("OMP_TEST_HAS_NO_ROOM_FOR", ""):

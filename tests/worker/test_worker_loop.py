@@ -1,0 +1,48 @@
+"""What a worker says of itself while requests keep other work waiting."""
+
+from __future__ import annotations
+
+import mmap
+import socket
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from engine.stopping import stop_signal
+from engine.worker.backend import Backend
+from engine.worker.frames import BlockingChannel
+from engine.worker.running import Activity
+from engine.worker.worker import Worker
+
+
+@pytest.fixture(autouse=True)
+def nobody_can_stop_other_tests() -> Any:
+    token = stop_signal.set(None)
+    yield
+    stop_signal.reset(token)
+
+
+def test_a_step_ends_where_requests_go_first_however_many_they_are() -> None:
+    now = 0.0
+    activity = Activity(lambda: now)
+    backend = cast(Backend, SimpleNamespace(open_whole=None))
+    ours, theirs = socket.socketpair()
+    with ours, theirs, mmap.mmap(-1, mmap.PAGESIZE) as arena:
+        worker = Worker(BlockingChannel(theirs), arena, backend, activity)
+        seen: list[float | None] = []
+
+        def requests(_: int | None) -> bool:
+            nonlocal now
+            now += 50.0  # for all of them
+            seen.append(activity.status()["step_s"])
+            return len(seen) < 2
+
+        cast(Any, worker).receive = requests
+        activity.begin_step()
+        now += 10.0
+
+        assert worker.pause()
+
+    assert seen == [None, None]
+    assert activity.status()["step_s"] == 0.0
