@@ -77,7 +77,7 @@ async def test_a_call_may_take_longer_than_it_is_kept_without_any() -> None:
 async def test_one_that_never_answers_fails_the_call_and_is_ended() -> None:
     async with opened(module="tests.worker.mute_worker", start_timeout_s=0.5) as bench:
         with pytest.raises(
-            WorkerRestarting, match=r"measures for cpu did not start: it has not (run|answered) for 0\.5 s"
+            WorkerRestarting, match=r"cpu did not start: it has not (run|answered) for 0\.5 s"
         ):
             await bench.call("measure", "a")
 
