@@ -361,7 +361,9 @@ class Catalogue:
     async def unload(self, model: ModelVersion) -> None:
         """As ``remove``, but the version stays known, in its new state."""
         self.register(model)
-        await self._stop_serving(self._names[model.name], model.name, model.version)
+        known = self._names[model.name]
+        known.problems.pop(model.version, None)
+        await self._stop_serving(known, model.name, model.version)
 
     async def _stop_serving(self, known: _Name, name: str, version: int) -> None:
         replicas = known.served.pop(version, None)

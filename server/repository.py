@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from core.errors import (
+    BraidError,
     InvalidUpload,
     ModelImportError,
     PreconditionFailed,
@@ -98,7 +99,8 @@ class Repository:
 
     async def unload_version(self, model: ModelVersion) -> None:
         """Let one version not answer any more; accepted requests end first."""
-        if self._catalogue.served_version(model.name, model.version) is None:
+        answers = self._catalogue.served_version(model.name, model.version) is not None
+        if not answers and model.state is not ModelState.SERVING:  # else it was not restored
             return
         await self._runner.cancel_model(model.name, model.version)
         unloaded = replace(model, state=ModelState.UNLOADED, message="")
@@ -115,7 +117,11 @@ class Repository:
                 await self._load_registered(name, options)
 
     async def _load_registered(self, name: str, options: RegistrationOptions | None) -> None:
-        """Let every version answer that can; one that failed hides no other."""
+        """Let every version answer that can; one that fails hides no other.
+
+        Raises:
+            BraidError: of the newest version that cannot.
+        """
         present = await self._store.call(self._store.versions, name)
         if options is not None:
             number = self._catalogue.number(name, "")
@@ -124,8 +130,14 @@ class Repository:
                 await self._reschedule(newest, options)
                 present = await self._store.call(self._store.versions, name)
         able = [model for model in present if not model.state.has_failed]
+        errors: list[BraidError] = []
         for model in able or present[-1:]:
-            await self._serve(model)
+            try:
+                await self._serve(model)
+            except BraidError as error:
+                errors.append(error)
+        if errors:
+            raise errors[-1]
 
     async def _register(
         self, name: str, version: int, content: bytes, options: RegistrationOptions
@@ -190,7 +202,7 @@ class Repository:
             for model in await self._store.call(self._store.versions, name):
                 if model.state not in (ModelState.LOADING, ModelState.SERVING):
                     continue
-                await self._runner.cancel_model(name, model.version)
+                await self._runner.cancel_model(name, model.version)  # also one not serving yet
                 await self.unload_version(model)
 
     async def _set_state(self, model: ModelVersion) -> None:

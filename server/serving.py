@@ -82,8 +82,12 @@ class Serving:
                     f"{name} version {version} is labelled {label!r}; move the label first"
                 )
         self._going.add((name, version))
-        if self._catalogue.answers(name):
-            await self._in_turn(name, self._load_wanted(name))
+        try:
+            if self._catalogue.answers(name):
+                await self._in_turn(name, self._load_wanted(name))
+        except BaseException:  # it stays, and policies want it as before
+            self._going.discard((name, version))
+            raise
 
     async def forget(self, name: str, versions: Iterable[int]) -> None:
         """After a deletion: if nothing is left of the model, its configuration goes, too."""

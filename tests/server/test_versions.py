@@ -5,18 +5,22 @@ Version n of the model answers x + n: each answer tells which version it came fr
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from itertools import accumulate, pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton
 from onnx import TensorProto, helper, numpy_helper
+from tritonclient.utils import InferenceServerException
 
 from braid_client import Client, FailedPrecondition, JobFailed, ModelNotFound, RetryPolicy, Serving
 from server.cli.main import main
@@ -254,6 +258,23 @@ def test_deleting_the_newest_brings_the_one_before_back(
 
 
 @pytest.mark.slow
+def test_a_load_serves_all_versions_but_those_that_cannot(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    for number in (1, 2, 3):
+        register(server, tmp_path, "some", number)
+    lost = sha256((tmp_path / "1.onnx").read_bytes()).hexdigest()
+    with server.client() as client, triton.InferenceServerClient(server.address) as oip:
+        oip.unload_model("some")
+        shutil.rmtree(server.store / "artefacts" / lost)
+
+        with pytest.raises(InferenceServerException, match="register the same file again"):
+            oip.load_model("some")
+
+        assert answer(client, "some", 2) == (2, "2")
+        assert answer(client, "some") == (3, "3")
+
+
 def test_configurations_outlive_a_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
