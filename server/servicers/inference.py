@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from functools import partial
 from time import perf_counter_ns
 from typing import Any
 
@@ -14,10 +15,10 @@ from protos.braid.v1 import inference_pb2 as wire
 from server.call_memory import Account, CallMemory
 from server.catalogue import Catalogue
 from server.inference import Answer, infer
-from server.requests import DEFAULT_PRIORITY, BuildReply, GivenRequest
+from server.requests import DEFAULT_PRIORITY, GivenRequest
 from server.rows import Outcome
 from server.served import ServedModel
-from server.servicers.protowire import Part, joined
+from server.servicers.protowire import Part
 from server.servicers.streams import answers
 from server.servicers.tensors import Received, write_response, write_stream_response
 from server.status import answering, wire_error
@@ -75,25 +76,27 @@ class InferenceServicer:
     async def _infer(
         self, request: Received, time_remaining: float | None, write: Write, memory: Account
     ) -> Answer:
-        message, began_ns = request.message, perf_counter_ns()
-
-        def read(model: ServedModel) -> GivenRequest:
-            def reply(outcome: Outcome) -> bytes:
-                us = (perf_counter_ns() - began_ns) // 1000
-                return joined(write(message, model.version, outcome, us))
-
-            return given_request(request, reply)
-
-        return await infer(
-            self._catalogue, message.model, message.version, time_remaining, read, memory
-        )
+        model, version = request.message.model, request.message.version
+        read = partial(given_request, request, write, perf_counter_ns())
+        return await infer(self._catalogue, model, version, time_remaining, read, memory)
 
 
-def given_request(request: Received, reply: BuildReply) -> GivenRequest:
-    """The request in the server's own terms."""
+def given_request(
+    request: Received, write: Write, began_ns: int, model: ServedModel
+) -> GivenRequest:
+    """The request in the server's own terms, and how it is answered.
+
+    Raises:
+        InvalidRequest: its timeout is negative.
+    """
     message = request.message
     if message.timeout_us < 0:
         raise InvalidRequest(f"timeout_us is {message.timeout_us}; give microseconds, or 0")
+
+    def reply(outcome: Outcome) -> bytes:
+        us = (perf_counter_ns() - began_ns) // 1000
+        return b"".join(write(message, model.version, outcome, us))
+
     return GivenRequest(
         request_id=message.request_id,
         inputs=request.inputs,

@@ -1,7 +1,7 @@
 """Tensor bytes in and out of protobuf messages without copies that nobody needs.
 
     message ──split──> the same without its large field, parsed as usual │ views of the large ones
-    reply   <──joined── small message, serialised as usual               │ tensors, copied once
+    reply   <──join──── small message, serialised as usual               │ tensors, copied once
 
 A parsed message copies its bytes fields, and each look at one copies again; a serialised one is
 built from copies of copies. For a tensor of 600 KB that is more time than everything else that
@@ -19,11 +19,6 @@ MAX_FIELDS = 4096
 """Messages of more outermost fields are left to protobuf: this is Python."""
 
 Part = bytes | memoryview
-
-
-def joined(parts: Sequence[Part]) -> bytes:
-    """A serialised message as bytes."""
-    return b"".join(parts)
 
 
 def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryview]] | None:

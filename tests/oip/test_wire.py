@@ -12,7 +12,6 @@ from tritonclient.grpc import service_pb2
 
 from server.servicers import protowire
 from server.servicers.oip.transfer import Reply, read_request, write_reply, write_stream_reply
-from server.servicers.protowire import joined
 
 Request = service_pb2.ModelInferRequest
 
@@ -76,9 +75,9 @@ def test_replies_are_written_as_protobuf_writes_them(contents: list[bytes], text
     reply = Reply(head, [memoryview(each) for each in contents])
     response = service_pb2.ModelInferResponse(model_name="m", id=text, raw_output_contents=contents)
 
-    assert service_pb2.ModelInferResponse.FromString(joined(write_reply(reply))) == response
+    assert service_pb2.ModelInferResponse.FromString(b"".join(write_reply(reply))) == response
     stream = service_pb2.ModelStreamInferResponse.FromString(
-        joined(write_stream_reply(reply, text))
+        b"".join(write_stream_reply(reply, text))
     )
     assert stream.infer_response == response
     assert stream.error_message == text

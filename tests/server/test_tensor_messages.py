@@ -17,7 +17,6 @@ from protos.braid.v1.inference_pb2 import (
     Timing,
 )
 from server.rows import Outcome, OutputTensor
-from server.servicers.protowire import joined
 from server.servicers.tensors import Received, read_request, write_response, write_stream_response
 
 shapes = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)
@@ -73,8 +72,8 @@ def test_responses_are_written_as_protobuf_writes_them(request: Any, outputs: li
         batch_size=4, batch_rows=3, plan_id="plan",
     )  # fmt: skip
 
-    unary = joined(write_response(request, 7, outcome, 33))
-    streamed = joined(write_stream_response(request, 7, outcome, 33))
+    unary = b"".join(write_response(request, 7, outcome, 33))
+    streamed = b"".join(write_stream_response(request, 7, outcome, 33))
 
     assert InferResponse.FromString(unary) == wanted
     assert InferStreamResponse.FromString(streamed) == InferStreamResponse(

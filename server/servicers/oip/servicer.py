@@ -19,6 +19,7 @@ from server.inference import Answer, infer
 from server.metrics import Metrics
 from server.repository import Repository
 from server.requests import GivenRequest
+from server.rows import Outcome
 from server.security.tokens import Digest, owner_in
 from server.served import ServedModel
 from server.servicers.health import Health
@@ -36,13 +37,15 @@ from server.servicers.oip.transfer import (
     write_stream_reply,
 )
 from server.servicers.oip.wire import messages, service
-from server.servicers.protowire import Part, joined
+from server.servicers.protowire import Part
 from server.servicers.streams import answers
 from server.serving import Serving
 from server.shared_regions import SharedRegions
 from server.status import answering, wire_error
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+Write = Callable[[Reply], list[Part]]
 
 EXTENSIONS = (
     "classification",
@@ -176,29 +179,18 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
             _, reason = wire_error(error)
             name, number = request.message.model_name, request.message.id
             named = messages.ModelInferResponse(model_name=name, id=number)
-            return Answer(joined(write_stream_reply(Reply(named), reason)))
+            return Answer(b"".join(write_stream_reply(Reply(named), reason)))
 
     async def _infer(
         self,
         request: Received,
         time_remaining: float | None,
-        write: Callable[[Reply], list[Part]],
+        write: Write,
         memory: Account,
         find: FindRegion,
     ) -> Answer:
-        message = request.message
-
-        def read(model: ServedModel) -> GivenRequest:
-            wishes = read_wishes(message.outputs, find)
-            given = read_inputs(request, find)
-            return replace(
-                given,
-                build_reply=lambda outcome: joined(
-                    write(reply_to(message, model, outcome.outputs, wishes))
-                ),
-            )
-
-        model, version = message.model_name, message.model_version
+        model, version = request.message.model_name, request.message.model_version
+        read = partial(_given_request, request, write, find)
         return await infer(self._catalogue, model, version, time_remaining, read, memory)
 
     # Repository.
@@ -299,6 +291,19 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         """Not offered."""
         async with answering(context):
             raise _no_cuda_memory()
+
+
+def _given_request(
+    request: Received, write: Write, find: FindRegion, model: ServedModel
+) -> GivenRequest:
+    """The request in the server's own terms, and how it is answered."""
+    message = request.message
+    wishes = read_wishes(message.outputs, find)
+
+    def reply(outcome: Outcome) -> bytes:
+        return b"".join(write(reply_to(message, model, outcome.outputs, wishes)))
+
+    return replace(read_inputs(request, find), build_reply=reply)
 
 
 def _owner(context: Context) -> Digest:
