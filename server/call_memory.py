@@ -124,7 +124,8 @@ class _Queue:
             self._leave(*entry)
             if isinstance(error, TimeoutError):
                 raise DeadlineExceeded(
-                    "the deadline passed while earlier answers of this connection waited to be read"
+                    "the deadline passed while this request waited for memory that requests under "
+                    "way hold, and answers that waited to be read"
                 ) from None
             raise
 
