@@ -161,6 +161,7 @@ def _check_version(connection: Connection, url: str) -> None:
         connection.execute(insert(meta).values(schema_version=SCHEMA_VERSION))
     elif found in (1, 2):  # 2 added a table, 3 a state of jobs that earlier versions cannot read
         serving.create(connection, checkfirst=True)
+        _name_unscheduled(connection)
         connection.execute(update(meta).values(schema_version=SCHEMA_VERSION))
         log.info("the database was converted", extra={"before": found, "now": SCHEMA_VERSION})
     elif found != SCHEMA_VERSION:
@@ -168,6 +169,13 @@ def _check_version(connection: Connection, url: str) -> None:
             f"the store's database {url} has schema {found}, this version of Braid reads "
             f"{SCHEMA_VERSION}; run a newer Braid or choose another BRAID_STORE"
         )
+
+
+def _name_unscheduled(connection: Connection) -> None:
+    """Give jobs whose model serves the state of their own; they were FAILED, with this message."""
+    serves = jobs.c.message.startswith("the model serves sequentially where no schedule was made")
+    unscheduled = update(jobs).where(jobs.c.state == "FAILED", serves).values(state="UNSCHEDULED")
+    connection.execute(unscheduled)
 
 
 def _tune_sqlite(connection: DBAPIConnection, _: Any) -> None:

@@ -133,6 +133,23 @@ def test_a_newer_schema_refuses_to_start(store: Store) -> None:
         Store.open(store.folder.root)
 
 
+def test_an_older_schema_is_converted(store: Store) -> None:
+    made = register(store)
+    why = "the model serves sequentially where no schedule was made: batch size 1: too large"
+    store.end_job(replace(made.job, state=JobState.FAILED, message=why))
+    store.close()
+    with sqlite3.connect(store.folder.database) as connection:
+        connection.execute("UPDATE meta SET schema_version = 1")
+        connection.execute("DROP TABLE serving")
+    connection.close()
+
+    converted = Store.open(store.folder.root)
+
+    assert converted.find_job(made.job.id).state is JobState.UNSCHEDULED
+    assert converted.serving_configs() == {}
+    converted.close()
+
+
 @pytest.mark.parametrize("content", [b"not a database, but long enough to be one" * 100])
 def test_a_damaged_database_refuses_to_start_with_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "braid.db").write_bytes(content)
