@@ -14,9 +14,8 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from core.child_process import child_environment
 from core.errors import RunStopped, RunTooLong, WorkerRestarting
@@ -37,8 +36,7 @@ _MEASUREMENTS = ("facts", "kernels", "measure", "contest")
 """Calls that are dropped when nobody waits any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(NamedTuple):
     """A call that was not answered yet."""
 
     op: str
