@@ -48,6 +48,9 @@ Specs = Mapping[str, TensorSpec]
 OnDamaged = Callable[["Device", str, DamagedArtefact], None]
 """Told the digest of a model that a fresh worker could not load."""
 
+WhenUnwanted = Callable[[Callable[[], object]], object]
+"""Calls what it is given once nobody waits for a run any more."""
+
 OnRan = Callable[[str, int], None]
 """Told the plan of each batch that ran, and its time on the device in microseconds."""
 
@@ -277,11 +280,11 @@ class Device:
                 await self.link.call("release", number=ready.number)
 
     async def run(
-        self, ready: Executable, offset: int, unwanted: asyncio.Future[None] | None = None
+        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted = lambda _: None
     ) -> int:
         """Run one batch whose inputs lie in the slot at ``offset``; returns microseconds.
 
-        The run is ended when ``unwanted`` has a result, or when it takes far too long.
+        The run is ended when ``when_unwanted`` says so, or when it takes far too long.
 
         Raises:
             DeviceOutOfMemory: there is no room for it.
@@ -296,16 +299,11 @@ class Device:
             await self.link.call("prepare", **_prepare_fields(ready))
             self._without_room.discard(ready.number)
         answered = self.link.infer(ready.number, offset, ready.bound)
-        if unwanted is not None:
-            unwanted.add_done_callback(lambda ended: self._stop(ended, answered))
+        when_unwanted(lambda: self.link.stop(answered))
         answer = await answered
         compute_us = int(answer["compute_us"])
         self.on_ran(ready.plan_id, compute_us)
         return compute_us
-
-    def _stop(self, unwanted: asyncio.Future[None], answered: asyncio.Future[Any]) -> None:
-        if not unwanted.cancelled() and not answered.done():
-            self.link.stop(answered)
 
     async def describe(self, digest: str, inputs: Specs, precision: str = FP32) -> OpGraph:
         """The schedule units of a loaded model for static ``inputs``, the batch included.

@@ -112,7 +112,7 @@ class WorkerLink:
         return self._in_service().send("infer", fields, bound=bound)
 
     def stop(self, answer: asyncio.Future[Any]) -> None:
-        """Let an inference end, since nobody waits for it; one that goes on is killed."""
+        """Let an inference end, if it has not, since nobody waits for it; else it is killed."""
         if self._worker is not None:
             self._worker.stop(answer)
 

@@ -161,8 +161,11 @@ class Batcher:
         finally:
             if alarm is not None:
                 alarm.cancel()
-            if not result.cancel() and not result.cancelled():
+            if result.cancel() or result.cancelled():
+                ticket.ended_without_result()
+            else:
                 result.exception()  # seen
+            ticket.watchers.clear()  # which know it
             if queue.discard(ticket):
                 queue.tell()
                 self._has_progressed()

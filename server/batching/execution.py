@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic, perf_counter_ns
 
 from core.errors import DeviceOutOfMemory
-from server.batching.tickets import Piece, all_ended, still_wanted
+from server.batching.tickets import Piece, still_wanted, when_all_ended
 from server.batching.turns import Turns
 from server.device import Device, Executable
 from server.rows import BatchRun, Outcome, outcome_of, with_rows, write_rows
@@ -72,11 +73,7 @@ class DeviceExecution:
             return Ran((), size, 0, 0)
         memory = self._device.arena.view
         write_rows(memory, offset, ready, pieces)
-        unwanted = all_ended(pieces)
-        try:
-            compute_us = await self._device.run(ready, offset, unwanted)
-        finally:
-            unwanted.cancel()
+        compute_us = await self._device.run(ready, offset, partial(when_all_ended, pieces))
         ended_ns = perf_counter_ns()
         batch_size = size if model.batched else 1
         run = BatchRun(ready, offset, batch_size, rows, sent_ns, ended_ns, compute_us)

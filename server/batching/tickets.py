@@ -9,7 +9,7 @@ A ticket ends exactly once: by its result, an error, its deadline, or its caller
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,8 @@ class Ticket:
     next_row: int = 0  # rows before it have been taken into batches
     pieces: int = 0  # that they were taken in
     parts: list[tuple[int, Outcome]] = field(default_factory=list)  # (first row, outcome)
+    watchers: list[Callable[[], object]] = field(default_factory=list)
+    """Told when it ends without a result, and so nobody waits for what is under way."""
 
     @property
     def rows_left(self) -> int:
@@ -66,6 +68,12 @@ class Ticket:
         """End with an error, unless it has ended."""
         if not self.result.done():
             self.result.set_exception(error)
+            self.ended_without_result()
+
+    def ended_without_result(self) -> None:
+        """Tell those who watch for it."""
+        for watcher in self.watchers:
+            watcher()
 
     def expire(self) -> None:
         """End because the deadline passed."""
@@ -86,25 +94,16 @@ class Piece:
         return self.ticket.request
 
 
-def all_ended(pieces: Sequence[Piece]) -> asyncio.Future[None]:
-    """Done as soon as nobody waits for any of the pieces; cancel it when that matters no more.
+def when_all_ended(pieces: Sequence[Piece], then: Callable[[], object]) -> None:
+    """Call ``then`` once nobody waits for any of the pieces, unless they get their results."""
 
-    Watches one ticket at a time, as in a batch that ends well there is nothing to notice.
-    """
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    left = iter(pieces)
+    def look() -> None:
+        if all(piece.ticket.has_ended for piece in pieces):
+            then()
 
-    def watch_next(_: object = None) -> None:
-        if ended.done():
-            return
-        ticket = next((piece.ticket for piece in left if not piece.ticket.has_ended), None)
-        if ticket is None:
-            ended.set_result(None)
-        else:
-            ticket.result.add_done_callback(watch_next)
-
-    watch_next()
-    return ended
+    for piece in pieces:
+        piece.ticket.watchers.append(look)
+    look()
 
 
 def still_wanted(pieces: Sequence[Piece], now: float) -> list[Piece]:

@@ -29,7 +29,7 @@ from engine.worker.layout import slot_layout
 from server.batching.batcher import Batcher
 from server.batching.execution import DeviceExecution
 from server.batching.policy import BatchPolicy
-from server.device import Executable, Specs
+from server.device import Executable, Specs, WhenUnwanted
 from server.requests import GivenRequest, GivenTensor, check_request
 from server.rows import Outcome
 from server.served import MAX_ON_DEMAND, ServedModel
@@ -51,6 +51,7 @@ class FakeDevice:
         self.gate.set()
         self.before_run: Callable[[np.ndarray[Any, Any]], None] = lambda x: None
         self.released: list[int] = []
+        self.unwanted: list[int] = []  # batches, by their number
         self._number = 0
 
     @property
@@ -80,7 +81,11 @@ class FakeDevice:
     async def release(self, ready: Executable) -> None:
         self.released.append(ready.number)
 
-    async def run(self, ready: Executable, offset: int, unwanted: object = None) -> int:
+    async def run(
+        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted = lambda _: None
+    ) -> int:
+        number = len(self.batches)
+        when_unwanted(lambda: self.unwanted.append(number))
         x = self._array(ready.layout.inputs["x"], offset).copy()
         self.batches.append(x)
         await self.gate.wait()
@@ -255,6 +260,26 @@ async def test_a_cancelled_caller_leaves_the_queue_and_harms_no_neighbour(
         assert isinstance(outcome, Outcome)
         np.testing.assert_array_equal(array(outcome, "y"), rows_from(10 * i, 1) + 1)
     assert not any((batch == 30).any() for batch in device.batches)
+
+
+async def test_a_run_is_unwanted_once_the_last_of_its_callers_has_left(device: FakeDevice) -> None:
+    service = Service(device, (1, 3))
+    device.gate.clear()
+    first = asyncio.create_task(service.infer(rows_from(0, 1)))
+    await settle()
+    running = [asyncio.create_task(service.infer(rows_from(10 * i, 1))) for i in (1, 2, 3)]
+    await settle()
+    assert [len(batch) for batch in device.batches] == [1, 3]
+
+    for caller in running:
+        assert device.unwanted == []
+        caller.cancel()
+        await asyncio.wait([caller])
+    assert device.unwanted == [1]
+
+    device.gate.set()
+    await first
+    assert device.unwanted == [1], "it had its result"
 
 
 async def test_an_expired_request_is_not_executed(device: FakeDevice) -> None:
