@@ -165,6 +165,11 @@ class Catalogue:
         if problem is not None and model.version not in known.served:
             known.problems[model.version] = problem
 
+    def was_not_restored(self, model: ModelVersion) -> bool:
+        """Whether a version that served before the server was restarted could not since."""
+        known = self._names.get(model.name)
+        return known is not None and model.version in known.problems
+
     def refusal(self) -> Target | None:
         """What any request gets now, whichever model it names; None: that depends on it.
 

@@ -173,11 +173,9 @@ class Repository:
                 if job.version == model.version:
                     await self._until_serving(model, job.id)
                     return
-        elif model.state is ModelState.UNLOADED:
+        elif model.state is ModelState.UNLOADED or self._catalogue.was_not_restored(model):
             await self._run_job(model, model.options, model.version)
         else:
-            if model.state is ModelState.SERVING:  # it could not be restored; perhaps now
-                await self._runner.serve_again(model)
             self._catalogue.for_request(model.name, str(model.version)).require()
 
     async def _run_job(

@@ -241,6 +241,9 @@ class Catalogue(Protocol):
     def register(self, model: ModelVersion) -> None:
         """Know a version, or its new state."""
 
+    def was_not_restored(self, model: ModelVersion) -> bool:
+        """Whether a version that served before the server was restarted could not since."""
+
     async def serve(self, model: ModelVersion, device: str) -> None:
         """Let a model that is loaded on a device answer there, with its sequential plan.
 

@@ -29,7 +29,7 @@ from typing import Any
 from core.errors import BraidError, DiskFailure, Draining, NotFound, PreconditionFailed
 from server.background import log_failure
 from server.jobs.progress import UNKNOWN
-from server.jobs.registration import Outcome, register_model, serve_again
+from server.jobs.registration import Outcome, register_model
 from server.jobs.workshop import Workshop, check_offered
 from server.store.records import (
     Job,
@@ -175,6 +175,9 @@ class JobRunner:
             made = await self._store.call(
                 self._store.register, name, received, options, self.device_keys, version
             )
+            if made.job.state.has_ended and self._shop.catalogue.was_not_restored(made.model):
+                job = await self._store.call(self._store.add_job, made.model, self.device_keys)
+                made = Registration(made.model, job, is_new_job=True)
             self._shop.catalogue.register(made.model)
             self._begin(made)
         return made
@@ -204,14 +207,6 @@ class JobRunner:
             )
             self._begin(made)
         return made.job
-
-    async def serve_again(self, model: ModelVersion) -> None:
-        """Let an imported model answer that could not when the server restored it.
-
-        Raises:
-            BraidError: it still cannot; the message is for the user.
-        """
-        await serve_again(model, self._shop)
 
     # Looking.
 

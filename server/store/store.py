@@ -381,6 +381,11 @@ class Store:
                 plans.forget_profile(connection, model.sha256, device_key)
             return Registration(model, jobs.add(connection, model, device_keys), is_new_job=True)
 
+    def add_job(self, model: ModelVersion, device_keys: str) -> Job:
+        """A new job for a model version, whatever the last one led to."""
+        with self._transaction() as connection:
+            return jobs.add(connection, model, device_keys)
+
     def count_jobs(self) -> dict[str, int]:
         """Number of jobs in each state."""
         with self._reading() as connection:

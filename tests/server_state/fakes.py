@@ -274,12 +274,17 @@ class FakeCatalogue:
         self.on_devices: set[str] = set()
         self.plans: dict[tuple[str, int, int], Schedule] = {}
         self.swap_error: Exception | None = None
+        self.not_restored: set[str] = set()  # names
+
+    def was_not_restored(self, model: ModelVersion) -> bool:
+        return model.name in self.not_restored
 
     def register(self, model: ModelVersion) -> None:
         self.known[model.name, model.version] = model
 
     async def serve(self, model: ModelVersion, device: str) -> None:
         self.serving.add((model.name, model.version))
+        self.not_restored.discard(model.name)
         self.on_devices.add(device)
 
     async def swap(

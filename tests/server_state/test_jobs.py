@@ -769,6 +769,21 @@ async def test_after_a_restart_a_model_serves_its_schedules_and_measures_nothing
     await again.stop()
 
 
+async def test_a_model_that_was_not_restored_is_served_by_registering_it_again(
+    server: Server,
+) -> None:
+    first = await registered(server)
+    server.catalogue.serving.clear()
+    server.catalogue.not_restored.add("lenet")
+
+    again = await registered(server)
+
+    assert (again.state, again.version) == (JobState.READY, 1)
+    assert again.id != first.id
+    assert server.catalogue.serving == {("lenet", 1)}
+    assert (server.importer.imports, server.planner.calls) == (1, 1)
+
+
 async def test_a_start_on_another_device_schedules_anew(server: Server) -> None:
     job = await registered(server)
     await server.stop()
