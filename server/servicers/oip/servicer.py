@@ -227,9 +227,8 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
     # Shared memory.
 
     def _find_region(self, context: Context) -> FindRegion:
-        """Finds regions of the caller's."""
-        owner = _owner(context) if self._regions.is_offered else b""
-        return partial(self._regions.find, owner)
+        """Finds regions of the caller's; who that is, is asked only by requests that name one."""
+        return lambda name: self._regions.find(_owner(context), name)
 
     async def SystemSharedMemoryStatus(self, request: Any, context: Context) -> Any:
         """The regions that are registered, or one of them."""
