@@ -180,8 +180,7 @@ class Apart(Place):
             return process
 
     async def _started(self) -> WorkerProcess:
-        if self._is_closed:
-            raise WorkerRestarting("the server is shutting down")
+        self._check_open()
         process = self._process
         if process is None:
             try:
@@ -191,8 +190,15 @@ class Apart(Place):
             self._process, self._loaded = process, set()
             log.info("bench of %s: worker %d", self._name, process.pid)
             self._spawn(self._watch(process))
+            if self._is_closed:  # by now; ``close`` waits for this turn
+                await self._end_now()
+            self._check_open()
             await self._answers(process)
         return process
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise WorkerRestarting("the server is shutting down")
 
     async def _answers(self, process: WorkerProcess) -> None:
         """Wait until it is there, which takes long if nobody leaves it a core.

@@ -1,0 +1,42 @@
+"""The first run of an executable, which bounds the others, is timed without requests in between."""
+
+from __future__ import annotations
+
+import mmap
+from time import perf_counter_ns
+from types import SimpleNamespace
+from typing import Any, cast
+
+from engine.pause import Pause
+from engine.worker.calls import Calls
+
+
+class SlowRequests(Pause):
+    """Requests that take a while, by the clock."""
+
+    took_ns = 0
+
+    def __call__(self) -> bool:
+        start = perf_counter_ns()
+        while perf_counter_ns() - start < 20_000_000:
+            pass
+        self.took_ns = perf_counter_ns() - start
+        return True
+
+
+def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_others() -> None:
+    def run(_: object, pause: Pause) -> dict[str, Any]:
+        pause()
+        return {}
+
+    prepared = SimpleNamespace(session=None, prepared=SimpleNamespace(run=run))
+    program = SimpleNamespace(graph=SimpleNamespace(inputs={}, outputs={}))
+    models: Any = SimpleNamespace(program=lambda *_: program, prepare=lambda *_: prepared)
+    requests, nothing = SlowRequests(), cast(Any, None)
+    with mmap.mmap(-1, mmap.PAGESIZE) as arena:
+        calls = Calls(nothing, arena, models, nothing, nothing, requests)
+        start = perf_counter_ns()
+        answer = calls.prepare({"number": 1, "digest": "d", "inputs": {}})
+        elapsed_ns = perf_counter_ns() - start
+
+    assert 0 < answer["run_s"] * 1e9 <= elapsed_ns - requests.took_ns
