@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import socket
 import socketserver
 import threading
 import time
@@ -188,6 +190,35 @@ def test_no_server_is_unavailable() -> None:
     with Client("127.0.0.1:1", retry=FAST) as braid, pytest.raises(Unavailable) as caught:
         braid.models()
     assert caught.value.request_id is None
+
+
+def test_a_connection_may_take_longer_than_the_pause_between_two(server: FakeServer) -> None:
+    host, port = server.address.split(":")
+
+    class Slow(socketserver.BaseRequestHandler):
+        """A network in which the first byte takes long: both directions are passed on."""
+
+        def handle(self) -> None:
+            time.sleep(0.5)
+            with socket.create_connection((host, int(port))) as there:
+                onward = threading.Thread(target=_pass_on, args=(self.request, there))
+                onward.start()
+                _pass_on(there, self.request)
+                onward.join()
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Slow) as relay:
+        threading.Thread(target=relay.serve_forever, daemon=True).start()
+        with Client(f"127.0.0.1:{relay.server_address[1]}") as braid:
+            braid.delete("echo")  # calls like this one are never tried again
+        relay.shutdown()
+    assert server.calls == ["DeleteModel"]
+
+
+def _pass_on(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
 
 
 def test_models_and_schedules_are_read(braid: Any) -> None:
