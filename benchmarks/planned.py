@@ -129,10 +129,10 @@ async def plans_on(
     choices: Mapping[str, str] = NO_CHOICES
     if store is not None:
         from server.jobs.kernels import choose_kernels  # with the database's packages
-        from server.jobs.patience import Patience
+        from server.jobs.retries import Retry, RetryPauses
 
-        patiently = Patience().telling(lambda what: None)
-        chosen = await choose_kernels(graph, digest, batch, device, store, precision, patiently)
+        retry = Retry(RetryPauses(), lambda what: None)
+        chosen = await choose_kernels(graph, digest, batch, device, store, precision, retry)
         choices = chosen.choices
     chose = monotonic()
     planner = PlannerProcess(8 * _GIB, 1800.0)

@@ -28,7 +28,7 @@ from server.batching.batcher import Batcher
 from server.batching.policy import BatchPolicy
 from server.device import Specs
 from server.devices import Devices
-from server.jobs.patience import TriedInVain
+from server.jobs.retries import RetriesExhausted
 from server.metrics import Metrics, ModelMetrics
 from server.profiled import profiled_inputs
 from server.replicas import Replicas
@@ -242,7 +242,7 @@ class Catalogue:
             for known in self._names.values()
             for version, model in known.versions.items()
             if (version in known.served or version in known.problems)
-            and not isinstance(known.problems.get(version), TriedInVain)
+            and not isinstance(known.problems.get(version), RetriesExhausted)
             and self._on(model.name, version, device) is None
         ]
 

@@ -15,8 +15,8 @@ from math import inf
 
 from core.graph import OpGraph
 from server.jobs.measuring import in_store
-from server.jobs.patience import Patiently
 from server.jobs.ports import Device, UnitKernels
+from server.jobs.retries import Retry
 from server.store.plans import Measurement
 from server.store.store import Store
 
@@ -46,11 +46,11 @@ async def choose_kernels(
     device: Device,
     store: Store,
     precision: str,
-    patiently: Patiently,
+    retry: Retry,
 ) -> ChosenKernels:
     """Measure what is not known yet; the static graph runs on the fastest kernels afterwards."""
-    known = _Latencies(digest, batch_size, device, store, precision, patiently)
-    found = await patiently(partial(device.bench.kernels, digest, batch_size))
+    known = _Latencies(digest, batch_size, device, store, precision, retry)
+    found = await retry(partial(device.bench.kernels, digest, batch_size))
     await known.remember(found)
     by_unit: dict[str, str] = {}
     choices: dict[str, str] = {}
@@ -82,9 +82,9 @@ class _Latencies:
         device: Device,
         store: Store,
         precision: str,
-        patiently: Patiently,
+        retry: Retry,
     ) -> None:
-        self._patiently = patiently
+        self._retry = retry
         self._digest = digest
         self._batch_size = batch_size
         self._device = device
@@ -122,7 +122,7 @@ class _Latencies:
         """Measure and store; the best of several measurements counts."""
         name, unit = self._name(kernels, variant), kernels.units[0]
         measure = partial(self._device.bench.measure_kernel, self._digest, self._batch_size)
-        timing = await self._patiently(partial(measure, unit, variant, hopeless_us))
+        timing = await self._retry(partial(measure, unit, variant, hopeless_us))
         latency_us = min(timing.latency_us, self._known_us.get(name, inf))
         self._known_us[name] = latency_us
         key = self._device.device_key

@@ -13,6 +13,7 @@ from time import monotonic
 from core.precision import FP32, TF32
 from server.jobs.ports import Device, StageQuery
 from server.jobs.progress import Share
+from server.jobs.retries import Retry
 from server.jobs.workshop import Workshop
 from server.store.plans import Measurement
 
@@ -44,7 +45,7 @@ class StageMeasurer:
         self._store = shop.store
         self._observer = shop.observer
         self._share = share
-        self._patiently = shop.patience.telling(share.retrying)
+        self._retry = Retry(shop.retry_pauses, share.retrying)
         self._samples: dict[str, list[float]] = {}  # by stored name
         self._is_searching = False
         self.measured = 0
@@ -84,7 +85,7 @@ class StageMeasurer:
         """Measure now; what is stored is the median of all samples that this job knows."""
         began = monotonic()
         threads = 1 if query.ask == "work" else None
-        timing = await self._patiently(
+        timing = await self._retry(
             lambda: self._device.bench.measure_stage(
                 self._digest, self._batch_size, query.stage, threads
             )

@@ -19,9 +19,9 @@ from functools import partial
 from core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact
 from core.schedule import Schedule
 from engine.importer.report import check_files
-from server.jobs.patience import Patiently
 from server.jobs.ports import Device, Specs
 from server.jobs.progress import IMPORT_ENDS, LOAD_ENDS, Forecast, Share, Tell
+from server.jobs.retries import Retry
 from server.jobs.scheduling import make_schedule
 from server.jobs.workshop import (
     Imported,
@@ -116,16 +116,16 @@ async def serve_again(
 
 async def _serve_again(model: ModelVersion, shop: Workshop, devices: Sequence[Device]) -> None:
     refusals: dict[str, BraidError] = {}
-    patiently = shop.patience.telling(lambda what: None)
+    retry = Retry(shop.retry_pauses, lambda what: None)
     for device in devices:
-        await _serve_on(device, model, shop, refusals, len(devices), patiently)
+        await _serve_on(device, model, shop, refusals, len(devices), retry)
     for name, error in refusals.items():
         log.error("not served", extra={"model": model.name, "device": name, "reason": str(error)})
     imported = await read_imported(model, shop)
     for device, batch_size in _work(model, imported, shop):
         if device in devices and device.name not in refusals:
             inputs = profiled(model, imported, batch_size)
-            await _use_cached(model, imported, device, inputs, batch_size, shop, patiently)
+            await _use_cached(model, imported, device, inputs, batch_size, shop, retry)
 
 
 async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
@@ -139,8 +139,8 @@ async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
             def on_progress(fraction: float, step: str) -> None:
                 tell(JobState.IMPORTING, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step)
 
-            patiently = shop.patience.telling(partial(on_progress, 0.0))
-            await patiently(
+            retry = Retry(shop.retry_pauses, partial(on_progress, 0.0))
+            await retry(
                 lambda: shop.import_model(
                     folder.upload(model.sha256),
                     folder.artefact(model.sha256),
@@ -180,8 +180,8 @@ async def _serve(model: ModelVersion, shop: Workshop, tell: Tell) -> dict[str, B
     for device in shop.devices:
         loading = f"loading on {device.name}"
         tell(JobState.IMPORTING, IMPORT_ENDS, loading)
-        patiently = shop.patience.telling(partial(_tell_loading, tell, loading))
-        await _serve_on(device, model, shop, refusals, len(shop.devices), patiently)
+        retry = Retry(shop.retry_pauses, partial(_tell_loading, tell, loading))
+        await _serve_on(device, model, shop, refusals, len(shop.devices), retry)
     serving = replace(model, state=ModelState.SERVING, message="")
     try:
         await shop.store.call(
@@ -207,7 +207,7 @@ async def _serve_on(
     shop: Workshop,
     refusals: dict[str, BraidError],
     devices: int,
-    patiently: Patiently,
+    retry: Retry,
 ) -> None:
     """Load a model on a device and let it answer there; not all ``devices`` may refuse."""
 
@@ -216,7 +216,7 @@ async def _serve_on(
         await shop.catalogue.serve(model, device.name)
 
     try:
-        await patiently(attempt)
+        await retry(attempt)
     except BraidError as error:
         refusals[device.name] = error
         if len(refusals) == devices:
@@ -234,8 +234,8 @@ async def _schedule(
     """Find or make the schedule of one batch size on one device, and let it serve."""
     check_offered(model.options.precision, [device])  # other devices may be here since a restart
     inputs = profiled(model, imported, batch_size)
-    patiently = shop.patience.telling(share.retrying)
-    cached = await _use_cached(model, imported, device, inputs, batch_size, shop, patiently)
+    retry = Retry(shop.retry_pauses, share.retrying)
+    cached = await _use_cached(model, imported, device, inputs, batch_size, shop, retry)
     if cached is not None:
         return cached
     turn = shop.device_turns[device.name]
@@ -247,7 +247,7 @@ async def _schedule(
     wrong = sum(contender.erred for contender in schedule.provenance.candidates)
     shop.observer.plans_refused(device.name, wrong)
     await shop.store.call(shop.store.put_schedule, schedule)
-    await _promote(model, device, inputs, schedule, shop, patiently)
+    await _promote(model, device, inputs, schedule, shop, retry)
     return schedule
 
 
@@ -258,14 +258,14 @@ async def _use_cached(
     inputs: Specs,
     batch_size: int,
     shop: Workshop,
-    patiently: Patiently,
+    retry: Retry,
 ) -> Schedule | None:
     """Let the schedule of the cache serve, if there is one that fits."""
     key = schedule_key(model, imported, device.device_key, inputs, batch_size)
     schedule = await shop.store.call(shop.store.find_schedule, key.id)
     if schedule is not None:
         try:
-            await _promote(model, device, inputs, schedule, shop, patiently)
+            await _promote(model, device, inputs, schedule, shop, retry)
         except InvalidArtefact as error:
             log.warning("unfit schedule", extra={"schedule_id": key.id, "reason": str(error)})
             await shop.store.call(shop.store.forget_schedule, key.id)
@@ -280,11 +280,11 @@ async def _promote(
     inputs: Specs,
     schedule: Schedule,
     shop: Workshop,
-    patiently: Patiently,
+    retry: Retry,
 ) -> None:
     """Let a schedule serve if it may, and show it in the metrics."""
     if schedule.provenance.promoted:
-        await patiently(lambda: shop.catalogue.swap(model, device.name, inputs, schedule))
+        await retry(lambda: shop.catalogue.swap(model, device.name, inputs, schedule))
     shop.observer.schedule_chosen(model, device.name, schedule)
 
 

@@ -383,10 +383,10 @@ class JobRunner:
 
     async def _store_ends(self) -> None:
         """Try to store the ends that the disk did not take, until it takes them."""
-        patience, tries = self._shop.patience, 0
+        tries = 0
         while self._store.has_unstored_ends:
             tries += 1
-            await patience.sleep(patience.pause_s(tries))
+            await self._shop.retry_pauses.pause(tries)
             try:
                 await self._store.call(self._store.store_ends)
             except DiskFailure:

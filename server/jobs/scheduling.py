@@ -18,6 +18,7 @@ from server.jobs.kernels import choose_kernels
 from server.jobs.measuring import StageMeasurer, in_store
 from server.jobs.ports import Device, Specs
 from server.jobs.progress import Share
+from server.jobs.retries import Retry
 from server.jobs.verdict import Field, judge
 from server.jobs.workshop import Imported, Workshop, schedule_key, tolerance_of
 from server.store.records import ModelVersion
@@ -36,14 +37,12 @@ async def make_schedule(
     digest, options = model.sha256, model.options.planner
     precision, bench = model.options.precision, device.bench
     tolerance = tolerance_of(model.options, shop)
-    patiently = shop.patience.telling(share.retrying)
-    graph = await patiently(lambda: bench.static_graph(digest, batch_size, inputs, precision))
-    kernels = await choose_kernels(
-        graph, digest, batch_size, device, shop.store, precision, patiently
-    )
+    retry = Retry(shop.retry_pauses, share.retrying)
+    graph = await retry(lambda: bench.static_graph(digest, batch_size, inputs, precision))
+    kernels = await choose_kernels(graph, digest, batch_size, device, shop.store, precision, retry)
     timer = StageMeasurer(digest, batch_size, device, shop, share, precision)
-    facts = await patiently(lambda: bench.facts(digest, batch_size))
-    planned = await patiently(
+    facts = await retry(lambda: bench.facts(digest, batch_size))
+    planned = await retry(
         lambda: shop.planner(graph, options, facts, timer.measure), lambda: timer.learned
     )
     predecessors = graph.predecessors()
@@ -52,7 +51,7 @@ async def make_schedule(
     choose = options.planner == PORTFOLIO
     field = Field.of(planned, len(graph.operators), onnxruntime=choose)
     share.comparing(0.0)
-    showings = await patiently(
+    showings = await retry(
         lambda: bench.contest(
             digest,
             batch_size,

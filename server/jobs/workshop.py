@@ -18,8 +18,8 @@ from core.precision import TOLERANCES
 from core.schedule import ScheduleKey
 from core.tensor import BATCH, TensorSpec
 from engine.importer.report import Report, read_graph, read_report
-from server.jobs.patience import Patience
 from server.jobs.ports import Catalogue, Device, ImportModel, JobObserver, Planner, Specs
+from server.jobs.retries import RetryPauses
 from server.profiled import profiled_inputs
 from server.store.records import ModelVersion, RegistrationOptions
 from server.store.store import Store
@@ -36,7 +36,7 @@ class Workshop:
     catalogue: Catalogue
     observer: JobObserver
     tolerance: float  # of outputs in FP32, relative to the largest element
-    patience: Patience = field(default_factory=Patience)
+    retry_pauses: RetryPauses = field(default_factory=RetryPauses)
     load_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # weights are read one by one
     # Measuring needs the device for itself; held for one batch size, so jobs take turns.
     device_turns: Mapping[str, asyncio.Lock] = field(

@@ -21,7 +21,7 @@ from core.errors import (
 from server.background import ends_before
 from server.batching.policy import BatchPolicy
 from server.catalogue import Catalogue
-from server.jobs.patience import TriedInVain
+from server.jobs.retries import RetriesExhausted
 from server.metrics import Metrics
 from server.restore import Restore
 from server.store.records import ModelState, ModelVersion, RegistrationOptions
@@ -77,7 +77,7 @@ def test_what_could_not_be_restored_says_why(catalogue: Catalogue) -> None:
     assert "no room on cuda:0" in str(refusal)
     assert "no room on cuda:0" in catalogue.as_seen(model).message
     assert catalogue.missing_on("cuda:0") == [model]
-    catalogue.restored(model, TriedInVain(WorkerRestarting("the worker died"), 11))
+    catalogue.restored(model, RetriesExhausted(WorkerRestarting("the worker died"), 11))
     assert catalogue.missing_on("cuda:0") == []
 
 

@@ -26,7 +26,6 @@ from scheduler.planners import plan, stages_to_measure
 from scheduler.portfolio import Candidate, candidates
 from scheduler.signature import stage_signature
 from server.jobs.imports import MemoryBudget
-from server.jobs.patience import Patience
 from server.jobs.ports import (
     GraphFacts,
     MeasureStages,
@@ -38,6 +37,7 @@ from server.jobs.ports import (
     StageTiming,
     UnitKernels,
 )
+from server.jobs.retries import RetryPauses
 from server.jobs.runner import JobRunner
 from server.jobs.workshop import Workshop
 from server.store.records import ModelVersion, Registration, RegistrationOptions
@@ -349,7 +349,7 @@ class Server:
             catalogue=self.catalogue,
             observer=self.observer,
             tolerance=1e-4,
-            patience=Patience((0.25, 0.5, 1.0), self._sleep),
+            retry_pauses=RetryPauses((0.25, 0.5, 1.0), self._sleep),
         )
         self.sleeping: Callable[[], Awaitable[object]] = a_moment
         self.slept_s: list[float] = []

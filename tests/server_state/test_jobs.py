@@ -479,7 +479,7 @@ async def test_what_counts_is_tries_without_progress(server: Server) -> None:
     job = await registered(server)
 
     assert job.state is JobState.READY
-    assert len(server.slept_s) > len(server.shop.patience.pauses_s)
+    assert len(server.slept_s) > len(server.shop.retry_pauses.pauses_s)
     assert set(server.slept_s) == {0.25}, "the pauses never grow"
 
 

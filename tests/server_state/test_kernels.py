@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from server.jobs.kernels import choose_kernels, fastest
-from server.jobs.patience import Patience
+from server.jobs.retries import Retry, RetryPauses
 from tests.server_state.fakes import Server, template
 
 
@@ -31,9 +31,9 @@ async def test_the_fastest_kernel_is_chosen_and_remembered(tmp_path: Path) -> No
     device, graph = server.device, template()
     device.kernel_us["other"] = 50.0
 
-    patiently, store = Patience().telling(lambda what: None), server.shop.store
-    first = await choose_kernels(graph, "d" * 64, 1, device, store, "fp32", patiently)
-    again = await choose_kernels(graph, "e" * 64, 1, device, store, "fp32", patiently)
+    retry, store = Retry(RetryPauses(), lambda what: None), server.shop.store
+    first = await choose_kernels(graph, "d" * 64, 1, device, store, "fp32", retry)
+    again = await choose_kernels(graph, "e" * 64, 1, device, store, "fp32", retry)
     await server.stop()
 
     names = [operator.name for operator in graph.operators]

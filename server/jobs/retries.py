@@ -1,10 +1,10 @@
-"""Trying again what a busy machine ended: a process that was killed, or is starting.
+"""Retries of calls that failed because a process was killed or is starting.
 
-    call ──Unavailable──> tell the job ──pause──> call again ... ──> TriedInVain
-                                                    progress between two tries: counting starts anew
+    call ──Unavailable──> report ──pause──> call again ... ──> RetriesExhausted
+                                             progress between two tries: counting starts anew
 
-What counts is tries without progress, not time: on a machine that is busy enough everything takes
-as long as it takes.
+Tries without progress are counted, not seconds: how long a try takes depends on what else the
+machine does.
 """
 
 from __future__ import annotations
@@ -22,38 +22,34 @@ log = logging.getLogger("braid.jobs")
 T = TypeVar("T")
 
 PAUSES_S = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0)
-"""Between the tries. A stage that kills its worker each time ends them after ten restarts."""
+"""Seconds between tries. A stage that kills its worker each time ends them after ten restarts."""
 
 
-class TriedInVain(Unavailable):
-    """A call failed as often as it is tried."""
+class RetriesExhausted(Unavailable):
+    """A call failed in each of the tries it had."""
 
     def __init__(self, error: Unavailable, tries: int) -> None:
         super().__init__(f"{error} (tried {tries} times)")
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
-    """How long the pauses between tries are; each of them means one more try."""
+class RetryPauses:
+    """Pauses between tries; each of them stands for one more try."""
 
     pauses_s: tuple[float, ...] = PAUSES_S
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
-    def telling(self, tell: Callable[[str], None]) -> Patiently:
-        """Calls of one job, which is told of each further try."""
-        return Patiently(self, tell)
-
-    def pause_s(self, tries: int) -> float:
-        """Before the next try, after this many."""
-        return self.pauses_s[min(tries, len(self.pauses_s)) - 1]
+    async def pause(self, tries: int) -> None:
+        """Wait before the next try, after this many."""
+        await self.sleep(self.pauses_s[min(tries, len(self.pauses_s)) - 1])
 
 
 @dataclass(frozen=True, slots=True)
-class Patiently:
-    """Calls that are tried again."""
+class Retry:
+    """Makes calls, and repeats those that raise Unavailable; ``report`` gets a text per retry."""
 
-    patience: Patience
-    tell: Callable[[str], None]
+    pauses: RetryPauses
+    report: Callable[[str], None]
 
     async def __call__(
         self,
@@ -69,30 +65,30 @@ class Patiently:
             most_tries: in a row without progress; None: one more than there are pauses.
 
         Raises:
-            TriedInVain: it failed too often without progress.
+            RetriesExhausted: it failed too often without progress.
         """
-        most = len(self.patience.pauses_s) + 1 if most_tries is None else most_tries
+        most = len(self.pauses.pauses_s) + 1 if most_tries is None else most_tries
         tries, seen = 0, progress()
         while True:
             try:
                 return await call()
-            except TriedInVain:
+            except RetriesExhausted:
                 raise
             except Unavailable as error:
                 now = progress()
                 tries, seen = (1 if now > seen else tries + 1), now
                 if tries >= most:
-                    raise TriedInVain(error, tries) from error
+                    raise RetriesExhausted(error, tries) from error
                 await self._pause(tries, error)
 
     async def _pause(self, tries: int, error: Unavailable) -> None:
         reason = str(error).partition(";")[0]
         log.info("trying again", extra={"reason": reason, "tries": tries})
-        self.tell(f"trying again ({ordinal(tries + 1)} try): {reason}")
-        await self.patience.sleep(self.patience.pause_s(tries))
+        self.report(f"trying again ({ordinal(tries + 1)} try): {reason}")
+        await self.pauses.pause(tries)
 
 
 def ordinal(number: int) -> str:
-    """2nd, 3rd, 4th, 11th, 21st."""
+    """Write a number as 2nd, 3rd, 4th, 11th, 21st."""
     ending = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{ending}"
