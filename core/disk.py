@@ -1,4 +1,4 @@
-"""Tells what a full, read-only or failing disk did, whichever library reports it.
+"""Recognition of a full, read-only or failing disk, whichever library reports it.
 
     OSError (errno) ──────────────┐
     sqlite3.Error (its name) ─────┼── disk_failure ──> core.errors.DiskFailure, or None
@@ -35,12 +35,12 @@ LEAST_FREE_BYTES = 64 << 10
 
 
 def disk_failure(error: BaseException, where: Path, *, by_text: bool = False) -> DiskFailure | None:
-    """What happened to the disk that holds ``where``, if ``error`` came of that.
+    """Return the failure of the disk that holds ``where`` if ``error`` came of one, else None.
 
     Args:
         error: with its causes.
         where: a folder there.
-        by_text: look for the system's words in the message, too.
+        by_text: look for the system's words in the messages, too.
     """
     for each in _chain(error):
         trouble = _trouble(each) or (_trouble_in_text(str(each)) if by_text else None)

@@ -24,8 +24,8 @@
     │   ├── Draining
     │   └── WorkerRestarting
     ├── DeadlineExceeded
-    │   └── RunStopped              a run on a device was ended, as nobody waited for it any more
-    │       └── RunTooLong          ... or since it took many times as long as it should
+    │   └── RunStopped              a run on a device was ended because no call waited for it
+    │       └── RunTooLong          ... or because it took many times as long as it should
     ├── RequestCancelled
     ├── PreconditionFailed          legal, but not in the present state
     │   ├── ModelQuarantined        its runs stopped a device again and again
@@ -205,11 +205,11 @@ class DeadlineExceeded(BraidError):
 
 
 class RunStopped(DeadlineExceeded):
-    """A run on a device was ended, as nobody waited for it any more."""
+    """A run on a device was ended because no call waited for it any more."""
 
 
 class RunTooLong(RunStopped):
-    """A run on a device was ended, as it took many times as long as it should."""
+    """A run on a device was ended because it took many times as long as it should."""
 
 
 class RequestCancelled(BraidError):

@@ -18,7 +18,7 @@ def is_latency(latency_us: object) -> bool:
 
 
 def check_latency(latency_us: float | None) -> None:
-    """Refuse a latency that cannot be; None is one that nobody knows.
+    """Refuse a latency that cannot be; None stands for an unknown one.
 
     Raises:
         WorkerFault: it is not a finite number above zero.

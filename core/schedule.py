@@ -215,8 +215,8 @@ class Schedule:
     def plan_id(self) -> str:
         """Name of what runs under this schedule, as answered by Infer: a kind, and a hash of it.
 
-        Of equal content it is equal, whoever planned it and whenever. The content is the plan with
-        its kernels, and for which model, shapes, precision and device it is.
+        Equal content has an equal name, also if another planner found it or at another time. The
+        content is the plan with its kernels, and its model, shapes, precision and device.
         """
         key = self.key
         content = {
@@ -237,9 +237,8 @@ class Schedule:
         """The candidate that the schedule is about, if it is known what was measured."""
         seen = self.provenance
         named = [each for each in seen.candidates if each.name == self.planner]
-        if (
-            not named and seen.measured_us is not None
-        ):  # a planner asked for, named with its options
+        if not named and seen.measured_us is not None:
+            # The planner that was asked for is named with its options.
             named = [each for each in seen.candidates if each.latency_us == seen.measured_us]
         return named[0] if named else None
 

@@ -1,4 +1,4 @@
-"""Tasks that nobody waits for, whose errors must not be lost, and tasks that an event ends."""
+"""Background tasks whose errors must not be lost, and tasks that an event ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger("braid.background")
 
 
 def log_failure(task: asyncio.Task[Any]) -> None:
-    """Log what a task died of; to be added to it as a done callback."""
+    """Log the error that ended a task; to be added to the task as a done callback."""
     if task.cancelled() or (error := task.exception()) is None:
         return
     if isinstance(error, BraidError):
@@ -23,7 +23,7 @@ def log_failure(task: asyncio.Task[Any]) -> None:
 
 
 async def ends_before(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do ``work``, or cancel it when the event comes; whether it was done."""
+    """Do ``work``, or cancel it when the event is set; return true if it was done."""
     task = asyncio.create_task(work)
     waiting = asyncio.create_task(event.wait())
     try:

@@ -23,7 +23,7 @@ from server.jobs.ports import GraphFacts, Showing, Specs, StageTiming, UnitKerne
 from server.static_values import StaticBytes, static_message
 
 ATTEMPTS = 3
-"""To measure a stage, where the answer is a latency that cannot be."""
+"""To measure a stage, as long as the answer is a latency that cannot be."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -201,7 +201,7 @@ class Apart(Place):
             raise WorkerRestarting("the server is shutting down")
 
     async def _answers(self, process: WorkerProcess) -> None:
-        """Wait until it is there, which takes long if nobody leaves it a core.
+        """Wait for the first answer of a worker, which takes long on a machine without a free core.
 
         Raises:
             WorkerRestarting: it stands still, or takes far too long; it is ended.

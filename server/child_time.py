@@ -1,7 +1,7 @@
-"""Waiting for a child process by the time that it had a core, not by the clock.
+"""Waits for a child process that are limited by its CPU time, not by the clock.
 
-On a busy machine a process that gives way may get a core for a second of each minute. It has not
-failed for that: it has failed if it does nothing though nobody keeps it, or has had its share.
+On a busy machine a process of low priority may get a core for a second of each minute. That is no
+failure: the process has failed if it uses no CPU time in a round, or has used all it was given.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from collections.abc import Callable
 from typing import Any
 
 ROUNDS = 10
-"""So many times the limit may pass by the clock, if the process does something in each round."""
+"""Number of times that the limit may pass by the clock, if the process runs in each round."""
 
 LEAST_CPU_S = 0.001
-"""Less than this in a round is nothing."""
+"""CPU seconds in a round; a process that used less stands still."""
 
 NEARLY_ALL = 0.9
-"""Of its limit: a process that had a core all the time has used this much and is not let off."""
+"""Part of the limit of CPU seconds that counts as all of it: a process with a core of its own has
+used this much after one round."""
 
 
 class DidNothing(Exception):
-    """The process stands still."""
+    """The process used no CPU time in a whole round."""
 
 
 class TookTooLong(Exception):
-    """The process had the time it was given."""
+    """The process used up the time it was given."""
 
 
 def cpu_time_s(pid: int) -> float:
-    """Seconds for which all threads of a process have run; 0.0 once it has ended."""
+    """CPU seconds of all threads of a process together; 0.0 once it has ended."""
     try:
         return time.clock_gettime((~pid << 3) | 2)  # linux/posix-timers.h: CPUCLOCK_SCHED of a pid
     except OSError:
@@ -45,14 +46,14 @@ async def wait_for_child(
     cpu_seconds: float,
     cpu_time_s: Callable[[int], float] = cpu_time_s,
 ) -> None:
-    """Wait until ``answer`` is there; it is not cancelled.
+    """Wait until ``answer`` is done; it is not cancelled.
 
     Args:
-        answer: what the child says next.
+        answer: the next message of the child.
         pid: of the child.
-        seconds: a round, in which it has to do something.
-        cpu_seconds: that it may run for.
-        cpu_time_s: for which a process has run so far.
+        seconds: length of a round, in which the child has to run.
+        cpu_seconds: CPU time that the child may use.
+        cpu_time_s: returns the CPU seconds that a process has used.
 
     Raises:
         DidNothing: it has not run for a whole round.

@@ -266,7 +266,7 @@ class FrontEnd:
         self.store.close()
 
     async def close_ports(self) -> None:
-        """After a start that failed: nobody has been let in."""
+        """Close the ports after a start that failed, before the first caller."""
         await self._grpc.close()
 
     def log_ready(self) -> None:
@@ -321,16 +321,16 @@ class FrontEnd:
         if not self.grpc_port:
             return
         self._reachability_changed()
-        is_served = device.name in self._catching_up  # that goes on with the new worker
-        if device.is_up and not is_served and (missing := self.catalogue.missing_on(device.name)):
+        is_loading = device.name in self._catching_up  # that goes on with the new worker
+        if device.is_up and not is_loading and (missing := self.catalogue.missing_on(device.name)):
             self._in_background(self._serve_on(device, missing))
 
     def _reachability_changed(self) -> None:
-        """Ready is who can be reached and has a device."""
+        """Set the server's health: ready if it takes requests and a device is up."""
         self.health.ready(self._takes_requests and self.devices.any_up)
 
     async def _serve_on(self, device: Device, missing: Sequence[ModelVersion]) -> None:
-        """Models that were registered while a device was away serve there now, too."""
+        """Serve models on a device that was away when they were registered."""
         self._catching_up.add(device.name)
         try:
             for model in missing:

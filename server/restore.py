@@ -34,7 +34,7 @@ class Restore:
         self._models: list[ModelVersion] = []
 
     async def know(self) -> None:
-        """Let the catalogue know every model, before the first request can come."""
+        """Register every model in the catalogue, before the first request can come."""
         store = self._shop.store
         for model in await store.call(store.models):
             if model.state in (ModelState.SERVING, ModelState.DAMAGED):
@@ -51,13 +51,13 @@ class Restore:
                 restored.create_task(self._serve(model, places))
 
     async def _serve(self, model: ModelVersion, places: asyncio.Semaphore) -> None:
-        """One model; whatever is wrong with it concerns no other."""
+        """Serve one model again; an error of it stops no other."""
         facts = {"model": model.name, "version": model.version}
         problem: BraidError | None = None
         try:
             async with places:
                 await serve_again(model, self._shop)
-            if model.state is ModelState.DAMAGED:  # somebody put its files back
+            if model.state is ModelState.DAMAGED:  # its files were put back
                 await self._change(model, ModelState.SERVING)
         except (DamagedArtefact, InvalidArtefact) as error:
             await self._damaged(model, error)
@@ -82,7 +82,7 @@ class Restore:
         await self._change(model, ModelState.DAMAGED, str(known))
 
     async def _change(self, model: ModelVersion, state: ModelState, message: str = "") -> None:
-        """Note where a version stands; on a full disk, until the next start only."""
+        """Set the state of a version; on a full disk, until the next start only."""
         self._catalogue.register(replace(model, state=state, message=message))
         store = self._shop.store
         with suppress(DiskFailure):

@@ -54,7 +54,7 @@ class _Waiting:
 
 
 class MemoryBudget:
-    """Lets users in as long as their memory fits; first come first served, small ones may pass."""
+    """Memory for users in their order of arrival; small reservations may pass large ones."""
 
     def __init__(self, total_bytes: int, at_once: int) -> None:
         self._total = total_bytes
@@ -65,7 +65,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def reserve(self, size_bytes: int) -> AsyncIterator[None]:
-        """Surround the use of memory; waits until there is room, or nobody else is in."""
+        """Surround the use of memory; waits until it fits, or nothing else is reserved."""
         waiting = _Waiting(size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._admit()
@@ -155,7 +155,7 @@ class Imports:
 
 
 def _size(upload: Path) -> int:
-    """Bytes of an upload; one that is missing is the importer's to report."""
+    """Bytes of an upload; 0 if it is missing, which the importer reports."""
     try:
         return upload.stat().st_size
     except OSError:
@@ -165,7 +165,7 @@ def _size(upload: Path) -> int:
 def _may_need_more(
     error: ImportLimitExceeded | ImporterCrashed, first: ImportLimits, limits: ImportLimits
 ) -> bool:
-    """A second try has more of what the first one lacked; libraries without memory may crash."""
+    """Return true if a second try has more of what was short; want of memory may be a crash."""
     if isinstance(error, ImporterCrashed):
         return True
     return bool(error.limit) and getattr(first, error.limit) < getattr(limits, error.limit)

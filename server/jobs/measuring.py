@@ -49,7 +49,7 @@ class StageMeasurer:
         self._samples: dict[str, list[float]] = {}  # by stored name
         self._is_searching = False
         self.measured = 0
-        self.learned = 0  # of the measured ones, those that are known to whoever asks next
+        self.learned = 0  # of the measured ones, those whose latency was not stored before
         self.reused = 0
 
     async def measure(self, queries: Sequence[StageQuery]) -> Sequence[float]:

@@ -214,7 +214,7 @@ class Device(Protocol):
         """Versions of what runs there, by name."""
 
     def keeping(self, digest: str) -> AbstractAsyncContextManager[None]:
-        """Surround whatever needs a model loaded: meanwhile nobody else's end unloads it."""
+        """Surround the use of a loaded model: meanwhile the end of no other user unloads it."""
 
     async def load(self, digest: str, artefact: Path) -> None:
         """Load an artefact, which the caller keeps; does nothing if it is loaded."""

@@ -204,8 +204,8 @@ class Share:
         self._say("comparing", JobState.VERIFYING, "comparing whole models", left)
 
     def retrying(self, what: str) -> None:
-        """Something has to be done again; the phase is the same."""
-        self.told_at = float("-inf")  # whatever comes next is news
+        """Report that something is done again; the phase is the same."""
+        self.told_at = float("-inf")  # what comes next is told at once
         self.tell(self.state, LOAD_ENDS, f"{self.label}: {what}")
 
     def finished(self) -> None:

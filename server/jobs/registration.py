@@ -37,9 +37,9 @@ from server.store.records import JobState, ModelState, ModelVersion
 log = logging.getLogger("braid.jobs")
 
 IMPORT_TRIES = 8
-"""Of an importer that is killed within its limits, with half a minute of pauses in all.
+"""Tries of an importer that is killed within its limits, with half a minute of pauses in all.
 
-Fewer than of what gets on by measuring: each may cost the machine its memory.
+Fewer than of a call that measures: each may use up the machine's memory.
 """
 
 
@@ -129,7 +129,7 @@ async def _serve_again(model: ModelVersion, shop: Workshop, devices: Sequence[De
 
 
 async def _import(model: ModelVersion, shop: Workshop, tell: Tell) -> None:
-    """Make the artefact, unless there is one; the job is queued until that begins."""
+    """Make the artefact, unless a sound one exists; the job is queued until the import begins."""
     folder = shop.store.folder
     async with shop.digest_turn(model.sha256):
         if not await asyncio.to_thread(_is_sound, folder, model.sha256):

@@ -73,7 +73,7 @@ class JobRunner:
         self._live: dict[str, _Live] = {}
         self._counts: dict[str, int] = {}
         self._storing_ends: asyncio.Task[None] | None = None  # while there are any to store
-        self._started = asyncio.Event()  # ... or will never be
+        self._started = asyncio.Event()  # or it is known that it will not be
         self._is_started = False
         self._registering = asyncio.Lock()  # while rows are stored whose task is not there yet
         self._is_stopping = False
@@ -128,9 +128,9 @@ class JobRunner:
             await asyncio.gather(self._storing_ends, return_exceptions=True)
 
     def release_watchers(self) -> None:
-        """End every watch with Draining, so that nobody who only looks holds up a shutdown.
+        """End every watch with Draining, so that no watcher holds up a shutdown.
 
-        So end calls that wait for a start that was given up.
+        Calls that wait for a start that was given up end the same way.
         """
         self._is_watchable = False
         self._started.set()
@@ -352,7 +352,7 @@ class JobRunner:
         live.publish(job)
         if state is not before.state or now - live.saved_at >= SAVE_SECONDS:
             live.saved_at = now
-            self._store.submit(self._store.save_job, job).add_done_callback(_log_failure)
+            self._store.submit(self._store.save_job, job).add_done_callback(_log_unsaved)
 
     async def _end(self, live: _Live, state: JobState, message: str) -> None:
         """Store a job's last state, then show it."""
@@ -372,7 +372,7 @@ class JobRunner:
             await self._store.call(self._store.discard_upload, live.model.sha256)
             if model is not None:
                 self._shop.catalogue.register(model)
-        except Exception:  # whatever it is, whoever waits for the job must hear of its end
+        except Exception:  # watchers of the job must see its end all the same
             log.exception("a job's end could not be stored", extra={"job": job.id})
         self._count(before.state, state)
         live.publish(job)
@@ -412,7 +412,8 @@ def _verdict(outcome: Outcome) -> tuple[JobState, str]:
     return JobState.READY, "; ".join(outcome.remarks)
 
 
-def _log_failure(saved: Future[None]) -> None:
+def _log_unsaved(saved: Future[None]) -> None:
+    """Log why a job's progress could not be stored, if it could not."""
     if saved.cancelled() or (error := saved.exception()) is None:
         return
     if not isinstance(error, DiskFailure):  # that one is logged already

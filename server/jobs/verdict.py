@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from core.measured import speed_text
+from core.measured import Speed, speed_text
 from core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from core.precision import FP32
 from core.schedule import ONNXRUNTIME, SEQUENTIAL, Contender
@@ -162,7 +162,7 @@ def _too_coarse(sequential: Contender, precision: str) -> str:
 
 def _refusal(asked: Contender) -> str:
     """Why the plan of the only planner may not serve; empty if it may."""
-    if asked.remark or _gains(asked):
+    if asked.remark or _gains(asked.speed):
         return _refusal_of_errors(asked)
     return (
         "the sequential plan goes on serving: the schedule is not faster without doubt, its "
@@ -184,23 +184,21 @@ def _best(
         one = contenders[index]
         return -(one.speedup or 0.0), one.latency_us or math.inf
 
-    faster = [index for index in fit if index == 0 or _gains(contenders[index])]
+    faster = [index for index in fit if index == 0 or _gains(contenders[index].speed)]
     fastest = min(faster[1:] or faster, key=order)
     as_fast = [i for i in faster[1:] if not _is_faster(showings[fastest], showings[i])] or [fastest]
     return min(as_fast, key=lambda index: (_complexity(field, index), *order(index)))
 
 
-def _gains(contender: Contender) -> bool:
-    """Whether it is faster than the sequential plan without doubt, and by more than nothing."""
-    speed = contender.speed
+def _gains(speed: Speed | None) -> bool:
+    """True if a speed is above 1 without doubt, and by more than ``LEAST_GAIN``."""
     return speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN
 
 
 def _is_faster(one: Showing, other: Showing) -> bool:
-    """The same of any two: by the turns of both, without those by their medians."""
+    """True if ``one`` is the faster: by the turns of both, or without those by their medians."""
     if one.turns_us and len(one.turns_us) == len(other.turns_us):
-        speed = speed_beside(one.turns_us, other.turns_us)
-        return speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN
+        return _gains(speed_beside(one.turns_us, other.turns_us))
     return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
 
 

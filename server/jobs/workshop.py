@@ -47,12 +47,12 @@ class Workshop:
     )
 
     def digest_turn(self, digest: str) -> asyncio.Lock:
-        """To import some bytes: who comes second finds what the first one made."""
+        """Lock for the import of these bytes: a second job finds the artefact of the first."""
         return self._digest_turns.setdefault(digest, asyncio.Lock())
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:
-        """Surround a job: what it has loaded stays, whichever other models end meanwhile."""
+        """Surround a job: what it loads stays loaded, whichever other models end meanwhile."""
         async with AsyncExitStack() as kept:
             for device in self.devices:
                 await kept.enter_async_context(device.keeping(digest))

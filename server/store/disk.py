@@ -1,4 +1,4 @@
-"""What the disk of a store does to writes: one error for whoever asked, one line in the log.
+"""Failures of a store's disk: one error for callers, one line in the log.
 
 with disk.writing(): ... ──OSError, SQLite's errors──> DiskFailure
                                             └── the first one is logged, and the recovery
@@ -28,7 +28,7 @@ class DiskWatch:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Surrounds what writes there.
+        """Surround writes to the folder.
 
         Raises:
             DiskFailure: the disk is full, read-only or failing.
@@ -39,7 +39,7 @@ class DiskWatch:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Surrounds what only reads there, which says nothing about the next write.
+        """Surround reads of the folder, whose success says nothing about the next write.
 
         Raises:
             DiskFailure: the disk fails.

@@ -142,7 +142,7 @@ class Store:
             connection.rollback()
 
     def _recover(self) -> None:
-        """Finish deletions that a crash cut off, and remove what nobody needs or can be."""
+        """Finish deletions that a crash cut off; remove unused files and impossible latencies."""
         with self._transaction() as connection:
             for model in models.present(connection):
                 if model.state is ModelState.DRAINING:
@@ -246,7 +246,7 @@ class Store:
             self._remove(lambda: self.folder.upload(sha256).unlink(missing_ok=True))
 
     def _remove(self, files: Callable[[], None]) -> None:
-        """Remove files that nobody needs; what cannot be removed now, the next start sweeps."""
+        """Remove files without a user; what cannot be removed now, the next start sweeps."""
         try:
             files()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""A newest version that failed hides nothing: whoever names no version sees what answers."""
+"""A newest version that failed hides nothing: calls without a version get the one that answers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.server.small_models import embedding, save
 
 
 def unknown_operator(path: Path) -> Path:
-    """x -> y by an operator that nobody knows."""
+    """x -> y by an operator that does not exist."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
     node = helper.make_node("Gyre", ["x"], ["y"])
     return save(helper.make_graph([node], "gyre", [x], [y]), path)

@@ -1,4 +1,4 @@
-"""Models of the same bytes share what is loaded: nobody's end takes it from another."""
+"""Models of the same bytes share what is loaded: the end of one takes it from no other."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class SameBytes(RuleBasedStateMachine):
         self.loop.run_until_complete(turns())
 
     def teardown(self) -> None:
-        """Everything ends well, and nothing stays loaded for nobody."""
+        """Everything ends well, and nothing stays loaded without a user."""
         try:
             self._finish()
             serving = len(self.catalogue.all_served())
