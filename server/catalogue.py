@@ -70,7 +70,7 @@ class _Name:
 
     @property
     def newest(self) -> int:
-        """The newest version that answers, else that could, else that there is."""
+        """The newest version that answers; else the newest that has not failed, else the newest."""
         if self.served or self.restoring:  # the usual case, which each request asks for
             return max((*self.served, *self.restoring))
         able = [number for number, each in self.versions.items() if not each.state.has_failed]
@@ -140,7 +140,7 @@ class Catalogue:
         return number
 
     def as_seen(self, model: ModelVersion) -> ModelVersion:
-        """A version as callers see it: one that is about to be restored does not serve yet."""
+        """Return a version as callers see it: one that is not restored yet is LOADING."""
         known = self._names.get(model.name)
         if known is None or model.version in known.served:
             return model
@@ -152,12 +152,12 @@ class Catalogue:
         return replace(model, message=f"does not serve: {problem}") if problem else model
 
     def restoring(self, model: ModelVersion) -> None:
-        """Know a version that served before the server was restarted, and will in a moment."""
+        """Record a version that served before the restart, and will again in a moment."""
         self.register(model)
         self._names[model.name].restoring.add(model.version)
 
     def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
-        """A version serves again, or does not because of a ``problem``."""
+        """Record that a version serves again, or that a ``problem`` prevents it."""
         known = self._names.get(model.name)
         if known is None or model.version not in known.versions:
             return
@@ -227,7 +227,7 @@ class Catalogue:
         return known.served.get(version) if known else None
 
     def answers_with(self, replicas: Replicas, served: ServedModel) -> bool:
-        """Whether requests for a version go to these replicas still; ``served`` is one of them."""
+        """True if requests still go to these replicas of a version; ``served`` is one of them."""
         return (
             not self._is_refusing and self.served_version(served.name, served.version) is replicas
         )
@@ -235,7 +235,7 @@ class Catalogue:
     def missing_on(self, device: str) -> list[ModelVersion]:
         """Versions that answer on other devices only, or could not be restored on any.
 
-        Without those that were tried often enough: one that ends each worker would go on so.
+        Leaves out those whose retries are exhausted: they may end each worker that loads them.
         """
         return [
             model
@@ -385,7 +385,7 @@ class Catalogue:
         await served.close()
 
     def using(self, digest: str, device: str) -> list[ModelVersion]:
-        """Versions of the same bytes that answer on a device."""
+        """Versions with this digest that answer on a device."""
         return [
             known.versions[version]
             for known in self._names.values()

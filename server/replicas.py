@@ -42,7 +42,7 @@ class Replicas:
         self._on[served.device.name] = served
 
     def remove(self, device: str) -> ServedModel:
-        """One device serves no more."""
+        """Remove and return the replica of one device."""
         return self._on.pop(device)
 
     def choose(self, request: CheckedRequest) -> ServedModel:

@@ -79,17 +79,14 @@ class PlannerProcess:
                         return planned
 
     async def _receive(self, child: _Child) -> bytes:
-        receiving = asyncio.create_task(child.receive())
+        receiving, seconds = asyncio.create_task(child.receive()), self.search_seconds
         try:
-            seconds = self.search_seconds
             await wait_for_child(receiving, child.pid, seconds, cpu_seconds=seconds)
         except DidNothing:
-            raise PlannerInterrupted(
-                f"the planner process has not run for {self.search_seconds:g} s"
-            ) from None
+            raise PlannerInterrupted(f"the planner process has not run for {seconds:g} s") from None
         except TookTooLong:
             raise PlanningFailed(
-                f"the planner searched for more than {self.search_seconds:g} s; lower its limits "
+                f"the planner searched for more than {seconds:g} s; lower its limits "
                 "r and s, or raise BRAID_PLANNER_SEARCH_SECONDS on the server"
             ) from None
         finally:

@@ -37,7 +37,7 @@ SCHEDULE = Schedule(
 )
 
 
-def test_equal_content_has_equal_plan_ids_whoever_planned_and_measured_it() -> None:
+def test_equal_content_has_equal_plan_ids_of_any_planner_and_measurement() -> None:
     by_another = replace(SCHEDULE, planner="greedy", key=replace(SCHEDULE.key, planner="portfolio"))
     again = replace(SCHEDULE, provenance=replace(SEEN, measured_us=95.0, created="later"))
 

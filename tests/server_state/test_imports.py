@@ -89,7 +89,7 @@ async def test_several_run_at_once_as_far_as_memory_goes(tmp_path: Path) -> None
     await turns.end("c")
 
 
-async def test_what_needs_more_runs_again_alone_and_holds_up_nobody(tmp_path: Path) -> None:
+async def test_what_needs_more_runs_again_alone_and_holds_up_no_other(tmp_path: Path) -> None:
     turns = Turns(tmp_path)
     for name in ("large", "larger"):
         turns.importer.errors[name, True] = SHORT
