@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from core.errors import DeadlineExceeded
@@ -30,6 +30,13 @@ class MemoryLimits:
     stream_bytes: int
     connection_bytes: int
     all_bytes: int
+
+
+class Call(Protocol):
+    """A call that tells when it is done, as gRPC's contexts do."""
+
+    def add_done_callback(self, callback: Any, /) -> None:
+        """Call ``callback`` once the call is done."""
 
 
 class Account(Protocol):
@@ -67,6 +74,10 @@ class Charge:
     def release(self) -> None:
         """Hold nothing: the answer was taken, or never will be. May be called twice."""
         self._become(0, 0)
+
+    def release_when_done(self, call: Call) -> None:
+        """Release at the end of ``call``, which keeps this charge alive, not the answer."""
+        call.add_done_callback(lambda _: self.release())
 
     def _become(self, held_bytes: int, unread_bytes: int) -> None:
         more, more_unread = held_bytes - self._held_bytes, unread_bytes - self._unread_bytes

@@ -16,7 +16,7 @@ from time import monotonic, perf_counter
 
 from core.errors import DeadlineExceeded, RequestCancelled
 from server import tracing
-from server.call_memory import Account, Charge
+from server.call_memory import Account, Call, Charge
 from server.catalogue import Catalogue
 from server.requests import CheckedRequest, GivenRequest, check_request
 from server.served import ServedModel
@@ -31,9 +31,14 @@ class Answer:
     charge: Charge | None = None  # for the reply; small ones that say what is wrong have none
 
     def release(self) -> None:
-        """Hold no memory for it any more: the caller has taken it, or is gone."""
+        """Release what is charged for the reply: its caller has taken it, or has left."""
         if self.charge is not None:
             self.charge.release()
+
+    def release_when_done(self, call: Call) -> None:
+        """Release at the end of ``call``, which keeps the charge alive, not the reply."""
+        if self.charge is not None:
+            self.charge.release_when_done(call)
 
 
 async def infer(

@@ -109,7 +109,7 @@ def _charging(behaviour: Behaviour, memory: CallMemory) -> Behaviour:
         charge = None
         if largest_bytes > SMALL_BYTES:
             charge = await memory.connection(context.peer()).take(largest_bytes, None)
-            context.add_done_callback(lambda _: charge.release())
+            charge.release_when_done(context)
         answer = await behaviour(request, context)
         size_bytes = answer.ByteSize()
         largest_bytes = max(largest_bytes, size_bytes)

@@ -41,7 +41,7 @@ class InferenceServicer:
             memory = self._memory.connection(context.peer())
             remaining = context.time_remaining()
             answer = await self._infer(request, remaining, write_response, memory)
-            context.add_done_callback(lambda _: answer.release())  # type: ignore[arg-type]
+            answer.release_when_done(context)
             return answer.reply
 
     async def InferStream(

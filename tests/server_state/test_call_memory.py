@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -92,6 +94,31 @@ async def test_an_answer_replaces_what_was_expected_and_counts_as_unread() -> No
     charge.release()
     charge.release()
     assert (everything.held_bytes, everything.unread_bytes) == (0, 0)
+
+
+class Call:
+    """A call that is ended by the test."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[Callable[[Any], None]] = []
+
+    def add_done_callback(self, callback: Callable[[Any], None], /) -> None:
+        self.callbacks.append(callback)
+
+
+async def test_a_call_keeps_the_charge_of_its_answer_but_not_the_reply() -> None:
+    everything, call = memory(), Call()
+    charge = await taken(everything.connection("a"), 10)
+    charge.answered(4)
+    reply = bytes(bytearray(4))
+    references = sys.getrefcount(reply)
+
+    Answer(reply, charge).release_when_done(call)
+
+    assert sys.getrefcount(reply) == references
+    assert everything.held_bytes == 4
+    call.callbacks.pop()(call)
+    assert everything.held_bytes == 0
 
 
 async def test_who_leaves_the_queue_lets_the_next_in() -> None:

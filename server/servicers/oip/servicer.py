@@ -146,7 +146,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
             memory = self._memory.connection(context.peer())
             find, remaining = self._find_region(context), context.time_remaining()
             answer = await self._infer(request, remaining, write_reply, memory, find)
-            context.add_done_callback(lambda _: answer.release())  # type: ignore[arg-type]
+            answer.release_when_done(context)
             return answer.reply
 
     async def ModelStreamInfer(
