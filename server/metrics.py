@@ -108,6 +108,7 @@ class ModelMetrics:
     def __init__(self, metrics: Metrics, model: str, version: str) -> None:
         self.statistics = Statistics()
         self.candidates: dict[PlanLabels, Collection[str]] = {}  # that have series, by plan
+        self.speeds: dict[PlanLabels, Speed] = {}  # of schedules beside sequential, if known
         self._metrics = metrics
         self._replicas: dict[str, ReplicaMetrics] = {}
         self._requests: dict[str, Counter] = {}
@@ -330,7 +331,7 @@ class Metrics:
         return dict(self._models)
 
     def watch_calls(self, memory: CallMemory) -> None:
-        """Show what calls hold, as of each scrape."""
+        """Export what calls hold, in bytes at the time of each scrape."""
         self.held_bytes.set_function(lambda: memory.held_bytes)
         self.unread_bytes.set_function(lambda: memory.unread_bytes)
 
@@ -408,6 +409,9 @@ class Metrics:
             else:
                 gauge.remove(*labels)  # an earlier schedule's would contradict
         plan, candidates = PlanLabels(*labels), candidates_of(schedule)
+        of_model.speeds.pop(plan, None)
+        if speed is not None:
+            of_model.speeds[plan] = speed
         for planner in of_model.candidates.get(plan, ()):
             self.candidate_seconds.remove(*labels, planner)
         for planner, latency_us in candidates.items():
@@ -416,14 +420,9 @@ class Metrics:
         self.on_schedule(plan, schedule)
 
     def speeds(self) -> dict[PlanLabels, Speed]:
-        """How fast each model's schedules are beside sequential, as far as it is known."""
-        medians, least, most = (
-            {PlanLabels(**sample.labels): sample.value for sample in family.samples}
-            for gauge in (self.speedup, self.speedup_least, self.speedup_most)
-            for family in gauge.collect()
-        )
+        """Known speeds beside sequential, of all schedules of all models."""
         return {
-            plan: Speed(median, least.get(plan), most.get(plan)) for plan, median in medians.items()
+            plan: speed for each in self._models.values() for plan, speed in each.speeds.items()
         }
 
     # Drift: server.drift.DriftGauges.

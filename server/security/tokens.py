@@ -28,7 +28,7 @@ MAX_TOKEN_CHARS = 1024
 HASHED = re.compile(r"sha256:([0-9a-f]{64})")
 
 Digest = bytes
-"""SHA-256 of a token: who a caller is. Empty for callers without a token."""
+"""SHA-256 of a token, which identifies its callers. Empty for callers without a token."""
 
 Stamp = tuple[int, int] | None
 """When a file was written and its size, to see that it changed."""
@@ -96,7 +96,7 @@ class Tokens:
         return self.role_of_digest(given) is Role.ADMIN
 
     def may_own(self, owner: Digest) -> bool:
-        """Whether callers of this digest still come in; those without a token have none."""
+        """Bool: a token of this digest is still accepted, or is empty, or none is required."""
         return not owner or not self.are_required or self.role_of_digest(owner) is not None
 
     def role_in(self, metadata: Mapping[str, str]) -> Role | None:
@@ -104,8 +104,8 @@ class Tokens:
         header = metadata.get("authorization")
         if header is None:
             return Role.ANYONE
-        scheme, _, token = header.partition(" ")
-        return self.role_of(token.strip()) if scheme.lower() == "bearer" else None
+        token = _bearer_token(header)
+        return None if token is None else self.role_of(token)
 
     def _all(self) -> list[tuple[Digest, Role]]:
         from_files = [
@@ -129,14 +129,20 @@ class Tokens:
 
 
 def digest_of(token: str) -> Digest:
-    """What is kept of a token that a caller showed."""
+    """Digest of a token as a caller sent it; what lies beyond MAX_TOKEN_CHARS does not count."""
     return _digest(token[:MAX_TOKEN_CHARS])
 
 
 def owner_in(metadata: Mapping[str, str]) -> Digest:
-    """Whom a call belongs to: the digest of its bearer token, or nothing."""
-    scheme, _, token = metadata.get("authorization", "").partition(" ")
-    return digest_of(token.strip()) if scheme.lower() == "bearer" else b""
+    """Digest of a call's bearer token; empty without one."""
+    token = _bearer_token(metadata.get("authorization", ""))
+    return b"" if token is None else digest_of(token)
+
+
+def _bearer_token(header: str) -> str | None:
+    """Token of ``Bearer TOKEN``; None if the header is of another scheme."""
+    scheme, _, token = header.partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
 
 
 def _digest(token: str) -> Digest:
