@@ -1,15 +1,15 @@
-"""Memory of the calls under way: requests being computed, and answers that are not taken yet.
+"""Limits on the memory of calls: of requests being computed, and answers that are not taken yet.
 
     infer ──take──> StreamMemory ──> ConnectionMemory ──> CallMemory      a limit in bytes each
       └── Charge: request and expected answer ──answered──> the answer ──release──> nothing
 
 A request that does not fit waits before it is computed, first come, first served; while one of a
 stream waits, nothing more of that stream is read. A stream or connection that holds nothing is
-always let in, so that callers that take their answers get on whatever others do: all calls
-together hold at most the limit and one request for each connection.
+always let in, so that callers that take their answers are served whatever others hold: all
+calls together hold at most the limit and one request for each connection.
 
 An answer is taken when gRPC has accepted its last byte, which waits for the caller's flow control.
-gRPC copies the answer that it is writing: of each call one, beside what is counted here.
+gRPC copies the answer that it is writing: one of each call, which is not counted here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from core.errors import DeadlineExceeded
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """What calls may hold, in bytes."""
+    """Most bytes that calls may hold."""
 
     stream_bytes: int
     connection_bytes: int
@@ -40,13 +40,14 @@ class Call(Protocol):
 
 
 class Account(Protocol):
-    """What a request is charged to: a stream, or the connection of a call with one request."""
+    """A stream, or the connection of a call with one request: requests are charged to it."""
 
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
         """Charge a request, as soon as there is room for it.
 
         Args:
-            size_bytes: of the request and its answer; None: not known, taken for a whole stream's.
+            size_bytes: of the request and its answer; None: not known, counted as the limit of a
+                stream.
             deadline: by the event loop's clock.
 
         Raises:
@@ -54,11 +55,11 @@ class Account(Protocol):
         """
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
-        """Hold so much more than before; negative: less."""
+        """Add to the bytes that are held, and to those of unread answers; may be negative."""
 
 
 class Charge:
-    """What one request holds; nothing from ``release`` on. Belongs to the event loop."""
+    """Bytes that one request holds until ``release``. Belongs to the event loop."""
 
     __slots__ = ("_account", "_held_bytes", "_unread_bytes")
 
@@ -68,11 +69,11 @@ class Charge:
         self._unread_bytes = 0
 
     def answered(self, size_bytes: int) -> None:
-        """Hold the answer from now on, and the request no longer."""
+        """Charge the answer of ``size_bytes`` in place of the request."""
         self._become(size_bytes, size_bytes)
 
     def release(self) -> None:
-        """Hold nothing: the answer was taken, or never will be. May be called twice."""
+        """Charge nothing more: the answer was taken, or never will be. May be called twice."""
         self._become(0, 0)
 
     def release_when_done(self, call: Call) -> None:
@@ -86,7 +87,7 @@ class Charge:
 
 
 class CallMemory:
-    """All calls of one server. Belongs to the event loop."""
+    """Memory of all calls of one server. Belongs to the event loop."""
 
     def __init__(self, limits: MemoryLimits) -> None:
         self.limits = limits
@@ -96,22 +97,22 @@ class CallMemory:
         self._waiting: dict[ConnectionMemory, None] = {}
 
     def connection(self, peer: str) -> ConnectionMemory:
-        """What the calls of one connection hold; ``peer`` as gRPC names it."""
+        """Account of one connection; ``peer`` as gRPC names it."""
         found = self._connections.get(peer)
         if found is None:
             found = self._connections[peer] = ConnectionMemory(self)
         return found
 
     def stream(self, peer: str) -> StreamMemory:
-        """What one new stream of a connection holds."""
+        """Account of a new stream of the connection from ``peer``."""
         return StreamMemory(self.connection(peer), self.limits.stream_bytes)
 
-    def waits(self, connection: ConnectionMemory) -> None:
-        """Remember a connection that has no room."""
+    def add_waiting(self, connection: ConnectionMemory) -> None:
+        """Remember a connection whose next request does not fit."""
         self._waiting[connection] = None
 
     def let_in(self) -> None:
-        """Let requests in that fit now, of any connection."""
+        """Let waiting requests of any connection in, as far as they fit now."""
         for connection in list(self._waiting):
             if not connection.queue.let_in():
                 del self._waiting[connection]
@@ -141,7 +142,7 @@ class _Queue:
             raise
 
     def let_in(self) -> bool:
-        """Let in those at the head that fit; returns whether any wait still."""
+        """Let in those at the head that fit; returns bool: some wait still."""
         while self._waiting and self._account.fits(self._waiting[0][0]):
             size_bytes, entered = self._waiting.popleft()
             if not entered.done():
@@ -161,54 +162,54 @@ class _Queue:
 
 
 class ConnectionMemory:
-    """What all calls of one connection hold together."""
+    """Account of one connection, with all its calls."""
 
-    def __init__(self, everything: CallMemory) -> None:
-        self.everything = everything
+    def __init__(self, all_calls: CallMemory) -> None:
+        self.all_calls = all_calls
         self.held_bytes = 0
         self.queue = _Queue(self)
 
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
         """As ``Account`` says."""
-        size = self.everything.limits.stream_bytes if size_bytes is None else size_bytes
+        size = self.all_calls.limits.stream_bytes if size_bytes is None else size_bytes
         await self.enter(size, deadline)
         return Charge(self, size)
 
     async def enter(self, size_bytes: int, deadline: float | None) -> None:
-        """Hold so much, as soon as there is room."""
+        """Charge ``size_bytes`` as soon as there is room."""
         if not self.queue and self.fits(size_bytes):
             self.add(size_bytes)
         else:
-            self.everything.waits(self)
+            self.all_calls.add_waiting(self)
             await self.queue.wait(size_bytes, deadline)
 
     def fits(self, size_bytes: int) -> bool:
-        """Whether a request may enter."""
-        limits = self.everything.limits
+        """Bool: a request of ``size_bytes`` may enter now."""
+        limits = self.all_calls.limits
         return not self.held_bytes or (
             self.held_bytes + size_bytes <= limits.connection_bytes
-            and self.everything.held_bytes + size_bytes <= limits.all_bytes
+            and self.all_calls.held_bytes + size_bytes <= limits.all_bytes
         )
 
     def add(self, size_bytes: int) -> None:
-        """Hold so much more."""
+        """Charge ``size_bytes`` more."""
         self.held_bytes += size_bytes
-        self.everything.held_bytes += size_bytes
+        self.all_calls.held_bytes += size_bytes
 
     def free(self, size_bytes: int) -> None:
-        """Hold so much less, and let in what fits now."""
+        """Charge ``size_bytes`` less, and let in what fits now."""
         self.add(-size_bytes)
         self.queue.let_in()
-        self.everything.let_in()
+        self.all_calls.let_in()
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
         """As ``Account`` says."""
-        self.everything.unread_bytes += unread_bytes
+        self.all_calls.unread_bytes += unread_bytes
         self.free(-held_bytes)
 
 
 class StreamMemory:
-    """What the requests of one stream hold together."""
+    """Account of one stream, charged to its connection, too."""
 
     def __init__(self, connection: ConnectionMemory, limit_bytes: int) -> None:
         self.held_bytes = 0
@@ -216,11 +217,11 @@ class StreamMemory:
         self._limit_bytes = limit_bytes
         self._queue = _Queue(self)
         self._entering = 0  # requests that wait for room here or in the connection
-        self._charged_bytes = self._unread_bytes = 0  # of what has entered the connection, too
+        self._charged_bytes = self._unread_bytes = 0  # of requests that entered the connection
         self._is_closed = False
         self._changed = asyncio.Event()
 
-    async def room(self) -> None:
+    async def wait_for_room(self) -> None:
         """Return when another request may be read: none waits, and the limit is not reached."""
         while self._entering or self.held_bytes >= self._limit_bytes:
             self._changed.clear()
@@ -247,16 +248,16 @@ class StreamMemory:
         return Charge(self, size)
 
     def close(self) -> None:
-        """Release whatever is charged still: the stream has ended, and its requests with it."""
+        """Release all charges: the stream has ended, and its requests with it."""
         self.change(-self._charged_bytes, -self._unread_bytes)
         self._is_closed = True
 
     def fits(self, size_bytes: int) -> bool:
-        """Whether a request may enter."""
+        """Bool: a request of ``size_bytes`` may enter now."""
         return not self.held_bytes or self.held_bytes + size_bytes <= self._limit_bytes
 
     def add(self, size_bytes: int) -> None:
-        """Hold so much more."""
+        """Charge ``size_bytes`` more."""
         self.held_bytes += size_bytes
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
@@ -269,7 +270,7 @@ class StreamMemory:
         self._connection.change(held_bytes, unread_bytes)
 
     def free(self, size_bytes: int) -> None:
-        """Hold so much less here, and let in what fits now."""
+        """Charge ``size_bytes`` less here, and let in what fits now."""
         self.add(-size_bytes)
         self._queue.let_in()
         self._changed.set()

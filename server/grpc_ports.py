@@ -20,7 +20,7 @@ from server.security.exposure import check_exposure
 from server.security.gate import Gate
 from server.security.roles import Role
 from server.security.tokens import Tokens, TokenSource
-from server.servicers.departures import expect_departures
+from server.servicers.departures import filter_grpc_log
 from server.servicers.guarding import Guarding
 from server.settings import Settings
 from server.telemetry import start_tracing
@@ -121,7 +121,7 @@ def public_server(
     settings: Settings, memory: CallMemory, interceptors: Sequence[grpc.aio.ServerInterceptor]
 ) -> grpc.aio.Server:
     """A server for strangers, not listening yet."""
-    expect_departures()
+    filter_grpc_log()
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
     return grpc.aio.server(
         interceptors=[*interceptors, Guarding(memory)],

@@ -1,4 +1,4 @@
-"""Handlers of methods: what one does, and another of the same kind that does something else."""
+"""gRPC's method handlers: the behaviour of one, and copies with another behaviour."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import grpc
 from server.status import Handler
 
 Behaviour = Callable[[Any, Any], Any]
-"""What a handler does with a request, or a stream of them, and the context of its call."""
+"""Function of a request, or a stream of them, and the context of its call."""
 
 _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -21,7 +21,7 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
 
 
 def behaviour_of(handler: Handler) -> Behaviour:
-    """What a handler does."""
+    """Function that a handler calls."""
     found: Any = (
         handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
     )
@@ -30,15 +30,15 @@ def behaviour_of(handler: Handler) -> Behaviour:
     return behaviour
 
 
-def doing(
-    behaviour: Behaviour, like: Handler, read: Callable[[bytes], Any] | None = None
+def with_behaviour(
+    handler: Handler, behaviour: Behaviour, read: Callable[[bytes], Any] | None = None
 ) -> Handler:
-    """A handler that does ``behaviour``, for the same messages as ``like``.
+    """Copy of a handler with another behaviour.
 
     Args:
-        behaviour: of the kind that ``like`` has.
-        like: whose place it takes.
-        read: in place of its deserializer.
+        handler: to copy.
+        behaviour: of the same kind as the handler's own.
+        read: in place of the handler's deserializer.
     """
-    make = _MAKERS[like.request_streaming, like.response_streaming]
-    return make(behaviour, read or like.request_deserializer, like.response_serializer)
+    make = _MAKERS[handler.request_streaming, handler.response_streaming]
+    return make(behaviour, read or handler.request_deserializer, handler.response_serializer)

@@ -25,10 +25,10 @@ from server.status import status_code
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request led to."""
+    """The reply to a request, and what is charged for it."""
 
     reply: bytes  # as its ``build_reply`` made it
-    charge: Charge | None = None  # for the reply; small ones that say what is wrong have none
+    charge: Charge | None = None  # for the reply; errors within a stream have none
 
     def release(self) -> None:
         """Release what is charged for the reply: its caller has taken it, or has left."""
@@ -57,7 +57,7 @@ async def infer(
         version: "" for the one that answers by default.
         time_remaining: seconds until the caller's deadline.
         read: brings the request to the model; what it raises counts as this request's end.
-        memory: that request and answer are charged to.
+        memory: account that request and answer are charged to.
 
     Raises:
         BraidError: whatever ended it.
@@ -75,7 +75,7 @@ async def infer(
         limits = [limit for limit in (time_remaining, given.timeout_s) if limit is not None]
         deadline = monotonic() + min(limits) if limits else None
         charge = await memory.take(_size_bytes(served, checked), deadline)
-        if not catalogue.answers_with(replicas, served):  # it may have gone while this waited
+        if not catalogue.answers_with(replicas, served):  # unloaded or replaced during the wait
             replicas = catalogue.for_request(served.name, str(served.version)).require()
         served = replicas.choose(checked)
         series = found.metrics.on(served.device.name)
@@ -83,7 +83,7 @@ async def infer(
         soon(series.request_computed, outcome.queue_us / 1e6, outcome.compute_us / 1e6)
         reply = outcome.reply
         if reply is None:
-            assert given.build_reply is not None, "servicers say how they reply"
+            assert given.build_reply is not None, "every servicer sets it"
             reply = given.build_reply(outcome)
         charge.answered(len(reply))
         return Answer(reply, charge)
@@ -107,7 +107,7 @@ async def infer(
 
 
 def _size_bytes(served: ServedModel, request: CheckedRequest) -> int | None:
-    """What a request takes in this process's memory, its answer included; None: not known."""
+    """Bytes of a request and its answer in this process's memory; None: not known."""
     answer_bytes = served.answer_bytes(request.shape_class, request.rows, request.outputs)
     if answer_bytes is None:
         return None

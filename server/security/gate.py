@@ -19,7 +19,7 @@ from typing import Any
 import grpc
 
 from core.errors import BraidError, PermissionDenied, Unauthenticated
-from server.handlers import behaviour_of, doing
+from server.handlers import behaviour_of, with_behaviour
 from server.security.roles import NEEDED, Role, needed_role
 from server.security.tokens import Tokens
 from server.status import Handler, answering, refusing
@@ -67,7 +67,7 @@ class Gate(grpc.aio.ServerInterceptor):
         return refusing(refusal)
 
     def _rechecked(self, handler: Handler | None, details: Details) -> Handler | None:
-        """A handler of a stream that ends when its call would be refused; others as they are."""
+        """The handler; for a stream, one that ends when its token is withdrawn."""
         if handler is None or not (handler.request_streaming or handler.response_streaming):
             return handler
         behaviour = behaviour_of(handler)
@@ -91,7 +91,7 @@ class Gate(grpc.aio.ServerInterceptor):
             async with answering(context):
                 raise refusal
 
-        return doing(method, handler)
+        return with_behaviour(handler, method)
 
     def _log(self, refusal: BraidError, details: Details) -> None:
         known = details.method in NEEDED or details.method.startswith("/braid.v1.")

@@ -1,8 +1,8 @@
-"""The names that the HTTP port is called by, to refuse pages that reached it under another one.
+"""Names of the HTTP port: requests that reached it under any other name are refused.
 
-A page of another site can give its own name our address (DNS rebinding), and its scripts then
-talk to us from the user's browser as if we were that site. The browser says so in Host. Addresses
-cannot be rebound; neither can names that the certificate of a TLS connection proves.
+Another site can point its own name at this server's address (DNS rebinding); its scripts then send
+requests from the user's browser as if this server were that site. The browser sends that name as
+Host. Addresses cannot be rebound; neither can names that a TLS certificate proves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]/:@]+?)\.?(:[0-9]{0,5})?", re.IGNORE
 
 
 class HostNames:
-    """What ``Host`` may say."""
+    """Names that ``Host`` may give."""
 
     def __init__(self, bound: str, further: Sequence[str] = ()) -> None:
         """Collect the names.
@@ -31,7 +31,7 @@ class HostNames:
         self._names = {name.lower() for name in names}
 
     def include(self, host: str) -> bool:
-        """Whether a ``Host`` header names this server, by name or by any address."""
+        """Bool: a ``Host`` header gives a name of this server, or any address."""
         if EVERY in self._names:
             return True
         found = _HOST.fullmatch(host)

@@ -1,4 +1,4 @@
-"""Whose a connection is: the part of its address that a caller cannot choose freely."""
+"""Networks of callers: the part of an address that a caller cannot choose freely."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 
 def network_of(address: str) -> str:
-    """The address; of IPv6 the 64 bits that one caller cannot choose."""
+    """The address; of IPv6 its first 64 bits, as a caller can choose the rest."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

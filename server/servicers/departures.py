@@ -1,9 +1,9 @@
-"""Callers that leave while their answer is being written: no fault, and no traceback in the log.
+"""Callers that leave while their answer is being written: no error, and no traceback in the log.
 
-gRPC learns twice that a caller has left: what it is writing fails, and the handler is cancelled. If
-the failure comes first, it raises ``ExecuteBatchError``: in ``context.write``, where
-``server.servicers.guarding`` ends the handler, and behind a single answer that a handler has
-returned, where nobody but gRPC's own log can be told.
+gRPC notices twice that a caller has left: its write fails, and the handler is cancelled. If the
+failure comes first, gRPC raises ``ExecuteBatchError``: in ``context.write``, where
+``server.servicers.guarding`` ends the handler, or while it sends the single answer that a handler
+has returned, where the error reaches gRPC's own log only.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import grpc
 GRPC_LOG = "grpc._cython.cygrpc"
 
 _BATCH_FAILED = 'Failed "execute_batch"'
-"""How it begins if operations ended without success; misuse of gRPC begins otherwise."""
+"""Beginning of the message if operations failed; errors of misuse begin otherwise."""
 
 
 def has_left(error: BaseException | None) -> bool:
-    """Whether an error says that an answer could not be written: nobody is there."""
+    """Bool: gRPC could not write an answer, as its caller has left."""
     return isinstance(error, grpc.aio.InternalError) and str(error).startswith(_BATCH_FAILED)
 
 
 class _Departures(logging.Filter):
-    """Makes a line for debugging of what gRPC logs as an error about a caller that has left."""
+    """Turns gRPC's error about a caller that has left into a line for debugging."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record; returns whether it is logged still."""
+        """Change the record; returns bool: log it."""
         if record.exc_info is None or not has_left(record.exc_info[1]):
             return True
         record.levelno, record.levelname = logging.DEBUG, "DEBUG"
@@ -39,6 +39,6 @@ class _Departures(logging.Filter):
 _DEPARTURES = _Departures()
 
 
-def expect_departures() -> None:
-    """Let gRPC's log know them. May be called twice."""
+def filter_grpc_log() -> None:
+    """Filter gRPC's log for callers that have left. May be called twice."""
     logging.getLogger(GRPC_LOG).addFilter(_DEPARTURES)

@@ -1,9 +1,9 @@
-"""Between gRPC and every servicer: bad messages, callers that have left, answers nobody reads.
+"""Between gRPC and every servicer: bad messages, callers that have left, unread answers.
 
     call ──gate──> handler ──this──> the same handler, which
                                        ├── refuses what is no message of its type: INVALID_ARGUMENT
                                        ├── waits while earlier answers fill its caller's memory
-                                       └── ends when an answer reaches nobody
+                                       └── ends when its caller has left
 
 gRPC reads a message before a servicer sees it, and answers what cannot be read with UNKNOWN and a
 traceback in the log. So handlers are replaced, on their way to gRPC, by ones whose reading does not
@@ -29,7 +29,7 @@ import grpc
 
 from core.errors import UndecodableMessage
 from server.call_memory import CallMemory
-from server.handlers import Behaviour, behaviour_of, doing
+from server.handlers import Behaviour, behaviour_of, with_behaviour
 from server.logs import Seldom
 from server.servicers.departures import has_left
 from server.status import Handler, answering
@@ -67,7 +67,7 @@ class Guarding(grpc.aio.ServerInterceptor):
 
 
 def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:
-    """A handler that does as ``handler``, with guards before, in between and behind."""
+    """Copy of a handler whose messages, writes and answers are guarded."""
     assert handler.request_deserializer is not None
     behaviour = behaviour_of(handler)
     if handler.unary_unary is not None and handler.response_serializer is not None:
@@ -77,11 +77,11 @@ def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:
     if handler.request_streaming:
         behaviour = _reading(behaviour)
     read = _reader(handler.request_deserializer, method, handler.request_streaming)
-    return doing(_refusing(behaviour), handler, read)
+    return with_behaviour(handler, _refusing(behaviour), read)
 
 
 def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Callable[[bytes], Any]:
-    """As ``decode``; of what it cannot read it returns the error, or raises it in a stream."""
+    """Like ``decode``, but returns its failure as UndecodableMessage, raised in a stream."""
     seldom = Seldom(LOG_SECONDS)
 
     def read(data: bytes) -> Any:
@@ -101,7 +101,7 @@ def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Cal
 
 
 def _charging(behaviour: Behaviour, memory: CallMemory) -> Behaviour:
-    """Waits for room for the largest answer that a method has given, if that is worth counting."""
+    """Charges a method's answers, as large as its largest so far, if that is worth counting."""
     largest_bytes = 0
 
     async def method(request: Any, context: Any) -> Any:
@@ -147,7 +147,7 @@ def _reading(behaviour: Behaviour) -> Behaviour:
 
 
 def _refusing(behaviour: Behaviour) -> Behaviour:
-    """Ends a method with the status of what cannot be decoded; silently if nobody listens."""
+    """Ends a method with the status of an undecodable message; silently if its caller has left."""
 
     async def method(request: Any, context: Any) -> Any:
         try:

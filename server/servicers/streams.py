@@ -54,7 +54,7 @@ async def answers(
                 else:
                     task.add_done_callback(ready.put_nowait)
                 await asyncio.sleep(0)  # it asks for memory before another request is read
-                await memory.room()
+                await memory.wait_for_room()
             if running:
                 await asyncio.wait(running)
                 await asyncio.sleep(0)  # their callbacks run before the end is told
@@ -67,7 +67,7 @@ async def answers(
             given = await task
             yield given.reply
             given.release()
-            del given, task  # they may be large, and the next one may take long
+            del given, task  # both hold the answer, and the next one may take long
             places.release()
         await reader
     finally:

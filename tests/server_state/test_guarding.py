@@ -14,7 +14,7 @@ from grpc._cython.cygrpc import ExecuteBatchError
 
 from server.call_memory import CallMemory, MemoryLimits
 from server.logs import Seldom
-from server.servicers.departures import GRPC_LOG, expect_departures
+from server.servicers.departures import GRPC_LOG, filter_grpc_log
 from server.servicers.guarding import SMALL_BYTES, guarded
 
 
@@ -121,7 +121,7 @@ async def test_misuse_of_grpc_is_no_departure() -> None:
 def test_a_departure_behind_an_answer_is_a_line_for_debugging(
     caplog: pytest.LogCaptureFixture, level: int
 ) -> None:
-    expect_departures()
+    filter_grpc_log()
     caplog.set_level(level, GRPC_LOG)
 
     for error in (LEFT, MISUSED):
