@@ -1,8 +1,8 @@
-"""The parts of an upload, for as long as they keep arriving, and whose upload it is.
+"""The parts of an upload, as long as they keep arriving, and the caller that the upload is of.
 
-A caller that stops sending must not keep its place among the uploads. Waiting is paid for by
-bytes: an upload may stand still for ``idle_s`` seconds, and what arrives buys time back. So neither
-silence nor a byte now and then holds a place for longer.
+A caller that stops sending must not keep its place among the uploads. The server may wait
+``idle_s`` seconds for an upload; each part that arrives restores time in proportion to its bytes.
+So neither silence nor a byte now and then keeps a place for longer.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from protos.braid.v1 import admin_pb2 as wire
 from server.security.peers import network_of_peer
 
 SLOWEST_BYTES_PER_S = 8 << 10
-"""What arrives more slowly uses up its seconds."""
+"""An upload that arrives more slowly uses up its seconds."""
 
 
-class Patience:
-    """Seconds that an upload may still make the server wait."""
+class IdleTime:
+    """Seconds that the server may still wait for the parts of one upload."""
 
     def __init__(self, idle_s: float) -> None:
         self.left_s = self._idle_s = idle_s
 
     def arrived(self, waited_s: float, size_bytes: int) -> None:
-        """Account for a part and the time it took to come."""
-        bought_s = size_bytes / SLOWEST_BYTES_PER_S
-        self.left_s = min(self._idle_s, self.left_s - waited_s + bought_s)
+        """Subtract the wait for a part, and restore time for its bytes."""
+        restored_s = size_bytes / SLOWEST_BYTES_PER_S
+        self.left_s = min(self._idle_s, self.left_s - waited_s + restored_s)
 
 
 async def arriving(
@@ -42,11 +42,11 @@ async def arriving(
     Raises:
         DeadlineExceeded: they stopped, or come too slowly.
     """
-    patience = Patience(idle_s)
+    idle = IdleTime(idle_s)
     while True:
         began = monotonic()
         try:
-            async with asyncio.timeout(patience.left_s):
+            async with asyncio.timeout(idle.left_s):
                 part = await anext(parts)
         except StopAsyncIteration:
             return
@@ -55,11 +55,11 @@ async def arriving(
                 f"the upload stood still for {idle_s:g} s in all (BRAID_UPLOAD_IDLE_SECONDS); send "
                 "the file again, over a connection that does not stop"
             ) from None
-        patience.arrived(monotonic() - began, len(part.chunk))
+        idle.arrived(monotonic() - began, len(part.chunk))
         yield part
         del part
 
 
 def caller_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Whose upload it is: the machine's, as callers choose freely how often they connect."""
+    """Network of the caller, as callers choose freely how often they connect."""
     return network_of_peer(context.peer())

@@ -21,8 +21,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from braid_client.aio import AsyncClient
 from protos.braid.v1 import inference_pb2, inference_pb2_grpc
 from tests.regressions.scripts import FaultyServer
-from tests.server.deaf import deaf
 from tests.server.small_models import identity, save
+from tests.server.unread_connections import unread_connections
 
 COLUMNS = 1 << 18
 ROWS = 4
@@ -69,7 +69,7 @@ async def flood(server: FaultyServer) -> None:
     """Ask much and read nothing, and watch the front end from a second connection."""
     front = psutil.Process(server.process.pid)
     before = front.memory_info().rss
-    async with deaf(server.address) as address:
+    async with unread_connections(server.address) as address:
         options = (("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0))
         async with grpc.aio.insecure_channel(address, options=options) as channel:
             calls = [asyncio.ensure_future(call) for call in unread_calls(channel)]

@@ -15,10 +15,10 @@ import pytest
 
 from core.errors import DeadlineExceeded, ResourceExhausted
 from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2_grpc
-from server.servicers.arriving import SLOWEST_BYTES_PER_S, Patience, arriving, caller_of
+from server.servicers.arriving import SLOWEST_BYTES_PER_S, IdleTime, arriving, caller_of
 from server.store.quota import Quota, StoreLimits
-from tests.server.deaf import deaf
 from tests.server.service import HERE, ServerProcess
+from tests.server.unread_connections import unread_connections
 
 HEADER = admin_pb2.RegisterModelRequest(header=admin_pb2.RegisterModelHeader(name="m"))
 CHUNK = admin_pb2.RegisterModelRequest(chunk=b"x")
@@ -48,14 +48,14 @@ def test_a_caller_is_a_machine_however_often_it_connects() -> None:
     assert caller("unix:") == "unix"
 
 
-def test_bytes_buy_time_and_a_byte_buys_next_to_none() -> None:
-    patience = Patience(60)
-    patience.arrived(59, 1)
-    assert patience.left_s == pytest.approx(1, abs=0.01)
-    patience.arrived(1, 10 * SLOWEST_BYTES_PER_S)
-    assert patience.left_s == pytest.approx(10, abs=0.01)
-    patience.arrived(0, 1 << 30)
-    assert patience.left_s == 60
+def test_bytes_restore_time_and_a_single_byte_next_to_none() -> None:
+    idle = IdleTime(60)
+    idle.arrived(59, 1)
+    assert idle.left_s == pytest.approx(1, abs=0.01)
+    idle.arrived(1, 10 * SLOWEST_BYTES_PER_S)
+    assert idle.left_s == pytest.approx(10, abs=0.01)
+    idle.arrived(0, 1 << 30)
+    assert idle.left_s == 60
 
 
 async def test_who_stops_sending_is_told_so() -> None:
@@ -105,12 +105,12 @@ async def test_one_caller_cannot_take_every_place(tmp_path: Path) -> None:
         tmp_path / "store", BRAID_MAX_CONCURRENT_UPLOADS="2", BRAID_MAX_CALLER_UPLOADS="1"
     ).start()
     try:
-        async with deaf(server.address, "127.0.0.2") as address:
+        async with unread_connections(server.address, "127.0.0.2") as address:
             silent = asyncio.create_task(upload(address, HEADER, CHUNK))
             while not list((tmp_path / "store" / "uploads").iterdir()):
                 assert not silent.done()
                 await asyncio.sleep(0)
-            async with deaf(server.address, "127.0.0.2") as again:
+            async with unread_connections(server.address, "127.0.0.2") as again:
                 second = asyncio.create_task(upload(again, HEADER, CHUNK))
                 while "kind=ResourceExhausted" not in server.log:
                     assert not second.done()

@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from braid_client.aio import AsyncClient
 from protos.braid.v1 import inference_pb2, inference_pb2_grpc
 from tests.regressions.unread_answers import wide_model
-from tests.server.deaf import deaf
 from tests.server.service import ServerProcess
+from tests.server.unread_connections import unread_connections
 
 MIB = 1 << 20
 COLUMNS = 1 << 16  # an answer of one row has 256 KiB
@@ -99,7 +99,7 @@ async def test_who_reads_late_gets_every_answer(small: ServerProcess) -> None:
 
 
 async def test_who_does_not_read_stands_still_and_others_are_answered(small: ServerProcess) -> None:
-    async with deaf(small.address) as address:
+    async with unread_connections(small.address) as address:
         options = (("grpc.use_local_subchannel_pool", 1),)
         async with grpc.aio.insecure_channel(address, options=options) as channel:
             streams = [own_stub(channel).InferStream() for _ in range(6)]

@@ -1,4 +1,4 @@
-"""A connection whose far end stops reading: what the server sends to it stays with the server."""
+"""Connections of clients that stop reading: what the server sends to them stays with the server."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import contextlib
 from collections.abc import AsyncIterator
 
 HANDSHAKE_BYTES = 4096
-"""What passes to the client: enough for a connection to be made, less than an answer."""
+"""Bytes that reach the client: enough to connect, fewer than an answer has."""
 
 
 @contextlib.asynccontextmanager
-async def deaf(address: str, source: str = "127.0.0.1") -> AsyncIterator[str]:
-    """A port that passes everything on to ``address``, and back only the handshake.
+async def unread_connections(address: str, source: str = "127.0.0.1") -> AsyncIterator[str]:
+    """Address of a port that forwards everything to ``address``, and back only the handshake.
 
-    To the server its connections come from the machine ``source``.
+    Its connections to the server have the source address ``source``.
     """
     host, _, port = address.rpartition(":")
     connections: list[asyncio.Task[None]] = []
@@ -57,7 +57,7 @@ async def _pass_on(
 async def _pump(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, most: int | None
 ) -> None:
-    """Pass bytes on: all, or at most so many."""
+    """Forward bytes: all, or ``most`` of them."""
     passed = 0
     while (most is None or passed < most) and (data := await reader.read(1024)):
         passed += len(data)
