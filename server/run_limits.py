@@ -27,9 +27,9 @@ class RunLimits:
     def bound(self, latency_s: float) -> RunBound:
         """The bound of one run of a plan that took ``latency_s`` when it was prepared.
 
-        A worker is not replaced before a run had a few times that latency, even if nobody waits
-        for the run any more: operators that cannot be stopped may take that long.
+        A worker is not replaced before a run had ``LEAST_FACTOR`` times that latency, even if no
+        request waits for the run any more: operators that cannot be stopped may take that long.
         """
-        patience_s = LEAST_FACTOR * latency_s
+        kill_after_s = LEAST_FACTOR * latency_s
         limit_s = min(max(self.floor_s, FACTOR * latency_s), self.cap_s)
-        return RunBound(max(limit_s, patience_s), patience_s)
+        return RunBound(max(limit_s, kill_after_s), kill_after_s)

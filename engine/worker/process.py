@@ -1,7 +1,7 @@
 """One device worker process: its sockets, and the calls it has not answered yet.
 
     start ──> answers calls ──> ends (by itself, or by ``end``): every open call fails
-                  └──asked how it does, twice a second (watch.py)──> hung: killed
+                  └──status asked for twice a second (watch.py)──> hung: killed
 
 Loads no torch.
 """
@@ -33,11 +33,11 @@ OnProgress = Callable[[float], None]
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 
 _MEASUREMENTS = ("facts", "kernels", "measure", "contest")
-"""Calls that are dropped when nobody waits any more."""
+"""Calls that the worker drops when their future is cancelled."""
 
 
 class _Call(NamedTuple):
-    """A call that was not answered yet."""
+    """A call that the worker has not answered yet."""
 
     op: str
     future: asyncio.Future[Any]
@@ -55,11 +55,11 @@ class WorkerProcess(asyncio.Protocol):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._last_words = ""  # why it ends, if it could say so
+        self._last_words = ""  # why it ends, if it sent that before
         self._watch = Watch(options.watch)
         self._control: asyncio.Transport | None = None
         self._ticking: asyncio.TimerHandle | None = None
-        self._leaving: asyncio.TimerHandle | None = None  # after it has closed its link
+        self._leaving: asyncio.TimerHandle | None = None  # set when the worker has closed its link
         self.on_silence: Callable[[], None] = lambda: None
         """Told when ``is_silent`` changes."""
 
@@ -100,16 +100,16 @@ class WorkerProcess(asyncio.Protocol):
 
     @property
     def is_linked(self) -> bool:
-        """Whether it is alive, and calls reach it."""
+        """Whether it is alive and its link is open."""
         return self.is_alive and self._transport is not None and not self._transport.is_closing()
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has said nothing for two seconds, though it is asked twice a second."""
+        """Whether it has not answered the last questions for its status; see ``Watch``."""
         return self._watch.is_silent
 
     async def wait(self) -> WorkerEnd:
-        """How it ended, once it has; open calls have failed by then."""
+        """Wait until it ends; returns how. Open calls have failed by then."""
         assert self._process is not None
         code = await self._process.wait()
         self._ended()
@@ -139,7 +139,7 @@ class WorkerProcess(asyncio.Protocol):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def _ended(self) -> None:
-        """The process is gone."""
+        """Release what belongs to a process that has ended; open calls fail."""
         for timer in (self._ticking, self._leaving):
             if timer is not None:
                 timer.cancel()
@@ -156,8 +156,8 @@ class WorkerProcess(asyncio.Protocol):
     ) -> asyncio.Future[Any]:
         """Send a call; the future brings its result.
 
-        Cancelling the future drops a measurement in the worker; an inference already sent runs
-        to its end unheard, unless it is stopped. ``bound`` is that of an inference.
+        Cancelling the future drops a measurement in the worker; an inference that was sent runs to
+        its end unless ``stop`` ends it. ``bound`` is given for inferences only.
         """
         assert self._transport is not None
         self._next_call += 1
@@ -175,9 +175,9 @@ class WorkerProcess(asyncio.Protocol):
         return future
 
     def stop(self, future: asyncio.Future[Any]) -> None:
-        """Let an inference end as soon as it can: nobody waits for it any more.
+        """End an inference that no request waits for any more, as soon as its worker can.
 
-        Its future still brings what the worker answers; the worker is replaced if that takes long.
+        Its future still brings the worker's answer; the worker is replaced if that takes long.
         """
         for number, call in self._calls.items():
             if call.future is future:
@@ -185,7 +185,7 @@ class WorkerProcess(asyncio.Protocol):
                 return
 
     def _drop(self, number: int, done: asyncio.Future[Any]) -> None:
-        """Tell the worker that nobody waits for a measurement any more."""
+        """Tell the worker to drop a measurement whose future was cancelled."""
         waiting = self._calls.pop(number, None)
         if done.cancelled() and waiting is not None and self.is_alive:
             self.send("cancel", {"target": number}).add_done_callback(
@@ -225,33 +225,35 @@ class WorkerProcess(asyncio.Protocol):
             self.on_silence()
 
     def _tick(self) -> None:
-        """Ask the process how it does; kill it if it is hung."""
+        """Ask the process for its status; kill it if it is hung."""
         if not self.is_alive:
             return
         was_silent = self.is_silent
         self._tell(self._watch.tick())
         if self._watch.problem:
-            self._blame(self._watch.problem)
+            self._fail_hung_call()
             self._kill()
             return
         if self.is_silent and not was_silent:
             self.on_silence()
         self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
-    def _blame(self, problem: str) -> None:
-        """Fail the call that hangs the worker, as far as is known; the others may be repeated."""
-        culprit, stuck_s = self._watch.culprit, self._watch.stuck_s
-        if stuck_s is not None:
-            since = monotonic() - stuck_s
+    def _fail_hung_call(self) -> None:
+        """Fail the call that the worker hangs in, if it is known; the others may be sent again."""
+        hung_call, hung_step_s = self._watch.hung_call, self._watch.hung_step_s
+        if hung_step_s is not None:
+            since = monotonic() - hung_step_s
             calls = [
                 (call.op in _MEASUREMENTS, number)  # these go on only while there is nothing else
                 for number, call in self._calls.items()
                 if call.op != "infer" and call.sent_at <= since
             ]
-            culprit = min(calls)[1] if calls else None
-        call = self._calls.get(-1 if culprit is None else culprit)
+            hung_call = min(calls)[1] if calls else None
+        call = self._calls.get(-1 if hung_call is None else hung_call)
         if call is not None and not call.future.done():
-            call.future.set_exception(RunTooLong(f"its device had to be stopped: {problem}"))
+            call.future.set_exception(
+                RunTooLong(f"its device had to be stopped: {self._watch.problem}")
+            )
 
     def _tell(self, orders: Sequence[Message]) -> None:
         if self._control is not None and not self._control.is_closing():
@@ -259,7 +261,7 @@ class WorkerProcess(asyncio.Protocol):
                 self._control.write(encode(order))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The worker is gone: nobody in flight will be answered. It ends, or is made to."""
+        """Fail open calls; kill the worker if it does not end by itself within ``END_SECONDS``."""
         self._fail_calls()
         if self.is_alive:
             self._leaving = asyncio.get_running_loop().call_later(END_SECONDS, self._kill)
@@ -274,14 +276,14 @@ class WorkerProcess(asyncio.Protocol):
 
 
 class _Control(asyncio.Protocol):
-    """Our end of the socket to a worker's control thread."""
+    """The front end's side of the socket to a worker's control thread."""
 
     def __init__(self, heard: Callable[[Message], None]) -> None:
         self._heard = heard
         self._decoder = FrameDecoder()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what the worker says of itself."""
+        """Pass on each status."""
         for message in self._decoder.feed(data):
             self._heard(message)
 

@@ -1,16 +1,16 @@
-"""Judges whether a worker still does what it was asked to, by what it says of itself.
+"""Decides when a worker is hung, from the status that its control thread reports.
 
     tick ──ask──> control thread ──status──> heard          (engine/worker/control.py)
-      ├──a run took too long, or nobody waits for it──> stop, which most runs follow
-      └──it goes on all the same, or there is no answer──> the worker is hung: it is replaced
+      ├──a run takes too long, or no request waits for it──> stop, which ends most runs
+      └──the run goes on, or no status comes──> the worker is hung: it is replaced
 
-Time is counted in ticks where that matters: whoever was suspended together with the worker must not
-find it guilty. Knows no process and no event loop.
+Silence is counted in ticks, not in seconds of the clock: after a time in which front end and worker
+were both suspended, the worker must not count as silent. Knows no process and no event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -21,34 +21,34 @@ from engine.worker.options import WatchLimits
 
 TICK_S = 0.5
 GRACE_S = 1.0
-"""For a run that was stopped to end; after it the worker is replaced."""
+"""Seconds that a stopped run has to end; after them the worker is replaced."""
 
 SILENT_TICKS = 4
-"""Questions without an answer after which a worker is not counted on."""
+"""Questions in a row without an answer after which a worker gets no new requests."""
 
-UNWANTED = "nobody waited for this run any more"
+UNWANTED = "no request waited for this run any more"
 
 
 @dataclass(frozen=True, slots=True)
 class RunBound:
     """How long a run may take, in seconds since the device began with it."""
 
-    limit_s: float = inf  # even if somebody waits for it
-    patience_s: float = 0.0  # before a worker is replaced for it, though nobody waits
+    limit_s: float = inf  # after them the run is ended, even if a request waits for it
+    kill_after_s: float = 0.0  # before them no worker is replaced for a run without requests
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run that was not answered yet."""
+    """A run that the worker has not answered yet."""
 
     bound: RunBound
-    unwanted_at: float | None = None
+    unwanted_at: float | None = None  # when its last request left
     stopped_at: float | None = None
     is_too_long: bool = False
 
 
 class Watch:
-    """Over one worker. A worker that never said anything is only starting: it is not judged."""
+    """Watch over one worker. A worker that has sent no status yet is starting: it is not judged."""
 
     def __init__(self, limits: WatchLimits, clock: Callable[[], float] = monotonic) -> None:
         self._limits = limits
@@ -59,28 +59,28 @@ class Watch:
         self._unanswered = 0  # questions, one after the other
         self._step_stopped_at: float | None = None
         self.problem = ""
-        """Why the worker is to be replaced, if so."""
-        self.culprit: int | None = None
-        """The run that the worker is to be replaced for, if any."""
-        self.stuck_s: float | None = None
-        """How long the step has taken that the worker is to be replaced for, if any."""
+        """Why the worker is to be replaced; "" if it is not."""
+        self.hung_call: int | None = None
+        """Call of the run that the worker is to be replaced for, if any."""
+        self.hung_step_s: float | None = None
+        """Seconds that the step took that the worker is to be replaced for, if any."""
 
     @property
     def is_silent(self) -> bool:
-        """Whether the worker has said nothing for a while, though it could before."""
+        """Whether the last ``SILENT_TICKS`` questions have no answer, though earlier ones had."""
         return self._status is not None and self._unanswered >= SILENT_TICKS
 
     def sent(self, call: int, bound: RunBound) -> None:
-        """A run was asked for."""
+        """Record that run ``call`` was sent."""
         self._runs[call] = _Run(bound)
 
     def answered(self, call: int) -> bool:
-        """A call was answered; returns whether it took too long, if it was stopped."""
+        """Forget an answered call; returns whether a stop of it was for taking too long."""
         run = self._runs.pop(call, None)
         return run is None or run.is_too_long
 
     def unwanted(self, call: int) -> list[Message]:
-        """Nobody waits for a run any more; returns what to tell the worker."""
+        """Record that no request waits for a run any more; returns orders to the worker."""
         run = self._runs.get(call)
         if run is None or run.unwanted_at is not None:
             return []
@@ -88,56 +88,55 @@ class Watch:
         return [{"stop": call, "reason": UNWANTED}]
 
     def heard(self, status: dict[str, Any]) -> None:
-        """The worker answered."""
+        """Record a status of the worker, the answer to a question."""
         self._status, self._heard_at, self._unanswered = status, self._clock(), 0
 
     def tick(self) -> list[Message]:
-        """Judge what is known, about once in ``TICK_S``; returns what to tell the worker."""
-        orders: list[Message] = [] if self._is_gone() else [*self._judge_run(), *self._judge_step()]
+        """Judge the last status, every ``TICK_S`` seconds; returns orders and the next question."""
+        orders: list[Message] = []
+        if self._status is not None and not self.problem:
+            self._judge_silence()
+            if not self.problem:
+                orders = [*self._judge_run(self._status), *self._judge_step(self._status)]
         self._unanswered += 1
         return [*orders, {"ask": True}]
 
-    def _is_gone(self) -> bool:
-        """Whether the process itself does nothing, e.g. because somebody stopped it."""
-        if self._status is None or self.problem:
-            return True
+    def _judge_silence(self) -> None:
+        """Replace a worker whose process does nothing, e.g. because it got SIGSTOP."""
         silence_s = self._unanswered * TICK_S
         now = self._clock()
         late = [
             call
             for call, run in self._runs.items()
             if run.unwanted_at is not None
-            and now - run.unwanted_at >= max(GRACE_S, run.bound.patience_s)
+            and now - run.unwanted_at >= max(GRACE_S, run.bound.kill_after_s)
         ]
         if silence_s >= self._limits.silence_s:
             self._replace(f"it did not answer for {silence_s:g} s", next(iter(self._runs), None))
         elif silence_s > self._limits.late_silence_s and late:
             self._replace(f"it did not answer for {silence_s:g} s, nor end a late run", late[0])
-        return bool(self.problem)
 
-    def _judge_run(self) -> list[Message]:
+    def _judge_run(self, status: Mapping[str, Any]) -> list[Message]:
         """Stop a run that takes too long; replace the worker if it goes on."""
-        assert self._status is not None
-        call = self._status["call"]
+        call = status["call"]
         run = self._runs.get(call)
         if run is None:
             return []
         now = self._clock()
-        ran_s = self._status["run_s"] + now - self._heard_at
+        ran_s = status["run_s"] + now - self._heard_at
         if ran_s > run.bound.limit_s and not run.is_too_long:
             run.is_too_long = True
             run.stopped_at = run.stopped_at or now
             return [{"stop": call, "reason": _too_long(run.bound.limit_s)}]
-        patience_s = 0.0 if run.is_too_long else run.bound.patience_s
-        if run.stopped_at is not None and now - run.stopped_at >= GRACE_S and ran_s >= patience_s:
+        kill_after_s = 0.0 if run.is_too_long else run.bound.kill_after_s
+        if run.stopped_at is not None and now - run.stopped_at >= GRACE_S and ran_s >= kill_after_s:
             self._replace(f"a run did not end, {ran_s:.1f} s after it began", call)
         return []
 
-    def _judge_step(self) -> list[Message]:
-        """As ``_judge_run``, of work that is no run."""
-        assert self._status is not None
-        step_s, now = self._status["step_s"], self._clock()
-        if step_s is None or self._status["call"] is not None or self._status_is_old():
+    def _judge_step(self, status: Mapping[str, Any]) -> list[Message]:
+        """As ``_judge_run``, of work that is no run; an old status may be of an earlier step."""
+        step_s, now = status["step_s"], self._clock()
+        if step_s is None or status["call"] is not None or self._unanswered > 1:
             return []
         if step_s <= self._limits.step_s:
             self._step_stopped_at = None
@@ -146,14 +145,11 @@ class Watch:
             return [{"stop_step": True, "reason": _too_long(self._limits.step_s)}]
         elif now - self._step_stopped_at >= GRACE_S:
             self._replace(f"one step of its work did not end after {step_s:.1f} s", None)
-            self.stuck_s = step_s
+            self.hung_step_s = step_s
         return []
 
-    def _status_is_old(self) -> bool:
-        return self._unanswered > 1
-
-    def _replace(self, problem: str, culprit: int | None) -> None:
-        self.problem, self.culprit = problem, culprit
+    def _replace(self, problem: str, hung_call: int | None) -> None:
+        self.problem, self.hung_call = problem, hung_call
 
 
 def _too_long(seconds: float) -> str:

@@ -25,7 +25,7 @@ RESTARTS = 2
 BRANCHES = (1, 2, 3, 4)  # a model for each; they serve one after the other after a restart
 NAMES = [f"m{branches}{twin}" for branches in BRANCHES for twin in "abc"]
 ROW = np.ones((1, 3, 16, 16), np.float32)
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 EAGER = (("grpc.initial_reconnect_backoff_ms", 20), ("grpc.max_reconnect_backoff_ms", 50))
 EXPECTED = {"OK", "UNAVAILABLE"}
 
@@ -74,7 +74,7 @@ def _ask(address: str, names: Sequence[str], seen: Counter[str], stopping: threa
             for name in names:
                 request = inference_pb2.InferRequest(model=name, inputs=[tensor])
                 try:
-                    infer(request, timeout=PATIENCE_S)
+                    infer(request, timeout=TIMEOUT_S)
                 except grpc.RpcError as error:
                     seen[f"{error.code().name}: {error.details()}"] += 1
                     stopping.wait(0.005)  # leave the server some of the machine
@@ -121,4 +121,4 @@ def _running(
         if stopping is not None:
             stopping.set()
         for thread in threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)

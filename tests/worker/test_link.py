@@ -17,7 +17,7 @@ from engine.worker.link import LinkState, WorkerLink
 from engine.worker.options import EndReason, WorkerEnd, WorkerOptions
 from server.device import Device
 
-PATIENCE_S = 200.0
+TIMEOUT_S = 200.0
 OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.worker.losing_worker", keep_spare=False)
 
 
@@ -45,7 +45,7 @@ async def test_a_lost_device_costs_the_requests_in_flight_and_says_why(
 
         with caplog.at_level(logging.ERROR), pytest.raises(WorkerRestarting):
             await link.call("infer")
-        await asyncio.wait_for(up_again.wait(), PATIENCE_S)
+        await asyncio.wait_for(up_again.wait(), TIMEOUT_S)
         assert link.facts["pid"] != first
 
     (end,) = ends
@@ -54,7 +54,7 @@ async def test_a_lost_device_costs_the_requests_in_flight_and_says_why(
     assert "of cuda:0 is replaced: the GPU failed while running: an illegal memory access" in line
 
 
-@pytest.mark.parametrize("between_s", [0.6 * PATIENCE_S, 1.1 * PATIENCE_S])
+@pytest.mark.parametrize("between_s", [0.6 * TIMEOUT_S, 1.1 * TIMEOUT_S])
 async def test_a_worker_may_start_as_slowly_as_it_likes_while_it_answers(
     between_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,9 +67,9 @@ async def test_a_worker_may_start_as_slowly_as_it_likes_while_it_answers(
             await link.startup_call("prepare")
             skipped_s += between_s
 
-    async with opened(replace(OPTIONS, start_timeout_s=PATIENCE_S)) as link:
+    async with opened(replace(OPTIONS, start_timeout_s=TIMEOUT_S)) as link:
         link.on_start = tell
-        if between_s < PATIENCE_S:
+        if between_s < TIMEOUT_S:
             await link.start()
         else:
             with pytest.raises(WorkerFault, match="cuda:0 did not start: no answer for 200 s"):
@@ -84,7 +84,7 @@ async def test_a_worker_that_closes_its_link_and_stays_is_replaced() -> None:
         link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
         with pytest.raises(WorkerRestarting):
             await link.call("leave")
-        await asyncio.wait_for(up_again.wait(), PATIENCE_S)
+        await asyncio.wait_for(up_again.wait(), TIMEOUT_S)
         assert link.facts["pid"] != first
 
 
@@ -103,7 +103,7 @@ async def test_a_plan_without_room_after_a_restart_is_tried_again_when_it_is_wan
     monkeypatch.setenv("OMP_TEST_HAS_NO_ROOM_FOR", "wanted")
     with pytest.raises(WorkerRestarting):
         await device.run(other, 0)
-    await asyncio.wait_for(up_again.wait(), PATIENCE_S)
+    await asyncio.wait_for(up_again.wait(), TIMEOUT_S)
 
     assert await device.run(wanted, 0) == 7, "prepared now, there being room"
     await device.close()

@@ -22,7 +22,7 @@ from tests.server.endless import FOREVER, endless
 
 
 @pytest.fixture(autouse=True)
-def nobody_can_stop_other_tests() -> Any:
+def no_stop_signal_afterwards() -> Any:
     token = stop_signal.set(None)
     yield
     stop_signal.reset(token)

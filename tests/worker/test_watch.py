@@ -1,4 +1,4 @@
-"""When a worker is told to stop a run, and when it is replaced: by what it says of itself."""
+"""When a worker is told to stop a run, and when it is replaced: from the status it reports."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_run_that_is_wanted_and_not_too_long_is_left_alone() -> None:
 
 def test_a_run_over_its_limit_is_stopped_and_then_costs_the_worker() -> None:
     world = World()
-    world.runs(7, RunBound(limit_s=3.0, patience_s=100.0))
+    world.runs(7, RunBound(limit_s=3.0, kill_after_s=100.0))
 
     (order,) = world.goes_on(3.5)
     assert order["stop"] == 7
@@ -65,11 +65,11 @@ def test_a_run_over_its_limit_is_stopped_and_then_costs_the_worker() -> None:
 
     assert world.goes_on(2.0) == []
     assert problem_of(world.watch) == "a run did not end, 4.5 s after it began"
-    assert world.watch.culprit == 7
+    assert world.watch.hung_call == 7
     assert world.watch.answered(7), "it took too long"
 
 
-def test_a_run_that_nobody_waits_for_is_stopped_and_costs_the_worker_if_it_goes_on() -> None:
+def test_a_run_without_requests_is_stopped_and_costs_the_worker_if_it_goes_on() -> None:
     world = World()
     world.runs(7)
 
@@ -77,21 +77,21 @@ def test_a_run_that_nobody_waits_for_is_stopped_and_costs_the_worker_if_it_goes_
     assert world.watch.unwanted(7) == [], "once"
     world.goes_on(GRACE_S + 2 * TICK_S)
 
-    assert world.watch.culprit == 7
+    assert world.watch.hung_call == 7
 
 
 def test_a_plan_that_takes_long_is_not_killed_for_its_callers_short_deadline() -> None:
     world = World()
-    world.runs(7, RunBound(limit_s=60.0, patience_s=10.0))
+    world.runs(7, RunBound(limit_s=60.0, kill_after_s=10.0))
     world.watch.unwanted(7)
 
     world.goes_on(9.0)
     assert not world.watch.problem
     world.goes_on(2.0)
-    assert world.watch.culprit == 7
+    assert world.watch.hung_call == 7
 
 
-def test_a_run_that_waits_behind_another_is_not_blamed() -> None:
+def test_a_run_that_waits_behind_another_costs_no_worker() -> None:
     world = World()
     world.runs(7, RunBound(limit_s=60.0))
     world.watch.sent(8, RunBound(limit_s=1.0))
@@ -109,7 +109,7 @@ def test_a_worker_that_says_nothing_is_replaced() -> None:
 
     world.goes_on(10.0, answers=False)
     assert problem_of(world.watch) == "it did not answer for 10 s"
-    assert world.watch.culprit is None
+    assert world.watch.hung_call is None
 
 
 def test_a_silent_worker_is_replaced_soon_when_a_run_is_overdue() -> None:
@@ -119,10 +119,10 @@ def test_a_silent_worker_is_replaced_soon_when_a_run_is_overdue() -> None:
     world.goes_on(2.5, answers=False)
 
     assert "nor end a late run" in world.watch.problem
-    assert world.watch.culprit == 7
+    assert world.watch.hung_call == 7
 
 
-def test_who_was_suspended_with_the_worker_does_not_find_it_guilty() -> None:
+def test_a_worker_that_was_suspended_with_its_front_end_is_not_replaced() -> None:
     world = World()
     world.now += 3600.0
 
@@ -149,4 +149,4 @@ def test_a_step_of_other_work_is_stopped_and_then_costs_the_worker() -> None:
     assert not world.watch.problem
 
     world.goes_on(70.0)
-    assert world.watch.stuck_s is not None
+    assert world.watch.hung_step_s is not None
