@@ -21,6 +21,7 @@ from engine.importer.messages import Done, Failed, Message, Progress, encode
 from engine.importer.sandbox import confine
 from engine.importer.sources import open_upload
 from engine.importer.trial import bound_trials
+from engine.out_of_memory import is_out_of_memory
 
 
 def main() -> None:
@@ -69,7 +70,7 @@ def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError
     """Translate whatever stopped the import into what the caller may read."""
     if isinstance(error, ModelImportError):
         return error
-    if _out_of_memory(error):
+    if is_out_of_memory(error):
         return limit_exceeded("memory_bytes", limits, "it ran out of memory (bytes)")
     if _file_too_large(error):
         return limit_exceeded("file_bytes", limits, "a file grew too large (bytes)")
@@ -79,24 +80,6 @@ def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError
         f"the importer failed on this model ({type(error).__name__}); this is a bug or a damaged "
         "file, the server log has the details"
     )
-
-
-def _out_of_memory(error: BaseException | None) -> bool:
-    """Torch, onnx and onnxruntime each have their own way of saying it."""
-    signs = (
-        "bad_alloc",
-        "bad allocation",
-        "can't allocate memory",
-        "not enough memory",
-        "Failed to allocate memory",
-        "Cannot allocate memory",
-        "can't start new thread",
-    )
-    while error is not None:
-        if isinstance(error, MemoryError) or any(sign in str(error) for sign in signs):
-            return True
-        error = error.__cause__
-    return False
 
 
 def _file_too_large(error: Exception) -> bool:

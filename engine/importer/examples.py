@@ -124,13 +124,12 @@ def _is_large(
     specs: Mapping[str, TensorSpec],
     static: Mapping[str, Tensor],
 ) -> bool:
+    """Whether intermediate tensors take over ``_LARGE_BYTES`` with this static content."""
     try:
         graph, _ = specialise(template, weights, specs, static)
         check_memory(graph, _LARGE_BYTES)
-    except TooMuchMemory:
-        return True
-    except InvalidRequest:
-        return False
+    except InvalidRequest as error:
+        return isinstance(error, TooMuchMemory)
     return False
 
 

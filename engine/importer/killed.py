@@ -1,4 +1,4 @@
-"""Who killed a process: the kernel for want of memory, or somebody else?"""
+"""Tells whether the kernel killed a process for want of memory, or another process did."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ _COUNTERS = Path("/proc/vmstat")
 
 
 def oom_kills(counters: Path = _COUNTERS) -> int | None:
-    """Processes that the kernel has killed for want of memory, containers' included.
+    """Count of processes that the kernel has killed for want of memory, also in containers.
 
-    None: the system does not say.
+    None: the system has no such counter.
     """
     try:
         for line in counters.read_text().splitlines():
@@ -23,11 +23,11 @@ def oom_kills(counters: Path = _COUNTERS) -> int | None:
 
 
 def how_killed(before: int | None, after: int | None) -> str:
-    """Who killed a process with SIGKILL, from the counts of ``oom_kills`` around its life."""
+    """End of the sentence about a process that got SIGKILL, from ``oom_kills`` around its life."""
     if before is None or after is None:
         return (
-            "by the kernel because the machine or container ran out of memory, or by somebody; "
-            "register the file again, and if that ends the same way, lower "
+            "by the kernel because the machine or container ran out of memory, or by another "
+            "process; register the file again, and if that ends the same way, lower "
             "BRAID_IMPORT_MEMORY_BYTES or give the server more memory"
         )
     if after > before:
@@ -35,4 +35,4 @@ def how_killed(before: int | None, after: int | None) -> str:
             "by the kernel, because the machine or container ran out of memory; give it more, or "
             "let imports use less (BRAID_IMPORT_MEMORY_BYTES, BRAID_IMPORT_TOGETHER_BYTES)"
         )
-    return "by somebody, not for want of memory; register the file again"
+    return "by another process, not for want of memory; register the file again"

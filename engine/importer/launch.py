@@ -15,7 +15,6 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -38,12 +37,12 @@ from engine.importer.messages import (
     decode,
 )
 from engine.importer.report import read_report, sync_folder, verify_files
+from engine.out_of_memory import says_out_of_memory
 
 _log = logging.getLogger(__name__)
 
 WORK_PREFIX = ".import-"
 _LOG_TAIL_BYTES = 8 << 10
-_OUT_OF_MEMORY = ("bad_alloc", "bad allocation", "MemoryError", "can't allocate memory")
 
 OnProgress = Callable[[float, str], None]
 
@@ -105,12 +104,6 @@ async def _import(
                 await _to_the_end(asyncio.to_thread(_accept, work / "artefact", artefact))
             case _:
                 raise _post_mortem(running, limits)
-
-
-def remove_leftovers(artefacts: Path) -> None:
-    """Remove the working folders that a killed server left behind. Call it before any import."""
-    for folder in artefacts.glob(f"{WORK_PREFIX}*"):
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _request(
@@ -287,7 +280,7 @@ def _post_mortem(running: _Running, limits: ImportLimits) -> ModelImportError:
     if code == -signal.SIGKILL:
         how = how_killed(running.oom_kills, oom_kills())
         return ImporterKilled(f"the importer was killed (SIGKILL) {how}")
-    if any(sign in tail for sign in _OUT_OF_MEMORY):
+    if says_out_of_memory(tail) or "MemoryError" in tail:
         return limit_exceeded("memory_bytes", limits, "it ran out of memory (bytes)")
     how = (
         f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"code {code}"

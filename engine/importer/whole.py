@@ -91,10 +91,11 @@ def _boundary(model: onnx.ModelProto) -> tuple[dict[str, TensorSpec], list[str]]
             inputs[info.name] = input_spec(info)
         except (UnsupportedUse, ModelImportError) as error:
             against.append(f"input {info.name!r}: {error}")
+    zipped = _zipped(model)
     against += [
         f"output {info.name!r} is not a tensor"
         for info in model.graph.output
-        if not info.type.HasField("tensor_type") and info.name not in _zipped(model)
+        if not info.type.HasField("tensor_type") and info.name not in zipped
     ]
     if not inputs and not against:
         against.append("the model has no inputs")
@@ -103,15 +104,17 @@ def _boundary(model: onnx.ModelProto) -> tuple[dict[str, TensorSpec], list[str]]
 
 def _zip_maps(model: onnx.ModelProto) -> list[str]:
     """Outputs that are dictionaries, as scikit-learn's classifiers are exported by default."""
+    zipped = _zipped(model)
     return [
         f"output {info.name!r} is a list of dictionaries (ZipMap), not a tensor; export the "
         "classifier again with convert_sklearn(..., options={'zipmap': False})"
         for info in model.graph.output
-        if info.name in _zipped(model)
+        if info.name in zipped
     ]
 
 
 def _zipped(model: onnx.ModelProto) -> set[str]:
+    """Values that ZipMap makes."""
     return {name for node in model.graph.node if node.op_type == "ZipMap" for name in node.output}
 
 
@@ -142,7 +145,7 @@ def _foreign(model: onnx.ModelProto) -> list[str]:
 
 
 def _endless(model: onnx.ModelProto) -> list[str]:
-    """Loops that certainly run too often, in local functions too."""
+    """Reasons against loops that certainly run too often, also in local functions."""
     if not any(node.op_type == "Loop" for node in _all_nodes(model)):
         return []
     return loops_against(inliner.inline_local_functions(model) if model.functions else model)
@@ -274,13 +277,13 @@ def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:
     """For each kind of operator that takes values for addresses, the inputs these come from."""
     sources: dict[str, frozenset[str]] = {name: frozenset({name}) for name in inputs}
     found: dict[str, set[str]] = {}
-    nobody: frozenset[str] = frozenset()
+    none: frozenset[str] = frozenset()
     for node in model.graph.node:
         for place in ADDRESSES.get(node.op_type, ()):
             if place < len(node.input) and node.input[place] in sources:
                 found.setdefault(node.op_type, set()).update(sources[node.input[place]])
         read = [*node.input, *(n for inner in subgraphs(node) for n in _names_read(inner))]
-        from_here = nobody.union(*(sources.get(name, nobody) for name in read))
+        from_here = none.union(*(sources.get(name, none) for name in read))
         if from_here:
             sources.update(dict.fromkeys(node.output, from_here))
     return [[kind, *sorted(names)] for kind, names in sorted(found.items())]

@@ -19,9 +19,10 @@ def _counted_from_front(indices: Tensor, extent: int) -> Tensor:
 
 
 def within(places: Tensor, extent: int) -> Tensor:
-    """Positions counted from the front, where nothing after this would notice that one is none.
+    """Return ``places``, positions counted from the front, if they lie in [0, extent).
 
-    A GPU is not waited for: there, indices of a request are checked before (index_guard.py).
+    For uses in which a wrong one would pick another element. On a GPU, reading them would wait for
+    the device: there, indices of a request are checked before (index_guard.py).
 
     Raises:
         IndexError: one is out of range.

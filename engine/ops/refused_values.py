@@ -1,4 +1,4 @@
-"""Values that an operator of a model served whole cannot use: whose fault, and which input's.
+"""Values of a request that an operator of a model served whole cannot use, by the input's name.
 
 Some operators turn values into addresses or sizes: regions, indices, counts. ONNX Runtime refuses
 values that are none (a NaN region, an index out of range) when it meets them. At the same shapes
@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from core.errors import InvalidRequest
+from engine.out_of_memory import is_out_of_memory
 
 ADDRESSES = {
     "ConstantOfShape": (0,),
@@ -42,7 +43,6 @@ ADDRESSES = {
 """Operands that an operator takes for addresses or sizes."""
 
 _REFUSAL = re.compile(r"while running (\w+) node\. Name:'[^']*' Status Message: (.*)", re.DOTALL)
-_MEMORY = ("allocate memory", "bad_alloc", "bad allocation")
 
 
 def refused_values(error: Exception, origins: Sequence[Sequence[str]]) -> InvalidRequest | None:
@@ -53,9 +53,8 @@ def refused_values(error: Exception, origins: Sequence[Sequence[str]]) -> Invali
         origins: for kinds of operators, the inputs of the model that decide their addresses:
             ``[["RoiAlign", "rois", "batch"], ...]``.
     """
-    text = str(error)
-    found = _REFUSAL.search(text)
-    if found is None or any(sign in text for sign in _MEMORY):
+    found = _REFUSAL.search(str(error))
+    if found is None or is_out_of_memory(error):
         return None
     operator, reason = found[1], found[2].strip().partition("\n")[0][-300:]
     names = [repr(name) for kind, *inputs in origins if kind == operator for name in inputs]

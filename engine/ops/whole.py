@@ -25,7 +25,7 @@ from engine.stopping import stoppable_session_run
 
 KIND = "braid.onnxruntime"
 RUN_SECONDS = 60.0
-"""Of a run that nobody can stop: a loop over run-time values may never end by itself."""
+"""Limit of a run without a stop signal: a loop over run-time values may never end."""
 
 _MOST_BYTES = 16 << 30  # of all tensors of all sessions together, on any machine
 
@@ -58,12 +58,11 @@ def whole_model(
         shapes: extents of the outputs, in the same names.
         dtypes: element types of the outputs.
         loops: it contains loops, as far as the importer saw; every run is bounded alike.
-
         origins: inputs that decide what operators take for addresses (refused_values.py).
 
     Raises:
         InvalidRequest: an operator cannot use the values.
-        RunStopped: the run was to end, or took longer than ``RUN_SECONDS`` where nobody says.
+        RunStopped: the run was stopped, or took ``RUN_SECONDS`` without a stop signal.
     """
     expected = _empty(inputs, input_shapes, shapes, dtypes)
     if any(tensor.is_meta for tensor in inputs):

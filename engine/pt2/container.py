@@ -43,11 +43,6 @@ _HARMLESS = frozenset(
 )
 
 
-def is_pt2(archive: Archive) -> bool:
-    """True if an archive calls itself a ``.pt2``."""
-    return any(name.endswith("/archive_format") for name in archive.names)
-
-
 def read_container(archive: Archive) -> tuple[Program, dict[str, Tensor]]:
     """The program, and its weights by their names in the graph.
 

@@ -21,6 +21,7 @@ from engine.executor.program import Program, bind
 from engine.executor.session import OnnxSession
 from engine.executor.work import Needs, estimated_needs
 from engine.kernels.kernel import PackedWeights
+from engine.out_of_memory import is_out_of_memory
 from engine.pause import Pause, in_thread, no_pause
 from engine.priority import thread_gives_way
 from engine.specialise import interpret
@@ -32,7 +33,6 @@ from engine.timing.samples import Timing
 from engine.timing.stage_timer import LONG_US, StageTimer, TimerOptions
 from engine.worker.backend import AskedStage, Landed, MakeInputs, Prepared, Tensors
 from engine.worker.device_key import cpu_device_key, software_versions
-from engine.worker.memory_limit import is_out_of_memory
 
 SCALING = 0.9
 """How much of all threads' time on a long unit its work on one thread takes at least."""

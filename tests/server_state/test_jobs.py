@@ -441,7 +441,7 @@ async def test_an_importer_that_is_killed_is_tried_again_for_a_while(
 
     async def import_or_die(*args: Any, **options: Any) -> None:
         if next(left, None) is not None:
-            raise ImporterKilled("the importer was killed (SIGKILL) by somebody")
+            raise ImporterKilled("the importer was killed (SIGKILL) by another process")
         await server.importer(*args, **options)
 
     server.shop = server.runner._shop = replace(server.shop, import_model=import_or_die)
@@ -450,7 +450,7 @@ async def test_an_importer_that_is_killed_is_tried_again_for_a_while(
 
     job = await registered(server)
 
-    killed = "the importer was killed (SIGKILL) by somebody"
+    killed = "the importer was killed (SIGKILL) by another process"
     assert said[0] == f"trying again (2nd try): {killed}"
     assert len(said) == 7
     assert job.state is state

@@ -1,0 +1,32 @@
+"""Recognises that memory ran out from what libraries say of it.
+
+importer process, device worker ──error──> is_out_of_memory ──> the limit to raise
+front end ──last output of an importer──> says_out_of_memory ──^
+
+Needs no torch.
+"""
+
+from __future__ import annotations
+
+_SIGNS = (
+    "allocate memory",  # torch, ONNX Runtime's arena, the system
+    "not enough memory",  # torch
+    "bad allocation",  # ONNX Runtime otherwise
+    "bad_alloc",
+    "oneDNN answered 1 ",  # dnnl_out_of_memory
+    "can't start new thread",  # its stack finds no room
+)
+
+
+def says_out_of_memory(text: str) -> bool:
+    """Whether the text of a library says that there was no memory left."""
+    return any(sign in text for sign in _SIGNS)
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, says that there was no memory left."""
+    while error is not None:
+        if isinstance(error, MemoryError) or says_out_of_memory(str(error)):
+            return True
+        error = error.__cause__
+    return False
