@@ -29,10 +29,9 @@ COPY constraints.txt .
 RUN --mount=type=cache,target=/root/.cache/pip \
     if [ "$VARIANT" = cpu ]; then index="--index-url https://download.pytorch.org/whl/cpu"; fi; \
     pip install ${index:-} -c constraints.txt torch
-COPY pyproject.toml README.md ./
+COPY pyproject.toml setup.py README.md ./
 COPY core core
 COPY charts charts
-COPY protos protos
 COPY scheduler scheduler
 COPY engine engine
 COPY server server
@@ -40,11 +39,11 @@ COPY client client
 COPY benchmarks benchmarks
 RUN --mount=type=cache,target=/root/.cache/pip \
     if [ "$VARIANT" = cuda ]; then extra="[gpu]"; fi; \
-    pip install -c constraints.txt ".${extra:-}" \
+    pip install -c constraints.txt ./client ".${extra:-}" \
  && find /opt/braid -depth \( -name tests -o -name test \) -path '*/site-packages/torch/*' \
       -exec rm -rf {} + \
  && rm -rf /opt/braid/lib/python3*/site-packages/torch/include \
- && python -m compileall -q /opt/braid/lib/python3*/site-packages/server
+ && python -m compileall -q /opt/braid/lib/python3*/site-packages/braid
 
 FROM base AS runtime
 LABEL org.opencontainers.image.title=braid \

@@ -7,9 +7,9 @@ READY := .venv/.ready
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt tests/real-models.txt tests/schemas.txt engine/native/lanes.c
+$(READY): pyproject.toml setup.py client/pyproject.toml constraints.txt tests/real-models.txt tests/schemas.txt engine/cpu/native/lanes.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e client -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/schemas.txt
 	touch $(READY)

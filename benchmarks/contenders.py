@@ -19,17 +19,17 @@ from time import perf_counter_ns
 import torch
 
 from benchmarks.networks.registry import NETWORKS, Network
-from core.plan import plan_from_json
-from core.schedule import ONNXRUNTIME
-from core.tensor import TensorSpec
-from engine.allocator import keep_freed_memory
-from engine.executor.affinity import usable_cpus
-from engine.executor.cpu import CpuExecutor
-from engine.executor.session import OnnxSession
-from engine.importer.report import read_report
-from engine.ops.dtypes import spec_of
-from engine.worker.cpu import CpuBackend
-from engine.worker.models import ModelTable
+from braid.core.plan import plan_from_json
+from braid.core.schedule import ONNXRUNTIME
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.importer.host.report import read_report
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.program.onnxruntime_session import OnnxSession
+from braid.engine.runtime.affinity import usable_cpus
+from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.worker.models import ModelTable
 
 Run = Callable[[], object]
 

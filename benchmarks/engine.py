@@ -40,10 +40,10 @@ from benchmarks.environment import describe
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
-from core.precision import FP32, PRECISIONS
-from core.schedule import ONNXRUNTIME
-from engine.worker.environment import cpu_environment
-from scheduler.options import PlannerOptions
+from braid.core.precision import FP32, PRECISIONS
+from braid.core.schedule import ONNXRUNTIME
+from braid.engine.link.environment import cpu_environment
+from braid.scheduler.options import PlannerOptions
 
 
 class Contender:

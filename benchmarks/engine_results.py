@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from benchmarks.contenders import OTHERS
-from core.schedule import ONNXRUNTIME, SEQUENTIAL
+from braid.core.schedule import ONNXRUNTIME, SEQUENTIAL
 
 PORTFOLIO, OWN_BEST = "braid portfolio", "braid best own"
 MULTI_BRANCH = ("googlenet", "randwire", "randwire_small", "nasnet_large", "nasnet_mobile",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from benchmarks.structures import unit_load
 from benchmarks.synthetic import DEVICES, SyntheticDevice
-from core.graph import Operator, OpGraph
-from core.schedule import Provenance, Schedule, ScheduleKey, Stage
-from core.tensor import TensorSpec
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan
-from scheduler.units import UnitGraph
+from braid.core.graph import Operator, OpGraph
+from braid.core.schedule import Provenance, Schedule, ScheduleKey, Stage
+from braid.core.tensor import TensorSpec
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan
+from braid.scheduler.units import UnitGraph
 
 #   x ─> b0 (1x1) ─────────────────────────────────┐
 #   x ─> b1 (1x1) ─┬─> b1a (1x3) ──────────────────┤

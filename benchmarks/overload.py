@@ -42,10 +42,10 @@ from benchmarks import environment
 from benchmarks.load.children import free_ports, module, running
 from benchmarks.load.results import percentile
 from benchmarks.networks.export import export_onnx
+from braid.engine.runtime.allocator import keep_freed_memory
+from braid.server.devices.cores import keep_off
 from braid_client import Client, Serving, Unavailable
-from engine.allocator import keep_freed_memory
-from protos.braid.v1 import inference_pb2
-from server.cores import keep_off
+from braid_client.wire import inference_pb2
 
 DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "overload.json"
 INFER = "/braid.v1.InferenceService/Infer"
@@ -173,7 +173,7 @@ def served(
     arguments = [str(part) for option in options.items() for part in option]
     command = [
         "env", f"BRAID_MAX_QUEUE_REQUESTS={QUEUE_REQUESTS}", "BRAID_SPARE_WORKER=false",
-        *module("server.cli.main", "serve", *arguments),
+        *module("braid.server.cli.main", "serve", *arguments),
     ]  # fmt: skip
     with running(command, log=folder / "braid.log") as process:
         with Client(address) as client:

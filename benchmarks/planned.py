@@ -14,22 +14,22 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from core.plan import StreamPlan, plan_to_json
-from core.precision import FP32, TOLERANCES
-from core.schedule import NO_CHOICES
-from core.tensor import TensorSpec
-from engine.importer.launch import import_model
-from engine.importer.limits import ImportLimits
-from engine.importer.report import file_digest, read_graph
-from engine.worker.options import WorkerOptions
-from scheduler.options import PlannerOptions
-from server.device import Device
-from server.jobs.planner_driver import PlannerProcess
-from server.jobs.ports import StageQuery
-from server.jobs.verdict import Field, Verdict, judge
+from braid.core.plan import StreamPlan, plan_to_json
+from braid.core.precision import FP32, TOLERANCES
+from braid.core.schedule import NO_CHOICES
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.host.launch import import_model
+from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.report import file_digest, read_graph
+from braid.engine.link.options import WorkerOptions
+from braid.scheduler.options import PlannerOptions
+from braid.server.devices.device import Device
+from braid.server.jobs.interfaces import StageQuery
+from braid.server.jobs.planner.driver import PlannerProcess
+from braid.server.jobs.scheduling.choose_plan import Field, Verdict, judge
 
 if TYPE_CHECKING:
-    from server.store.store import Store
+    from braid.server.store.store import Store
 
 TOLERANCE = 1e-4
 _GIB = 1 << 30
@@ -128,8 +128,10 @@ async def plans_on(
     began = monotonic()
     choices: Mapping[str, str] = NO_CHOICES
     if store is not None:
-        from server.jobs.kernels import choose_kernels  # with the database's packages
-        from server.jobs.retries import Retry, RetryPauses
+        from braid.server.jobs.retries import Retry, RetryPauses
+        from braid.server.jobs.scheduling.kernel_measurements import (
+            choose_kernels,  # with the database's packages
+        )
 
         retry = Retry(RetryPauses(), lambda what: None)
         chosen = await choose_kernels(graph, digest, batch, device, store, precision, retry)

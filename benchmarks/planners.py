@@ -38,11 +38,11 @@ from benchmarks.structures import (
     resnet50,
 )
 from benchmarks.synthetic import DEVICES, DeviceModel, SyntheticDevice
-from core.schedule import Stage
-from scheduler.cost import DeviceFacts
-from scheduler.lowering import lower_stages
-from scheduler.options import JOINS, PlannerOptions
-from scheduler.planners import Planned, plan
+from braid.core.schedule import Stage
+from braid.scheduler.cost import DeviceFacts
+from braid.scheduler.lowering import lower_stages
+from braid.scheduler.options import JOINS, PlannerOptions
+from braid.scheduler.planners import Planned, plan
 
 CONTENDERS = (
     PlannerOptions("ios"),

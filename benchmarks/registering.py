@@ -192,7 +192,7 @@ def main() -> None:
                 export_onnx(name, path)
         grpc_port, http_port = free_ports(2)
         options = {"--store": work / "store", "--grpc-port": grpc_port, "--http-port": http_port}
-        command = module("server.cli.main", "serve", *map(str, sum(options.items(), ())))
+        command = module("braid.server.cli.main", "serve", *map(str, sum(options.items(), ())))
         with running(command, log=work / "log"), Client(f"127.0.0.1:{grpc_port}") as client:
             wait_until_up(client)
             load = measure(client, models[args.served], models[args.registered], args)

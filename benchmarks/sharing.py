@@ -110,7 +110,7 @@ def main() -> None:
         work = Path(temporary)
         grpc_port, http_port = free_ports(2)
         options = {"--store": work / "store", "--grpc-port": grpc_port, "--http-port": http_port}
-        command = module("server.cli.main", "serve", *map(str, sum(options.items(), ())))
+        command = module("braid.server.cli.main", "serve", *map(str, sum(options.items(), ())))
         with running(command, log=work / "log"), Client(f"127.0.0.1:{grpc_port}") as client:
             wait_until_up(client)
             for model in args.models:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.synthetic import UnitLoad
-from core.graph import Operator, OpGraph, load_graph
-from scheduler.units import Operand, UnitGraph
+from braid.core.graph import Operator, OpGraph, load_graph
+from braid.scheduler.units import Operand, UnitGraph
 
 Shape = tuple[int, ...]
 
@@ -214,7 +214,7 @@ def _paper_load(op: Mapping[str, Any]) -> UnitLoad:
 
 
 def imported_graph(path: Path) -> Structure:
-    """The static graph of an imported model: ``core.graph`` JSON."""
+    """The static graph of an imported model: ``braid.core.graph`` JSON."""
     graph = load_graph(path.read_text())
     units = UnitGraph.from_graph(graph)
     return Structure(graph.name, units, tuple(unit_load(graph, op) for op in graph.operators))

@@ -21,10 +21,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from core.plan import Launch, StreamPlan
-from core.schedule import Stage
-from scheduler.cost import DeviceFacts, Overheads, UnitProfile
-from scheduler.units import UnitGraph
+from braid.core.plan import Launch, StreamPlan
+from braid.core.schedule import Stage
+from braid.scheduler.cost import DeviceFacts, Overheads, UnitProfile
+from braid.scheduler.units import UnitGraph
 
 
 @dataclass(frozen=True, slots=True)

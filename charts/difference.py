@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from core.schedule import Schedule, Stage
+from braid.core.schedule import Schedule, Stage
 
 Names = frozenset[str]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from core.graph import Operator
+from braid.core.graph import Operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from charts.kinds import family_of, kind_text
-from charts.timeline import Timeline, describe_unit
-from core.graph import OpGraph
+from braid.charts.kinds import family_of, kind_text
+from braid.charts.timeline import Timeline, describe_unit
+from braid.core.graph import OpGraph
 
 STAGES_THREAD = 1000
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from math import ceil, floor, log10
 
-from charts.kinds import FAMILIES, OTHER, Family, family_of, kind_text
-from charts.timeline import Bar, StageSpan, Timeline, describe_unit
-from core.graph import OpGraph
+from braid.charts.kinds import FAMILIES, OTHER, Family, family_of, kind_text
+from braid.charts.timeline import Bar, StageSpan, Timeline, describe_unit
+from braid.core.graph import OpGraph
 
 GUTTER, MARGIN, MIN_WIDTH, STAGE_WIDTH = 86, 14, 1060, 40
 LANE, BAR, HEAD, GAP = 30, 24, 44, 18

@@ -17,8 +17,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
-from core.graph import OpGraph
-from core.schedule import Schedule, Stage
+from braid.core.graph import OpGraph
+from braid.core.schedule import Schedule, Stage
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Recognition of a full, read-only or failing disk, whichever library reports it.
 
     OSError (errno) ──────────────┐
-    sqlite3.Error (its name) ─────┼── disk_failure ──> core.errors.DiskFailure, or None
+    sqlite3.Error (its name) ─────┼── disk_failure ──> braid.core.errors.DiskFailure, or None
     text of a library in Rust ────┘
 
 The text is looked at last: safetensors and ONNX Runtime pass on the system's words only.
@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from core.errors import DiskFailure, DiskTrouble
+from braid.core.errors import DiskFailure, DiskTrouble
 
 _BY_ERRNO = {
     errno.ENOSPC: DiskTrouble.FULL,

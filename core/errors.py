@@ -38,7 +38,7 @@
     │   └── DeviceLost              the device can be used no more by this process
     └── StartupError                the server cannot start: a bad setting, a store in use
 
-No class knows a transport; ``server.status`` maps each one to a gRPC status code.
+No class knows a transport; ``braid.server.rpc.status`` maps each one to a gRPC status code.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The operator graph: what the importer writes, the passes rewrite and the planners read.
 
-One type serves twice. A *template* has symbolic extents (the batch, and any other extent the
-model leaves open) and may compute shapes with *host operands*. ``engine.specialise`` turns it
-into a *static* graph for given input shapes: every spec static, no host operand, no branch.
+One type serves twice. A *template* has symbolic extents (the batch, and any other extent the model
+leaves open) and may compute shapes with *host operands*. ``braid.engine.passes.specialise`` turns
+it into a *static* graph for given input shapes: every spec static, no host operand, no branch.
 After the fusion pass each operator is one *schedule unit*.
 
     template ──specialise(shapes)──> static graph ──planner──> Schedule ──lower──> StreamPlan
@@ -17,8 +17,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from core.errors import InvalidArtefact
-from core.tensor import TensorSpec, spec_from_json
+from braid.core.errors import InvalidArtefact
+from braid.core.tensor import TensorSpec, spec_from_json
 
 GRAPH_FORMAT = 1
 
@@ -38,7 +38,7 @@ class Branch:
 class Operator:
     """One call of an operator kind; after fusion, one schedule unit.
 
-    ``kind`` names an entry of ``engine.ops``: ``aten.*`` where torch has the operator,
+    ``kind`` names an entry of ``braid.engine.ops``: ``aten.*`` where torch has the operator,
     ``braid.*`` where ONNX semantics need a little more.
     """
 

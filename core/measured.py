@@ -1,6 +1,6 @@
 """Latencies as measured: which ones cannot be, and how a way of running compares to sequential.
 
-engine (timers) ──> server.jobs ──> store        each refuses what ``check_latency`` refuses
+engine (timers) ──> braid.server.jobs ──> store        each refuses what ``check_latency`` refuses
 paired ratio with its interval ──speed_text──> CLI, console, messages: the same text everywhere
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from core.errors import WorkerFault
+from braid.core.errors import WorkerFault
 
 
 def is_latency(latency_us: object) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from core.errors import InvalidArtefact
+from braid.core.errors import InvalidArtefact
 
 MAX_STREAMS = 8
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from core.errors import InvalidRequest
+from braid.core.errors import InvalidRequest
 
 FP32 = "fp32"
 TF32 = "tf32"

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from core.errors import InvalidArtefact
-from core.measured import Speed, is_latency
-from core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
+from braid.core.errors import InvalidArtefact
+from braid.core.measured import Speed, is_latency
+from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
 
 SCHEDULE_FORMAT = 1
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from core.errors import InvalidArtefact
+from braid.core.errors import InvalidArtefact
 
 # OIP v2 name -> bytes per element.
 DTYPE_BYTES: Mapping[str, int] = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.inception_block import inception_e, planned
-from charts.svg import timeline_svg
-from charts.timeline import scheduled, sequential
+from braid.charts.svg import timeline_svg
+from braid.charts.timeline import scheduled, sequential
 
 FOLDER = Path(__file__).resolve().parent / "images"
 

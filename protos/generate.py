@@ -1,10 +1,9 @@
-"""Generate the Python code of the wire format, for the server and for the client package.
+"""Generate the Python code of the wire format.
 
-    protos/braid/v1/*.proto ──protoc──> protos/braid/v1/*_pb2*.py      (server)
-                                   └──> client/braid_client/wire/      (SDK, installs alone)
+    protos/braid/v1/*.proto ──protoc──> client/braid_client/wire/
 
-Both copies register the same file names, so they can live in one process. ``--check`` fails if
-the committed code differs from what the .proto files give.
+The client package has the only copy; the server imports it. ``--check`` fails if the committed
+code differs from what the .proto files give.
 
 Generated code runs with the grpcio and protobuf that it was made for, and later ones. So
 grpcio-tools is held back (constraints.txt): the client must not upgrade an application's packages.
@@ -23,7 +22,7 @@ from grpc_tools import protoc
 
 ROOT = Path(__file__).resolve().parent.parent
 PROTO_ROOT = ROOT / "protos"
-TARGETS = (ROOT / "protos" / "braid" / "v1", ROOT / "client" / "braid_client" / "wire")
+TARGET = ROOT / "client" / "braid_client" / "wire"
 
 
 def generate() -> dict[str, str]:
@@ -56,14 +55,12 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
     check = parser.parse_args().check
     stale = []
-    for target in TARGETS:
-        target.mkdir(parents=True, exist_ok=True)
-        for name, content in generate().items():
-            path = target / name
-            if check and (not path.exists() or path.read_text() != content):
-                stale.append(str(path.relative_to(ROOT)))
-            elif not check:
-                path.write_text(content)
+    for name, content in generate().items():
+        path = TARGET / name
+        if check and (not path.exists() or path.read_text() != content):
+            stale.append(str(path.relative_to(ROOT)))
+        elif not check:
+            path.write_text(content)
     if stale:
         sys.exit(f"stale generated code: {', '.join(stale)}; run `make protos`")
 

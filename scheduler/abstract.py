@@ -16,9 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import InvalidArtefact
-from scheduler.cost import DeviceFacts, OperatorLatencies, Overheads, UnitProfile
-from scheduler.units import Operand, UnitGraph
+from braid.core.errors import InvalidArtefact
+from braid.scheduler.cost import DeviceFacts, OperatorLatencies, Overheads, UnitProfile
+from braid.scheduler.units import Operand, UnitGraph
 
 
 @dataclass(frozen=True, slots=True)

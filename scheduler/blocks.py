@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from scheduler.dag import Dag
-from scheduler.units import UnitGraph
+from braid.scheduler.dag import Dag
+from braid.scheduler.units import UnitGraph
 
 MAX_BLOCK_STATES = 20_000
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 
-from scheduler.bounds import LatencyBounds
-from scheduler.signature import StageKey
-from scheduler.stages import StageMemo, StageSpace, Variant
+from braid.scheduler.bounds import LatencyBounds
+from braid.scheduler.signature import StageKey
+from braid.scheduler.stages import StageMemo, StageSpace, Variant
 
 
 class BoundTable(dict[int, float]):

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.cost import DeviceFacts, Overheads, UnitProfile
-from scheduler.dag import bits
-from scheduler.stages import Variant
+from braid.scheduler.cost import DeviceFacts, Overheads, UnitProfile
+from braid.scheduler.dag import bits
+from braid.scheduler.stages import Variant
 
 _Group = tuple[float, tuple[float, ...]]  # latency beyond the stage's fixed price; work
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from core.plan import StreamPlan
-from core.schedule import Stage
-from scheduler.streams import makespan_us
+from braid.core.plan import StreamPlan
+from braid.core.schedule import Stage
+from braid.scheduler.streams import makespan_us
 
 
 class StageCost(Protocol):

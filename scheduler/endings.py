@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from core.errors import SearchTooLarge
-from scheduler.dag import Dag, bits
-from scheduler.matching import width
+from braid.core.errors import SearchTooLarge
+from braid.scheduler.dag import Dag, bits
+from braid.scheduler.matching import width
 
 MAX_STATES = 200_000
 

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from core.schedule import Stage
-from scheduler.blocks import Units
-from scheduler.cost import RepeatableCost
-from scheduler.counts import SearchCounts
-from scheduler.endings import Endings
-from scheduler.noise import ROUNDS, measure_again, near_ties
-from scheduler.problem import Problem
-from scheduler.stages import StageMemo, StageSpace, StageTable, Strategies
+from braid.core.schedule import Stage
+from braid.scheduler.blocks import Units
+from braid.scheduler.cost import RepeatableCost
+from braid.scheduler.counts import SearchCounts
+from braid.scheduler.endings import Endings
+from braid.scheduler.noise import ROUNDS, measure_again, near_ties
+from braid.scheduler.problem import Problem
+from braid.scheduler.stages import StageMemo, StageSpace, StageTable, Strategies
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,16 +22,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import fmean
 
-from core.schedule import Stage
-from scheduler.blocks import Units
-from scheduler.bound_table import BoundTable
-from scheduler.bounds import LatencyBounds
-from scheduler.cost import RepeatableCost
-from scheduler.counts import SearchCounts
-from scheduler.ios import rename
-from scheduler.noise import ROUNDS, measure_again, near_ties
-from scheduler.problem import Problem
-from scheduler.stages import StageMemo, StageSpace, Strategies, Variant
+from braid.core.schedule import Stage
+from braid.scheduler.blocks import Units
+from braid.scheduler.bound_table import BoundTable
+from braid.scheduler.bounds import LatencyBounds
+from braid.scheduler.cost import RepeatableCost
+from braid.scheduler.counts import SearchCounts
+from braid.scheduler.ios import rename
+from braid.scheduler.noise import ROUNDS, measure_again, near_ties
+from braid.scheduler.problem import Problem
+from braid.scheduler.stages import StageMemo, StageSpace, Strategies, Variant
 
 PROOF_GAP = 0.01
 """Closer to the bound than this, relative, what is left to measure is proof."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler.problem import Problem
-from scheduler.streams import StreamSchedule
+from braid.scheduler.problem import Problem
+from braid.scheduler.streams import StreamSchedule
 
 
 @dataclass(frozen=True, slots=True)

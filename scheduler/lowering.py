@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from core.plan import MAX_STREAMS, Launch, StreamPlan, verify_plan
-from core.schedule import Stage
-from scheduler.options import Join
-from scheduler.streams import plan_with_events
+from braid.core.plan import MAX_STREAMS, Launch, StreamPlan, verify_plan
+from braid.core.schedule import Stage
+from braid.scheduler.options import Join
+from braid.scheduler.streams import plan_with_events
 
 Group = tuple[int, ...]
 

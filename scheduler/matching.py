@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.dag import Dag, bits
+from braid.scheduler.dag import Dag, bits
 
 
 def maximum_matching(edges: Sequence[int]) -> dict[int, int]:

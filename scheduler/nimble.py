@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.dag import Dag, bits
-from scheduler.matching import maximum_matching
-from scheduler.problem import Problem
-from scheduler.streams import StreamSchedule
+from braid.scheduler.dag import Dag, bits
+from braid.scheduler.matching import maximum_matching
+from braid.scheduler.problem import Problem
+from braid.scheduler.streams import StreamSchedule
 
 
 def nimble(problem: Problem) -> StreamSchedule:

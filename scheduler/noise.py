@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from core.schedule import Stage
-from scheduler.problem import Problem
-from scheduler.stages import StageMemo, StageSpace
+from braid.core.schedule import Stage
+from braid.scheduler.problem import Problem
+from braid.scheduler.stages import StageMemo, StageSpace
 
 TIE = 0.02
 """Endings this close to the best one, relative to the stage, are a near-tie."""

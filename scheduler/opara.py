@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.cost import UnitProfile
-from scheduler.problem import Problem
-from scheduler.streams import StreamSchedule
+from braid.scheduler.cost import UnitProfile
+from braid.scheduler.problem import Problem
+from braid.scheduler.streams import StreamSchedule
 
 COMPUTE_BOUND_KINDS = frozenset(
     {"aten.convolution", "aten.linear", "aten.matmul", "aten.lstm", "aten.gru"}

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from core.errors import InvalidRequest
-from core.plan import MAX_STREAMS
+from braid.core.errors import InvalidRequest
+from braid.core.plan import MAX_STREAMS
 
 PORTFOLIO = "portfolio"
 

@@ -12,23 +12,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from core.errors import InvalidRequest
-from core.graph import OpGraph
-from core.plan import StreamPlan, sequential_plan
-from core.schedule import Stage
-from scheduler import ios
-from scheduler.cost import DeviceFacts, StageCost
-from scheduler.counts import SearchCounts
-from scheduler.dag import Dag
-from scheduler.lowering import lower_stages
-from scheduler.matching import width
-from scheduler.noise import spread
-from scheduler.options import PlannerOptions
-from scheduler.problem import Problem
-from scheduler.registry import PLANNERS, Found, Planner
-from scheduler.stages import StageMemo, Strategies
-from scheduler.streams import StreamSchedule, lower_streams, makespan_us
-from scheduler.units import UnitGraph, as_units
+from braid.core.errors import InvalidRequest
+from braid.core.graph import OpGraph
+from braid.core.plan import StreamPlan, sequential_plan
+from braid.core.schedule import Stage
+from braid.scheduler import ios
+from braid.scheduler.cost import DeviceFacts, StageCost
+from braid.scheduler.counts import SearchCounts
+from braid.scheduler.dag import Dag
+from braid.scheduler.lowering import lower_stages
+from braid.scheduler.matching import width
+from braid.scheduler.noise import spread
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.problem import Problem
+from braid.scheduler.registry import PLANNERS, Found, Planner
+from braid.scheduler.stages import StageMemo, Strategies
+from braid.scheduler.streams import StreamSchedule, lower_streams, makespan_us
+from braid.scheduler.units import UnitGraph, as_units
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def plan(
 
     Raises:
         SearchTooLarge: a block has too many states for the exact search.
-        InvalidRequest: the portfolio makes many plans; see ``scheduler.portfolio.candidates``.
+        InvalidRequest: the portfolio makes many plans; see ``portfolio.candidates``.
     """
     started = time.process_time()
     problem = Problem(as_units(graph), StageMemo(cost), options, facts or DeviceFacts())

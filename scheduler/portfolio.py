@@ -12,14 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from core.graph import OpGraph
-from core.plan import StreamPlan
-from core.schedule import Stage
-from scheduler.cost import DeviceFacts, StageCost
-from scheduler.lowering import lower_stages
-from scheduler.options import Join, PlannerOptions
-from scheduler.planners import Planned, plan
-from scheduler.units import UnitGraph, as_units
+from braid.core.graph import OpGraph
+from braid.core.plan import StreamPlan
+from braid.core.schedule import Stage
+from braid.scheduler.cost import DeviceFacts, StageCost
+from braid.scheduler.lowering import lower_stages
+from braid.scheduler.options import Join, PlannerOptions
+from braid.scheduler.planners import Planned, plan
+from braid.scheduler.units import UnitGraph, as_units
 
 ENTRANTS = ("sequential", "greedy", "rammer", "lios", "opara", "nimble", "lazy-ios")
 """Planners that enter; ``ios`` would find what ``lazy-ios`` finds and measure more for it."""

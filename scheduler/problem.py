@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from core.schedule import Stage
-from scheduler.blocks import Units, split_blocks
-from scheduler.cost import DeviceFacts
-from scheduler.dag import Dag, mask_of
-from scheduler.endings import Endings, Pruning
-from scheduler.options import PlannerOptions
-from scheduler.signature import StageKey, StageKeys, block_signature
-from scheduler.stages import StageMemo, StageSpace, Strategies
-from scheduler.units import UnitGraph
+from braid.core.schedule import Stage
+from braid.scheduler.blocks import Units, split_blocks
+from braid.scheduler.cost import DeviceFacts
+from braid.scheduler.dag import Dag, mask_of
+from braid.scheduler.endings import Endings, Pruning
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.signature import StageKey, StageKeys, block_signature
+from braid.scheduler.stages import StageMemo, StageSpace, Strategies
+from braid.scheduler.units import UnitGraph
 
 
 class Problem:

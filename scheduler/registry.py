@@ -7,17 +7,17 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from core.schedule import Stage
-from scheduler import ios
-from scheduler.counts import SearchCounts
-from scheduler.lazy import Budget, plan_lazily
-from scheduler.lios import lios
-from scheduler.nimble import nimble
-from scheduler.opara import opara
-from scheduler.problem import Problem
-from scheduler.stages import Strategies
-from scheduler.streams import StreamSchedule
-from scheduler.waves import greedy, rammer
+from braid.core.schedule import Stage
+from braid.scheduler import ios
+from braid.scheduler.counts import SearchCounts
+from braid.scheduler.lazy import Budget, plan_lazily
+from braid.scheduler.lios import lios
+from braid.scheduler.nimble import nimble
+from braid.scheduler.opara import opara
+from braid.scheduler.problem import Problem
+from braid.scheduler.stages import Strategies
+from braid.scheduler.streams import StreamSchedule
+from braid.scheduler.waves import greedy, rammer
 
 
 @dataclass(frozen=True, slots=True)

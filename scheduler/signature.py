@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
 
-from core.graph import OpGraph
-from core.schedule import Stage, Strategy
-from scheduler.dag import bits
-from scheduler.units import Operand, UnitGraph, as_units
+from braid.core.graph import OpGraph
+from braid.core.schedule import Stage, Strategy
+from braid.scheduler.dag import bits
+from braid.scheduler.units import Operand, UnitGraph, as_units
 
 StageKey = tuple[int, ...]
 """Numbers of the groups' texts, a negative mark of the strategy, then which reads are shared."""

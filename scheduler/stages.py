@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from core.errors import WorkerFault
-from core.schedule import Stage, Strategy
-from scheduler.cost import MergeRule, RepeatableCost, StageCost
-from scheduler.dag import bits, mask_of
-from scheduler.endings import Endings
-from scheduler.signature import StageKey, StageKeys
-from scheduler.units import UnitGraph
+from braid.core.errors import WorkerFault
+from braid.core.schedule import Stage, Strategy
+from braid.scheduler.cost import MergeRule, RepeatableCost, StageCost
+from braid.scheduler.dag import bits, mask_of
+from braid.scheduler.endings import Endings
+from braid.scheduler.signature import StageKey, StageKeys
+from braid.scheduler.units import UnitGraph
 
 Variant = tuple[Strategy, tuple[int, ...]]
 """One way to run an ending: a strategy and the groups, as sets of the block's units."""

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from core.plan import Launch, StreamPlan, verify_plan
-from scheduler.dag import Dag, bits, mask_of
+from braid.core.plan import Launch, StreamPlan, verify_plan
+from braid.scheduler.dag import Dag, bits, mask_of
 
 Stream = tuple[int, ...]
 """Units of one stream, in launch order."""

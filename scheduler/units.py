@@ -12,8 +12,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from core.errors import InvalidArtefact
-from core.graph import Operator, OpGraph
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import Operator, OpGraph
 
 Operand = tuple[int, int]
 """(producing unit, output number); (-1 - k, 0) is the k-th value from outside the graph."""

@@ -11,8 +11,8 @@ of one operator and its fusion of waves into one kernel need its compiler and ar
 
 from __future__ import annotations
 
-from core.schedule import Stage
-from scheduler.problem import Problem
+from braid.core.schedule import Stage
+from braid.scheduler.problem import Problem
 
 
 def greedy(problem: Problem) -> list[Stage]:

@@ -21,55 +21,55 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from core.errors import BraidError, DamagedArtefact, StartupError
-from core.schedule import Schedule
-from engine.allocator import keep_freed_memory
-from engine.importer.launch import import_model
-from engine.importer.limits import ImportLimits
-from engine.worker.options import WorkerEnd, WorkerOptions
-from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2
-from server.background import ends_before, log_failure
-from server.batching.policy import BatchPolicy, queue_limit_s
-from server.call_memory import CallMemory, MemoryLimits
-from server.catalogue import Catalogue
-from server.console.facts import Facts
-from server.console.sessions import Sessions
-from server.console.site import Console
-from server.cores import keep_off, pinned_cores
-from server.device import Device
-from server.devices import Devices
-from server.drift import DriftWatch
-from server.grpc_ports import GrpcPorts
-from server.http import HttpServer, health_routes, metrics_route
-from server.jobs.imports import Imports
-from server.jobs.planner_driver import PlannerProcess
-from server.jobs.registration import serve_again
-from server.jobs.runner import JobRunner
-from server.jobs.workshop import Workshop
-from server.logs import configure_logging
-from server.metrics import Metrics, PlanLabels
-from server.preload import preload
-from server.registry import Registry
-from server.repository import Repository
-from server.restore import Restore
-from server.security.host_names import EVERY, HostNames
-from server.servicers import tensors
-from server.servicers.admin import AdminServicer
-from server.servicers.health import Health
-from server.servicers.inference import InferenceServicer
-from server.servicers.oip import wire as oip
-from server.servicers.oip.log_settings import LogSettings
-from server.servicers.oip.servicer import OipServicer
-from server.servicers.oip.trace_settings import TraceSettings
-from server.servicers.oip.transfer import add_to_server
-from server.serving import Serving
-from server.settings import Settings, shown_settings
-from server.shared_regions import SharedRegions
-from server.store.quota import StoreLimits
-from server.store.records import ModelVersion
-from server.store.store import Store
-from server.tracing import Sampling
-from server.triton_metrics import TritonMetrics
+from braid.core.background import ends_before, log_failure
+from braid.core.errors import BraidError, DamagedArtefact, StartupError
+from braid.core.schedule import Schedule
+from braid.engine.importer.host.launch import import_model
+from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.link.options import WorkerEnd, WorkerOptions
+from braid.engine.runtime.allocator import keep_freed_memory
+from braid.server.console.facts import Facts
+from braid.server.console.sessions import Sessions
+from braid.server.console.site import Console
+from braid.server.devices.cores import keep_off, pinned_cores
+from braid.server.devices.device import Device
+from braid.server.devices.pool import Devices
+from braid.server.inference.call_memory import CallMemory, MemoryLimits
+from braid.server.inference.shared_regions import SharedRegions
+from braid.server.jobs.imports import Imports
+from braid.server.jobs.planner.driver import PlannerProcess
+from braid.server.jobs.registration import serve_again
+from braid.server.jobs.runner import JobRunner
+from braid.server.jobs.services import Workshop
+from braid.server.models.loading import Repository
+from braid.server.models.preload import preload
+from braid.server.models.queries import Registry
+from braid.server.models.restore import Restore
+from braid.server.models.serving_models import Catalogue
+from braid.server.models.versions import Serving
+from braid.server.observability.drift import DriftWatch
+from braid.server.observability.logs import configure_logging
+from braid.server.observability.metrics import Metrics, PlanLabels
+from braid.server.observability.tracing import Sampling
+from braid.server.observability.triton_metrics import TritonMetrics
+from braid.server.ports.grpc_port import GrpcPorts
+from braid.server.ports.http_port import HttpServer, health_routes, metrics_route
+from braid.server.security.host_names import EVERY, HostNames
+from braid.server.servicers.admin import AdminServicer
+from braid.server.servicers.health import Health
+from braid.server.servicers.inference import tensors
+from braid.server.servicers.inference.servicer import InferenceServicer
+from braid.server.servicers.oip import wire as oip
+from braid.server.servicers.oip.log_settings import LogSettings
+from braid.server.servicers.oip.servicer import OipServicer
+from braid.server.servicers.oip.tensors.transfer import add_to_server
+from braid.server.servicers.oip.trace_settings import TraceSettings
+from braid.server.settings import Settings, shown_settings
+from braid.server.store.batching_policy import BatchPolicy, queue_limit_s
+from braid.server.store.quota import StoreLimits
+from braid.server.store.records import ModelVersion
+from braid.server.store.store import Store
+from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2
 
 log = logging.getLogger("braid.frontend")
 

@@ -17,8 +17,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ByteSize, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from core.errors import StartupError
-from server.device_names import parse_devices
+from braid.core.errors import StartupError
+from braid.server.device_names import parse_devices
 
 PREFIX = "BRAID_"
 KIB, MIB, GIB = 2**10, 2**20, 2**30

@@ -24,8 +24,8 @@ from benchmarks.cuda.agenda import BRAID
 from benchmarks.cuda.clock import Timed, times
 from benchmarks.cuda.peers import PEERS, fastest
 from benchmarks.networks.registry import NETWORKS
-from core.precision import FP32, PRECISIONS
-from engine.timing.stage_timer import TimerOptions
+from braid.core.precision import FP32, PRECISIONS
+from braid.engine.cpu.stage_timer import TimerOptions
 
 
 def main() -> None:
@@ -68,7 +68,7 @@ def _contenders(args: argparse.Namespace) -> tuple[Mapping[str, Timed], Mapping[
     network = NETWORKS[args.network]
     if args.contender == BRAID:
         from benchmarks.cuda.ours import our_program, prepared_plans
-        from engine.cuda.opening import open_backend
+        from braid.engine.cuda.opening import open_backend
 
         found = json.loads(args.plans.read_text())
         plans = {name: Path(path) for name, path in found["plans"].items()}

@@ -12,15 +12,15 @@ from torch import Tensor
 
 from benchmarks.cuda.clock import delay_us, hold_up
 from benchmarks.networks.registry import Network
-from core.plan import plan_from_json
-from core.tensor import TensorSpec
-from engine.cuda.driver import ORIGIN
-from engine.cuda.on_gpu import OnGpu
-from engine.executor.program import Program
-from engine.importer.report import read_report
-from engine.ops.dtypes import spec_of
-from engine.worker.backend import Backend
-from engine.worker.models import ModelTable
+from braid.core.plan import plan_from_json
+from braid.core.tensor import TensorSpec
+from braid.engine.cuda.driver.interface import ORIGIN
+from braid.engine.cuda.on_gpu import OnGpu
+from braid.engine.device import Backend
+from braid.engine.importer.host.report import read_report
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.program.program import Program
+from braid.engine.worker.models import ModelTable
 
 
 @dataclass(slots=True)

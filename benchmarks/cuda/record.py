@@ -14,7 +14,7 @@ from typing import Literal
 
 from benchmarks.cuda.agenda import BRAID, CNNS, EAGER, GRAPH, MAX_AUTOTUNE, REDUCE_OVERHEAD
 from benchmarks.engine_results import geometric_mean
-from core.schedule import SEQUENTIAL
+from braid.core.schedule import SEQUENTIAL
 
 Clock = Literal["gpu", "total"]
 

@@ -27,14 +27,14 @@ from benchmarks.cuda.results import draw, print_case, print_summary, read, write
 from benchmarks.cuda.turns import Setting, measure
 from benchmarks.environment import describe
 from benchmarks.planned import plans_on
-from core.errors import BraidError
-from core.schedule import SEQUENTIAL
-from engine.worker.options import WorkerOptions
-from scheduler.options import PlannerOptions
-from server.device import Device
+from braid.core.errors import BraidError
+from braid.core.schedule import SEQUENTIAL
+from braid.engine.link.options import WorkerOptions
+from braid.scheduler.options import PlannerOptions
+from braid.server.devices.device import Device
 
 if TYPE_CHECKING:
-    from server.store.store import Store
+    from braid.server.store.store import Store
 
 LEAST_S = 20.0
 """A step is not begun with less time left: processes alone take longer to start."""
@@ -210,7 +210,7 @@ class Benchmark:
 def _open_store(folder: Path) -> Store | None:
     """For latencies of kernels, which serve all networks; None without the database's packages."""
     try:
-        from server.store.store import Store
+        from braid.server.store.store import Store
     except ImportError as error:
         print(f"kernels are not chosen by measurement: {error}", file=sys.stderr)
         return None
@@ -218,7 +218,7 @@ def _open_store(folder: Path) -> Store | None:
 
 
 def _digest(artefact: Path) -> str:
-    from engine.importer.report import read_report
+    from braid.engine.importer.host.report import read_report
 
     return read_report(artefact).sha256
 

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.cuda_questions.answers import Row
 from benchmarks.cuda_questions.lab import Job, Lab
-from engine.cuda.stage_timer import DRIFT, SlopeOptions
+from braid.engine.cuda.stage_timer import DRIFT, SlopeOptions
 
 NODES = (1, 10, 100, 1000)
 LONG_LAUNCH_US = 3000.0

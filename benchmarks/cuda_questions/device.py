@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.cuda_questions.answers import Figure, Row
 from benchmarks.cuda_questions.lab import Job, Lab
-from engine.cuda.identity import GpuIdentity
+from braid.engine.cuda.identity import GpuIdentity
 
 SPIN_US = 100.0
 EAGER_US = 3000.0

@@ -14,16 +14,16 @@ from torch import Tensor
 from benchmarks.cuda.clock import largest_error
 from benchmarks.cuda_questions.answers import Figure, Row
 from benchmarks.cuda_questions.lab import Job, Lab
-from core.graph import Literal, Operator, OpGraph
-from core.precision import HALF
-from core.tensor import TensorSpec
-from engine.cuda.driver import ORIGIN
-from engine.kernels.cuda import CudaKernels
-from engine.kernels.kernel import Kernel, PackedWeights
-from engine.kernels.source import REGISTRY
-from engine.ops.dtypes import torch_dtype
-from engine.ops.registry import call
-from engine.specialise import specialise
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.precision import HALF
+from braid.core.tensor import TensorSpec
+from braid.engine.cuda.driver.interface import ORIGIN
+from braid.engine.cuda.kernels.candidates import CudaKernels
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.kinds import call
+from braid.engine.passes.specialise import specialise
+from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.kernel_choice import REGISTRY
 
 PRECISIONS = ("fp32", "tf32", "fp16")
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from benchmarks.cuda.clock import hold_up
-from engine.cuda.driver import ORIGIN, Driver, Event, Graph, Partition, Stream
-from engine.cuda.prepare import capturing
-from engine.kernels.onednn import Run
-from engine.timing.samples import Timing, reduce_samples
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Graph, Partition, Stream
+from braid.engine.cuda.graphs.prepare import capturing
+from braid.engine.onednn.library import Run
+from braid.engine.timing.samples import Timing, reduce_samples
 
 WARM_UPS, REPLAYS = 3, 11
 LAUNCH_US = 60.0

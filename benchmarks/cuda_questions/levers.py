@@ -8,7 +8,7 @@ import torch
 
 from benchmarks.cuda_questions.answers import Row
 from benchmarks.cuda_questions.lab import Branches, Job, Lab
-from engine.cuda.driver import Partition
+from braid.engine.cuda.driver.interface import Partition
 
 PARTS = (16, 32, 64)
 CHAIN, CROWD = 60, 8  # launches

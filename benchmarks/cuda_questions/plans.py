@@ -16,22 +16,22 @@ from benchmarks.cuda_questions.answers import Figure, Row
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import imported
-from core.schedule import Stage
-from engine.cuda.backend import CudaBackend
-from engine.cuda.calls import Call, plan_calls
-from engine.cuda.on_gpu import OnGpu
-from engine.cuda.play import play
-from engine.cuda.prepare import capturing
-from engine.cuda.tape import lower, order_calls
-from engine.executor.program import BoundUnit, Program
-from engine.importer.report import read_report
-from engine.kernels.kernel import Kernel
-from engine.ops.dtypes import spec_of
-from engine.pause import no_pause
-from engine.worker.backend import AskedStage
-from engine.worker.models import ModelTable, seeded_inputs
-from scheduler.options import PlannerOptions
-from scheduler.planners import Planned, plan
+from braid.core.schedule import Stage
+from braid.engine.cuda.backend import CudaBackend
+from braid.engine.cuda.graphs.calls import Call, plan_calls
+from braid.engine.cuda.graphs.play import play
+from braid.engine.cuda.graphs.prepare import capturing
+from braid.engine.cuda.graphs.tape import lower, order_calls
+from braid.engine.cuda.on_gpu import OnGpu
+from braid.engine.device import AskedStage
+from braid.engine.importer.host.report import read_report
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.program.kernel import Kernel
+from braid.engine.program.program import BoundUnit, Program
+from braid.engine.runtime.yielding import no_pause
+from braid.engine.worker.models import ModelTable, seeded_inputs
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import Planned, plan
 
 PLANNERS = ("sequential", "greedy", "rammer")
 ROUNDS = 3

@@ -11,7 +11,7 @@ from benchmarks.cuda_questions.answers import Row
 
 if TYPE_CHECKING:  # the process that only listens loads no torch
     from benchmarks.cuda_questions.lab import Lab
-    from engine.cuda.backend import CudaBackend
+    from braid.engine.cuda.backend import CudaBackend
 
 NETWORK = "googlenet"
 """On which questions about whole plans are asked."""
@@ -32,23 +32,23 @@ class Question:
 
 def _lab() -> Lab:
     from benchmarks.cuda_questions.lab import Lab
-    from engine.cuda.presence import require_gpu
-    from engine.cuda.torch_driver import TorchDriver
+    from braid.engine.cuda.driver.torch_driver import TorchDriver
+    from braid.engine.cuda.presence import require_gpu
 
     require_gpu()
     return Lab(TorchDriver())
 
 
 def _backend() -> CudaBackend:
-    from engine.cuda.opening import open_backend
-    from engine.timing.stage_timer import TimerOptions
+    from braid.engine.cpu.stage_timer import TimerOptions
+    from braid.engine.cuda.opening import open_backend
 
     return open_backend(1 << 30, TimerOptions(), host_threads=4)
 
 
 def _device(_: Path) -> Iterator[Row]:
     from benchmarks.cuda_questions import device
-    from engine.cuda.identity import read_identity
+    from braid.engine.cuda.identity import read_identity
 
     yield from device.facts(read_identity())
     yield from device.overlap(_lab())

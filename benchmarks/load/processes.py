@@ -38,7 +38,7 @@ def braid_endpoint(
     options = {"--store": folder / "store", "--grpc-port": grpc_port, "--http-port": http_port}
     arguments = [str(part) for option in options.items() for part in option]
     command = ["env", "BRAID_SYSTEM_SHARED_MEMORY=true"]
-    command += module("server.cli.main", "serve", *arguments)
+    command += module("braid.server.cli.main", "serve", *arguments)
     with running(command, log=log) as process:
         with Client(address) as client:
             _wait_until_up(client, process, log)

@@ -2,7 +2,7 @@
 
     Worker ──> CudaBackend ──> CudaExecutor   captured plans        (executor.py)
                           ├──> StageTimer     stages inside graphs  (stage_timer.py)
-                          └──> CudaKernels    kernels               (engine/kernels/cuda.py)
+                          └──> CudaKernels    kernels               (kernels/candidates.py)
 
 Faults (docs/decisions/0020-several-devices.md): out of memory fails the call that met it, after
 unused memory was given back and it was tried once more; a lost device ends the process.
@@ -18,32 +18,32 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from core.errors import BraidError, DeviceOutOfMemory
-from core.graph import Operator, OpGraph
-from core.plan import MAX_STREAMS, StreamPlan
-from core.precision import FP32
-from core.schedule import NO_CHOICES
-from engine.cuda.driver import Driver
-from engine.cuda.executor import CudaExecutor
-from engine.cuda.faults import classified, classify
-from engine.cuda.identity import GpuIdentity
-from engine.cuda.index_guard import check_indices, index_ranges
-from engine.cuda.levers import offered_levers, prepare_fastest
-from engine.cuda.on_gpu import OnGpu
-from engine.executor.program import Program, bind
-from engine.executor.session import CUDA_PROVIDER, OnnxSession
-from engine.executor.work import Needs, estimated_flop, estimated_needs
-from engine.kernels.cuda import offered_precisions
-from engine.kernels.kernel import PackedWeights
-from engine.kernels.source import KernelSource
-from engine.ops.whole import KIND as ON_HOST
-from engine.pause import Pause, no_pause
-from engine.specialise import interpret
-from engine.timing.entrants import Entrant
-from engine.timing.overheads import CHAIN, StagePrices, tiny_graph
-from engine.timing.runs import timed
-from engine.timing.samples import Timing
-from engine.worker.backend import AskedStage, MakeInputs, Prepared, Tensors
+from braid.core.errors import BraidError, DeviceOutOfMemory
+from braid.core.graph import Operator, OpGraph
+from braid.core.plan import MAX_STREAMS, StreamPlan
+from braid.core.precision import FP32
+from braid.core.schedule import NO_CHOICES
+from braid.engine.cpu.overheads import CHAIN, StagePrices, tiny_graph
+from braid.engine.cuda.driver.faults import classified, classify
+from braid.engine.cuda.driver.interface import Driver
+from braid.engine.cuda.executor import CudaExecutor
+from braid.engine.cuda.graphs.levers import offered_levers, prepare_fastest
+from braid.engine.cuda.identity import GpuIdentity
+from braid.engine.cuda.kernels.candidates import offered_precisions
+from braid.engine.cuda.kernels.index_guard import check_indices, index_ranges
+from braid.engine.cuda.on_gpu import OnGpu
+from braid.engine.device import AskedStage, MakeInputs, Prepared, Tensors
+from braid.engine.ops.whole import KIND as ON_HOST
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.kernel_choice import KernelSource
+from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
+from braid.engine.program.program import Program, bind
+from braid.engine.program.work import Needs, estimated_flop, estimated_needs
+from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.timing.contenders import Entrant
+from braid.engine.timing.runs import timed
+from braid.engine.timing.samples import Timing
 
 T = TypeVar("T")
 

@@ -17,16 +17,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from core.errors import DeviceOutOfMemory
-from core.plan import MAX_STREAMS, StreamPlan, verify_plan
-from engine.cuda.calls import Call, plan_calls
-from engine.cuda.driver import ORIGIN, Driver, Pool
-from engine.cuda.faults import classified, classify
-from engine.cuda.play import play
-from engine.cuda.prepare import PLAIN, Levers, PreparedPlan, prepare_calls, results
-from engine.cuda.staging import Staging, Tensors, make_staging
-from engine.executor.program import Program
-from engine.pause import Pause, no_pause
+from braid.core.errors import DeviceOutOfMemory
+from braid.core.plan import MAX_STREAMS, StreamPlan, verify_plan
+from braid.engine.cuda.driver.faults import classified, classify
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Pool
+from braid.engine.cuda.graphs.calls import Call, plan_calls
+from braid.engine.cuda.graphs.play import play
+from braid.engine.cuda.graphs.prepare import PLAIN, Levers, PreparedPlan, prepare_calls, results
+from braid.engine.cuda.graphs.staging import Staging, Tensors, make_staging
+from braid.engine.program.program import Program
+from braid.engine.runtime.yielding import Pause, no_pause
 
 UPLOADS = MAX_STREAMS
 """Index of the stream for inputs that travel beside a replay, the first that no plan has."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.cuda.executor import CudaExecutor, Flight
-from engine.cuda.index_guard import IndexRange, check_indices
-from engine.cuda.prepare import PreparedPlan
-from engine.pause import Pause
-from engine.worker.backend import Tensors
+from braid.engine.cuda.executor import CudaExecutor, Flight
+from braid.engine.cuda.graphs.prepare import PreparedPlan
+from braid.engine.cuda.kernels.index_guard import IndexRange, check_indices
+from braid.engine.device import Tensors
+from braid.engine.runtime.yielding import Pause
 
 
 @dataclass(frozen=True, slots=True)

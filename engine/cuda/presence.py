@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from core.errors import StartupError
+from braid.core.errors import StartupError
 
 
 def require_gpu() -> None:

@@ -9,7 +9,7 @@ The slope leaves out what a replay costs as a whole. The *pace* is a fixed piece
 purposes: while it runs, the host launches what is timed next, so that the device never waits for
 the host; and if it takes longer or shorter than usual, the clocks have changed, and the sample is
 put aside. Weights and activations are hot, as those of a small network are; the plans of a large
-one are judged on whole graphs in the end (engine/timing/contest.py).
+one are judged on whole graphs in the end (engine/timing/comparison.py).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from statistics import median
 
 import torch
 
-from engine.cuda.copies import Copies, OneByOne, ReadyStage, make_copies, ready_stage
-from engine.cuda.driver import ORIGIN, Driver, Event, Graph, Pool
-from engine.cuda.faults import classified
-from engine.cuda.prepare import capturing
-from engine.cuda.staging import resident
-from engine.executor.program import Program
-from engine.pause import Pause
-from engine.timing.activations import Activations
-from engine.timing.samples import Timing, agree, reduce_samples, steady
-from engine.timing.stage_timer import TimerOptions
-from engine.worker.backend import AskedStage, MakeInputs
+from braid.engine.cpu.stage_timer import TimerOptions
+from braid.engine.cuda.driver.faults import classified
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Graph, Pool
+from braid.engine.cuda.graphs.copies import Copies, OneByOne, ReadyStage, make_copies, ready_stage
+from braid.engine.cuda.graphs.prepare import capturing
+from braid.engine.cuda.graphs.staging import resident
+from braid.engine.device import AskedStage, MakeInputs
+from braid.engine.program.program import Program
+from braid.engine.runtime.yielding import Pause
+from braid.engine.timing.recorded_inputs import Activations
+from braid.engine.timing.samples import Timing, agree, reduce_samples, steady
 
 DRIFT = 0.02
 """A sample counts if its pace is within this fraction of the usual one."""

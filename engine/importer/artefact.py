@@ -16,9 +16,9 @@ from pathlib import Path
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from core.errors import InvalidArtefact, ModelImportError
-from core.graph import OpGraph, graph_to_json
-from engine.importer.report import (
+from braid.core.errors import InvalidArtefact, ModelImportError
+from braid.core.graph import OpGraph, graph_to_json
+from braid.engine.importer.host.report import (
     GRAPH_FILE,
     MODEL_FILE,
     REPORT_FILE,
@@ -31,7 +31,7 @@ from engine.importer.report import (
     report_text,
     sync_folder,
 )
-from engine.ops.dtypes import spec_of
+from braid.engine.ops.dtypes import spec_of
 
 _RESERVED = "__metadata__"  # safetensors' own key
 

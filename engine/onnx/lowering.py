@@ -1,7 +1,7 @@
 """From an ONNX model to a template graph, node by node through the lowering table.
 
     ModelProto ──prepare──lower──> OpGraph (template) + constants
-                             └── engine.onnx.families: one function an operator
+                             └── braid.engine.onnx.families: one function an operator
 
 The model is untrusted. Nodes are put in order, names are checked, nesting is bounded; everything
 that the table does not cover is collected over the whole model and named at once.
@@ -14,16 +14,16 @@ import onnx
 from onnx import defs
 from torch import Tensor
 
-from core.errors import InvalidArtefact, ModelImportError, UnsupportedOperators
-from core.graph import Branch, OpGraph
-from core.tensor import TensorSpec
-from engine.onnx.builder import Builder
-from engine.onnx.families import TABLE
-from engine.onnx.node import Node, UnsupportedUse
-from engine.onnx.registry import NEWEST_OPSET, OLDEST_OPSET
-from engine.onnx.structure import check_nesting, count_reads, in_order
-from engine.onnx.tensors import input_spec, to_tensor
-from engine.ops.dtypes import spec_of
+from braid.core.errors import InvalidArtefact, ModelImportError, UnsupportedOperators
+from braid.core.graph import Branch, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.lowering.builder import Builder
+from braid.engine.onnx.families import TABLE
+from braid.engine.onnx.lowering_table import NEWEST_OPSET, OLDEST_OPSET
+from braid.engine.onnx.node import Node, UnsupportedUse
+from braid.engine.onnx.structure import check_nesting, count_reads, in_order
+from braid.engine.onnx.tensors import input_spec, to_tensor
+from braid.engine.ops.dtypes import spec_of
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 

@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from onnx import AttributeProto
 
-from core.errors import ModelImportError
+from braid.core.errors import ModelImportError
 
 
 def shortest(value: float) -> float:

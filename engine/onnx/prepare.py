@@ -11,11 +11,11 @@ from __future__ import annotations
 import onnx
 from onnx import checker, defs, helper, inliner, shape_inference, version_converter
 
-from core.errors import ModelImportError
-from engine.importer.parse import check_structure
-from engine.onnx.lowering import DEFAULT_DOMAINS
-from engine.onnx.registry import OLDEST_OPSET
-from engine.onnx.structure import check_nesting, subgraphs
+from braid.core.errors import ModelImportError
+from braid.engine.importer.upload.parse import check_structure
+from braid.engine.onnx.lowering import DEFAULT_DOMAINS
+from braid.engine.onnx.lowering_table import OLDEST_OPSET
+from braid.engine.onnx.structure import check_nesting, subgraphs
 
 MAX_EXPANSIONS = 4  # a function of ONNX's own may be defined by others
 

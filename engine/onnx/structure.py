@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 import onnx
 from onnx import AttributeProto
 
-from core.errors import ModelImportError
-from engine.onnx.builder import Builder
+from braid.core.errors import ModelImportError
+from braid.engine.lowering.builder import Builder
 
 MAX_NESTING = 16
 

@@ -10,10 +10,10 @@ import onnx
 import torch
 from onnx import TensorProto, numpy_helper
 
-from core.errors import ModelImportError
-from core.tensor import DTYPE_BYTES, Dim, TensorSpec
-from engine.onnx.node import UnsupportedUse
-from engine.ops.dtypes import torch_dtype
+from braid.core.errors import ModelImportError
+from braid.core.tensor import DTYPE_BYTES, Dim, TensorSpec
+from braid.engine.onnx.node import UnsupportedUse
+from braid.engine.ops.dtypes import torch_dtype
 
 DTYPES: Mapping[int, str] = {
     TensorProto.BOOL: "BOOL",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-from core.errors import InvalidArtefact
-from core.tensor import TensorSpec
+from braid.core.errors import InvalidArtefact
+from braid.core.tensor import TensorSpec
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,

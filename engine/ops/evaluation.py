@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.errors import InvalidRequest
-from core.graph import Operator
-from engine.ops.dtypes import spec_of
-from engine.ops.registry import call
+from braid.core.errors import InvalidRequest
+from braid.core.graph import Operator
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.kinds import call
 
 TENSOR_BYTES = 2**36
 """A tensor larger than this comes from a broken or hostile model."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from core.errors import InvalidRequest
-from engine.out_of_memory import is_out_of_memory
+from braid.core.errors import InvalidRequest
+from braid.engine.runtime.out_of_memory import is_out_of_memory
 
 ADDRESSES = {
     "ConstantOfShape": (0,),

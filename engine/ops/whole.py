@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from core.errors import InvalidRequest
-from core.usable_memory import usable_memory_bytes
-from engine.ops.dtypes import torch_dtype
-from engine.ops.refused_values import refused_values
-from engine.ops.registry import operator
-from engine.stopping import stoppable_session_run
+from braid.core.errors import InvalidRequest
+from braid.core.usable_memory import usable_memory_bytes
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.kinds import operator
+from braid.engine.ops.refused_values import refused_values
+from braid.engine.runtime.stopping import stoppable_session_run
 
 KIND = "braid.onnxruntime"
 RUN_SECONDS = 60.0

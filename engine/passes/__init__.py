@@ -4,6 +4,6 @@ Every pass is a pure function ``OpGraph, weights -> OpGraph, weights`` that keep
 rounding) and the names of inputs and outputs. ``run.run_passes`` is the order and the verifier.
 """
 
-from engine.passes.run import run_passes
+from braid.engine.passes.run import run_passes
 
 __all__ = ["run_passes"]

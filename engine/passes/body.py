@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from core.graph import Branch, Operator, OpGraph
-from engine.ops.dtypes import spec_of
+from braid.core.graph import Branch, Operator, OpGraph
+from braid.engine.ops.dtypes import spec_of
 
 Weights = Mapping[str, Tensor]
 Pass = Callable[[OpGraph, Weights], tuple[OpGraph, Weights]]

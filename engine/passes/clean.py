@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from core.graph import Operator, OpGraph
-from engine.passes.body import Body, Weights, everywhere, rebuilt, rename_reads, scalar
+from braid.core.graph import Operator, OpGraph
+from braid.engine.passes.body import Body, Weights, everywhere, rebuilt, rename_reads, scalar
 
 _MAX_COMPARED_BYTES = 1 << 20  # larger constants are not compared for equality
 

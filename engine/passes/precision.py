@@ -20,14 +20,14 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from core.errors import InvalidRequest
-from core.graph import Operator, OpGraph
-from core.precision import HALF
-from core.tensor import TensorSpec
-from engine.kernels.kernel import PackedWeights
-from engine.ops.dtypes import spec_of, torch_dtype
-from engine.ops.evaluation import attempt
-from engine.ops.registry import EPILOGUE, epilogue_steps
+from braid.core.errors import InvalidRequest
+from braid.core.graph import Operator, OpGraph
+from braid.core.precision import HALF
+from braid.core.tensor import TensorSpec
+from braid.engine.ops.dtypes import spec_of, torch_dtype
+from braid.engine.ops.evaluation import attempt
+from braid.engine.ops.kinds import EPILOGUE, epilogue_steps
+from braid.engine.program.kernel import PackedWeights
 
 WIDE = "FP32"
 
@@ -68,7 +68,7 @@ def in_precision(
     Args:
         graph: static, its residual sums fused.
         constants: tensor of each of its constants.
-        precision: of core.precision; those on FP32 data change nothing.
+        precision: of braid.core.precision; those on FP32 data change nothing.
         packed: keeps the constants that were cast.
 
     Cost: one run on meta tensors per narrow unit, and a cast of each constant the first time.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.ops.registry import OPS
-from engine.passes.body import Body, Weights
+from braid.engine.ops.kinds import OPS
+from braid.engine.passes.body import Body, Weights
 
 _SAME_AS_FIRST = frozenset(
     {

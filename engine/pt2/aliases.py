@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engine.onnx.builder import Builder
-from engine.onnx.node import UnsupportedUse
-from engine.pt2.document import Call, Tensor
+from braid.engine.lowering.builder import Builder
+from braid.engine.onnx.node import UnsupportedUse
+from braid.engine.pt2.document import Call, Tensor
 
 _VIEWS = frozenset(
     {

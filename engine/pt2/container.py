@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.errors import ModelImportError
-from engine.importer.archive import Archive
-from engine.ops.dtypes import torch_dtype
-from engine.pt2.document import DTYPES, MAX_JSON_BYTES, Program, read_program
+from braid.core.errors import ModelImportError
+from braid.engine.importer.upload.archive import Archive
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.pt2.document import DTYPES, MAX_JSON_BYTES, Program, read_program
 
 _MAX_CONFIG_BYTES = 64 << 20
 _MAX_SAMPLE_BYTES = 4 << 30

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from core.errors import ModelImportError
-from core.tensor import Dim, TensorSpec
-from engine.pt2.expressions import check_guard, symbol_name
+from braid.core.errors import ModelImportError
+from braid.core.tensor import Dim, TensorSpec
+from braid.engine.pt2.expressions import check_guard, symbol_name
 
 SCHEMA_MAJOR = 8
 MAX_NODES = 200_000

@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 
-from core.errors import ModelImportError
-from engine.importer.reference import ReferenceFailed
-from engine.importer.trial import trial
-from engine.ops.dtypes import torch_dtype
-from engine.pt2.document import Argument, Call, Dtype, Program, Setting, Symbol, Tensor
-from engine.pt2.families.symbols import DROPPED
-from engine.pt2.lowering import covered
+from braid.core.errors import ModelImportError
+from braid.engine.importer.sandbox.run_limit import trial
+from braid.engine.importer.verification.reference import ReferenceFailed
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.pt2.document import Argument, Call, Dtype, Program, Setting, Symbol, Tensor
+from braid.engine.pt2.families.arithmetic.symbols import DROPPED
+from braid.engine.pt2.lowering import covered
 
 _PYTHON: Mapping[str, Callable[..., Any]] = {
     **{f"_operator.{n}": getattr(operator, n) for n in ("add", "sub", "mul", "floordiv", "mod")},

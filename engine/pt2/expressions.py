@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from core.errors import ModelImportError
+from braid.core.errors import ModelImportError
 
 _MOST_CHARACTERS = 20_000
 _FUNCTIONS = frozenset(

@@ -1,7 +1,7 @@
 """From an exported program to a template graph, node by node through the allow-list.
 
     Program + weights ──lower──> OpGraph (template) + constants
-                          └── engine.pt2.families: one function an aten operator
+                          └── braid.engine.pt2.families: one function an aten operator
 
 The same builder, kinds and passes as for ONNX, so that one network uploaded in both formats gives
 one set of schedule units. All that is not covered is named at once.
@@ -15,18 +15,18 @@ from collections.abc import Mapping
 
 import torch
 
-from core.errors import InvalidArtefact, ModelImportError, UnsupportedOperators
-from core.graph import OpGraph
-from engine.onnx.builder import Builder
-from engine.onnx.lowering import separate
-from engine.onnx.node import UnsupportedUse
-from engine.ops.dtypes import spec_of
-from engine.pt2.aliases import Aliases
-from engine.pt2.document import Argument, Call, Program, Symbol, Tensor
-from engine.pt2.families import TABLE
-from engine.pt2.families.symbols import DROPPED
-from engine.pt2.registry import Lower, functional
-from engine.pt2.use import Use
+from braid.core.errors import InvalidArtefact, ModelImportError, UnsupportedOperators
+from braid.core.graph import OpGraph
+from braid.engine.lowering.builder import Builder
+from braid.engine.onnx.lowering import separate
+from braid.engine.onnx.node import UnsupportedUse
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.pt2.aliases import Aliases
+from braid.engine.pt2.call_arguments import Use
+from braid.engine.pt2.document import Argument, Call, Program, Symbol, Tensor
+from braid.engine.pt2.families import TABLE
+from braid.engine.pt2.families.arithmetic.symbols import DROPPED
+from braid.engine.pt2.lowering_table import Lower, functional
 
 
 def lower(

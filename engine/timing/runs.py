@@ -1,7 +1,7 @@
 """Runs of whole models that are timed while requests go first.
 
-timed(call)        runs on the device's thread and pauses (engine.pause)
-timed_aside(call)  cannot pause: runs in a thread that gives way (engine.priority)
+timed(call)        runs on the device's thread and pauses (braid.engine.runtime.yielding)
+timed_aside(call)  cannot pause: runs in a thread that gives way (braid.engine.runtime.priority)
 
 Latencies are without the time that requests took, and other processes.
 """
@@ -14,9 +14,16 @@ from time import perf_counter_ns, thread_time_ns
 
 from torch import Tensor
 
-from core.measured import check_latency
-from engine.pause import CoreWait, Interruptions, Pause, Waited, in_thread, waited_for_core_ns
-from engine.priority import thread_gives_way
+from braid.core.measured import check_latency
+from braid.engine.runtime.priority import thread_gives_way
+from braid.engine.runtime.yielding import (
+    CoreWait,
+    Interruptions,
+    Pause,
+    Waited,
+    in_thread,
+    waited_for_core_ns,
+)
 
 Tensors = Mapping[str, Tensor]
 

@@ -12,8 +12,8 @@ from time import monotonic
 
 import torch
 
-from core.measured import check_latency, is_latency
-from engine.pause import RESOLUTION_NS
+from braid.core.measured import check_latency, is_latency
+from braid.engine.runtime.yielding import RESOLUTION_NS
 
 REFERENCE_DRIFT = 0.10
 """A sample whose reference differs from the median reference by more than this is put aside."""
@@ -33,15 +33,15 @@ class Timing:
 
 ATTEMPTS, PATIENCE_S = 3, 0.25
 """To take a sample that nothing interrupts: so many, and more for so long, in which a device that
-is never idle leaves the cores to a bench once (server/batching/turns.py)."""
+is never idle leaves the cores to a bench once (server/devices/measuring/duty_cycle.py)."""
 
 
 def uninterrupted(sample: Callable[[], tuple[float, bool]]) -> float:
     """A latency from ``sample``, which also says whether it was interrupted.
 
     If all of them are it is the least: interruptions add to a latency, or do not show in it. What
-    was certainly theirs may have been taken off (engine/pause.py), never more. A sample that cannot
-    be (``core.measured``) counts as interrupted, and never as a latency.
+    was certainly theirs may have been taken off (engine/runtime/yielding.py), never more. A sample
+    that cannot be (``braid.core.measured``) counts as interrupted, and never as a latency.
     """
     until, least_us = monotonic() + PATIENCE_S, inf
     for attempt in count(1):

@@ -13,23 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
-from core.plan import plan_from_json
-from core.precision import FP32
-from core.schedule import NO_CHOICES
-from core.tensor import TensorSpec, spec_from_json
-from engine.executor.program import Program
-from engine.kernels.merge import merge_groups
-from engine.ops.dtypes import torch_dtype
-from engine.pause import Pause, in_thread
-from engine.priority import thread_gives_way
-from engine.timing.contest import ContestOptions, hold_contest
-from engine.timing.entrants import Entrant
-from engine.timing.overheads import StagePrices
-from engine.timing.runs import Ran, timed_aside
-from engine.worker.backend import AskedStage, Backend, Prepared, Task, Whole
-from engine.worker.frames import Message
-from engine.worker.models import ModelTable, seeded_inputs
+from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
+from braid.core.plan import plan_from_json
+from braid.core.precision import FP32
+from braid.core.schedule import NO_CHOICES
+from braid.core.tensor import TensorSpec, spec_from_json
+from braid.engine.cpu.overheads import StagePrices
+from braid.engine.device import AskedStage, Backend, Prepared, Task, Whole
+from braid.engine.link.frames import Message
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.program.merge import merge_groups
+from braid.engine.program.program import Program
+from braid.engine.runtime.priority import thread_gives_way
+from braid.engine.runtime.yielding import Pause, in_thread
+from braid.engine.timing.comparison import ContestOptions, hold_contest
+from braid.engine.timing.contenders import Entrant
+from braid.engine.timing.runs import Ran, timed_aside
+from braid.engine.worker.models import ModelTable, seeded_inputs
 
 
 class Measurements:

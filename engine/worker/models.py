@@ -16,22 +16,22 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from core.errors import PreconditionFailed
-from core.graph import OpGraph
-from core.plan import StreamPlan, sequential_plan, verify_plan
-from core.precision import FP32
-from core.schedule import NO_CHOICES
-from core.tensor import TensorSpec
-from engine.executor.program import Program
-from engine.importer.artefact import load_artefact
-from engine.kernels.kernel import PackedWeights
-from engine.ops.dtypes import torch_dtype
-from engine.passes.precision import in_precision
-from engine.passes.residual import fuse_residuals
-from engine.pause import Pause, in_thread, no_pause
-from engine.specialise import specialise
-from engine.worker.backend import Backend, Prepared, Whole
-from engine.worker.layout import SlotLayout, slot_layout
+from braid.core.errors import PreconditionFailed
+from braid.core.graph import OpGraph
+from braid.core.plan import StreamPlan, sequential_plan, verify_plan
+from braid.core.precision import FP32
+from braid.core.schedule import NO_CHOICES
+from braid.core.tensor import TensorSpec
+from braid.engine.device import Backend, Prepared, Whole
+from braid.engine.importer.artefact import load_artefact
+from braid.engine.link.slot_layout import SlotLayout, slot_layout
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.precision import in_precision
+from braid.engine.passes.specialise import specialise
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import Program
+from braid.engine.runtime.yielding import Pause, in_thread, no_pause
 
 StaticValues = Mapping[str, Tensor]
 ShapeKey = tuple[tuple[str, TensorSpec], ...]

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from engine.pause import Pause, in_thread, no_pause
-from engine.worker.backend import Whole
+from braid.engine.device import Whole
+from braid.engine.runtime.yielding import Pause, in_thread, no_pause
 
 OpenWhole = Callable[[Path, str], Whole]
 """Opens the file that an artefact keeps of a model; see ``Backend.open_whole``."""

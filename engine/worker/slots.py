@@ -8,9 +8,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from engine.ops.dtypes import torch_dtype
-from engine.worker.layout import Field, SlotLayout
-from engine.worker.models import spec_shape
+from braid.engine.link.slot_layout import Field, SlotLayout
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.worker.models import spec_shape
 
 Views: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
 """Inputs and outputs by name."""

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from server.cli.connection import Subparsers
+from braid.server.cli.connection import Subparsers
 
 SHELLS = ("bash", "zsh", "fish")
 EPILOG = """to install:
@@ -60,7 +60,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
-    from server.cli.main import build_parser
+    from braid.server.cli.main import build_parser
 
     nodes = list(walk(build_parser()))
     if args.shell == "fish":

@@ -10,23 +10,12 @@ import sys
 from collections.abc import Sequence
 from typing import Protocol
 
+import braid.core.errors
 import braid_client
-import core.errors
-from server.cli import (
-    completion,
-    delete,
-    demo,
-    health,
-    infer,
-    jobs,
-    models,
-    register,
-    schedule,
-    serve,
-    serving,
-    token,
-)
-from server.cli.connection import Subparsers
+from braid.server.cli import completion
+from braid.server.cli.connection import Subparsers
+from braid.server.cli.local import demo, serve, token
+from braid.server.cli.remote import delete, health, infer, jobs, models, register, schedule, serving
 
 
 class Command(Protocol):
@@ -53,8 +42,8 @@ COMMANDS: dict[str, Command] = {
     "completion": completion,
     "demo": demo,
 }
-if importlib.util.find_spec("server.cli.plan") is not None:
-    COMMANDS["plan"] = importlib.import_module("server.cli.plan")
+if importlib.util.find_spec("braid.server.cli.local.plan") is not None:
+    COMMANDS["plan"] = importlib.import_module("braid.server.cli.local.plan")
 
 
 GROUPS = (
@@ -141,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`braid models | head`); it has what it wanted.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (braid_client.BraidError, core.errors.BraidError, OSError) as error:
+    except (braid_client.BraidError, braid.core.errors.BraidError, OSError) as error:
         print(f"braid {args.command}: {_one_line(error, args)}", file=sys.stderr)
         return 1
 

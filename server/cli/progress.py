@@ -13,8 +13,8 @@ from typing import Self
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from braid.server.cli.text import console, seconds_text, size_text
 from braid_client import Job, JobState
-from server.cli.text import console, seconds_text, size_text
 
 PHASES = {
     JobState.QUEUED: "queued",

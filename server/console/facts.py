@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from core.measured import Speed
-from server.catalogue import Catalogue
-from server.console.rates import Activity, Key, Rates
-from server.devices import Devices
-from server.jobs.runner import JobRunner
-from server.metrics import Metrics, PlanLabels
-from server.pictures import Drawn
-from server.registry import Placed, Registry
-from server.served import ServedModel
-from server.store.records import Job, ModelVersion
+from braid.core.measured import Speed
+from braid.server.console.pictures import Drawn
+from braid.server.console.rates import Activity, Key, Rates
+from braid.server.devices.pool import Devices
+from braid.server.inference.replica import ServedModel
+from braid.server.jobs.runner import JobRunner
+from braid.server.models.queries import Placed, Registry
+from braid.server.models.serving_models import Catalogue
+from braid.server.observability.metrics import Metrics, PlanLabels
+from braid.server.store.records import Job, ModelVersion
 
 LISTED_JOBS = 200
 

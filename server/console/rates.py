@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
-from server.metrics import Metrics
+from braid.server.observability.metrics import Metrics
 
 WINDOW_SECONDS = 60.0
 MIN_SECONDS = 1.0

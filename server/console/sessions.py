@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from time import monotonic
 
-from server.security.tokens import Digest, digest_of
+from braid.server.security.tokens import Digest, digest_of
 
 COOKIE = "braid-console"
 SESSION_SECONDS = 12 * 3600.0

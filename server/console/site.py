@@ -16,15 +16,15 @@ from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from charts.svg import STYLE
-from core.errors import BraidError, InvalidRequest, NotFound
-from server.console import devices, jobs, models, schedules
-from server.console.facts import Facts
-from server.console.html import h
-from server.console.layout import BASE, Page, framed, url
-from server.console.sessions import Sessions, set_cookie
-from server.console.sign_in_limit import SignInLimit
-from server.http import Request, Response, Route
+from braid.charts.svg import STYLE
+from braid.core.errors import BraidError, InvalidRequest, NotFound
+from braid.server.console.facts import Facts
+from braid.server.console.pages import devices, jobs, models, schedules
+from braid.server.console.pages.html import h
+from braid.server.console.pages.layout import BASE, Page, framed, url
+from braid.server.console.sessions import Sessions, set_cookie
+from braid.server.console.sign_in_limit import SignInLimit
+from braid.server.ports.http_port import Request, Response, Route
 
 log = logging.getLogger("braid.console")
 
@@ -57,7 +57,7 @@ class Console:
         self._sessions = sessions
         self._limit = SignInLimit()
         self._is_tls = is_tls
-        folder = files("server.console") / "assets"
+        folder = files("braid.server.console") / "assets"
         self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
 
     def routes(self) -> dict[str, Route]:

@@ -19,11 +19,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from core.errors import ImportLimitExceeded
-from core.usable_memory import usable_memory_bytes
-from engine.importer.launch import ImporterCrashed
-from engine.importer.limits import GIB, ImportLimits
-from server.jobs.ports import OnProgress, RunImport
+from braid.core.errors import ImportLimitExceeded
+from braid.core.usable_memory import usable_memory_bytes
+from braid.engine.importer.host.launch import ImporterCrashed
+from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.server.jobs.interfaces import OnProgress, RunImport
 
 FIRST_MEMORY_BYTES = 3 * GIB  # address space: libraries alone take 0.7 GiB
 FIRST_MEMORY_A_BYTE = 8  # of the file: read, parsed, loaded by the reference, in double precision

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol
 
-from server.store.records import JobState
+from braid.server.store.records import JobState
 
 IMPORT_ENDS = 0.10
 LOAD_ENDS = 0.15

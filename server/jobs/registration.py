@@ -16,14 +16,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact
-from core.schedule import Schedule
-from engine.importer.report import check_files
-from server.jobs.ports import Device, Specs
-from server.jobs.progress import IMPORT_ENDS, LOAD_ENDS, Forecast, Share, Tell
-from server.jobs.retries import Retry
-from server.jobs.scheduling import make_schedule
-from server.jobs.workshop import (
+from braid.core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact
+from braid.core.schedule import Schedule
+from braid.engine.importer.host.report import check_files
+from braid.server.jobs.interfaces import Device, Specs
+from braid.server.jobs.progress import IMPORT_ENDS, LOAD_ENDS, Forecast, Share, Tell
+from braid.server.jobs.retries import Retry
+from braid.server.jobs.scheduling.one_schedule import make_schedule
+from braid.server.jobs.services import (
     Imported,
     Workshop,
     check_offered,
@@ -31,8 +31,8 @@ from server.jobs.workshop import (
     read_imported,
     schedule_key,
 )
-from server.store.files import StoreFolder
-from server.store.records import JobState, ModelState, ModelVersion
+from braid.server.store.files import StoreFolder
+from braid.server.store.records import JobState, ModelState, ModelVersion
 
 log = logging.getLogger("braid.jobs")
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from core.errors import Unavailable
+from braid.core.errors import Unavailable
 
 log = logging.getLogger("braid.jobs")
 

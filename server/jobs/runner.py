@@ -26,12 +26,12 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from core.errors import BraidError, DiskFailure, Draining, NotFound, PreconditionFailed
-from server.background import log_failure
-from server.jobs.progress import UNKNOWN
-from server.jobs.registration import Outcome, register_model
-from server.jobs.workshop import Workshop, check_offered
-from server.store.records import (
+from braid.core.background import log_failure
+from braid.core.errors import BraidError, DiskFailure, Draining, NotFound, PreconditionFailed
+from braid.server.jobs.progress import UNKNOWN
+from braid.server.jobs.registration import Outcome, register_model
+from braid.server.jobs.services import Workshop, check_offered
+from braid.server.store.records import (
     Job,
     JobState,
     ModelVersion,

@@ -14,7 +14,7 @@ from typing import Any
 
 import grpc
 
-from core.errors import StartupError
+from braid.core.errors import StartupError
 
 log = logging.getLogger("braid.security")
 

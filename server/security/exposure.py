@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
-from core.errors import StartupError
+from braid.core.errors import StartupError
 
 
 def is_loopback(host: str) -> bool:

@@ -18,11 +18,11 @@ from typing import Any
 
 import grpc
 
-from core.errors import BraidError, PermissionDenied, Unauthenticated
-from server.handlers import behaviour_of, with_behaviour
-from server.security.roles import NEEDED, Role, needed_role
-from server.security.tokens import Tokens
-from server.status import Handler, answering, refusing
+from braid.core.errors import BraidError, PermissionDenied, Unauthenticated
+from braid.server.rpc.handlers import behaviour_of, with_behaviour
+from braid.server.rpc.status import Handler, answering, refusing
+from braid.server.security.roles import NEEDED, Role, needed_role
+from braid.server.security.tokens import Tokens
 
 log = logging.getLogger("braid.security")
 

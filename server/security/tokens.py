@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from core.errors import StartupError
-from server.security.roles import Role
+from braid.core.errors import StartupError
+from braid.server.security.roles import Role
 
 log = logging.getLogger("braid.security")
 

@@ -8,27 +8,27 @@ from typing import Any
 
 import grpc
 
-from core.errors import InvalidUpload
-from core.graph import graph_to_json
-from core.schedule import schedule_to_json
-from protos.braid.v1 import admin_pb2 as wire
-from protos.braid.v1 import admin_pb2_grpc
-from server.catalogue import Catalogue
-from server.first_bytes import FirstBytes
-from server.jobs.runner import JobRunner
-from server.registry import Registry
-from server.servicers.arriving import arriving, caller_of
-from server.servicers.wire import (
+from braid.core.errors import InvalidUpload
+from braid.core.graph import graph_to_json
+from braid.core.schedule import schedule_to_json
+from braid.server.jobs.runner import JobRunner
+from braid.server.models.first_bytes import FirstBytes
+from braid.server.models.queries import Registry
+from braid.server.models.serving_models import Catalogue
+from braid.server.models.versions import Serving
+from braid.server.rpc.status import answering
+from braid.server.servicers.admin_messages import (
     job_to_wire,
     model_to_wire,
     options_from_wire,
     serving_from_wire,
     serving_to_wire,
 )
-from server.serving import Serving
-from server.status import answering
-from server.store.records import ModelVersion, check_model_name
-from server.store.store import Store
+from braid.server.servicers.upload_parts import arriving, caller_of
+from braid.server.store.records import ModelVersion, check_model_name
+from braid.server.store.store import Store
+from braid_client.wire import admin_pb2 as wire
+from braid_client.wire import admin_pb2_grpc
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from grpc_health.v1 import health, health_pb2
 
-from server.background import log_failure
+from braid.core.background import log_failure
 
 READY = ""
 LIVENESS = "liveness"

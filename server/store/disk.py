@@ -13,8 +13,8 @@ from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError
 
-from core.disk import disk_failure
-from core.errors import DiskFailure
+from braid.core.disk import disk_failure
+from braid.core.errors import DiskFailure
 
 log = logging.getLogger("braid.store")
 

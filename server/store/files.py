@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Collection
 from pathlib import Path
 
-from core.errors import StartupError
+from braid.core.errors import StartupError
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import ResourceExhausted
+from braid.core.errors import ResourceExhausted
 
 BUSY_RETRY_S = 1.0
 

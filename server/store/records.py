@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from core.errors import InvalidRequest
-from core.precision import FP32, check_precision
-from scheduler.options import PlannerOptions
+from braid.core.errors import InvalidRequest
+from braid.core.precision import FP32, check_precision
+from braid.scheduler.options import PlannerOptions
 
 MAX_BATCH_SIZE = 4096
 MAX_BATCH_SIZES = 32
@@ -75,7 +75,7 @@ class RegistrationOptions:
     planner: PlannerOptions = field(default_factory=PlannerOptions)
     # Input -> whole shape, batch as 1, for inputs with open extents.
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    precision: str = FP32  # of core.precision
+    precision: str = FP32  # of braid.core.precision
     # Outputs may be so far from the FP32 reference, relative to the largest element of each.
     # None: as far as is usual for the precision.
     accepted_error: float | None = None

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from core.errors import InvalidRequest
-from server.batching.policy import BatchPolicy, queue_limit_s
+from braid.core.errors import InvalidRequest
+from braid.server.store.batching_policy import BatchPolicy, queue_limit_s
 
 STABLE = "stable"
 """The label of the version that answers requests which name none."""

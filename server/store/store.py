@@ -22,20 +22,18 @@ from typing import ParamSpec, Self, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from core.errors import (
+from braid.core.errors import (
     DiskFailure,
     ModelNotFound,
     PreconditionFailed,
     ResourceExhausted,
     StartupError,
 )
-from core.schedule import Schedule
-from server.store import jobs, models, plans, serving
-from server.store.disk import DiskWatch
-from server.store.files import StoreFolder
-from server.store.plans import Measurement
-from server.store.quota import Quota, StoreLimits
-from server.store.records import (
+from braid.core.schedule import Schedule
+from braid.server.store.disk import DiskWatch
+from braid.server.store.files import StoreFolder
+from braid.server.store.quota import Quota, StoreLimits
+from braid.server.store.records import (
     Job,
     JobState,
     ModelState,
@@ -45,9 +43,11 @@ from server.store.records import (
     RegistrationOptions,
     check_model_name,
 )
-from server.store.schema import open_database, reading
-from server.store.serving_config import ServingConfig
-from server.store.uploads import Upload
+from braid.server.store.serving_config import ServingConfig
+from braid.server.store.tables import jobs, models, plans, serving
+from braid.server.store.tables.plans import Measurement
+from braid.server.store.tables.schema import open_database, reading
+from braid.server.store.uploads import Upload
 
 log = logging.getLogger("braid.store")
 

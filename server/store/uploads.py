@@ -22,10 +22,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from core.errors import InvalidUpload, UploadTooLarge
-from server.store.disk import DiskWatch
-from server.store.quota import Quota
-from server.store.records import ReceivedUpload
+from braid.core.errors import InvalidUpload, UploadTooLarge
+from braid.server.store.disk import DiskWatch
+from braid.server.store.quota import Quota
+from braid.server.store.records import ReceivedUpload
 
 
 class Upload:

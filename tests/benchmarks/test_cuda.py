@@ -27,12 +27,12 @@ from benchmarks.cuda.plan_files import Planned, read_plans, write_plans
 from benchmarks.cuda.record import CudaCase, goals, ratios
 from benchmarks.cuda.results import draw, read, write
 from benchmarks.cuda.turns import Setting, measure
-from core.plan import sequential_plan
-from engine.cuda.driver import ORIGIN
-from engine.cuda.executor import CudaExecutor
-from engine.cuda.on_gpu import OnGpu
-from engine.cuda.prepare import Levers
-from engine.specialise import specialise
+from braid.core.plan import sequential_plan
+from braid.engine.cuda.driver.interface import ORIGIN
+from braid.engine.cuda.executor import CudaExecutor
+from braid.engine.cuda.graphs.prepare import Levers
+from braid.engine.cuda.on_gpu import OnGpu
+from braid.engine.passes.specialise import specialise
 from tests.cuda.graphs import bound, random_graph
 from tests.cuda.recording import RecordingDriver
 

@@ -17,11 +17,11 @@ from benchmarks.cuda_questions.__main__ import NO_GPU, listen, main
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.lab import Job, Lab
 from benchmarks.cuda_questions.questions import QUESTIONS
-from engine.cuda.backend import CudaBackend
-from engine.cuda.stage_timer import SlopeOptions, StageTimer
-from engine.kernels.cuda import CudaKernels
-from engine.specialise import specialise
-from engine.timing.stage_timer import TimerOptions
+from braid.engine.cpu.stage_timer import TimerOptions
+from braid.engine.cuda.backend import CudaBackend
+from braid.engine.cuda.kernels.candidates import CudaKernels
+from braid.engine.cuda.stage_timer import SlopeOptions, StageTimer
+from braid.engine.passes.specialise import specialise
 from tests.cuda.graphs import bound, random_graph
 from tests.cuda.recording import RecordingDriver
 from tests.cuda.serving import GPU, RegistryKernels

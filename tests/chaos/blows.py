@@ -15,10 +15,10 @@ from tests.server.service import ServerProcess
 FRONT_END = "front end"
 
 _MODULES = {
-    "engine.worker.main": "worker",
-    "engine.worker.bench": "bench",
-    "engine.importer": "importer",
-    "server.jobs.planner_process": "planner",
+    "braid.engine.worker.process.main": "worker",
+    "braid.engine.worker.process.measuring_main": "bench",
+    "braid.engine.importer.sandbox": "importer",
+    "braid.server.jobs.planner.process": "planner",
 }
 
 _WEIGHTS = {"worker": 4, "bench": 3, "importer": 3, "planner": 3, FRONT_END: 1}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from charts.difference import compare
-from core.plan import sequential_plan
-from core.schedule import Schedule, ScheduleKey, Stage
+from braid.charts.difference import compare
+from braid.core.plan import sequential_plan
+from braid.core.schedule import Schedule, ScheduleKey, Stage
 
 
 def schedule(*stages: Stage, names: tuple[str, ...] = ("a", "b", "c", "d")) -> Schedule:

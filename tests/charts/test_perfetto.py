@@ -10,8 +10,8 @@ import jsonschema
 import pytest
 
 from benchmarks.inception_block import inception_e, planned
-from charts.perfetto import perfetto_trace
-from charts.timeline import scheduled, sequential
+from braid.charts.perfetto import perfetto_trace
+from braid.charts.timeline import scheduled, sequential
 
 # Google's "Trace Event Format", JSON object format: complete (X) and metadata (M) events.
 SCHEMA = {

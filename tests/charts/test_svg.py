@@ -10,10 +10,10 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.inception_block import inception_e, planned
-from charts.svg import time_text, timeline_svg
-from charts.timeline import scheduled, sequential
-from core.plan import sequential_plan
-from core.schedule import Provenance, Schedule, Stage
+from braid.charts.svg import time_text, timeline_svg
+from braid.charts.timeline import scheduled, sequential
+from braid.core.plan import sequential_plan
+from braid.core.schedule import Provenance, Schedule, Stage
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -83,7 +83,7 @@ def test_both_tracks_share_one_axis() -> None:
 
 def test_it_reads_in_black_and_white() -> None:
     """Families that stand beside each other differ in hatching or, without colour, in lightness."""
-    from charts.kinds import FAMILIES, OTHER
+    from braid.charts.kinds import FAMILIES, OTHER
 
     looks = {(family.hatching, round(_lightness(family.fill), 1)) for family in (*FAMILIES, OTHER)}
     assert len(looks) == len(FAMILIES) + 1

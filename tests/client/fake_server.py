@@ -19,9 +19,9 @@ from typing import Any, NoReturn
 
 import grpc
 
-from core.graph import Literal, Operator, OpGraph, graph_to_json
-from core.plan import Launch, StreamPlan
-from core.schedule import (
+from braid.core.graph import Literal, Operator, OpGraph, graph_to_json
+from braid.core.plan import Launch, StreamPlan
+from braid.core.schedule import (
     Contender,
     Provenance,
     Schedule,
@@ -29,8 +29,8 @@ from core.schedule import (
     Stage,
     schedule_to_json,
 )
-from core.tensor import TensorSpec
-from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
+from braid.core.tensor import TensorSpec
+from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 REQUEST_ID = "req-1"
 State = admin_pb2.Job.State

@@ -16,10 +16,10 @@ import grpc
 import numpy as np
 import pytest
 
-import server.settings
-from core.schedule import Provenance
-from protos.braid.v1 import admin_pb2
-from server.cli.main import COMMANDS, main
+from braid.core.schedule import Provenance
+from braid.server.cli.main import COMMANDS, main
+from braid.server.settings import Settings
+from braid_client.wire import admin_pb2
 from tests.client.fake_server import SCHEDULE, FakeServer, schedule_document
 
 ROOT = Path(__file__).parents[2]
@@ -336,10 +336,10 @@ def test_a_bad_setting_stops_serve_with_one_line_and_exit_code_2(
 
 
 def test_flags_of_serve_are_settings() -> None:
-    from server.cli.serve import FLAGS
+    from braid.server.cli.local.serve import FLAGS
 
     names = {flag.removeprefix("--").replace("-", "_") for flag in FLAGS}
-    assert names <= set(server.settings.Settings.model_fields)
+    assert names <= set(Settings.model_fields)
 
 
 def test_a_model_that_serves_unscheduled_is_an_exit_code_of_its_own(
@@ -357,8 +357,8 @@ def test_a_model_that_serves_unscheduled_is_an_exit_code_of_its_own(
 
 def test_ctrl_c_ends_the_waiting_and_not_the_job(server: FakeServer, model_file: Path) -> None:
     server.hold_watch = True
-    command = ["-m", "server.cli.main", "register", "net", str(model_file), "--wait"]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"}
+    command = ["-m", "braid.server.cli.main", "register", "net", str(model_file), "--wait"]
+    environment = dict(os.environ)
     process = subprocess.Popen(
         [sys.executable, *command, "--address", server.address],
         env=environment,

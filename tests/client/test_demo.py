@@ -21,11 +21,10 @@ def start_demo(folder: Path, **variables: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,
         "TMPDIR": str(folder),
-        "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}",
         **variables,
     }
     return subprocess.Popen(
-        [sys.executable, "-m", "server.cli.main", "demo", "--networks", "squeezenet"],
+        [sys.executable, "-m", "braid.server.cli.main", "demo", "--networks", "squeezenet"],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

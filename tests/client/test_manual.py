@@ -8,8 +8,8 @@ import subprocess
 
 import pytest
 
-from server.cli.completion import SHELLS, walk
-from server.cli.main import COMMANDS, GROUPS, build_parser, main
+from braid.server.cli.completion import SHELLS, walk
+from braid.server.cli.main import COMMANDS, GROUPS, build_parser, main
 
 
 def test_the_manual_names_every_command_once_and_every_exit_code() -> None:

@@ -25,7 +25,7 @@ from braid_client import (
 )
 from braid_client.upload import CHUNK_BYTES, upload_parts
 from braid_client.wire import admin_pb2
-from protos.braid.v1 import admin_pb2 as server_pb2
+from braid_client.wire import admin_pb2 as server_pb2
 from tests.client.conftest import FAST
 from tests.client.fake_server import REQUEST_ID, FakeServer
 

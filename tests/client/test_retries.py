@@ -18,7 +18,7 @@ from braid_client import (
 )
 from braid_client.retries import Attempts, Retry
 from braid_client.rpcs import RPCS
-from protos.braid.v1 import admin_pb2, inference_pb2
+from braid_client.wire import admin_pb2, inference_pb2
 
 UNAVAILABLE = Unavailable("restarting")
 FULL = QueueFull("full", retry_after_s=1.0)

@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from braid.core.tensor import DTYPE_BYTES
 from braid_client import BFloat16Bits, InvalidArgument, ServerError, tensors
 from braid_client.tensors import Array, array_from_tensor, tensor_from_array
 from braid_client.wire import inference_pb2 as wire
-from core.tensor import DTYPE_BYTES
 
 CASES: list[tuple[str, Any, list[Any]]] = [
     ("BOOL", np.bool_, [True, False, True]),

@@ -12,17 +12,17 @@ import onnx
 import torch
 from numpy.typing import NDArray
 
-from core.errors import BraidError
-from core.plan import sequential_plan
-from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import lay_out
-from engine.executor.program import bind
-from engine.importer.parse import parse_model
-from engine.kernels.kernel import PackedWeights
-from engine.onnx import lower, prepare
-from engine.ops.dtypes import spec_of
-from engine.passes import run_passes
-from engine.specialise import specialise, static_inputs
+from braid.core.errors import BraidError
+from braid.core.plan import sequential_plan
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import lay_out
+from braid.engine.importer.upload.parse import parse_model
+from braid.engine.onnx import lower, prepare
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes import run_passes
+from braid.engine.passes.specialise import specialise, static_inputs
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
 from tests.conformance.cases import Case
 from tests.conformance.results import Result, Verdict
 

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from engine.onnx.registry import NEWEST_OPSET, OLDEST_OPSET
-from engine.onnx.table import rows
+from braid.engine.onnx.lowering_table import NEWEST_OPSET, OLDEST_OPSET
+from braid.engine.onnx.operator_docs import rows
 from tests.conformance.cases import KINDS, WHOLE
 from tests.conformance.results import Result, Run, Verdict
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 from onnx import defs
 
-from engine.onnx.registry import NEWEST_OPSET
+from braid.engine.onnx.lowering_table import NEWEST_OPSET
 from tests.conformance.cases import Case, load_cases
 from tests.conformance.document import DOCUMENT, as_markdown, unexplained
 from tests.conformance.results import Result, Verdict, read_run

@@ -93,7 +93,7 @@ def _heard(worker: _Worker, case: Case, ready: bool) -> Result | None:
 def _serve(pipe: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    from engine.executor.cpu import CpuExecutor
+    from braid.engine.cpu.executor import CpuExecutor
     from tests.conformance.attempt import attempt
 
     executor = CpuExecutor(threads=1)

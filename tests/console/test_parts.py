@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from server.console import sessions as sessions_module
-from server.console.html import Html, h, table
-from server.console.rates import Rates, quantile
-from server.console.sessions import Sessions
-from server.console.sign_in_limit import MAX_PEERS, SignInLimit
-from server.metrics import Metrics
-from server.security.roles import Role
-from server.security.tokens import Tokens, TokenSource
+from braid.server.console import sessions as sessions_module
+from braid.server.console.pages.html import Html, h, table
+from braid.server.console.rates import Rates, quantile
+from braid.server.console.sessions import Sessions
+from braid.server.console.sign_in_limit import MAX_PEERS, SignInLimit
+from braid.server.observability.metrics import Metrics
+from braid.server.security.roles import Role
+from braid.server.security.tokens import Tokens, TokenSource
 
 
 def test_text_is_escaped_and_html_is_not_escaped_twice() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from core.measured import Speed
-from core.plan import Launch, StreamPlan, sequential_plan
-from core.schedule import (
+from braid.core.measured import Speed
+from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.core.schedule import (
     ONNXRUNTIME,
     Contender,
     Provenance,

@@ -13,12 +13,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from core.graph import Operator, OpGraph
-from core.plan import Launch, StreamPlan, verify_plan
-from core.tensor import TensorSpec
-from engine.executor.program import Binding, BoundUnit, Program
-from engine.kernels.kernel import Kernel, PackedWeights
-from engine.ops.registry import call
+from braid.core.graph import Operator, OpGraph
+from braid.core.plan import Launch, StreamPlan, verify_plan
+from braid.core.tensor import TensorSpec
+from braid.engine.ops.kinds import call
+from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.program import Binding, BoundUnit, Program
 
 SQUARE = TensorSpec("FP32", (6, 6))
 HALF = TensorSpec("FP32", (3, 6))

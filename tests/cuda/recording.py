@@ -22,8 +22,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from engine.cuda.driver import ORIGIN, Event, Graph, MemoryUse, Partition, Pool, Stream
-from engine.kernels.onednn import Run
+from braid.engine.cuda.driver.interface import (
+    ORIGIN,
+    Event,
+    Graph,
+    MemoryUse,
+    Partition,
+    Pool,
+    Stream,
+)
+from braid.engine.onednn.library import Run
 from tests.cuda.memory import Allocator, Block, Ref
 
 
@@ -96,7 +104,7 @@ class Capture:
 
 
 class RecordingDriver:
-    """See ``engine.cuda.driver.Driver``."""
+    """See ``braid.engine.cuda.driver.interface.Driver``."""
 
     def __init__(self, seed: int = 0, capacity_bytes: int = 1 << 40) -> None:
         self.device = torch.device("cpu")

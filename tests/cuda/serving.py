@@ -12,17 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from core.graph import Operator, OpGraph
-from engine.cuda.backend import CudaBackend
-from engine.cuda.identity import GpuIdentity
-from engine.cuda.stage_timer import SlopeOptions, StageTimer
-from engine.importer.artefact import write_artefact
-from engine.importer.report import Report, Verified
-from engine.kernels.kernel import Kernel, PackedWeights
-from engine.kernels.source import REGISTRY, kernel_signature, registry_run
-from engine.timing.stage_timer import TimerOptions
-from engine.worker.frames import BlockingChannel, Message
-from engine.worker.worker import Worker
+from braid.core.graph import Operator, OpGraph
+from braid.engine.cpu.stage_timer import TimerOptions
+from braid.engine.cuda.backend import CudaBackend
+from braid.engine.cuda.identity import GpuIdentity
+from braid.engine.cuda.stage_timer import SlopeOptions, StageTimer
+from braid.engine.importer.artefact import write_artefact
+from braid.engine.importer.host.report import Report, Verified
+from braid.engine.link.frames import BlockingChannel, Message
+from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.kernel_choice import REGISTRY, kernel_signature, registry_run
+from braid.engine.worker.loop import Worker
 from tests.cuda.recording import RecordingDriver
 
 GPU = GpuIdentity(

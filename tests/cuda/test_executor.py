@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from core.errors import DeviceLost, DeviceOutOfMemory
-from core.plan import sequential_plan
-from engine.cuda.driver import ORIGIN
-from engine.cuda.executor import UPLOADS, CudaExecutor
-from engine.cuda.prepare import Levers, PreparedPlan
-from engine.kernels.onednn import Run
-from engine.pause import Pause
-from engine.specialise import interpret
+from braid.core.errors import DeviceLost, DeviceOutOfMemory
+from braid.core.plan import sequential_plan
+from braid.engine.cuda.driver.interface import ORIGIN
+from braid.engine.cuda.executor import UPLOADS, CudaExecutor
+from braid.engine.cuda.graphs.prepare import Levers, PreparedPlan
+from braid.engine.onednn.library import Run
+from braid.engine.passes.specialise import interpret
+from braid.engine.runtime.yielding import Pause
 from tests.cuda.graphs import bound, random_graph, random_plan
 from tests.cuda.recording import CudaError, Operation, RecordingDriver, ancestors, races
 

@@ -8,8 +8,8 @@ import weakref
 import pytest
 import torch
 
-from core.errors import BraidError, DeviceLost, DeviceOutOfMemory
-from engine.cuda.faults import CaptureFailed, classified, classify
+from braid.core.errors import BraidError, DeviceLost, DeviceOutOfMemory
+from braid.engine.cuda.driver.faults import CaptureFailed, classified, classify
 from tests.cuda.recording import CudaError
 
 CASES: list[tuple[Exception, type[BraidError] | None]] = [

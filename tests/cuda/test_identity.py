@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.cuda.identity import driver_version
+from braid.engine.cuda.identity import driver_version
 from tests.cuda.serving import GPU
 
 

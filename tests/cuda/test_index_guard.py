@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from core.errors import InvalidRequest
-from core.graph import Operator, OpGraph
-from core.tensor import TensorSpec
-from engine.cuda.index_guard import check_indices, index_ranges
+from braid.core.errors import InvalidRequest
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cuda.kernels.index_guard import check_indices, index_ranges
 
 #   ids ──cast──> wide ──embedding(words, 10 rows)──> rows ──> y
 #   ids ─────────────────gather(more, 7 rows)────────> picked

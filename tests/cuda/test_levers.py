@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from core.plan import Launch, StreamPlan, sequential_plan
-from engine.cuda.driver import Graph, Stream
-from engine.cuda.executor import CudaExecutor
-from engine.cuda.levers import offered_levers, prepare_fastest
-from engine.cuda.prepare import PLAIN, Levers
-from engine.kernels.onednn import Run
+from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.engine.cuda.driver.interface import Graph, Stream
+from braid.engine.cuda.executor import CudaExecutor
+from braid.engine.cuda.graphs.levers import offered_levers, prepare_fastest
+from braid.engine.cuda.graphs.prepare import PLAIN, Levers
+from braid.engine.onednn.library import Run
 from tests.cuda.recording import RecordingDriver
 from tests.cuda.test_release import chainable
 

@@ -10,20 +10,20 @@ import torch
 
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
-from core.schedule import Stage
-from engine.cuda.executor import CudaExecutor
-from engine.executor.program import bind
-from engine.kernels.kernel import PackedWeights
-from engine.kernels.merge import merge_groups
-from engine.onnx import lower
-from engine.ops.dtypes import spec_of
-from engine.passes import run_passes
-from engine.passes.residual import fuse_residuals
-from engine.specialise import interpret, specialise
-from engine.timing.agreement import errors
-from scheduler.cost import DeviceFacts, MergeGroups
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan
+from braid.core.schedule import Stage
+from braid.engine.cuda.executor import CudaExecutor
+from braid.engine.onnx import lower
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes import run_passes
+from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.merge import merge_groups
+from braid.engine.program.program import bind
+from braid.engine.timing.agreement import errors
+from braid.scheduler.cost import DeviceFacts, MergeGroups
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan
 from tests.cuda.recording import RecordingDriver, races
 from tests.cuda.serving import RegistryKernels
 

@@ -10,20 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.errors import DeviceOutOfMemory
-from core.plan import Launch, StreamPlan, sequential_plan
-from engine.cuda.driver import ORIGIN, Partition
-from engine.cuda.executor import CudaExecutor
-from engine.cuda.prepare import Levers
-from engine.cuda.stage_timer import StageTimer
-from engine.cuda.torch_driver import TorchDriver
-from engine.executor.program import BoundUnit, Program
-from engine.kernels.kernel import Kernel
-from engine.kernels.onednn import Run
-from engine.pause import no_pause
-from engine.specialise import interpret
-from engine.timing.stage_timer import TimerOptions
-from engine.worker.backend import AskedStage
+from braid.core.errors import DeviceOutOfMemory
+from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.engine.cpu.stage_timer import TimerOptions
+from braid.engine.cuda.driver.interface import ORIGIN, Partition
+from braid.engine.cuda.driver.torch_driver import TorchDriver
+from braid.engine.cuda.executor import CudaExecutor
+from braid.engine.cuda.graphs.prepare import Levers
+from braid.engine.cuda.stage_timer import StageTimer
+from braid.engine.device import AskedStage
+from braid.engine.onednn.library import Run
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import Kernel
+from braid.engine.program.program import BoundUnit, Program
+from braid.engine.runtime.yielding import no_pause
 from tests.cuda.graphs import bound, random_graph, random_plan
 from tests.cuda.test_release import chainable
 from tests.timing.running import finish
@@ -213,9 +213,9 @@ def test_a_failing_kernel_is_a_lost_device() -> None:
 
 _POISON = """
 import torch
-from core.errors import BraidError
-from engine.cuda.faults import classified
-from engine.cuda.torch_driver import TorchDriver
+from braid.core.errors import BraidError
+from braid.engine.cuda.driver.faults import classified
+from braid.engine.cuda.driver.torch_driver import TorchDriver
 
 driver = TorchDriver(0)
 try:

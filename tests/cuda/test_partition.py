@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.cuda.driver import Partition
-from engine.cuda.partition import Cuda, part, refusal
+from braid.engine.cuda.driver.interface import Partition
+from braid.engine.cuda.graphs.partition import Cuda, part, refusal
 
 
 class Bindings:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from core.graph import Operator, OpGraph
-from core.plan import Launch, StreamPlan
-from engine.cuda.calls import plan_calls, stage_calls
-from engine.cuda.release import Aliases, release_points
-from engine.cuda.tape import LaunchStep, RecordStep, Step, WaitStep, lower, order_calls
-from engine.executor.program import Program
+from braid.core.graph import Operator, OpGraph
+from braid.core.plan import Launch, StreamPlan
+from braid.engine.cuda.graphs.calls import plan_calls, stage_calls
+from braid.engine.cuda.graphs.release import Aliases, release_points
+from braid.engine.cuda.graphs.tape import LaunchStep, RecordStep, Step, WaitStep, lower, order_calls
+from braid.engine.program.program import Program
 from tests.cuda.graphs import SQUARE, bound
 
 

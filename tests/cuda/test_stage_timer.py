@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from engine.cuda.stage_timer import SlopeOptions, StageTimer
-from engine.executor.program import Program
-from engine.kernels.onednn import Run
-from engine.pause import no_pause
-from engine.timing.samples import Timing
-from engine.timing.stage_timer import TimerOptions
-from engine.worker.backend import AskedStage
+from braid.engine.cpu.stage_timer import TimerOptions
+from braid.engine.cuda.stage_timer import SlopeOptions, StageTimer
+from braid.engine.device import AskedStage
+from braid.engine.onednn.library import Run
+from braid.engine.program.program import Program
+from braid.engine.runtime.yielding import no_pause
+from braid.engine.timing.samples import Timing
 from tests.cuda.graphs import bound, random_graph
 from tests.cuda.recording import CudaError, RecordingDriver
 from tests.cuda.test_release import chainable

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engine.cuda.driver import ORIGIN, Graph, Pool
-from engine.cuda.faults import CaptureFailed
-from engine.cuda.prepare import capturing
-from engine.cuda.torch_driver import TorchDriver
+from braid.engine.cuda.driver.faults import CaptureFailed
+from braid.engine.cuda.driver.interface import ORIGIN, Graph, Pool
+from braid.engine.cuda.driver.torch_driver import TorchDriver
+from braid.engine.cuda.graphs.prepare import capturing
 from tests.cuda.torch_2_11 import Refused, Torch211
 
 

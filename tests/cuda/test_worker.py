@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from core.errors import DeviceLost
-from core.plan import plan_to_json, sequential_plan
-from core.precision import TOLERANCES
-from engine.cuda.executor import UPLOADS
-from engine.specialise import interpret, specialise
+from braid.core.errors import DeviceLost
+from braid.core.plan import plan_to_json, sequential_plan
+from braid.core.precision import TOLERANCES
+from braid.engine.cuda.executor import UPLOADS
+from braid.engine.passes.specialise import interpret, specialise
 from tests.cuda.graphs import bound, random_graph, random_plan
 from tests.cuda.recording import CudaError
 from tests.cuda.serving import DIGEST, GPU, ServedGpu, artefact, fail_launches

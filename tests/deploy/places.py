@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from server.settings import PREFIX, Settings
+from braid.server.settings import PREFIX, Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

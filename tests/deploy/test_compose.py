@@ -84,7 +84,7 @@ def test_without_the_override_no_gpu_is_asked_for_and_with_it_one_is() -> None:
 
 
 def test_a_container_gets_longer_to_stop_than_requests_to_drain() -> None:
-    from server.settings import Settings
+    from braid.server.settings import Settings
 
     grace = document(FILES[0])["services"]["braid"]["stop_grace_period"]
     assert float(grace.removesuffix("s")) > Settings.model_fields["drain_seconds"].default

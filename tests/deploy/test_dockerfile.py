@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from server.cli.main import build_parser
+from braid.server.cli.main import build_parser
 from tests.deploy.places import ROOT, unknown_settings
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from server.metrics import Metrics
+from braid.server.observability.metrics import Metrics
 from tests.deploy.places import DEPLOY
 
 NAMES = ("services.json", "schedules.json")

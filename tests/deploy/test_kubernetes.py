@@ -14,7 +14,7 @@ import yaml
 from jsonschema import Draft202012Validator
 from referencing import Registry, Resource
 
-from server.settings import Settings
+from braid.server.settings import Settings
 from tests.deploy.places import DEPLOY, program, shipped, unknown_settings
 
 KUBERNETES = "v1.34.0"
@@ -189,7 +189,7 @@ def test_the_containers_of_the_serving_runtime_follow_the_schema_of_kubernetes()
 
 
 def test_the_serving_runtime_starts_a_server_with_flags_that_exist() -> None:
-    from server.cli.main import build_parser
+    from braid.server.cli.main import build_parser
 
     spec = yaml.safe_load((DEPLOY / "kserve/servingruntime.yaml").read_text())["spec"]
     arguments = [text.replace("{{.Name}}", "squeezenet") for text in spec["containers"][0]["args"]]

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from server.metrics import Metrics
+from braid.server.observability.metrics import Metrics
 from tests.deploy.places import DEPLOY, program
 from tests.deploy.test_grafana import NAMES, expressions
 from tests.server.service import ServerProcess, free_port

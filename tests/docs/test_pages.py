@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from server.metrics import Metrics
-from server.settings import Settings
+from braid.server.observability.metrics import Metrics
+from braid.server.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

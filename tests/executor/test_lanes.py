@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from core.graph import Literal, Operator, OpGraph
-from core.plan import Launch, StreamPlan, sequential_plan, verify_plan
-from core.tensor import TensorSpec
-from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import lay_out
-from engine.executor.program import Program, bind
-from engine.kernels.kernel import PackedWeights
-from engine.specialise import interpret
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.plan import Launch, StreamPlan, sequential_plan, verify_plan
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import lay_out
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import Program, bind
 
 SPEC = TensorSpec("FP32", (1, 8, 6, 6))
 

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from core.graph import Literal, Operator, OpGraph
-from core.plan import Launch, StreamPlan, sequential_plan
-from core.tensor import TensorSpec
-from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import lay_out
-from engine.executor.memory import Lifetime, plan_memory
-from engine.executor.native import find_runner
-from engine.executor.program import bind
-from engine.kernels.kernel import PackedWeights
-from engine.specialise import interpret, specialise
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.memory import Lifetime, plan_memory
+from braid.engine.cpu.segments import find_runner
+from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
 
 
 @st.composite

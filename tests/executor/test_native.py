@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from engine.executor.native import find_runner
+from braid.engine.cpu.segments import find_runner
 
 RUNNER = find_runner()
 

@@ -15,25 +15,25 @@ import torch
 
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
-from core.graph import OpGraph
-from core.plan import StreamPlan, verify_plan
-from core.schedule import Stage
-from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import lay_out
-from engine.executor.program import Program, bind
-from engine.kernels.kernel import PackedWeights
-from engine.kernels.merge import merge_groups
-from engine.onnx import lower
-from engine.ops.dtypes import spec_of
-from engine.passes import run_passes
-from engine.passes.residual import fuse_residuals
-from engine.specialise import specialise
-from engine.timing.agreement import errors
-from scheduler.blocks import split_blocks
-from scheduler.cost import DeviceFacts, MergeGroups
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan
-from scheduler.units import UnitGraph
+from braid.core.graph import OpGraph
+from braid.core.plan import StreamPlan, verify_plan
+from braid.core.schedule import Stage
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import lay_out
+from braid.engine.onnx import lower
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes import run_passes
+from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.specialise import specialise
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.merge import merge_groups
+from braid.engine.program.program import Program, bind
+from braid.engine.timing.agreement import errors
+from braid.scheduler.blocks import split_blocks
+from braid.scheduler.cost import DeviceFacts, MergeGroups
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan
+from braid.scheduler.units import UnitGraph
 
 TOLERANCE = 1e-4
 THREADS = 2

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import lay_out
-from engine.executor.native import find_runner
-from engine.executor.program import bind
-from engine.kernels.kernel import PackedWeights
-from engine.pause import Pause
-from engine.specialise import interpret
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.segments import find_runner
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
+from braid.engine.runtime.yielding import Pause
 from tests.executor.test_lanes import random_graph, random_plan
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from core.errors import InvalidArtefact, PreconditionFailed
-from engine.executor.cpu import CpuExecutor
-from engine.executor.session import CUDA_PROVIDER, OnnxSession
-from engine.importer.report import MODEL_FILE, file_digest
-from engine.pause import Interruptions, Pause, in_thread
-from engine.worker.cpu import CpuBackend
-from engine.worker.sessions import SessionTable
+from braid.core.errors import InvalidArtefact, PreconditionFailed
+from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
+from braid.engine.runtime.yielding import Interruptions, Pause, in_thread
+from braid.engine.worker.sessions import SessionTable
 from tests.server.small_models import small_cnn
 
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from core.errors import PreconditionFailed
-from engine.executor.cpu import CpuExecutor
-from engine.executor.program import bind
-from engine.kernels.kernel import PackedWeights
-from engine.specialise import interpret
-from engine.timing.activations import Activations
-from engine.timing.stage_timer import StageTimer, TimerOptions
+from braid.core.errors import PreconditionFailed
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.stage_timer import StageTimer, TimerOptions
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
+from braid.engine.timing.recorded_inputs import Activations
 from tests.executor.test_lanes import random_graph
 from tests.timing.running import finish
 

@@ -22,7 +22,7 @@ def fuzz_graphs(seconds: float, first_seed: int) -> int:
     import torch
     from hypothesis import HealthCheck, Phase, given, seed, settings
 
-    from engine.executor.cpu import CpuExecutor
+    from braid.engine.cpu.executor import CpuExecutor
     from tests.fuzz.compare import disagreement
     from tests.fuzz.graphs import models
 

@@ -10,17 +10,17 @@ import onnxruntime
 import torch
 from hypothesis import reject
 
-from core.errors import BraidError
-from core.plan import sequential_plan
-from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import lay_out
-from engine.executor.program import bind
-from engine.importer.compare import relative_error
-from engine.kernels.kernel import PackedWeights
-from engine.onnx import lower, prepare
-from engine.ops.dtypes import spec_of
-from engine.passes import run_passes
-from engine.specialise import specialise
+from braid.core.errors import BraidError
+from braid.core.plan import sequential_plan
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import lay_out
+from braid.engine.importer.verification.compare import relative_error
+from braid.engine.onnx import lower, prepare
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes import run_passes
+from braid.engine.passes.specialise import specialise
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
 
 TOLERANCE = 2e-4
 _NUDGE = 1e-6  # relative; what moves outputs further than this hides no error

@@ -1,7 +1,8 @@
 """The importer on one file, in a forked child with the importer's own limits.
 
 A fork of a process that has the libraries loaded takes milliseconds, a real importer seconds. The
-child does what ``python -m engine.importer`` does, its limits included; the parent only waits.
+child does what ``python -m braid.engine.importer.sandbox`` does, its limits included; the parent
+only waits.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from core.errors import ModelImportError
-from engine.importer import pipeline, verify
-from engine.importer.__main__ import _as_import_error
-from engine.importer.artefact import load_artefact
-from engine.importer.compare import Disagreement
-from engine.importer.examples import find_example
-from engine.importer.limits import GIB, ImportLimits
-from engine.importer.sandbox import confine
-from engine.importer.sources import open_upload
+from braid.core.errors import ModelImportError
+from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.engine.importer.sandbox import pipeline
+from braid.engine.importer.sandbox.__main__ import _as_import_error
+from braid.engine.importer.sandbox.confinement import confine
+from braid.engine.importer.upload.sources import open_upload
+from braid.engine.importer.verification import verify
+from braid.engine.importer.verification.compare import Disagreement
+from braid.engine.importer.verification.example_inputs import find_example
 
 LIMITS = ImportLimits(memory_bytes=6 * GIB, cpu_seconds=60, wall_seconds=90, file_bytes=GIB)
 _HANG_SECONDS = 130.0  # the limits must have ended it by then

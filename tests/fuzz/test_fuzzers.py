@@ -9,7 +9,7 @@ import onnx
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from engine.executor.cpu import CpuExecutor
+from braid.engine.cpu.executor import CpuExecutor
 from tests.fuzz.compare import disagreement
 from tests.fuzz.forked import run_importer
 from tests.fuzz.graphs import models

@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx
 import psutil
 
-from engine.importer.launch import OnProgress, import_model
-from engine.importer.limits import ImportLimits
+from braid.engine.importer.host.launch import OnProgress, import_model
+from braid.engine.importer.host.limits import ImportLimits
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -40,7 +40,7 @@ def importers(parent: int | None = None) -> list[psutil.Process]:
     found = []
     for process in psutil.Process(parent or os.getpid()).children(recursive=True):
         try:
-            if "engine.importer" in process.cmdline():
+            if "braid.engine.importer.sandbox" in process.cmdline():
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.ZombieProcess):
             continue

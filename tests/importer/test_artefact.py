@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.errors import InvalidArtefact, ModelImportError
-from core.graph import Operator, OpGraph
-from core.tensor import TensorSpec
-from engine.importer.artefact import load_artefact, write_artefact
-from engine.importer.report import (
+from braid.core.errors import InvalidArtefact, ModelImportError
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.artefact import load_artefact, write_artefact
+from braid.engine.importer.host.report import (
     BatchAxes,
     Report,
     Verified,
@@ -20,7 +20,7 @@ from engine.importer.report import (
     read_report,
     verify_files,
 )
-from engine.ops.dtypes import TORCH_DTYPES, spec_of
+from braid.engine.ops.dtypes import TORCH_DTYPES, spec_of
 
 REPORT = Report(
     sha256="0" * 64,

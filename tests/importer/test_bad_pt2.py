@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ModelImportError
-from engine.importer.sources import open_upload
-from engine.passes import run_passes
-from engine.specialise import specialise
+from braid.core.errors import ModelImportError
+from braid.engine.importer.upload.sources import open_upload
+from braid.engine.passes import run_passes
+from braid.engine.passes.specialise import specialise
 from tests.importer.bad_pt2 import CHANGES, attack, bomb, link, packed, sound
 from tests.importer.running import imported, left_in
 

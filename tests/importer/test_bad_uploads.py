@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from core.errors import ModelImportError, UnsupportedOperators
+from braid.core.errors import ModelImportError, UnsupportedOperators
 from tests.fuzz.forked import run_importer
 from tests.importer.bad_models import BAD, model, unsupported
 from tests.importer.running import imported, left_in

@@ -12,18 +12,18 @@ import torch
 from onnx import helper
 from torch import Tensor
 
-from core.errors import ModelImportError
-from core.tensor import BATCH, TensorSpec
-from engine.importer.batch import guess_batch, without_batch_symbol
-from engine.importer.compare import relative_error
-from engine.importer.double import in_double
-from engine.importer.examples import find_example
-from engine.importer.pipeline import Study, study_batch, verify_elsewhere
-from engine.importer.reference import Reference, open_reference
-from engine.importer.verify import Subject
-from engine.onnx import lower
-from engine.passes import run_passes
-from engine.specialise import interpret, specialise
+from braid.core.errors import ModelImportError
+from braid.core.tensor import BATCH, TensorSpec
+from braid.engine.importer.sandbox.pipeline import Study, study_batch, verify_elsewhere
+from braid.engine.importer.upload.batch_axis import guess_batch, without_batch_symbol
+from braid.engine.importer.verification.compare import relative_error
+from braid.engine.importer.verification.example_inputs import find_example
+from braid.engine.importer.verification.reference import Reference, open_reference
+from braid.engine.importer.verification.rounding_error import in_double
+from braid.engine.importer.verification.verify import Subject
+from braid.engine.onnx import lower
+from braid.engine.passes import run_passes
+from braid.engine.passes.specialise import interpret, specialise
 from tests.importer.bad_models import model
 
 MEMORY = 1 << 30

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from core.errors import InvalidRequest, ModelImportError
-from core.graph import Operator, OpGraph
-from core.tensor import Dim, TensorSpec
-from engine.importer.examples import Example, check_memory, find_example
-from engine.importer.reference import ReferenceFailed
-from engine.importer.shapes import shape_candidates
+from braid.core.errors import InvalidRequest, ModelImportError
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import Dim, TensorSpec
+from braid.engine.importer.verification.example_inputs import Example, check_memory, find_example
+from braid.engine.importer.verification.likely_shapes import shape_candidates
+from braid.engine.importer.verification.reference import ReferenceFailed
 
 
 def template(dtype: str = "FP32", **inputs: Sequence[Dim]) -> OpGraph:

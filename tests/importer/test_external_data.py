@@ -14,11 +14,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from core.errors import ModelImportError
-from engine.importer.archive import Archive
-from engine.importer.artefact import load_artefact
-from engine.importer.bundle import unpack_bundle
-from engine.importer.sources import open_upload
+from braid.core.errors import ModelImportError
+from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.upload.archive import Archive
+from braid.engine.importer.upload.bundle import unpack_bundle
+from braid.engine.importer.upload.sources import open_upload
 from tests.importer.bad_models import external_data, model
 from tests.importer.running import imported, left_in
 

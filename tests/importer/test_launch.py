@@ -11,11 +11,11 @@ import psutil
 import pytest
 from onnx import helper
 
-from core.errors import ImportLimitExceeded, ModelImportError
-from engine.importer.killed import how_killed, oom_kills
-from engine.importer.launch import WORK_PREFIX
-from engine.importer.limits import GIB, ImportLimits
-from engine.importer.report import read_report
+from braid.core.errors import ImportLimitExceeded, ModelImportError
+from braid.engine.importer.host.killed import how_killed, oom_kills
+from braid.engine.importer.host.launch import WORK_PREFIX
+from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.engine.importer.host.report import read_report
 from tests.importer.bad_models import KEEPS, loop_body, model, slow
 from tests.importer.running import imported, importers, left_in
 
@@ -182,8 +182,8 @@ async def test_the_importer_dies_with_the_server_and_leaves_a_folder(tmp_path: P
 _SERVER = """
 import asyncio, sys
 from pathlib import Path
-from engine.importer.launch import import_model
-from engine.importer.limits import ImportLimits
+from braid.engine.importer.host.launch import import_model
+from braid.engine.importer.host.limits import ImportLimits
 folder = Path(sys.argv[1])
 tell = lambda fraction, step: print(step, flush=True)
 asyncio.run(import_model(folder / "upload", folder / "artefact", ImportLimits(), tell))
@@ -192,7 +192,7 @@ asyncio.run(import_model(folder / "upload", folder / "artefact", ImportLimits(),
 
 def test_the_front_ends_side_loads_neither_torch_nor_onnx() -> None:
     check = (
-        "import sys, engine.importer.launch, engine.importer.report\n"
+        "import sys, braid.engine.importer.host.launch, braid.engine.importer.host.report\n"
         "assert not {'torch', 'onnx', 'onnxruntime', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", check], check=True)

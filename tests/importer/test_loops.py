@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper, inliner
 
-from engine.importer.loops import MOST_TRIPS, loops_against
+from braid.engine.importer.upload.loops import MOST_TRIPS, loops_against
 from tests.importer.bad_models import KEEPS, loop_body, model
 
 MADE_TRUE = [

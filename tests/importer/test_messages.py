@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from core.errors import ImportLimitExceeded, ModelImportError, UnsupportedOperators
-from engine.importer.messages import (
+from braid.core.errors import ImportLimitExceeded, ModelImportError, UnsupportedOperators
+from braid.engine.importer.host.messages import (
     MAX_LINE_BYTES,
     MAX_REASONS,
     Done,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from onnx import NodeProto, helper
 
-from engine.importer.outputs import with_output_specs
+from braid.engine.importer.verification.output_shapes import with_output_specs
 from tests.importer.bad_models import model
 from tests.importer.test_batch import studied
 

@@ -10,11 +10,11 @@ import onnxruntime
 import pytest
 import torch
 
-from core.tensor import TensorSpec
-from engine.importer.artefact import Artefact, load_artefact
-from engine.importer.compare import relative_error
-from engine.ops.dtypes import spec_of
-from engine.specialise import interpret, specialise
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.artefact import Artefact, load_artefact
+from braid.engine.importer.verification.compare import relative_error
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.specialise import interpret, specialise
 from tests.importer.running import imported
 from tests.models import LIGHT_MODELS, REAL_MODELS, Arrays, light_inputs, light_model, real_path
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from core.errors import InvalidRequest
-from engine.importer.whole import _origins
-from engine.ops.indexing import gather_nd, scatter_nd
-from engine.ops.sampling import max_unpool
-from engine.ops.whole import whole_model
+from braid.core.errors import InvalidRequest
+from braid.engine.importer.upload.whole_model import _origins
+from braid.engine.ops.arrays.indexing import gather_nd, scatter_nd
+from braid.engine.ops.signals.sampling import max_unpool
+from braid.engine.ops.whole import whole_model
 
 
 def regions() -> onnx.ModelProto:

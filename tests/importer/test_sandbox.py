@@ -25,8 +25,8 @@ TRIES = {
 def confined(statement: str) -> str:
     program = f"""
     import ctypes, os, socket, subprocess
-    from engine.importer.limits import ImportLimits
-    from engine.importer.sandbox import confine
+    from braid.engine.importer.host.limits import ImportLimits
+    from braid.engine.importer.sandbox.confinement import confine
 
     libc = ctypes.CDLL(None, use_errno=True)
 

@@ -14,12 +14,12 @@ import pytest
 import torch
 from onnx import TensorProto, helper
 
-from core.errors import RunStopped, UnsupportedOperators
-from engine.importer.artefact import load_artefact
-from engine.importer.whole import as_one_unit
-from engine.ops import whole
-from engine.ops.dtypes import spec_of
-from engine.specialise import interpret, specialise
+from braid.core.errors import RunStopped, UnsupportedOperators
+from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.upload.whole_model import as_one_unit
+from braid.engine.ops import whole
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.specialise import interpret, specialise
 from tests.importer.bad_models import endless_loop, model
 from tests.importer.running import imported
 
@@ -198,7 +198,7 @@ HUNGRY = """
 import numpy as np
 import torch
 from onnx import helper
-from engine.ops import whole
+from braid.engine.ops import whole
 from tests.importer.bad_models import model
 
 whole._MOST_BYTES = 256 << 20

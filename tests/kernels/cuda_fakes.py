@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from engine.kernels.fused import Window
+from braid.engine.cuda.kernels.fused import Window
 
 
 class DecomposedOps:

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.graph import Literal, OpGraph
-from engine.executor.program import bind
-from engine.kernels.cuda import CudaKernels
-from engine.kernels.kernel import Kernel, PackedWeights
-from engine.ops.registry import call
-from engine.specialise import interpret
+from braid.core.graph import Literal, OpGraph
+from braid.engine.cuda.kernels.candidates import CudaKernels
+from braid.engine.ops.kinds import call
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.program import bind
 from tests.kernels.test_merge import Drawing
 from tests.kernels.test_variants import convolution_attributes, unit_graph
 

@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.graph import Literal, OpGraph
-from engine.executor.program import bind
-from engine.kernels.cuda import CudaKernels, offered_precisions
-from engine.kernels.fused import Window
-from engine.kernels.kernel import Kernel, PackedWeights
-from engine.kernels.numerics import pin_fp32
-from engine.kernels.source import kernel_signature
-from engine.ops.registry import call
-from engine.specialise import interpret
+from braid.core.graph import Literal, OpGraph
+from braid.engine.cuda.kernels.candidates import CudaKernels, offered_precisions
+from braid.engine.cuda.kernels.fused import Window
+from braid.engine.cuda.kernels.numerics import pin_fp32
+from braid.engine.ops.kinds import call
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.kernel_choice import kernel_signature
+from braid.engine.program.program import bind
 from tests.kernels.cuda_fakes import DecomposedOps
 from tests.kernels.test_merge import Drawing
 from tests.kernels.test_variants import convolution_attributes, unit_graph

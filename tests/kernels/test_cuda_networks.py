@@ -12,20 +12,20 @@ from torch import Tensor
 
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
-from core.graph import OpGraph
-from core.precision import PRECISIONS, TOLERANCES
-from engine.executor.program import Program, bind
-from engine.kernels.cuda import CudaKernels
-from engine.kernels.fused import FusedOps
-from engine.kernels.kernel import PackedWeights
-from engine.kernels.merge import merge_groups
-from engine.onnx.lowering import lower
-from engine.ops.dtypes import spec_of
-from engine.passes.precision import in_precision
-from engine.passes.residual import fuse_residuals
-from engine.passes.run import run_passes
-from engine.specialise import interpret, specialise
-from engine.timing.agreement import errors
+from braid.core.graph import OpGraph
+from braid.core.precision import PRECISIONS, TOLERANCES
+from braid.engine.cuda.kernels.candidates import CudaKernels
+from braid.engine.cuda.kernels.fused import FusedOps
+from braid.engine.onnx.lowering import lower
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.precision import in_precision
+from braid.engine.passes.run import run_passes
+from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.merge import merge_groups
+from braid.engine.program.program import Program, bind
+from braid.engine.timing.agreement import errors
 from tests.kernels.cuda_fakes import DecomposedOps
 from tests.server.small_models import small_cnn
 

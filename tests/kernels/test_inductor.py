@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.graph import Operator
-from engine.kernels.inductor import Compiled, compiled_kernel, is_worth_compiling
-from engine.ops.registry import call
+from braid.core.graph import Operator
+from braid.engine.cuda.kernels.inductor import Compiled, compiled_kernel, is_worth_compiling
+from braid.engine.ops.kinds import call
 from tests.kernels.test_variants import convolution_attributes
 
 CONVOLUTION = Operator(

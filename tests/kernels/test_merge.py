@@ -8,16 +8,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.errors import InvalidArtefact
-from core.graph import Literal, Operator, OpGraph
-from core.plan import Launch, StreamPlan
-from core.tensor import TensorSpec
-from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import lay_out
-from engine.executor.program import bind
-from engine.kernels.kernel import PackedWeights
-from engine.kernels.merge import merge_groups
-from engine.specialise import interpret, specialise
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.plan import Launch, StreamPlan
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import lay_out
+from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.merge import merge_groups
+from braid.engine.program.program import bind
 
 RELU: Literal = [["aten.relu"]]
 

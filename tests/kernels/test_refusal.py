@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kernels.kernel import Kernel
-from engine.kernels.refusal import unless_refused
+from braid.engine.cuda.kernels.fallback_kernel import unless_refused
+from braid.engine.program.kernel import Kernel
 from tests.cuda.recording import CudaError
 
 NO_ENGINE = RuntimeError("FIND was unable to find an engine to execute this computation")

@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.graph import Literal, Operator, OpGraph
-from core.tensor import TensorSpec
-from engine.kernels.cpu import variants
-from engine.kernels.kernel import Kernel, PackedWeights
-from engine.kernels.onednn import find_onednn
-from engine.ops.dtypes import spec_of
-from engine.ops.registry import call
-from engine.specialise import specialise
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.kernels.candidates import variants
+from braid.engine.onednn.library import find_onednn
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.kinds import call
+from braid.engine.passes.specialise import specialise
+from braid.engine.program.kernel import Kernel, PackedWeights
 
 THREADS = (1, 2)
 

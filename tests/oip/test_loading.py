@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from core.errors import InvalidRequest
-from server.servicers.oip.loading import LoadRequest, load_request
-from server.servicers.oip.wire import messages
-from server.store.serving_config import VersionPolicy
+from braid.core.errors import InvalidRequest
+from braid.server.servicers.oip.loading import LoadRequest, load_request
+from braid.server.servicers.oip.wire import messages
+from braid.server.store.serving_config import VersionPolicy
 
 DEVICES = ("cpu", "cuda:0")
 

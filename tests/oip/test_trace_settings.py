@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from tritonclient.grpc import service_pb2
 
-from core.errors import BraidError, InvalidRequest, NotOffered, PreconditionFailed
-from server.servicers.oip.trace_settings import TraceSettings
-from server.tracing import Sampling
+from braid.core.errors import BraidError, InvalidRequest, NotOffered, PreconditionFailed
+from braid.server.observability.tracing import Sampling
+from braid.server.servicers.oip.trace_settings import TraceSettings
 
 
 def update(settings: TraceSettings, **wanted: str | None) -> None:

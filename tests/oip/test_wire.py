@@ -10,8 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from server.servicers import protowire
-from server.servicers.oip.transfer import Reply, read_request, write_reply, write_stream_reply
+from braid.server.servicers.inference import protowire
+from braid.server.servicers.oip.tensors.transfer import (
+    Reply,
+    read_request,
+    write_reply,
+    write_stream_reply,
+)
 
 Request = service_pb2.ModelInferRequest
 

@@ -13,11 +13,11 @@ import torch
 from numpy.typing import NDArray
 from onnx import defs, helper, numpy_helper
 
-from core.graph import OpGraph
-from engine.onnx import lower
-from engine.onnx.prepare import prepare
-from engine.ops.dtypes import spec_of
-from engine.specialise import interpret, specialise, static_inputs
+from braid.core.graph import OpGraph
+from braid.engine.onnx import lower
+from braid.engine.onnx.prepare import prepare
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.specialise import interpret, specialise, static_inputs
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

@@ -11,10 +11,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from core.errors import ModelImportError, UnsupportedOperators
-from core.graph import graph_from_json, graph_to_json
-from engine.onnx import lower
-from engine.onnx.prepare import prepare
+from braid.core.errors import ModelImportError, UnsupportedOperators
+from braid.core.graph import graph_from_json, graph_to_json
+from braid.engine.onnx import lower
+from braid.engine.onnx.prepare import prepare
 from tests.onnx.oracle import as_model, assert_agrees, with_output_types
 
 FLOAT = TensorProto.FLOAT
@@ -190,8 +190,8 @@ def test_what_the_table_does_not_know_is_refused(bad: onnx.NodeProto, reason: st
 
 
 def test_a_form_newer_than_the_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.onnx import registry
-    from engine.onnx.registry import Lowering
+    from braid.engine.onnx import lowering_table as registry
+    from braid.engine.onnx.lowering_table import Lowering
 
     old = Lowering("Relu", registry.TABLE["Relu"].lower, 6, 13)
     monkeypatch.setitem(registry._TABLE, "Relu", old)

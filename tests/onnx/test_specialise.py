@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.errors import InvalidRequest
-from core.graph import Branch, Operator, OpGraph
-from core.tensor import TensorSpec
-from engine.specialise import interpret, specialise, static_inputs
+from braid.core.errors import InvalidRequest
+from braid.core.graph import Branch, Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.passes.specialise import interpret, specialise, static_inputs
 
 X = TensorSpec("FP32", ("batch", 4))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from onnx import defs
 
-from engine.onnx.families import TABLE
-from engine.onnx.registry import NEWEST_OPSET
+from braid.engine.onnx.families import TABLE
+from braid.engine.onnx.lowering_table import NEWEST_OPSET
 
 pytestmark = pytest.mark.skipif(
     defs.onnx_opset_version() < NEWEST_OPSET, reason="the installed onnx is older than the table"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from engine.ops.registry import op
+from braid.engine.ops.kinds import op
 
 _KINDS = {
     "add": np.add,

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from core.graph import Branch, Literal, Operator, OpGraph
-from core.tensor import Dim, TensorSpec
-from engine.ops.dtypes import spec_of
-from engine.passes.body import Weights
-from engine.specialise import interpret, specialise
+from braid.core.graph import Branch, Literal, Operator, OpGraph
+from braid.core.tensor import Dim, TensorSpec
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.body import Weights
+from braid.engine.passes.specialise import interpret, specialise
 
 
 class Drawing:

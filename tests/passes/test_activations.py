@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from engine.passes import run_passes
-from engine.passes.activations import recognise_activations
-from engine.passes.clean import drop_dead
+from braid.engine.passes import run_passes
+from braid.engine.passes.clean import drop_dead
+from braid.engine.passes.patterns.activations import recognise_activations
 from tests.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.passes.affine import fold_affine, matmul_to_linear
+from braid.engine.passes.folding.affine import fold_affine, matmul_to_linear
 from tests.passes.drawing import CONV, Drawing, assert_same_numbers, kinds
 
 

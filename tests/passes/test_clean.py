@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import torch
 
-from core.graph import Branch, Operator
-from engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
+from braid.core.graph import Branch, Operator
+from braid.engine.passes.clean import drop_dead, drop_no_ops, merge_duplicates
 from tests.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from core.graph import Literal
-from engine.passes.body import Pass
-from engine.passes.clean import drop_dead
-from engine.passes.concat import flatten_concats
-from engine.passes.norms import recognise_norms
-from engine.passes.pads import fold_pads
+from braid.core.graph import Literal
+from braid.engine.passes.body import Pass
+from braid.engine.passes.clean import drop_dead
+from braid.engine.passes.folding.concat import flatten_concats
+from braid.engine.passes.folding.pads import fold_pads
+from braid.engine.passes.patterns.normalisations import recognise_norms
 from tests.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

@@ -4,8 +4,8 @@ import dataclasses
 
 import torch
 
-from core.graph import Operator
-from engine.passes.fold import fold_constants
+from braid.core.graph import Operator
+from braid.engine.passes.folding.constants import fold_constants
 from tests.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

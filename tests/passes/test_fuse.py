@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 import torch
 
-from core.errors import InvalidArtefact
-from core.graph import Branch, Operator, OpGraph
-from engine.passes import run, run_passes
-from engine.passes.body import Weights
-from engine.passes.fuse import fuse_epilogues
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import Branch, Operator, OpGraph
+from braid.engine.passes import run, run_passes
+from braid.engine.passes.body import Weights
+from braid.engine.passes.fusion.epilogues import fuse_epilogues
 from tests.passes.drawing import Drawing, assert_same_numbers, epilogue, kinds
 
 

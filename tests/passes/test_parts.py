@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.passes.clean import drop_dead
-from engine.passes.fuse import fuse_epilogues
-from engine.passes.parts import convolve_parts
+from braid.engine.passes.clean import drop_dead
+from braid.engine.passes.fusion.epilogues import fuse_epilogues
+from braid.engine.passes.fusion.split_concat_convolutions import convolve_parts
 from tests.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.graph import Literal, Operator, OpGraph
-from core.precision import TOLERANCES
-from core.tensor import TensorSpec
-from engine.kernels.kernel import PackedWeights
-from engine.passes.precision import in_precision
-from engine.passes.residual import fuse_residuals
-from engine.specialise import interpret, specialise
-from engine.timing.agreement import errors
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.precision import TOLERANCES
+from braid.core.tensor import TensorSpec
+from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.precision import in_precision
+from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.timing.agreement import errors
 
 WINDOW: dict[str, Literal] = {"stride": [], "padding": [1, 1], "dilation": []}
 

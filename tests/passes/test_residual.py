@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from core.graph import Literal, Operator, OpGraph
-from core.tensor import TensorSpec
-from engine.passes.residual import fuse_residuals
-from engine.specialise import interpret
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.passes.fusion.residual import fuse_residuals
+from braid.engine.passes.specialise import interpret
 
 SPEC = TensorSpec("FP32", (1, 4, 5, 5))
 WINDOW: dict[str, Literal] = {

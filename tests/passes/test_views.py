@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from core.graph import Literal
-from engine.passes.clean import drop_dead, drop_no_ops
-from engine.passes.views import fold_pooled_views, fold_view_chains
+from braid.core.graph import Literal
+from braid.engine.passes.clean import drop_dead, drop_no_ops
+from braid.engine.passes.folding.views import fold_pooled_views, fold_view_chains
 from tests.passes.drawing import Drawing, assert_same_numbers, kinds
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from core.graph import OpGraph
-from core.tensor import TensorSpec
-from engine.importer.archive import Archive
-from engine.ops.dtypes import spec_of
-from engine.passes import run_passes
-from engine.pt2.container import read_container
-from engine.pt2.lowering import lower
-from engine.specialise import interpret, specialise
+from braid.core.graph import OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.upload.archive import Archive
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes import run_passes
+from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.pt2.container import read_container
+from braid.engine.pt2.lowering import lower
 
 Tensors = Sequence[Tensor]
 

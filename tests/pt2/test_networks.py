@@ -11,15 +11,15 @@ import pytest
 
 from benchmarks.networks import NETWORKS
 from benchmarks.networks.export import export_onnx, export_pt2
-from core.graph import OpGraph
-from core.tensor import TensorSpec
-from engine.onnx import lower, prepare
-from engine.passes import run_passes
-from engine.specialise import specialise
-from scheduler.blocks import split_blocks
-from scheduler.dag import Dag
-from scheduler.matching import width
-from scheduler.units import UnitGraph
+from braid.core.graph import OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.onnx import lower, prepare
+from braid.engine.passes import run_passes
+from braid.engine.passes.specialise import specialise
+from braid.scheduler.blocks import split_blocks
+from braid.scheduler.dag import Dag
+from braid.scheduler.matching import width
+from braid.scheduler.units import UnitGraph
 from tests.pt2.programs import static_graph
 
 BATCH = 2

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from engine.importer.archive import Archive
-from engine.pt2.families import TABLE
+from braid.engine.importer.upload.archive import Archive
+from braid.engine.pt2.families import TABLE
 from tests.pt2.programs import Several, imported, run, save
 
 Functions = Mapping[str, Callable[..., Any]]

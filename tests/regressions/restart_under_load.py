@@ -16,7 +16,7 @@ import grpc
 import numpy as np
 
 from braid_client import BraidError, Client
-from protos.braid.v1 import inference_pb2, inference_pb2_grpc
+from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.regressions.scripts import FaultyServer
 from tests.server.service import free_port
 from tests.server.small_models import small_cnn

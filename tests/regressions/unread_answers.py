@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid_client.aio import AsyncClient
-from protos.braid.v1 import inference_pb2, inference_pb2_grpc
+from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.regressions.scripts import FaultyServer
 from tests.server.small_models import identity, save
 from tests.server.unread_connections import unread_connections

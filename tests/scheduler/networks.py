@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.structures import PAPER_GRAPHS, Structure, paper_graph
-from scheduler.units import UnitGraph
+from braid.scheduler.units import UnitGraph
 
 # Inception-E of Inception V3, IOS Table 1 (n = 11, d = 6):
 #

@@ -7,9 +7,9 @@ import random
 from collections.abc import Iterator
 from functools import cache
 
-from core.schedule import Stage
-from scheduler.cost import DeviceFacts, Overheads, UnitProfile
-from scheduler.units import UnitGraph
+from braid.core.schedule import Stage
+from braid.scheduler.cost import DeviceFacts, Overheads, UnitProfile
+from braid.scheduler.units import UnitGraph
 
 Edges = list[list[int]]
 Groups = frozenset[frozenset[int]]

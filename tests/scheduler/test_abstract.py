@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from core.errors import InvalidArtefact
-from scheduler.abstract import load_abstract_graph
+from braid.core.errors import InvalidArtefact
+from braid.scheduler.abstract import load_abstract_graph
 
 
 def document(*operators: dict[str, object], **fields: object) -> str:

@@ -12,10 +12,10 @@ import pytest
 from benchmarks import planners
 from benchmarks.structures import bert_base, googlenet, resnet50
 from benchmarks.synthetic import DEVICES, DeviceModel, SyntheticDevice, UnitLoad
-from core.plan import Launch, StreamPlan
-from core.schedule import Stage
-from scheduler.lowering import lower_stages
-from scheduler.units import UnitGraph
+from braid.core.plan import Launch, StreamPlan
+from braid.core.schedule import Stage
+from braid.scheduler.lowering import lower_stages
+from braid.scheduler.units import UnitGraph
 
 # Units that compute only, each on a quarter of the device: 400 / (100 * 1/4 * 0.4..0.9)
 QUARTERS = [UnitLoad(flops=400.0, bytes=0.0, elements=25.0)] * 8

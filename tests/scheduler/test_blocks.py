@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.blocks import split_blocks
-from scheduler.dag import Dag
-from scheduler.options import PlannerOptions
-from scheduler.units import UnitGraph
+from braid.scheduler.blocks import split_blocks
+from braid.scheduler.dag import Dag
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.units import UnitGraph
 from tests.scheduler.oracle import random_graph
 
 

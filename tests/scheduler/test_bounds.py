@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.structures import googlenet
 from benchmarks.synthetic import DEVICES, SyntheticDevice
-from core.schedule import Stage
-from scheduler.bounds import LatencyBounds
-from scheduler.cost import DeviceFacts
-from scheduler.dag import Dag, bits
-from scheduler.endings import Endings, Pruning
+from braid.core.schedule import Stage
+from braid.scheduler.bounds import LatencyBounds
+from braid.scheduler.cost import DeviceFacts
+from braid.scheduler.dag import Dag, bits
+from braid.scheduler.endings import Endings, Pruning
 
 STRUCTURE = googlenet()
 MODULE = tuple(range(5, 12))  # the first inception module

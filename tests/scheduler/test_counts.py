@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.cost import OperatorLatencies
-from scheduler.dag import Dag
-from scheduler.matching import width
-from scheduler.options import PlannerOptions
-from scheduler.planners import count_schedules, plan
-from scheduler.units import UnitGraph
+from braid.scheduler.cost import OperatorLatencies
+from braid.scheduler.dag import Dag
+from braid.scheduler.matching import width
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import count_schedules, plan
+from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import FIRE_WITH_BYPASS, INCEPTION_E, paper_block
 from tests.scheduler.oracle import every_schedule, random_graph
 

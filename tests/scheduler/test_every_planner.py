@@ -6,13 +6,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from core.errors import InvalidRequest
-from core.plan import verify_plan
-from scheduler.cost import DeviceFacts, OperatorLatencies, Overheads
-from scheduler.options import JOINS, PLANNERS, Join, PlannerOptions
-from scheduler.planners import plan
-from scheduler.registry import PLANNERS as REGISTRY
-from scheduler.units import UnitGraph
+from braid.core.errors import InvalidRequest
+from braid.core.plan import verify_plan
+from braid.scheduler.cost import DeviceFacts, OperatorLatencies, Overheads
+from braid.scheduler.options import JOINS, PLANNERS, Join, PlannerOptions
+from braid.scheduler.planners import plan
+from braid.scheduler.registry import PLANNERS as REGISTRY
+from braid.scheduler.units import UnitGraph
 
 FACTS = DeviceFacts(overheads=Overheads(stage_us=0.0))
 

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from core.plan import verify_plan
-from scheduler.cost import OperatorLatencies
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan, stages_to_measure
-from scheduler.units import UnitGraph
+from braid.core.plan import verify_plan
+from braid.scheduler.cost import OperatorLatencies
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan, stages_to_measure
+from braid.scheduler.units import UnitGraph
 from tests.scheduler.oracle import RandomCost, best_latency, every_schedule, random_graph
 
 ONE_BLOCK = PlannerOptions("ios", max_block_ops=None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.cost import OperatorLatencies
-from scheduler.lios import Placement, place
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan
-from scheduler.units import UnitGraph
+from braid.scheduler.cost import OperatorLatencies
+from braid.scheduler.lios import Placement, place
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan
+from braid.scheduler.units import UnitGraph
 
 #   v1 ─┬─> v2 ─┬─> v6 ──┐
 #       ├─> v3 ─┘        │

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import InvalidArtefact
-from core.plan import Launch
-from core.schedule import Stage
-from scheduler.lowering import lower_stages
+from braid.core.errors import InvalidArtefact
+from braid.core.plan import Launch
+from braid.core.schedule import Stage
+from braid.scheduler.lowering import lower_stages
 
 #   0 ─┬─> 1 ─> 2 ─┬─> 4
 #      └─> 3 ──────┘

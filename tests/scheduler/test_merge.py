@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from core.plan import verify_plan
-from core.schedule import Stage
-from scheduler.cost import DeviceFacts, Overheads
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan
-from scheduler.units import UnitGraph
+from braid.core.plan import verify_plan
+from braid.core.schedule import Stage
+from braid.scheduler.cost import DeviceFacts, Overheads
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan
+from braid.scheduler.units import UnitGraph
 
 #   0 ─┬─> 1 ─┐
 #      ├─> 2 ─┼─> 4      1, 2 and 3 read the same; 1 and 2 can be merged

@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from core.plan import verify_plan
-from core.schedule import Stage
-from scheduler.cost import DeviceFacts, Overheads
-from scheduler.noise import SAMPLES
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan
-from scheduler.units import UnitGraph
+from braid.core.plan import verify_plan
+from braid.core.schedule import Stage
+from braid.scheduler.cost import DeviceFacts, Overheads
+from braid.scheduler.noise import SAMPLES
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan
+from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import INCEPTION_E
 from tests.scheduler.oracle import MonotoneCost
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import InvalidRequest
-from scheduler.options import PlannerOptions
+from braid.core.errors import InvalidRequest
+from braid.scheduler.options import PlannerOptions
 
 
 def test_the_text_names_the_planner_and_its_pruning() -> None:

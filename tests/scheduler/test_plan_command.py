@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.options import PLANNERS
-from server.cli.plan import main
+from braid.scheduler.options import PLANNERS
+from braid.server.cli.local.plan import main
 from tests.scheduler.networks import FIRE_WITH_BYPASS, INCEPTION_E
 
 

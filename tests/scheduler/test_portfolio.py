@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from core.plan import sequential_plan, verify_plan
-from scheduler.cost import OperatorLatencies
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan
-from scheduler.portfolio import candidates
-from scheduler.units import UnitGraph
+from braid.core.plan import sequential_plan, verify_plan
+from braid.scheduler.cost import OperatorLatencies
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan
+from braid.scheduler.portfolio import candidates
+from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import INCEPTION_E
 from tests.scheduler.oracle import random_graph
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from core.errors import InvalidArtefact
-from core.graph import Operator, OpGraph
-from core.schedule import Stage
-from core.tensor import TensorSpec
-from scheduler.options import PlannerOptions
-from scheduler.planners import stages_to_measure
-from scheduler.signature import stage_signature
-from scheduler.units import UnitGraph
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import Operator, OpGraph
+from braid.core.schedule import Stage
+from braid.core.tensor import TensorSpec
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import stages_to_measure
+from braid.scheduler.signature import stage_signature
+from braid.scheduler.units import UnitGraph
 
 
 #   x ──> a0 ──> a1 ──> ...       two chains of equal convolutions, and an add that joins them
@@ -84,8 +84,8 @@ def test_equal_stages_are_measured_once() -> None:
 def test_signatures_are_the_same_in_another_process() -> None:
     program = (
         "from tests.scheduler.test_signature import two_chains\n"
-        "from scheduler.signature import stage_signature\n"
-        "from core.schedule import Stage\n"
+        "from braid.scheduler.signature import stage_signature\n"
+        "from braid.core.schedule import Stage\n"
         "print(stage_signature(two_chains(3), Stage(((0, 1), (3,)))))\n"
     )
     printed = subprocess.run(

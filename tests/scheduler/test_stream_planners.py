@@ -6,14 +6,14 @@ import networkx as nx
 import pytest
 
 from benchmarks.structures import googlenet
-from scheduler.cost import DeviceFacts, OperatorLatencies, UnitProfile
-from scheduler.dag import bits
-from scheduler.matching import maximum_matching
-from scheduler.nimble import join_chains, match_chains, minimum_equivalent_graph
-from scheduler.opara import allocate_streams, launch_order
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan
-from scheduler.units import UnitGraph
+from braid.scheduler.cost import DeviceFacts, OperatorLatencies, UnitProfile
+from braid.scheduler.dag import bits
+from braid.scheduler.matching import maximum_matching
+from braid.scheduler.nimble import join_chains, match_chains, minimum_equivalent_graph
+from braid.scheduler.opara import allocate_streams, launch_order
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan
+from braid.scheduler.units import UnitGraph
 from tests.scheduler.oracle import random_graph
 
 GOOGLENET = googlenet().units.predecessors

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from core.errors import InvalidArtefact
-from core.plan import Launch, StreamPlan, verify_plan
-from scheduler.streams import StreamSchedule, lower_streams, makespan_us, plan_with_events
+from braid.core.errors import InvalidArtefact
+from braid.core.plan import Launch, StreamPlan, verify_plan
+from braid.scheduler.streams import StreamSchedule, lower_streams, makespan_us, plan_with_events
 from tests.scheduler.oracle import random_graph
 
 

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-from scheduler.cost import OperatorLatencies
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan
-from scheduler.units import UnitGraph
+from braid.scheduler.cost import OperatorLatencies
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan
+from braid.scheduler.units import UnitGraph
 
 #   0 ─┬─> 2 ─> 4
 #   1 ─┴─> 3

@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from core.errors import BraidError
-from core.tensor import TensorSpec
-from server.batching.batcher import Batcher
-from server.batching.execution import Ran
-from server.batching.latencies import LatencyTable
-from server.batching.policy import BatchPolicy
-from server.batching.tickets import Piece, still_wanted
-from server.requests import DEFAULT_PRIORITY, CheckedRequest
-from server.rows import Outcome, OutputTensor
-from server.served import ShapeClass
+from braid.core.errors import BraidError
+from braid.core.tensor import TensorSpec
+from braid.server.inference.batching.batcher import Batcher
+from braid.server.inference.batching.execution import Ran
+from braid.server.inference.batching.latencies import LatencyTable
+from braid.server.inference.batching.tickets import Piece, still_wanted
+from braid.server.inference.replica import ShapeClass
+from braid.server.inference.requests import DEFAULT_PRIORITY, CheckedRequest
+from braid.server.inference.slot_rows import Outcome, OutputTensor
+from braid.server.store.batching_policy import BatchPolicy
 
 ROW = ShapeClass((("x", TensorSpec("INT32", (1, 1))),))
 

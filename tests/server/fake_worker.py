@@ -6,10 +6,10 @@ import asyncio
 from collections import deque
 from typing import Any
 
-from core.errors import BraidError, InvalidArtefact, PreconditionFailed
-from engine.worker.link import LinkState
-from engine.worker.options import WorkerOptions
-from engine.worker.watch import RunBound
+from braid.core.errors import BraidError, InvalidArtefact, PreconditionFailed
+from braid.engine.link.options import WorkerOptions
+from braid.engine.link.supervisor import LinkState
+from braid.engine.link.watch import RunBound
 
 OPTIONS = WorkerOptions(1, 1 << 16, 1 << 16, 1, keep_spare=False)
 

@@ -18,10 +18,10 @@ from urllib.request import urlopen
 import psutil
 import torch
 
+from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.sandbox.pipeline import import_upload
+from braid.engine.importer.upload.sources import open_upload
 from braid_client import Client
-from engine.importer.limits import ImportLimits
-from engine.importer.pipeline import import_upload
-from engine.importer.sources import open_upload
 
 START_SECONDS = 240.0  # on a machine where twenty others want the core
 HERE = Path(__file__).resolve().parents[2]
@@ -38,9 +38,9 @@ class ServerProcess:
     def __init__(
         self, store: Path, *, tree: Path = HERE, folder: Path | None = None, **environment: str
     ) -> None:
-        """Not started yet; ``tree`` is the checkout whose server it is.
+        """Not started yet; ``tree`` is the checkout whose server it is, with a .venv of its own.
 
-        With a ``folder`` the installed console script is started there, as a user would.
+        It is started in ``folder``, else at the top of the tree.
         """
         self.store = store
         self._tree = tree
@@ -67,7 +67,7 @@ class ServerProcess:
                     ),
                 ],
                 cwd=self._folder or self._tree,
-                env={**self._environment, "PYTHONPATH": f"{self._tree}:{self._tree / 'client'}"},
+                env=self._environment,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -79,7 +79,7 @@ class ServerProcess:
     def _command(self) -> tuple[str, ...]:
         if self._folder is not None:
             return (str(CONSOLE_SCRIPT),)
-        return (sys.executable, "-P", "-m", "server.cli.main")
+        return (sys.executable, "-P", "-m", "braid.server.cli.main")
 
     def _await(self, pattern: str) -> re.Match[str]:
         deadline = time.monotonic() + START_SECONDS

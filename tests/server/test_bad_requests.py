@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from braid_client import InvalidArgument, ModelNotFound, ResourceExhausted
-from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
+from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 from tests.server.service import ServerProcess
 
 Tensor = inference_pb2.Tensor

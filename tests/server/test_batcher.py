@@ -12,28 +12,23 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import (
-    DeadlineExceeded,
-    InvalidRequest,
-    QueueFull,
-    WorkerRestarting,
-)
-from core.graph import OpGraph
-from core.plan import StreamPlan
-from core.precision import FP32
-from core.schedule import NO_CHOICES, SEQUENTIAL
-from core.tensor import BATCH, TensorSpec
-from engine.importer.report import BatchAxes, Report, Verified
-from engine.worker.arena import Arena
-from engine.worker.layout import slot_layout
-from server.batching.batcher import Batcher
-from server.batching.execution import DeviceExecution
-from server.batching.policy import BatchPolicy
-from server.device import Executable, Specs, WhenUnwanted
-from server.requests import GivenRequest, GivenTensor, check_request
-from server.rows import Outcome
-from server.served import MAX_ON_DEMAND, ServedModel
-from server.static_values import StaticValues
+from braid.core.errors import DeadlineExceeded, InvalidRequest, QueueFull, WorkerRestarting
+from braid.core.graph import OpGraph
+from braid.core.plan import StreamPlan
+from braid.core.precision import FP32
+from braid.core.schedule import NO_CHOICES, SEQUENTIAL
+from braid.core.tensor import BATCH, TensorSpec
+from braid.engine.importer.host.report import BatchAxes, Report, Verified
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.slot_layout import slot_layout
+from braid.server.devices.device import Executable, Specs, WhenUnwanted
+from braid.server.devices.static_values import StaticValues
+from braid.server.inference.batching.batcher import Batcher
+from braid.server.inference.batching.execution import DeviceExecution
+from braid.server.inference.replica import MAX_ON_DEMAND, ServedModel
+from braid.server.inference.requests import GivenRequest, GivenTensor, check_request
+from braid.server.inference.slot_rows import Outcome
+from braid.server.store.batching_policy import BatchPolicy
 from tests.server.batching import settle
 
 WIDTH = 3

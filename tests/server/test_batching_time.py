@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.errors import BraidError, DeadlineExceeded, InvalidRequest, QueueFull
-from server.batching.completion import CompletionPlan
-from server.batching.latencies import LatencyTable
-from server.batching.policy import BatchPolicy
+from braid.core.errors import BraidError, DeadlineExceeded, InvalidRequest, QueueFull
+from braid.server.inference.batching.completion import CompletionPlan
+from braid.server.inference.batching.latencies import LatencyTable
+from braid.server.store.batching_policy import BatchPolicy
 from tests.server.batching import Bench, FakeModel, settle
 
 MS = 1e-3

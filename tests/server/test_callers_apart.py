@@ -14,7 +14,7 @@ import pytest
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
-from server.security.tokens import new_token
+from braid.server.security.tokens import new_token
 from tests.server.service import ServerProcess
 from tests.server.small_models import identity
 

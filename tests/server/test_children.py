@@ -12,16 +12,16 @@ import psutil
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from braid.core.child_process import child_environment
 from braid_client import Client, Job, ResourceExhausted
-from core.child_process import child_environment
 from tests.server.service import ServerProcess
 from tests.server.small_models import save, small_cnn
 
 KINDS = (
-    "engine.worker.main",
-    "engine.worker.bench",
-    "engine.importer",
-    "server.jobs.planner_process",
+    "braid.engine.worker.process.main",
+    "braid.engine.worker.process.measuring_main",
+    "braid.engine.importer.sandbox",
+    "braid.server.jobs.planner.process",
 )
 """Modules that run as children."""
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnxruntime
 
-from core.plan import sequential_plan
-from core.schedule import Stage
-from core.tensor import TensorSpec
-from engine.importer.launch import import_model
-from engine.importer.limits import ImportLimits
-from engine.importer.report import file_digest
-from engine.worker.options import WorkerOptions
-from server.device import Device, Executable
+from braid.core.plan import sequential_plan
+from braid.core.schedule import Stage
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.host.launch import import_model
+from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.report import file_digest
+from braid.engine.link.options import WorkerOptions
+from braid.server.devices.device import Device, Executable
 from tests.server.small_models import small_cnn
 
 OPTIONS = WorkerOptions(2, 64 << 20, 64 << 20, 3, keep_spare=False)

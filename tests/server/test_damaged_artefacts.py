@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from braid.core.errors import DamagedArtefact, InvalidArtefact
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.report import check_files
+from braid.engine.importer.sandbox.pipeline import import_upload
+from braid.engine.importer.upload.sources import open_upload
+from braid.server.devices.device import Device
 from braid_client import Client, FailedPrecondition
-from core.errors import DamagedArtefact, InvalidArtefact
-from core.tensor import TensorSpec
-from engine.importer.limits import ImportLimits
-from engine.importer.pipeline import import_upload
-from engine.importer.report import check_files
-from engine.importer.sources import open_upload
-from server.device import Device
 from tests.server.fake_worker import OPTIONS, FakeWorker
 from tests.server.service import ServerProcess
 from tests.server.small_models import embedding, identity, small_cnn

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from server.store.store import Store
+from braid.server.store.store import Store
 from tests.server.service import ServerProcess
 from tests.server.small_models import small_cnn
 

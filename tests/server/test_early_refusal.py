@@ -7,11 +7,11 @@ from typing import Any
 import grpc
 import pytest
 
-from core.errors import QueueFull
-from server.catalogue import Target
-from server.metrics import Metrics
-from server.servicers.methods import Methods
-from server.status import Handler
+from braid.core.errors import QueueFull
+from braid.server.models.serving_models import Target
+from braid.server.observability.metrics import Metrics
+from braid.server.rpc.status import Handler
+from braid.server.servicers.inference.methods import Methods
 
 
 class Echo:

@@ -8,8 +8,8 @@ import pytest
 import tritonclient.grpc as triton
 from onnx import TensorProto, helper
 
+from braid.server.cli.main import main
 from braid_client import JobFailed
-from server.cli.main import main
 from tests.server.service import ServerProcess
 from tests.server.small_models import embedding, save
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from braid_client import Client, JobState
-from protos.braid.v1 import inference_pb2, inference_pb2_grpc
+from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.server.service import ServerProcess
 from tests.server.small_models import small_cnn
 

@@ -15,16 +15,16 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from core.schedule import SEQUENTIAL
-from server.batching.batcher import Batcher
-from server.batching.execution import DeviceExecution
-from server.batching.policy import BatchPolicy
-from server.catalogue import Catalogue
-from server.device import Device
-from server.devices import Devices
-from server.metrics import Metrics
-from server.store.files import StoreFolder
-from server.store.records import ModelVersion, RegistrationOptions
+from braid.core.schedule import SEQUENTIAL
+from braid.server.devices.device import Device
+from braid.server.devices.pool import Devices
+from braid.server.inference.batching.batcher import Batcher
+from braid.server.inference.batching.execution import DeviceExecution
+from braid.server.models.serving_models import Catalogue
+from braid.server.observability.metrics import Metrics
+from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.files import StoreFolder
+from braid.server.store.records import ModelVersion, RegistrationOptions
 from tests.server.fake_worker import OPTIONS, FakeWorker
 from tests.server_state.fakes import template, write_artefact
 

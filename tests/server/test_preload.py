@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.errors import StartupError
-from server.cli.main import main
-from server.preload import model_file
+from braid.core.errors import StartupError
+from braid.server.cli.main import main
+from braid.server.models.preload import model_file
 from tests.server.service import ServerProcess
 from tests.server.small_models import small_cnn
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from core.errors import ModelQuarantined, RunStopped, RunTooLong, WorkerRestarting
-from server.batching.batcher import IN_FLIGHT
-from server.batching.policy import BatchPolicy
-from server.batching.quarantine import REFUSED_S, STRIKES, WITHIN_S, Quarantine
+from braid.core.errors import ModelQuarantined, RunStopped, RunTooLong, WorkerRestarting
+from braid.server.inference.batching.batcher import IN_FLIGHT
+from braid.server.inference.batching.quarantine import REFUSED_S, STRIKES, WITHIN_S, Quarantine
+from braid.server.store.batching_policy import BatchPolicy
 from tests.server.batching import Bench, FakeModel
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from server.batching.batcher import Batcher
-from server.batching.policy import BatchPolicy
-from server.replicas import Replicas
-from server.requests import CheckedRequest
+from braid.server.inference.batching.batcher import Batcher
+from braid.server.inference.requests import CheckedRequest
+from braid.server.inference.routing import Replicas
+from braid.server.store.batching_policy import BatchPolicy
 from tests.server.batching import ROW, Bench, FakeModel
 
 MS = 1e-3

@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from core.errors import (
+from braid.core.background import ends_before
+from braid.core.errors import (
     DeviceOutOfMemory,
     Draining,
     ModelLoading,
@@ -18,13 +19,12 @@ from core.errors import (
     PreconditionFailed,
     WorkerRestarting,
 )
-from server.background import ends_before
-from server.batching.policy import BatchPolicy
-from server.catalogue import Catalogue
-from server.jobs.retries import RetriesExhausted
-from server.metrics import Metrics
-from server.restore import Restore
-from server.store.records import ModelState, ModelVersion, RegistrationOptions
+from braid.server.jobs.retries import RetriesExhausted
+from braid.server.models.restore import Restore
+from braid.server.models.serving_models import Catalogue
+from braid.server.observability.metrics import Metrics
+from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.records import ModelState, ModelVersion, RegistrationOptions
 from tests.server_state.fakes import Server
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 import pytest
 
-from core.errors import DeadlineExceeded, ResourceExhausted
-from protos.braid.v1 import admin_pb2, admin_pb2_grpc, inference_pb2_grpc
-from server.servicers.arriving import SLOWEST_BYTES_PER_S, IdleTime, arriving, caller_of
-from server.store.quota import Quota, StoreLimits
+from braid.core.errors import DeadlineExceeded, ResourceExhausted
+from braid.server.servicers.upload_parts import SLOWEST_BYTES_PER_S, IdleTime, arriving, caller_of
+from braid.server.store.quota import Quota, StoreLimits
+from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2_grpc
 from tests.server.service import HERE, ServerProcess
 from tests.server.unread_connections import unread_connections
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from core.measured import Speed, speed_text
-from core.schedule import Contender, schedule_from_json
-from server.cli.main import main
-from server.cli.register import print_schedules
-from server.store.store import Store
+from braid.core.measured import Speed, speed_text
+from braid.core.schedule import Contender, schedule_from_json
+from braid.server.cli.main import main
+from braid.server.cli.remote.register import print_schedules
+from braid.server.store.store import Store
 from tests.server.service import ServerProcess
 from tests.server.small_models import small_cnn
 

@@ -9,15 +9,20 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.braid.v1.inference_pb2 import (
+from braid.server.inference.slot_rows import Outcome, OutputTensor
+from braid.server.servicers.inference.tensors import (
+    Received,
+    read_request,
+    write_response,
+    write_stream_response,
+)
+from braid_client.wire.inference_pb2 import (
     InferRequest,
     InferResponse,
     InferStreamResponse,
     Tensor,
     Timing,
 )
-from server.rows import Outcome, OutputTensor
-from server.servicers.tensors import Received, read_request, write_response, write_stream_response
 
 shapes = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)
 tensors = st.builds(

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from braid.server.settings import load_settings
 from braid_client import Client, ModelNotFound
-from server.settings import load_settings
 from tests.server.service import ServerProcess
 from tests.server.small_models import identity
 

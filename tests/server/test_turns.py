@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from server.batching.turns import BETWEEN_S, IDLE_S, LEAST_GAP_S, Turns
+from braid.server.devices.measuring.duty_cycle import BETWEEN_S, IDLE_S, LEAST_GAP_S, Turns
 
 
 class Device:

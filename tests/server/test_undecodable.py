@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 from tritonclient.grpc import service_pb2
 
-from protos.braid.v1 import admin_pb2, inference_pb2
+from braid_client.wire import admin_pb2, inference_pb2
 from tests.server.service import ServerProcess
 
 TOKEN = "an-admin-token-of-this-test"

@@ -12,7 +12,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid_client.aio import AsyncClient
-from protos.braid.v1 import inference_pb2, inference_pb2_grpc
+from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.regressions.unread_answers import wide_model
 from tests.server.service import ServerProcess
 from tests.server.unread_connections import unread_connections

@@ -22,8 +22,8 @@ import tritonclient.grpc as triton
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
+from braid.server.cli.main import main
 from braid_client import Client, FailedPrecondition, JobFailed, ModelNotFound, RetryPolicy, Serving
-from server.cli.main import main
 from tests.server.service import ServerProcess
 from tests.server.small_models import save
 

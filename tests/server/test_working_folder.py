@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from core.python_process import python_environment
+from braid.core.python_process import python_environment
 from tests.server.service import CONSOLE_SCRIPT, ServerProcess
 from tests.server.small_models import small_cnn
 
 HOSTILE = (
     'import pathlib; pathlib.Path(__file__).with_suffix(".imported").touch(); raise SystemExit(7)'
 )
-PACKAGES = ("core", "engine", "server", "scheduler", "charts", "protos", "braid_client")
+PACKAGES = ("braid", "core", "engine", "server", "scheduler", "charts", "protos", "braid_client")
 MODULES = ("numpy", "torch", "onnx", "onnxruntime", "google", "json", "random")
 
 

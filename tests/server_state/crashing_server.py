@@ -11,8 +11,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from core.schedule import Stage
-from server.jobs.ports import StageTiming
+from braid.core.schedule import Stage
+from braid.server.jobs.interfaces import StageTiming
 from tests.server_state.fakes import FakeDevice, Server
 
 SIZES = (1, 4)

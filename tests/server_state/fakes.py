@@ -14,19 +14,19 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from core.errors import InvalidRequest
-from core.graph import Operator, OpGraph, graph_to_json
-from core.plan import StreamPlan
-from core.schedule import Schedule, Stage
-from core.tensor import TensorSpec
-from engine.importer.report import BatchAxes, Report, Verified
-from scheduler.cost import Overheads
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan, stages_to_measure
-from scheduler.portfolio import Candidate, candidates
-from scheduler.signature import stage_signature
-from server.jobs.imports import MemoryBudget
-from server.jobs.ports import (
+from braid.core.errors import InvalidRequest
+from braid.core.graph import Operator, OpGraph, graph_to_json
+from braid.core.plan import StreamPlan
+from braid.core.schedule import Schedule, Stage
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.host.report import BatchAxes, Report, Verified
+from braid.scheduler.cost import Overheads
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan, stages_to_measure
+from braid.scheduler.portfolio import Candidate, candidates
+from braid.scheduler.signature import stage_signature
+from braid.server.jobs.imports import MemoryBudget
+from braid.server.jobs.interfaces import (
     GraphFacts,
     MeasureStages,
     OnProgress,
@@ -37,11 +37,11 @@ from server.jobs.ports import (
     StageTiming,
     UnitKernels,
 )
-from server.jobs.retries import RetryPauses
-from server.jobs.runner import JobRunner
-from server.jobs.workshop import Workshop
-from server.store.records import ModelVersion, Registration, RegistrationOptions
-from server.store.store import Store
+from braid.server.jobs.retries import RetryPauses
+from braid.server.jobs.runner import JobRunner
+from braid.server.jobs.services import Workshop
+from braid.server.store.records import ModelVersion, Registration, RegistrationOptions
+from braid.server.store.store import Store
 
 #   a ──> b ──> d      b and c are independent
 #    └──> c ──┘

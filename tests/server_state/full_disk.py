@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy
 from sqlalchemy import event
 
-from server.store.store import Store
+from braid.server.store.store import Store
 
 
 @contextmanager

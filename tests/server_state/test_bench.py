@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from core.errors import WorkerFault
-from core.graph import graph_to_json
-from core.schedule import Stage
-from core.tensor import TensorSpec
-from server.bench import ATTEMPTS, Bench, LoadedModel
+from braid.core.errors import WorkerFault
+from braid.core.graph import graph_to_json
+from braid.core.schedule import Stage
+from braid.core.tensor import TensorSpec
+from braid.server.devices.measuring.bench import ATTEMPTS, Bench, LoadedModel
 from tests.server_state.fakes import template
 
 

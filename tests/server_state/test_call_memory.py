@@ -9,10 +9,16 @@ from typing import Any
 
 import pytest
 
-from core.errors import DeadlineExceeded
-from server.call_memory import Account, CallMemory, Charge, MemoryLimits, StreamMemory
-from server.inference import Answer
-from server.servicers.streams import answers
+from braid.core.errors import DeadlineExceeded
+from braid.server.inference.call_memory import (
+    Account,
+    CallMemory,
+    Charge,
+    MemoryLimits,
+    StreamMemory,
+)
+from braid.server.servicers.inference.infer import Answer
+from braid.server.servicers.inference.streams import answers
 
 
 def memory(stream: int = 10, connection: int = 20, everything: int = 30) -> CallMemory:

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from engine.worker.options import WorkerOptions
-from server.cores import pinned_cores
+from braid.engine.link.options import WorkerOptions
+from braid.server.devices.cores import pinned_cores
 
 KEEP_OFF = """
 import os, threading
-from server.cores import keep_off
+from braid.server.devices.cores import keep_off
 started, ended = threading.Event(), threading.Event()
 other = threading.Thread(target=lambda: (started.set(), ended.wait()))
 other.start()

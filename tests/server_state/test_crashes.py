@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from server.store.records import Job, JobState, ModelState, ModelVersion
+from braid.server.store.records import Job, JobState, ModelState, ModelVersion
 from tests.server_state.crashing_server import SIZES, log_measurements
 from tests.server_state.fakes import Server
 

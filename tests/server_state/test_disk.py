@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import sqlalchemy
 
-from core.disk import disk_failure
-from core.errors import DiskFailure, DiskTrouble
-from engine.importer.messages import Failed, MalformedMessage, decode, encode
-from server.store.plans import Measurement
-from server.store.records import Job, JobState, ModelState
+from braid.core.disk import disk_failure
+from braid.core.errors import DiskFailure, DiskTrouble
+from braid.engine.importer.host.messages import Failed, MalformedMessage, decode, encode
+from braid.server.store.records import Job, JobState, ModelState
+from braid.server.store.tables.plans import Measurement
 from tests.server_state.fakes import Server
 from tests.server_state.full_disk import taking_no_commits
 
@@ -96,7 +96,7 @@ def test_a_write_that_fails_on_a_disk_without_room_failed_for_want_of_it(
 ) -> None:
     found = os.statvfs(tmp_path)
     none_left = os.statvfs_result((*found[:4], 0, *found[5:10]))
-    monkeypatch.setattr("core.disk.os.statvfs", lambda _: none_left)
+    monkeypatch.setattr("braid.core.disk.os.statvfs", lambda _: none_left)
 
     failure = disk_failure(of_sqlite("SQLITE_IOERR_SHMSIZE"), tmp_path)
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from core.plan import sequential_plan
-from core.schedule import Provenance, Schedule, ScheduleKey
-from server.drift import PAUSE_SECONDS, SAMPLE_SECONDS, DriftWatch
-from server.metrics import Metrics, PlanLabels
+from braid.core.plan import sequential_plan
+from braid.core.schedule import Provenance, Schedule, ScheduleKey
+from braid.server.observability.drift import PAUSE_SECONDS, SAMPLE_SECONDS, DriftWatch
+from braid.server.observability.metrics import Metrics, PlanLabels
 
 LABELS = PlanLabels("lenet", "1", "cpu", "1")
 SCHEDULE = Schedule(

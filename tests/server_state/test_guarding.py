@@ -12,10 +12,10 @@ import pytest
 from google.protobuf.wrappers_pb2 import BytesValue
 from grpc._cython.cygrpc import ExecuteBatchError
 
-from server.call_memory import CallMemory, MemoryLimits
-from server.logs import Seldom
-from server.servicers.departures import GRPC_LOG, filter_grpc_log
-from server.servicers.guarding import SMALL_BYTES, guarded
+from braid.server.inference.call_memory import CallMemory, MemoryLimits
+from braid.server.observability.logs import Seldom
+from braid.server.rpc.departures import GRPC_LOG, filter_grpc_log
+from braid.server.rpc.guarding import SMALL_BYTES, guarded
 
 
 def memory() -> CallMemory:

@@ -14,8 +14,15 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
-from server.http import HttpLimits, HttpServer, Request, Response, health_routes, metrics_route
-from server.metrics import Metrics
+from braid.server.observability.metrics import Metrics
+from braid.server.ports.http_port import (
+    HttpLimits,
+    HttpServer,
+    Request,
+    Response,
+    health_routes,
+    metrics_route,
+)
 
 OPENMETRICS = "application/openmetrics-text"
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import ImportLimitExceeded, ModelImportError
-from engine.importer.launch import ImporterCrashed
-from engine.importer.limits import GIB, ImportLimits
-from server.jobs.imports import Imports, MemoryBudget, first_limits
-from server.jobs.ports import OnProgress
+from braid.core.errors import ImportLimitExceeded, ModelImportError
+from braid.engine.importer.host.launch import ImporterCrashed
+from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.server.jobs.imports import Imports, MemoryBudget, first_limits
+from braid.server.jobs.interfaces import OnProgress
 
 
 class Importer:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from core.errors import (
+from braid.core.errors import (
     DamagedArtefact,
     DeviceOutOfMemory,
     Draining,
@@ -23,14 +23,14 @@ from core.errors import (
     PreconditionFailed,
     WorkerRestarting,
 )
-from core.measured import Speed
-from core.schedule import Stage
-from engine.importer.launch import ImporterKilled
-from scheduler.options import PlannerOptions
-from server.jobs.planner_driver import PlannerInterrupted
-from server.jobs.ports import MeasureStages, Showing, StageQuery
-from server.jobs.registration import serve_again
-from server.store.records import Job, JobState, ModelState
+from braid.core.measured import Speed
+from braid.core.schedule import Stage
+from braid.engine.importer.host.launch import ImporterKilled
+from braid.scheduler.options import PlannerOptions
+from braid.server.jobs.interfaces import MeasureStages, Showing, StageQuery
+from braid.server.jobs.planner.driver import PlannerInterrupted
+from braid.server.jobs.registration import serve_again
+from braid.server.store.records import Job, JobState, ModelState
 from tests.server_state.fakes import FakeDevice, Server, template
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.jobs.kernels import choose_kernels, fastest
-from server.jobs.retries import Retry, RetryPauses
+from braid.server.jobs.retries import Retry, RetryPauses
+from braid.server.jobs.scheduling.kernel_measurements import choose_kernels, fastest
 from tests.server_state.fakes import Server, template
 
 

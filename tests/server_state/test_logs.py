@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.logs import configure_logging, printable, request_id
+from braid.server.observability.logs import configure_logging, printable, request_id
 
 Configure = Callable[[Literal["json", "text"]], io.StringIO]
 

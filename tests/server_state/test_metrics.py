@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 
-from core.measured import Speed
-from core.plan import sequential_plan
-from core.schedule import Contender, Provenance, Schedule, ScheduleKey
-from server.metrics import UNKNOWN_MODEL, Metrics, PlanLabels
-from server.store.records import ModelVersion, RegistrationOptions
+from braid.core.measured import Speed
+from braid.core.plan import sequential_plan
+from braid.core.schedule import Contender, Provenance, Schedule, ScheduleKey
+from braid.server.observability.metrics import UNKNOWN_MODEL, Metrics, PlanLabels
+from braid.server.store.records import ModelVersion, RegistrationOptions
 
 LENET = ModelVersion("lenet", 1, "ab" * 32, 10, RegistrationOptions())
 SCHEDULE = Schedule(

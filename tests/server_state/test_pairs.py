@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from core.measured import Speed, speed_text
-from server.jobs.pairs import speed_beside, speed_of
+from braid.core.measured import Speed, speed_text
+from braid.server.jobs.scheduling.sign_test import speed_beside, speed_of
 
 
 def test_what_slows_both_down_does_not_show() -> None:

@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 import psutil
 import pytest
 
-from core.errors import BraidError
-from core.graph import Operator, OpGraph
-from core.plan import sequential_plan, verify_plan
-from core.schedule import Stage
-from core.tensor import TensorSpec
-from scheduler.cost import OperatorLatencies, Overheads
-from scheduler.options import PlannerOptions
-from scheduler.planners import plan
-from server.jobs.planner_driver import PlannerInterrupted, PlannerProcess, PlanningFailed
-from server.jobs.ports import GraphFacts, StageQuery
+from braid.core.errors import BraidError
+from braid.core.graph import Operator, OpGraph
+from braid.core.plan import sequential_plan, verify_plan
+from braid.core.schedule import Stage
+from braid.core.tensor import TensorSpec
+from braid.scheduler.cost import OperatorLatencies, Overheads
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan
+from braid.server.jobs.interfaces import GraphFacts, StageQuery
+from braid.server.jobs.planner.driver import PlannerInterrupted, PlannerProcess, PlanningFailed
 
 SPEC = TensorSpec("FP32", (1, 8))
 
@@ -62,7 +62,9 @@ class FakeDevice:
         return [COST.stage_latency_us(query.stage) for query in queries]
 
 
-def planner(module: str = "server.jobs.planner_process", seconds: float = 30.0) -> PlannerProcess:
+def planner(
+    module: str = "braid.server.jobs.planner.process", seconds: float = 30.0
+) -> PlannerProcess:
     return PlannerProcess(memory_bytes=4 << 30, search_seconds=seconds, module=module)
 
 
@@ -200,7 +202,7 @@ async def test_out_of_memory_says_so() -> None:
 async def test_a_server_that_is_gone_ends_the_process() -> None:
     reading, writing = os.pipe()
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "server.jobs.planner_process"),
+        *(sys.executable, "-P", "-m", "braid.server.jobs.planner.process"),
         *("--memory-bytes=4000000000", f"--parent={os.getpid()}"),
         stdin=reading,
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from server.jobs.progress import UNKNOWN, Forecast, Share
-from server.store.records import JobState
+from braid.server.jobs.progress import UNKNOWN, Forecast, Share
+from braid.server.store.records import JobState
 
 # Seconds of measuring units, searching and comparing, as seen at registrations on two cores.
 INCEPTION = (8.3, [(5.0, 5.4, 12.3), (8.0, 21.0, 18.0)], (1, 8))

@@ -14,23 +14,23 @@ import grpc
 import pytest
 import trustme
 
-from core.errors import InvalidRequest, ResourceExhausted, StartupError
-from server import shared_regions
-from server.call_memory import CallMemory
-from server.cli.main import main
-from server.frontend import memory_limits
-from server.grpc_ports import GrpcPorts
-from server.security.certificates import Certificates, TlsFiles
-from server.security.exposure import is_loopback
-from server.security.gate import Gate
-from server.security.host_names import HostNames
-from server.security.roles import Role
-from server.security.tokens import Tokens, TokenSource, hashed, new_token
-from server.settings import load_settings
-from server.store.quota import StoreLimits
-from server.store.records import RegistrationOptions
-from server.store.store import Store
-from server.tracing import Sampling
+from braid.core.errors import InvalidRequest, ResourceExhausted, StartupError
+from braid.server.cli.main import main
+from braid.server.frontend import memory_limits
+from braid.server.inference import shared_regions
+from braid.server.inference.call_memory import CallMemory
+from braid.server.observability.tracing import Sampling
+from braid.server.ports.grpc_port import GrpcPorts
+from braid.server.security.certificates import Certificates, TlsFiles
+from braid.server.security.exposure import is_loopback
+from braid.server.security.gate import Gate
+from braid.server.security.host_names import HostNames
+from braid.server.security.roles import Role
+from braid.server.security.tokens import Tokens, TokenSource, hashed, new_token
+from braid.server.settings import load_settings
+from braid.server.store.quota import StoreLimits
+from braid.server.store.records import RegistrationOptions
+from braid.server.store.store import Store
 
 
 @pytest.fixture(autouse=True)

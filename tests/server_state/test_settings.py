@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from core.errors import StartupError
-from server.settings import GIB, MIB, load_settings, shown_settings
+from braid.core.errors import StartupError
+from braid.server.settings import GIB, MIB, load_settings, shown_settings
 
 
 @pytest.fixture(autouse=True)

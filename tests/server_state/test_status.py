@@ -11,8 +11,15 @@ import pytest
 from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc_status import rpc_status  # type: ignore[import-untyped]
 
-from core import errors
-from server.status import STATUS, abort, answering, status_code, status_message, wire_error
+from braid.core import errors
+from braid.server.rpc.status import (
+    STATUS,
+    abort,
+    answering,
+    status_code,
+    status_message,
+    wire_error,
+)
 
 Behaviour = Callable[[bytes, grpc.aio.ServicerContext[Any, Any]], Awaitable[bytes]]
 
@@ -43,7 +50,7 @@ def every_error() -> list[type[errors.BraidError]]:
     found = [errors.BraidError]
     for base in found:
         found.extend(base.__subclasses__())
-    return [error for error in found if error.__module__ == "core.errors"]
+    return [error for error in found if error.__module__ == "braid.core.errors"]
 
 
 def test_every_class_of_the_tree_has_a_line_in_the_table() -> None:

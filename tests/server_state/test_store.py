@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy import event
 
-from core.errors import (
+from braid.core.errors import (
     InvalidRequest,
     InvalidUpload,
     JobNotFound,
@@ -27,19 +27,19 @@ from core.errors import (
     VersionNotFound,
     WorkerFault,
 )
-from core.plan import sequential_plan
-from core.schedule import Schedule, ScheduleKey, Stage
-from scheduler.options import PlannerOptions
-from server.store.plans import Measurement
-from server.store.quota import StoreLimits
-from server.store.records import (
+from braid.core.plan import sequential_plan
+from braid.core.schedule import Schedule, ScheduleKey, Stage
+from braid.scheduler.options import PlannerOptions
+from braid.server.store.quota import StoreLimits
+from braid.server.store.records import (
     JobState,
     ModelState,
     ReceivedUpload,
     Registration,
     RegistrationOptions,
 )
-from server.store.store import Store
+from braid.server.store.store import Store
+from braid.server.store.tables.plans import Measurement
 
 MODEL = b"a model"
 

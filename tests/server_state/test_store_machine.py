@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from core.errors import ModelNotFound, VersionNotFound
-from server.store.records import Job, JobState, ModelState, RegistrationOptions
-from server.store.store import Store
+from braid.core.errors import ModelNotFound, VersionNotFound
+from braid.server.store.records import Job, JobState, ModelState, RegistrationOptions
+from braid.server.store.store import Store
 
 NAMES = st.sampled_from(["a", "b"])
 CONTENTS = st.sampled_from([b"1", b"2", b"3"])

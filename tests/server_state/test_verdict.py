@@ -7,9 +7,9 @@ from statistics import median
 
 import pytest
 
-from core.plan import Launch, StreamPlan, sequential_plan
-from server.jobs.ports import PlannedModel, Showing
-from server.jobs.verdict import Field, Verdict, judge
+from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.server.jobs.interfaces import PlannedModel, Showing
+from braid.server.jobs.scheduling.choose_plan import Field, Verdict, judge
 
 SEQUENTIAL = sequential_plan(3)
 PARALLEL = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 1)), streams=2)

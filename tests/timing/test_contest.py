@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from core.errors import PreconditionFailed, WorkerFault
-from engine.pause import Pause
-from engine.timing.contest import ContestOptions, Result, hold_contest
-from engine.timing.entrants import Entrant
-from engine.timing.finals import FinalsOptions
-from engine.timing.runs import Ran, timed, timed_aside
+from braid.core.errors import PreconditionFailed, WorkerFault
+from braid.engine.runtime.yielding import Pause
+from braid.engine.timing.comparison import ContestOptions, Result, hold_contest
+from braid.engine.timing.contenders import Entrant
+from braid.engine.timing.final_rounds import FinalsOptions
+from braid.engine.timing.runs import Ran, timed, timed_aside
 from tests.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from core.graph import Operator, OpGraph
-from core.tensor import TensorSpec
-from engine.executor.cpu import CpuExecutor
-from engine.executor.lanes import Segment
-from engine.executor.program import bind
-from engine.executor.work import estimated_needs
-from engine.kernels.kernel import PackedWeights
-from engine.ops.registry import operator
-from engine.timing.activations import Activations
-from engine.timing.overheads import StagePrices, measure_prices
-from engine.timing.stage_timer import StageTimer, TimerOptions
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import Segment
+from braid.engine.cpu.overheads import StagePrices, measure_prices
+from braid.engine.cpu.stage_timer import StageTimer, TimerOptions
+from braid.engine.ops.kinds import operator
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
+from braid.engine.program.work import estimated_needs
+from braid.engine.timing.recorded_inputs import Activations
 from tests.timing.running import finish
 
 SPEC = TensorSpec("FP32", (4,))

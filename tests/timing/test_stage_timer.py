@@ -8,17 +8,17 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from core.errors import WorkerFault
-from core.graph import Operator, OpGraph
-from core.tensor import TensorSpec
-from engine.executor.cpu import CpuExecutor
-from engine.executor.program import bind
-from engine.kernels.kernel import PackedWeights
-from engine.ops.registry import operator
-from engine.timing.activations import Activations
-from engine.timing.agreement import errors
-from engine.timing.samples import Timing, reduce_samples, steady, uninterrupted
-from engine.timing.stage_timer import StageTimer, TimerOptions
+from braid.core.errors import WorkerFault
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.stage_timer import StageTimer, TimerOptions
+from braid.engine.ops.kinds import operator
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
+from braid.engine.timing.agreement import errors
+from braid.engine.timing.recorded_inputs import Activations
+from braid.engine.timing.samples import Timing, reduce_samples, steady, uninterrupted
 from tests.timing.running import finish
 
 SPEC = TensorSpec("FP32", (4,))

@@ -8,9 +8,9 @@ import signal
 import socket
 from pathlib import Path
 
-from engine.worker.control import watch_over
-from engine.worker.frames import BlockingChannel
-from engine.worker.running import Activity
+from braid.engine.link.frames import BlockingChannel
+from braid.engine.worker.process.control import watch_over
+from braid.engine.worker.process.running import Activity
 
 BEGAN = "OMP_TEST_BEGAN"
 """Names the pipe that such a run begins with writing to; a variable that workers are told."""

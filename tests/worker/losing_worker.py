@@ -9,8 +9,8 @@ import signal
 import socket
 import time
 
-from engine.worker.frames import BlockingChannel
-from engine.worker.options import LOST_EXIT_CODE
+from braid.engine.link.frames import BlockingChannel
+from braid.engine.link.options import LOST_EXIT_CODE
 
 FINE = 2
 """The executable that can be run."""

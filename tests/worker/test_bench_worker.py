@@ -12,10 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from core.errors import WorkerRestarting
-from engine.worker.arena import Arena
-from engine.worker.options import WorkerOptions
-from server.bench_worker import Apart
+from braid.core.errors import WorkerRestarting
+from braid.engine.link.options import WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.server.devices.measuring.bench_process import Apart
 
 OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.worker.losing_worker")
 

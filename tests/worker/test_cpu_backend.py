@@ -7,15 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from core.graph import Literal, Operator, OpGraph
-from core.tensor import TensorSpec
-from engine.executor.affinity import usable_cpus
-from engine.executor.cpu import CpuExecutor
-from engine.kernels.kernel import PackedWeights
-from engine.pause import no_pause
-from engine.timing.stage_timer import LONG_US
-from engine.worker.backend import AskedStage
-from engine.worker.cpu import SCALING, CpuBackend
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.backend import SCALING, CpuBackend
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.stage_timer import LONG_US
+from braid.engine.device import AskedStage
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.runtime.affinity import usable_cpus
+from braid.engine.runtime.yielding import no_pause
 from tests.timing.running import finish
 
 

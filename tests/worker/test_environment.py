@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.worker.environment import cuda_environment
-from engine.worker.options import LOST_EXIT_CODE, EndReason, WorkerEnd
+from braid.engine.link.environment import cuda_environment
+from braid.engine.link.options import LOST_EXIT_CODE, EndReason, WorkerEnd
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from core.errors import RunTooLong, WorkerRestarting
-from engine.worker.arena import Arena
-from engine.worker.link import LinkState, WorkerLink
-from engine.worker.options import EndReason, WatchLimits, WorkerEnd, WorkerOptions
-from engine.worker.watch import RunBound
+from braid.core.errors import RunTooLong, WorkerRestarting
+from braid.engine.link.options import EndReason, WatchLimits, WorkerEnd, WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.supervisor import LinkState, WorkerLink
+from braid.engine.link.watch import RunBound
 from tests.worker.endless_worker import BEGAN, FINE
 
 OPTIONS = WorkerOptions(

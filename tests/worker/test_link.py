@@ -11,11 +11,11 @@ from time import monotonic
 
 import pytest
 
-from core.errors import WorkerFault, WorkerRestarting
-from engine.worker.arena import Arena
-from engine.worker.link import LinkState, WorkerLink
-from engine.worker.options import EndReason, WorkerEnd, WorkerOptions
-from server.device import Device
+from braid.core.errors import WorkerFault, WorkerRestarting
+from braid.engine.link.options import EndReason, WorkerEnd, WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.supervisor import LinkState, WorkerLink
+from braid.server.devices.device import Device
 
 TIMEOUT_S = 200.0
 OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.worker.losing_worker", keep_spare=False)

@@ -12,16 +12,16 @@ import onnx
 import pytest
 import torch
 
-from core.graph import Operator, OpGraph
-from core.tensor import TensorSpec
-from engine.executor.cpu import CpuExecutor
-from engine.executor.program import bind
-from engine.kernels.kernel import PackedWeights
-from engine.onnx import lower
-from engine.passes import run_passes
-from engine.pause import Interruptions, Pause, no_pause
-from engine.specialise import interpret, specialise
-from engine.timing.activations import Activations
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.onnx import lower
+from braid.engine.passes import run_passes
+from braid.engine.passes.specialise import interpret, specialise
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
+from braid.engine.runtime.yielding import Interruptions, Pause, no_pause
+from braid.engine.timing.recorded_inputs import Activations
 from tests.server.small_models import small_cnn
 
 

@@ -7,8 +7,8 @@ from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import Any, cast
 
-from engine.pause import Pause
-from engine.worker.calls import Calls
+from braid.engine.runtime.yielding import Pause
+from braid.engine.worker.requests import Calls
 
 
 class SlowRequests(Pause):

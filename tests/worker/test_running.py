@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from core.errors import RunStopped
-from engine.executor.session import OnnxSession
-from engine.importer.report import MODEL_FILE, file_digest
-from engine.pause import in_thread, no_pause
-from engine.stopping import check_stopped, stop_signal
-from engine.worker.running import Activity
+from braid.core.errors import RunStopped
+from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.program.onnxruntime_session import OnnxSession
+from braid.engine.runtime.stopping import check_stopped, stop_signal
+from braid.engine.runtime.yielding import in_thread, no_pause
+from braid.engine.worker.process.running import Activity
 from tests.server.endless import FOREVER, endless
 
 

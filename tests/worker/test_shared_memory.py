@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.errors import DeviceOutOfMemory
-from core.tensor import TensorSpec
-from engine.worker.arena import Arena
-from engine.worker.frames import FrameDecoder, encode
-from engine.worker.layout import ALIGNMENT, slot_layout
+from braid.core.errors import DeviceOutOfMemory
+from braid.core.tensor import TensorSpec
+from braid.engine.link.frames import FrameDecoder, encode
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.slot_layout import ALIGNMENT, slot_layout
 
 SIZE = 64 * 1024
 

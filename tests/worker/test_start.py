@@ -20,7 +20,7 @@ time.sleep(600)
 
 STARTS_A_WORKER = """
 import os, subprocess, sys, time
-from core.python_process import python_command
+from braid.core.python_process import python_command
 numbers = ("link-fd", "control-fd", "arena-fd", "arena-bytes", "threads", "memory-bytes",
            "activation-bytes", "timing-repeats")
 options = [f"--{name}=1" for name in numbers]
@@ -33,7 +33,9 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("module", ["engine.worker.main", "engine.worker.bench"])
+@pytest.mark.parametrize(
+    "module", ["braid.engine.worker.process.main", "braid.engine.worker.process.measuring_main"]
+)
 def test_a_worker_that_is_loading_torch_ends_with_the_server(module: str, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text(LOADS_FOR_EVER)
     loading = tmp_path / "loading"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.worker.options import WatchLimits
-from engine.worker.watch import GRACE_S, SILENT_TICKS, TICK_S, UNWANTED, RunBound, Watch
+from braid.engine.link.options import WatchLimits
+from braid.engine.link.watch import GRACE_S, SILENT_TICKS, TICK_S, UNWANTED, RunBound, Watch
 
 ASK = {"ask": True}
 

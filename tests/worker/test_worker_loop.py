@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from engine.stopping import stop_signal
-from engine.worker.backend import Backend
-from engine.worker.frames import BlockingChannel
-from engine.worker.running import Activity
-from engine.worker.worker import Worker
+from braid.engine.device import Backend
+from braid.engine.link.frames import BlockingChannel
+from braid.engine.runtime.stopping import stop_signal
+from braid.engine.worker.loop import Worker
+from braid.engine.worker.process.running import Activity
 
 
 @pytest.fixture(autouse=True)

@@ -1,23 +1,16 @@
 """The lowering functions, one file a family. Importing the package fills the table."""
 
-from engine.onnx.families import (
+from braid.engine.onnx.families.arithmetic import elementwise, linear, logic, quantised, reduction
+from braid.engine.onnx.families.arrays import constants, indexing, shape
+from braid.engine.onnx.families.layers import (
     attention,
-    constants,
     convolution,
-    elementwise,
-    indexing,
-    linear,
-    logic,
     normalisation,
     pooling,
-    quantised,
     recurrent,
-    reduction,
-    resize,
-    sampling,
-    shape,
 )
-from engine.onnx.registry import TABLE
+from braid.engine.onnx.families.signals import resize, sampling
+from braid.engine.onnx.lowering_table import TABLE
 
 __all__ = [
     "TABLE",

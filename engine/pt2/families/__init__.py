@@ -2,22 +2,17 @@
 allow-list.
 """
 
-from engine.pt2.families import (
+from braid.engine.pt2.families.arithmetic import elementwise, linear, reduction, symbols
+from braid.engine.pt2.families.arrays import creation, indexing, shape
+from braid.engine.pt2.families.layers import (
     attention,
     convolution,
-    creation,
-    elementwise,
-    indexing,
-    linear,
     normalisation,
     pooling,
     recurrent,
-    reduction,
-    resize,
-    shape,
-    symbols,
 )
-from engine.pt2.registry import TABLE
+from braid.engine.pt2.families.signals import resize
+from braid.engine.pt2.lowering_table import TABLE
 
 __all__ = [
     "TABLE",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from core.tensor import BATCH, TensorSpec
-from server.repository import IndexEntry
-from server.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
-from server.served import ServedModel
-from server.servicers.oip.wire import config, messages
-from server.statistics import Duration, Statistics
+from braid.core.tensor import BATCH, TensorSpec
+from braid.server.inference.replica import ServedModel
+from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
+from braid.server.models.loading import IndexEntry
+from braid.server.observability.statistics import Duration, Statistics
+from braid.server.servicers.oip.wire import config, messages
 
 PLATFORM = "onnx_braid"
 BACKEND = "braid"

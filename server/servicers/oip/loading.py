@@ -17,11 +17,11 @@ from typing import Any
 
 from google.protobuf import json_format
 
-from core.errors import InvalidRequest
-from server.servicers.oip.describe import BACKEND, PLATFORM
-from server.servicers.oip.wire import config as wire
-from server.store.records import RegistrationOptions
-from server.store.serving_config import VersionPolicy
+from braid.core.errors import InvalidRequest
+from braid.server.servicers.oip.describe import BACKEND, PLATFORM
+from braid.server.servicers.oip.wire import config as wire
+from braid.server.store.records import RegistrationOptions
+from braid.server.store.serving_config import VersionPolicy
 
 _FILE = re.compile(r"file:([1-9][0-9]{0,8})/([^/\x00]{1,255})")
 _PLATFORMS = ("", PLATFORM, "onnxruntime_onnx")

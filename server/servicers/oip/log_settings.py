@@ -11,8 +11,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from core.errors import InvalidRequest
-from server.servicers.oip.wire import messages
+from braid.core.errors import InvalidRequest
+from braid.server.servicers.oip.wire import messages
 
 log = logging.getLogger("braid.rpc")
 

@@ -11,37 +11,37 @@ from typing import Any
 
 import grpc
 
-from core.errors import InvalidRequest, NotOffered
-from server.call_memory import Account, CallMemory
-from server.catalogue import Catalogue
-from server.devices import Devices
-from server.inference import Answer, infer
-from server.metrics import Metrics
-from server.repository import Repository
-from server.requests import GivenRequest
-from server.rows import Outcome
-from server.security.tokens import Digest, owner_in
-from server.served import ServedModel
-from server.servicers.health import Health
-from server.servicers.oip.describe import config_of, index_of, metadata_of, statistics_of
-from server.servicers.oip.loading import load_request
-from server.servicers.oip.log_settings import LogSettings
-from server.servicers.oip.requests import FindRegion, read_inputs, read_wishes
-from server.servicers.oip.responses import reply_to
-from server.servicers.oip.trace_settings import TraceSettings
-from server.servicers.oip.transfer import (
+from braid.core.errors import InvalidRequest, NotOffered
+from braid.server.devices.pool import Devices
+from braid.server.inference.call_memory import Account, CallMemory
+from braid.server.inference.replica import ServedModel
+from braid.server.inference.requests import GivenRequest
+from braid.server.inference.shared_regions import SharedRegions
+from braid.server.inference.slot_rows import Outcome
+from braid.server.models.loading import Repository
+from braid.server.models.serving_models import Catalogue
+from braid.server.models.versions import Serving
+from braid.server.observability.metrics import Metrics
+from braid.server.rpc.status import answering, wire_error
+from braid.server.security.tokens import Digest, owner_in
+from braid.server.servicers.health import Health
+from braid.server.servicers.inference.infer import Answer, infer
+from braid.server.servicers.inference.protowire import Part
+from braid.server.servicers.inference.streams import answers
+from braid.server.servicers.oip.describe import config_of, index_of, metadata_of, statistics_of
+from braid.server.servicers.oip.loading import load_request
+from braid.server.servicers.oip.log_settings import LogSettings
+from braid.server.servicers.oip.tensors.requests import FindRegion, read_inputs, read_wishes
+from braid.server.servicers.oip.tensors.responses import reply_to
+from braid.server.servicers.oip.tensors.transfer import (
     Received,
     Reply,
     write_final_reply,
     write_reply,
     write_stream_reply,
 )
-from server.servicers.oip.wire import messages, service
-from server.servicers.protowire import Part
-from server.servicers.streams import answers
-from server.serving import Serving
-from server.shared_regions import SharedRegions
-from server.status import answering, wire_error
+from braid.server.servicers.oip.trace_settings import TraceSettings
+from braid.server.servicers.oip.wire import messages, service
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

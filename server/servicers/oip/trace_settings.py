@@ -1,9 +1,8 @@
 """TraceSetting: which inference requests are traced, in the protocol's words.
 
-    trace_level   OFF, or TIMESTAMPS: spans of a request and its parts (server/telemetry.py)
-    trace_rate    one request of so many
-    trace_count   so many requests more; -1: no limit
-    trace_mode    opentelemetry
+    trace_level   OFF, or TIMESTAMPS: spans of a request and its parts
+    (server/observability/telemetry.py) trace_rate    one request of so many trace_count   so many
+    requests more; -1: no limit trace_mode    opentelemetry
 
 Where the spans go is the operator's business (BRAID_TRACING), and without that there are none.
 Tensors are never traced: nothing that a caller sent leaves the server.
@@ -14,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from core.errors import InvalidRequest, NotOffered, PreconditionFailed
-from server.servicers.oip.wire import messages
-from server.tracing import Sampling
+from braid.core.errors import InvalidRequest, NotOffered, PreconditionFailed
+from braid.server.observability.tracing import Sampling
+from braid.server.servicers.oip.wire import messages
 
 _LEVELS = {"OFF": False, "TIMESTAMPS": True}
 _MODE = "opentelemetry"

@@ -1,0 +1,38 @@
+"""Background tasks whose errors must not be lost, and tasks that an event ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from braid.core.errors import BraidError
+
+log = logging.getLogger("braid.background")
+
+
+def log_failure(task: asyncio.Task[Any]) -> None:
+    """Log the error that ended a task; to be added to the task as a done callback."""
+    if task.cancelled() or (error := task.exception()) is None:
+        return
+    if isinstance(error, BraidError):
+        log.error("%s ended: %s", task.get_name(), error)
+    else:
+        log.error("%s died", task.get_name(), exc_info=error)
+
+
+async def ends_before(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
+    """Do ``work``, or cancel it when the event is set; return true if it was done."""
+    task = asyncio.create_task(work)
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        task.cancel()
+        await asyncio.wait((task, waiting))
+    if task.cancelled():
+        return False
+    task.result()
+    return True

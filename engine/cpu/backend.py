@@ -1,0 +1,194 @@
+"""The CPU as a worker's device: laid-out plans on a pool of pinned threads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from math import inf
+from pathlib import Path
+
+import torch
+
+from braid.core.errors import BraidError, DeviceOutOfMemory
+from braid.core.graph import Operator, OpGraph
+from braid.core.plan import StreamPlan
+from braid.core.precision import FP32
+from braid.core.schedule import NO_CHOICES
+from braid.engine.cpu.device_key import cpu_device_key, software_versions
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import Layout, lay_out
+from braid.engine.cpu.overheads import StagePrices, measure_prices
+from braid.engine.cpu.stage_timer import LONG_US, StageTimer, TimerOptions
+from braid.engine.device import AskedStage, Landed, MakeInputs, Prepared, Tensors
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.onnxruntime_session import OnnxSession
+from braid.engine.program.program import Program, bind
+from braid.engine.program.work import Needs, estimated_needs
+from braid.engine.runtime.out_of_memory import is_out_of_memory
+from braid.engine.runtime.priority import thread_gives_way
+from braid.engine.runtime.yielding import Pause, in_thread, no_pause
+from braid.engine.timing.contenders import Entrant
+from braid.engine.timing.recorded_inputs import Activations
+from braid.engine.timing.runs import timed
+from braid.engine.timing.samples import Timing
+
+SCALING = 0.9
+"""How much of all threads' time on a long unit its work on one thread takes at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """A program laid out on the executor's threads."""
+
+    executor: CpuExecutor
+    program: Program
+    layout: Layout
+
+    @property
+    def activation_bytes(self) -> int | None:
+        """Of the bursts; known after the first run."""
+        return self.layout.arena_bytes or None
+
+    def run(self, inputs: Tensors, pause: Pause | None = None) -> Tensors:
+        """Run the whole graph."""
+        return self.executor.run(self.program, self.layout, inputs, pause)
+
+    def begin(self, inputs: Tensors) -> Landed:
+        """The calling thread is one of those that compute, so this is the whole run."""
+        return Landed(self.run(inputs))
+
+    def release(self) -> None:
+        """Nothing is held but memory of this process."""
+
+
+class CpuBackend:
+    """A ``Backend`` over a ``CpuExecutor``."""
+
+    def __init__(
+        self,
+        executor: CpuExecutor,
+        activation_bytes: int = 1 << 30,
+        timer: TimerOptions | None = None,
+    ) -> None:
+        """Use ``executor``; keep at most ``activation_bytes`` while stages are measured."""
+        self._executor = executor
+        self._activation_bytes = activation_bytes
+        self._timer = StageTimer(executor, timer or TimerOptions())
+        self._activations: Activations | None = None
+        self._long_us: dict[int, float] = {}  # units of that program that take long
+
+    @property
+    def threads(self) -> int:
+        """Threads of the executor."""
+        return self._executor.threads
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """FP32 only: torch's FP16 and BF16 kernels for CPU are slower on most CPUs."""
+        return (FP32,)
+
+    def device_key(self) -> str:
+        """Model name, cores, instruction set, threads, versions."""
+        return cpu_device_key(self.threads, self._executor.usable_cores)
+
+    def software(self) -> dict[str, str]:
+        """Of torch, oneDNN and Python."""
+        return software_versions()
+
+    def bind(
+        self,
+        graph: OpGraph,
+        constants: Tensors,
+        packed: PackedWeights,
+        pause: Pause,
+        precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
+    ) -> Program:
+        """Choose kernels and reorder weights."""
+        return bind(graph, constants, packed, self.threads, choices, pause)
+
+    def prepare(self, program: Program, plan: StreamPlan, pause: Pause = no_pause) -> LaidOut:
+        """Assign launches to threads."""
+        return LaidOut(self._executor, program, lay_out(program, plan, self.threads))
+
+    def interpret(self, program: Program, inputs: Tensors, pause: Pause) -> Tensors:
+        """Registry kernels, one after the other; unless somebody waits for it, giving way."""
+        if pause is no_pause:
+            return interpret(program.graph, program.constants(), inputs)
+
+        def aside() -> Tensors:
+            thread_gives_way()
+            if self._executor.cpus:  # not on the one core of the device's thread
+                os.sched_setaffinity(0, self._executor.cpus)
+            torch.set_num_threads(self.threads)
+            return interpret(program.graph, program.constants(), inputs)
+
+        return in_thread(aside, pause)
+
+    def open_whole(self, artefact: Path, digest: str) -> OnnxSession:
+        """A session on the executor's cores."""
+        return OnnxSession(artefact, digest, self.threads, self._executor.cpus)
+
+    def needs(self, unit: Operator, graph: OpGraph) -> Needs:
+        """By the rates of one thread of a server CPU."""
+        return estimated_needs(unit, graph)
+
+    def prices(self) -> Generator[None, None, StagePrices]:
+        """With units that do next to nothing."""
+        return measure_prices(self._executor)
+
+    def measure(
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+    ) -> Generator[None, None, Timing]:
+        """On the values that the stage's producers really give.
+
+        A unit that takes long on all threads is not measured on one: it can neither pause there nor
+        be far from what is known of it.
+        """
+        if self._activations is None or not self._activations.serve(program):
+            self._activations = None  # free before the next ones are made
+            self._long_us.clear()
+            yield None
+            self._activations = Activations(
+                program, inputs(), self._executor, self._activation_bytes, pause
+            )
+            yield None
+        alone = stage.groups[0][0] if sum(map(len, stage.groups)) == 1 else None
+        if stage.threads == 1 and alone in self._long_us:
+            return Timing(SCALING * self.threads * self._long_us[alone], 0.0, 1)
+        timing = yield from self._timer.measure(
+            self._activations,
+            stage.groups,
+            stage.threads,
+            stage.strategy,
+            pause,
+            inf if stage.hopeless_us is None else stage.hopeless_us,
+        )
+        if alone is not None and stage.threads is None and timing.latency_us > LONG_US:
+            self._long_us[alone] = timing.latency_us
+        return timing
+
+    def forget(self) -> None:
+        """Free the activations, and the memory of runs that were measured."""
+        self._activations = None
+        self._long_us.clear()
+        self._executor.forget()
+
+    def entrant(self, prepared: Prepared) -> Entrant:
+        """Timed by the clock of this thread."""
+        return Entrant(timed(prepared.run), activation_bytes=lambda: prepared.activation_bytes)
+
+    def fault(self, error: Exception) -> BraidError | None:
+        """Only that memory has run out."""
+        if is_out_of_memory(error):
+            return DeviceOutOfMemory(
+                "the device has no memory left for this; send fewer rows or smaller ones, or raise "
+                "BRAID_WORKER_MEMORY_BYTES on the server"
+            )
+        return None
+
+    def close(self) -> None:
+        """End the threads."""
+        self._executor.close()

@@ -1,0 +1,301 @@
+"""From a layout to bursts: what runs outside the interpreter, and where its values lie.
+
+    number the steps ─> which are native? ─> lifetimes ─> memory plan ─> code of each burst
+
+A step is native if its kernel is a recipe of primitives, its operands lie in memory as the recipe
+wants them, and, beside other lanes, if it uses one thread. Lanes go native together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from braid.engine.cpu.lanes import Segment, Step
+from braid.engine.cpu.memory import Lifetime, plan_memory
+from braid.engine.cpu.segments import EXECUTE, SIGNAL, WAIT, Binding, Burst, Compiled
+from braid.engine.onednn.recipe import Buffer, Place, Recipe
+from braid.engine.runtime.yielding import Pause, no_pause
+
+_VIEWS = frozenset(
+    {
+        *("braid.identity", "braid.reshape", "braid.flatten", "braid.squeeze", "braid.unsqueeze"),
+        *("braid.slice", "braid.split", "braid.expand", "braid.expand_as", "braid.pad"),
+        *("braid.cast", "braid.cast_like", "braid.bit_cast", "braid.depth_to_space"),
+        *("aten.permute", "aten.cat", "aten.select"),
+    }
+)
+"""Kinds that may answer with a view of an input. Views of other kinds are copied when they show."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Numbered:
+    """A step with its number in the run, and the steps that are over when it starts."""
+
+    step: Step
+    number: int
+    before: int  # bit set
+    threads: int
+    recipe: Recipe | None = None  # None: runs in Python
+
+
+_Lane = list[_Numbered]
+
+
+def compile_layout(
+    segments: Sequence[Segment],
+    keep: frozenset[int],
+    kinds: Mapping[int, str],
+    pause: Pause = no_pause,
+    *,
+    apart: bool = False,
+) -> Compiled:
+    """Cut a layout into bursts and what Python runs.
+
+    Args:
+        segments: of ``lanes.lay_out``.
+        keep: slots of the graph's outputs.
+        kinds: the operator kind behind each slot that a step makes.
+        pause: called now and then: a large graph takes a tenth of a second.
+        apart: each step that has all lanes to itself is a segment of the code, as stages with
+            several lanes are, so that a run can tell when it began.
+    """
+    chosen = _choose(_number(segments), pause)
+    values = _Values(keep, kinds, the_end=1 << sum(len(lane) for s in segments for lane in s.lanes))
+    for item in sorted(
+        (item for lanes in chosen for lane in lanes for item in lane), key=lambda i: i.number
+    ):
+        values.note(item)
+        pause()
+    memory = plan_memory(values.lifetimes(), pause)
+    compiled = Compiled([], memory, values.sizes, frozenset(values.seen_through))
+    pending: list[list[_Lane]] = []
+
+    def flush() -> None:
+        if pending:
+            compiled.parts.append(_burst(pending, values, apart=apart))
+            pending.clear()
+
+    for segment, lanes in zip(segments, chosen, strict=True):
+        if len(lanes) > 1 and lanes[0][0].recipe is None:
+            flush()
+            compiled.parts.append(segment)
+        elif len(lanes) > 1:
+            pending.append(lanes)
+        else:
+            for item in lanes[0]:
+                if item.recipe is None:
+                    flush()
+                    compiled.parts.append(item.step)
+                else:
+                    pending.append([[item]])
+    flush()
+    return compiled
+
+
+def _number(segments: Sequence[Segment]) -> Iterator[list[_Lane]]:
+    """Number the steps, and find which are certain to be over before which."""
+    number = over = 0  # next number; bit set of all steps of earlier segments
+    for segment in segments:
+        bit_of: dict[int, int] = {}  # unit that others wait for -> its bits
+        ready = [over] * len(segment.lanes)
+        position = [0] * len(segment.lanes)
+        numbered: list[_Lane] = [[] for _ in segment.lanes]
+        left = sum(map(len, segment.lanes))
+        while left:
+            for lane, steps in enumerate(segment.lanes):
+                while position[lane] < len(steps):
+                    step = steps[position[lane]]
+                    if any(unit not in bit_of for unit in step.waits):
+                        break
+                    before = ready[lane]
+                    for unit in step.waits:
+                        before |= bit_of[unit]
+                    threads = segment.threads[lane]
+                    numbered[lane].append(_Numbered(step, number, before, threads))
+                    ready[lane] = before | 1 << number
+                    bit_of.update(dict.fromkeys(step.signals, ready[lane]))
+                    number, left, position[lane] = number + 1, left - 1, position[lane] + 1
+        over = (1 << number) - 1
+        yield numbered
+
+
+def _choose(segments: Iterator[list[_Lane]], pause: Pause) -> list[list[_Lane]]:
+    """Give its recipe to each step that is native."""
+    where: dict[int, Buffer] = {}  # slot -> how it lies in memory, if a burst makes it
+    chosen = []
+    for lanes in segments:
+        several = len(lanes) > 1
+        trial = dict(where)
+        found: dict[int, Recipe] = {}
+        for item in sorted((i for lane in lanes for i in lane), key=lambda i: i.number):
+            pause()
+            recipe = None if several and item.threads > 1 else _recipe(item, trial)
+            if recipe is None:
+                for slot in item.step.unit.outputs:
+                    trial.pop(slot, None)
+            else:
+                found[item.number] = recipe
+                trial.update(zip(item.step.unit.outputs, recipe.results, strict=True))
+        if several and len(found) < sum(map(len, lanes)):
+            found = {}
+        else:
+            where = trial
+        chosen.append(
+            [
+                [
+                    _Numbered(i.step, i.number, i.before, i.threads, found.get(i.number))
+                    for i in lane
+                ]
+                for lane in lanes
+            ]
+        )
+    return chosen
+
+
+def _recipe(item: _Numbered, where: Mapping[int, Buffer]) -> Recipe | None:
+    recipe = item.step.unit.kernel.recipe_on(item.threads)
+    if recipe is None:
+        return None
+    for position, images in recipe.operands:
+        buffer = where.get(item.step.unit.inputs[position])
+        if buffer is not None and (buffer.images and buffer.seen_as is None) != images:
+            return None
+    return recipe
+
+
+class _Values:
+    """What bursts make: where it is kept and who touches it."""
+
+    def __init__(self, keep: frozenset[int], kinds: Mapping[int, str], the_end: int) -> None:
+        self.keep = keep
+        self.sizes: dict[int, int] = {}  # of values in the arena; temporaries are negative
+        self.shown: set[int] = set()  # those that Python reads
+        self._kinds = kinds
+        self._the_end = the_end  # a step after all others
+        self._touched: dict[int, int] = {}
+        self._before: dict[int, int] = {}
+        self.seen_through: dict[int, set[int]] = {}  # slot -> values it may be a view of
+        self.temporaries: dict[int, list[int]] = {}  # step number -> its temporary values
+
+    def note(self, item: _Numbered) -> None:
+        """Take a step into account; each after those that make what it reads."""
+        unit, bit = item.step.unit, 1 << item.number
+        for slot in unit.inputs:
+            for value in self._behind(slot):
+                self._touched[value] |= bit
+        if item.recipe is None:
+            self._note_python(item)
+            return
+        for slot, buffer in zip(unit.outputs, item.recipe.results, strict=True):
+            if slot not in self.keep:
+                self._enter(slot, buffer, item)
+        for buffer in item.recipe.temporaries:
+            value = -1 - len(self.sizes)
+            self._enter(value, buffer, item)
+            self.temporaries.setdefault(item.number, []).append(value)
+
+    def _note_python(self, item: _Numbered) -> None:
+        behind = {value for slot in item.step.unit.inputs for value in self._behind(slot)}
+        self.shown.update(slot for slot in item.step.unit.inputs if slot in self.sizes)
+        for slot in item.step.unit.outputs:
+            if behind and self._kinds.get(slot) in _VIEWS:
+                self.seen_through[slot] = behind
+                if slot in self.keep:  # copied when the run is over
+                    for value in behind:
+                        self._touched[value] |= self._the_end
+
+    def _enter(self, value: int, buffer: Buffer, item: _Numbered) -> None:
+        self.sizes[value] = buffer.size_bytes
+        self._touched[value] = 1 << item.number
+        self._before[value] = item.before
+
+    def _behind(self, slot: int) -> set[int]:
+        return {slot} if slot in self.sizes else self.seen_through.get(slot, set())
+
+    def lifetimes(self) -> dict[int, Lifetime]:
+        """Of all values in the arena."""
+        return {
+            value: Lifetime(size, self._touched[value], self._before[value])
+            for value, size in self.sizes.items()
+        }
+
+
+def _burst(segments: Sequence[Sequence[_Lane]], values: _Values, *, apart: bool) -> Burst:
+    nothing = torch.empty(0)
+    burst = Burst(nothing, nothing, nothing)
+    flags: dict[int, int] = {}
+    # Steps that follow each other on one lane are one segment of the code.
+    joined: list[list[_Lane]] = []
+    for lanes in segments:
+        if len(lanes) == 1 and joined and len(joined[-1]) == 1 and not apart:
+            joined[-1][0].extend(lanes[0])
+        else:
+            joined.append([list(lane) for lane in lanes])
+    buffers = {
+        slot: buffer
+        for lanes in joined
+        for lane in lanes
+        for item in lane
+        if item.recipe is not None
+        for slot, buffer in zip(item.step.unit.outputs, item.recipe.results, strict=True)
+    }
+    results: dict[int, list[tuple[int, int]]] = {
+        slot: [] for slot in buffers if slot in values.keep
+    }
+    header, body = [len(joined)], list[int]()
+    words = 1 + sum(1 + 2 * len(lanes) for lanes in joined)
+    for lanes in joined:
+        header.append(len(lanes))
+        for lane in lanes:
+            start = words + len(body)
+            for item in lane:
+                for unit in item.step.waits:
+                    body += [WAIT, flags.setdefault(unit, len(flags))]
+                body += _code(item, burst, results, values)
+                for unit in item.step.signals:
+                    body += [SIGNAL, flags.setdefault(unit, len(flags))]
+                burst.releases += item.step.releases
+            header += [start, words + len(body)]
+    burst.code = torch.tensor([*header, *body], dtype=torch.int64)
+    burst.flags = torch.zeros(max(1, len(flags)), dtype=torch.int64)
+    burst.bookmark = torch.zeros(2 + max(map(len, joined)), dtype=torch.int64)
+    burst.results = [(slot, buffers[slot], memories) for slot, memories in results.items()]
+    burst.shown = [(slot, buffers[slot]) for slot in sorted(buffers) if slot in values.shown]
+    return burst
+
+
+def _code(
+    item: _Numbered, burst: Burst, results: dict[int, list[tuple[int, int]]], values: _Values
+) -> list[int]:
+    """Words that execute a step; notes where its memory objects get their addresses from."""
+    assert item.recipe is not None
+    words: list[int] = []
+    for action in item.recipe.actions:
+        call = action.primitive.call(action.fixed, tuple(action.places))
+        burst.calls.append(call)
+        for memory, place in zip(call.moving, action.places.values(), strict=True):
+            slot, images = _slot(item, place, values)
+            if slot in values.sizes:
+                burst.fixed.append((memory, slot, place.offset_bytes))
+            elif slot in results:
+                results[slot].append((memory, place.offset_bytes))
+            else:
+                burst.operands.append(Binding(memory, slot, images, place.offset_bytes))
+        words += [EXECUTE, *call.words]
+    return words
+
+
+def _slot(item: _Numbered, place: Place, values: _Values) -> tuple[int, bool]:
+    """The value at a place, and whether it must lie there as images."""
+    assert item.recipe is not None
+    match place.kind:
+        case "operand":
+            position, images = item.recipe.operands[place.index]
+            return item.step.unit.inputs[position], images
+        case "result":
+            return item.step.unit.outputs[place.index], False
+        case "temporary":
+            return values.temporaries[item.number][place.index], False

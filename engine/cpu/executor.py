@@ -1,0 +1,311 @@
+"""Runs laid-out plans on CPU: each lane on a crew of pinned threads.
+
+torch operators release the GIL, so lanes overlap. A *crew* is a Python thread and an OpenMP team
+of fixed size, each thread pinned to a core of its own; teams that grow and shrink would lose
+threads and pins. The calling thread leads the crew of all cores; with one thread it can also be
+a lane by itself, without touching its team. Other crews are made when a segment first needs them.
+
+    2 threads, lanes 1 + 1:   caller on core 0 (its team on core 1 sleeps) │ crew of core 1
+
+States of a crew: waiting (on a queue) ──segment──> running ──done──> waiting; or closed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from queue import SimpleQueue
+from time import perf_counter_ns
+
+import torch
+from torch import Tensor
+
+from braid.engine.cpu.compile import compile_layout
+from braid.engine.cpu.lanes import Layout, Segment, Step, lay_out_stage
+from braid.engine.cpu.memory import Arena
+from braid.engine.cpu.segments import Burst, Compiled, Runner, Slices, find_runner, run_burst
+from braid.engine.program.program import Environment, Program
+from braid.engine.runtime.affinity import make_pinned_team, usable_cpus
+from braid.engine.runtime.stopping import StopSignal, check_stopped, stop_signal
+from braid.engine.runtime.yielding import Pause, no_pause
+
+SLICE_US = 1000.0
+
+STOP_LOOK_NS = 10_000_000
+"""How often a run outside the interpreter looks whether it is to end."""
+
+TimedRun = Callable[[Pause | None], tuple[int, int]]
+"""Runs something; when it began and ended."""
+
+
+class CpuExecutor:
+    """Owns the threads of one CPU device. Made and used by one thread; one run at a time.
+
+    A run that pauses lets others run in between, and so has its activations in memory of its own.
+    """
+
+    def __init__(self, threads: int, cpus: Sequence[int] = (), slice_us: float = SLICE_US) -> None:
+        """Take the calling thread as leader of ``threads`` threads.
+
+        Args:
+            threads: that work at the same time.
+            cpus: the core of each one; empty leaves them to the kernel.
+            slice_us: how long a run that pauses goes on between two pauses, about.
+        """
+        assert len(cpus) in (0, threads)
+        self.threads = threads
+        self.cpus = tuple(cpus)
+        self.usable_cores = len(usable_cpus())  # before this thread is pinned to one of them
+        self._crews: dict[tuple[int, int], _Crew] = {}  # (first thread, threads)
+        self._intra_op = threads
+        self._slice_ns = round(slice_us * 1e3)
+        self._arena = Arena()
+        self._arena_with_pauses = Arena()
+        torch.set_num_threads(threads)
+        if self.cpus:
+            make_pinned_team(self.cpus)
+
+    def run(
+        self,
+        program: Program,
+        layout: Layout,
+        inputs: Mapping[str, Tensor],
+        pause: Pause | None = None,
+    ) -> dict[str, Tensor]:
+        """Run the whole graph.
+
+        Args:
+            program: the bound units.
+            layout: ``lanes.lay_out`` of a verified plan.
+            inputs: one tensor for each of ``program.graph.inputs``.
+            pause: called now and then; runs without pauses may take place in it. None: run through.
+
+        Returns:
+            The graph's outputs by name; they may share memory with the inputs.
+        """
+        env = program.environment(inputs)
+        runner = find_runner()
+        if runner is None:
+            for segment in layout.segments:
+                self.run_segment(segment, env)
+                if pause is not None:
+                    pause()
+            return program.results(env)
+        if layout.compiled is None:
+            layout.compiled = compile_layout(
+                layout.segments, program.kept(), program.kinds(), pause or no_pause
+            )
+        arena = self._run_compiled(layout.compiled, env, runner, pause)
+        found = program.results(env)
+        return {
+            name: tensor.clone() if arena.holds(tensor) else tensor
+            for name, tensor in found.items()
+        }
+
+    def run_unit(self, program: Program, unit: int, env: Environment) -> None:
+        """Run one unit by itself on the slots of ``env``, with all threads."""
+        self.run_segment(lay_out_stage(program, [[unit]], self.threads), env)
+
+    def stage(self, program: Program, segment: Segment, env: Environment) -> TimedRun:
+        """One segment made ready to run again and again on the slots of ``env``; see ``run``.
+
+        A run answers when it began and ended, by the monotonic clock in nanoseconds. Of a segment
+        outside the interpreter this is without the way there and back: between two stages of a
+        plan there is none.
+        """
+        runner = find_runner()
+        compiled = None
+        if runner is not None:
+            compiled = compile_layout([segment], frozenset(), program.kinds())
+
+        def run(pause: Pause | None) -> tuple[int, int]:
+            start = perf_counter_ns()
+            if compiled is None or runner is None:
+                self.run_segment(segment, env)
+                return start, perf_counter_ns()
+            stamps = compiled.stamps()
+            self._run_compiled(compiled, env, runner, pause, stamps)
+            if stamps is None:
+                return start, perf_counter_ns()
+            return int(stamps[0]), int(stamps[-1])
+
+        return run
+
+    def forget(self) -> None:
+        """Free the memory of runs with pauses."""
+        self._arena_with_pauses.free()
+
+    def _run_compiled(
+        self,
+        compiled: Compiled,
+        env: Environment,
+        runner: Runner,
+        pause: Pause | None,
+        stamps: Tensor | None = None,
+    ) -> Arena:
+        """Run all parts; returns the memory that their values lie in."""
+        arena = self._arena if pause is None else self._arena_with_pauses
+        compiled.place(arena, runner.library)
+        slices = _until_stopped() if pause is None else self._slices(pause)
+        pause_at = perf_counter_ns() + self._slice_ns
+        for part in compiled.parts:
+            if pause is not None and perf_counter_ns() > pause_at:
+                pause()
+                pause_at = perf_counter_ns() + self._slice_ns
+            check_stopped()
+            if isinstance(part, Burst):
+                self._set_intra_op(self.threads)
+                run_burst(part, env, runner, slices, stamps)
+                continue
+            if isinstance(part, Segment):
+                self.run_segment(part, env)
+                made = [slot for lane in part.lanes for step in lane for slot in step.unit.outputs]
+            else:
+                self._set_intra_op(part.threads)
+                run_steps((part,), env, {})
+                made = list(part.unit.outputs)
+            for slot in made:  # no kind but those known to may leave a view of the arena behind
+                tensor = env[slot]
+                if tensor is not None and slot not in compiled.may_be_views:
+                    env[slot] = tensor.clone() if arena.holds(tensor) else tensor
+        return arena
+
+    def _slices(self, pause: Pause) -> Slices:
+        """After its pauses the team has the size again that bursts run on."""
+
+        def pause_and_restore() -> None:
+            pause()
+            check_stopped()
+            self._set_intra_op(self.threads)
+
+        return Slices(self._slice_ns, pause_and_restore, pause.arrivals)
+
+    def run_segment(self, segment: Segment, env: Environment) -> None:
+        """Run one segment on the slots of ``env`` and wait for all its lanes."""
+        if len(segment.lanes) == 1:
+            self._set_intra_op(segment.threads[0])
+            run_steps(segment.lanes[0], env, {})
+            return
+        events = {unit: threading.Event() for unit in segment.signals}
+        firsts = [0, *accumulate(segment.threads[:-1])]
+        lanes = list(zip(segment.lanes, firsts, segment.threads, strict=True))
+        crews = []
+        for lane, first, count in lanes[1:] if segment.threads[0] == 1 else lanes:
+            crew = self._crew(first, count)
+            crew.start_steps(lane, env, events)
+            crews.append(crew)
+        failure: BaseException | None = None
+        if segment.threads[0] == 1:
+            self._set_intra_op(1)
+            try:
+                run_steps(segment.lanes[0], env, events)
+            except BaseException as error:
+                failure = error
+                _release_waiters(events)
+        for crew in crews:
+            late = crew.join_steps()
+            failure = failure or late
+        if failure is not None:
+            raise failure
+        for slot in segment.releases:
+            env[slot] = None
+
+    def close(self) -> None:
+        """End the crews."""
+        for crew in self._crews.values():
+            crew.close()
+        self._crews.clear()
+
+    def _set_intra_op(self, threads: int) -> None:
+        if threads != self._intra_op:
+            self._intra_op = threads
+            torch.set_num_threads(threads)
+
+    def _crew(self, first: int, count: int) -> _Crew:
+        if (first, count) not in self._crews:
+            cpus = self.cpus[first : first + count]
+            self._crews[first, count] = _Crew(f"lane-{first}+{count}", count, cpus)
+        return self._crews[first, count]
+
+
+def run_steps(
+    steps: Sequence[Step], env: Environment, events: Mapping[int, threading.Event]
+) -> None:
+    """Run one lane."""
+    for step in steps:
+        check_stopped()
+        for other in step.waits:
+            events[other].wait()
+        unit = step.unit
+        result = step.run(*[env[slot] for slot in unit.inputs])
+        if isinstance(result, Tensor):
+            env[unit.outputs[0]] = result
+        else:
+            for slot, tensor in zip(unit.outputs, result, strict=True):
+                env[slot] = tensor
+        for slot in step.releases:
+            env[slot] = None
+        for waited in step.signals:
+            events[waited].set()
+
+
+def _release_waiters(events: Mapping[int, threading.Event]) -> None:
+    """After a failure, let the other lanes run into their own error instead of waiting for ever."""
+    for event in events.values():
+        event.set()
+
+
+def _until_stopped() -> Slices | None:
+    """For a burst without pauses: it ends when the calling thread's run is to end."""
+    signal = stop_signal.get()
+    return None if signal is None else Slices(STOP_LOOK_NS, signal.check, signal.descriptor)
+
+
+_Work = tuple[Sequence[Step], Environment, Mapping[int, threading.Event], StopSignal | None]
+
+
+class _Crew:
+    """A thread with a team of its own that runs one lane at a time."""
+
+    def __init__(self, name: str, threads: int, cpus: Sequence[int]) -> None:
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._thread = threading.Thread(
+            target=self._loop, args=(threads, cpus), name=name, daemon=True
+        )
+        self._thread.start()
+        self._done.get()  # its team is complete
+
+    def start_steps(
+        self, steps: Sequence[Step], env: Environment, events: Mapping[int, threading.Event]
+    ) -> None:
+        self._work.put((steps, env, events, stop_signal.get()))
+
+    def join_steps(self) -> BaseException | None:
+        return self._done.get()
+
+    def close(self) -> None:
+        self._work.put(None)
+        self._thread.join()
+
+    @torch.inference_mode()
+    def _loop(self, threads: int, cpus: Sequence[int]) -> None:
+        torch.set_num_threads(threads)
+        if len(cpus) > 1:
+            make_pinned_team(cpus)
+        elif cpus:
+            os.sched_setaffinity(0, set(cpus))
+        self._done.put(None)
+        while (work := self._work.get()) is not None:
+            steps, env, events, signal = work
+            stop_signal.set(signal)
+            try:
+                run_steps(steps, env, events)
+            except BaseException as error:
+                _release_waiters(events)
+                self._done.put(error)
+            else:
+                self._done.put(None)
+            del work, steps, env, events, signal

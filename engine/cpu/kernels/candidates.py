@@ -1,0 +1,128 @@
+"""Kernels for CPU: every way to run a unit.
+
+variants(unit) ──> [oneDNN directly, oneDNN through torch, the registry's]   those that fit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator, OpGraph
+from braid.engine.cpu.kernels.epilogues import post_ops
+from braid.engine.cpu.kernels.onednn_units import bind_directly, image_window
+from braid.engine.cpu.kernels.unit_binding import Site
+from braid.engine.onednn.library import find_onednn
+from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.kernel_choice import (
+    REGISTRY,
+    KernelSource,
+    kernel_signature,
+    registry_run,
+)
+
+_TORCH_NAMES = {
+    "logistic": ("sigmoid", 0),
+    "relu": ("relu", 0),
+    "tanh": ("tanh", 0),
+    "swish": ("swish", 0),
+    "hardswish": ("hardswish", 0),
+    "clip": ("hardtanh", 2),
+}
+"""oneDNN's name of an activation -> torch's name of it, and how many numbers torch takes."""
+
+
+def variants(
+    unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+) -> list[Kernel]:
+    """All kernels that can run ``unit``, the one that is usually fastest first."""
+    library = find_onednn()
+    site = None if library is None else Site(library, graph, constants, packed)
+    found = (
+        None if site is None else bind_directly(unit, site),
+        _through_torch(unit, graph, constants, packed),
+        Kernel(REGISTRY, registry_run(unit)),
+    )
+    return [kernel for kernel in found if kernel is not None]
+
+
+class CpuKernels:
+    """The CPU's ``KernelSource``."""
+
+    def variants(
+        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> list[Kernel]:
+        """See ``variants``."""
+        return variants(unit, graph, constants, packed)
+
+    def signature(self, unit: Operator, graph: OpGraph) -> str:
+        """Of the unit alone: a store keeps choices by device."""
+        return kernel_signature(unit, graph)
+
+    def place(
+        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> dict[str, Tensor]:
+        """They are in memory already."""
+        return dict(constants)
+
+
+CPU_KERNELS: KernelSource = CpuKernels()
+
+
+def _through_torch(
+    unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+) -> Kernel | None:
+    """Prepacked 2-D fp32 convolution with bias and at most one fused activation."""
+    if unit.kind != "aten.convolution":
+        return None
+    data, weight_name, *rest = unit.inputs
+    bias_name = rest[0] if rest else ""
+    spec = graph.spec(data)
+    weight = constants.get(weight_name)
+    bias = constants.get(bias_name) if bias_name else None
+    fused = _torch_activation(unit)
+    if (
+        weight is None
+        or fused is None
+        or (bias_name and bias is None)
+        or unit.attributes.get("transposed")
+        or spec.dtype != "FP32"
+        or len(spec.shape) != 4
+        or 0 in spec.shape
+    ):
+        return None
+    name, scalars = fused
+    stride, padding, dilation, groups = image_window(unit)
+    window = padding, stride, dilation, groups
+
+    def pack() -> Tensor:
+        reorder = torch.ops.mkldnn._reorder_convolution_weight
+        ready: Tensor = reorder(weight, *window, list(spec.shape))
+        return ready
+
+    key = weight_name, repr(window), spec.shape
+    kernel = torch.ops.mkldnn._convolution_pointwise.default
+
+    def convolution(x: Tensor, *_: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        ready = packed.once(key, pack)
+        result: Tensor = kernel(x, ready, bias, *window, name, scalars, "")
+        return result
+
+    return Kernel("torch", convolution, needs_finite=name != "none")
+
+
+def _torch_activation(unit: Operator) -> tuple[str, list[float]] | None:
+    """Torch's name and scalars for the unit's epilogue; None if it cannot be fused."""
+    steps = post_ops(unit)
+    if not steps:
+        return None if steps is None else ("none", [])
+    name, *numbers = steps[0]
+    if len(steps) > 1 or name not in _TORCH_NAMES:
+        return None
+    if name == "relu" and numbers[0]:
+        return "leaky_relu", [float(numbers[0])]
+    known, count = _TORCH_NAMES[name]
+    return known, [float(number) for number in numbers[:count]]

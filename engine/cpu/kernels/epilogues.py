@@ -1,0 +1,67 @@
+"""Which epilogues oneDNN fuses into the pass that makes the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from braid.core.graph import Operator
+from braid.engine.onednn.library import PostOp
+from braid.engine.ops.kinds import EPILOGUE, epilogue_steps
+
+Arguments = Mapping[str, object]
+Reader = Callable[[Arguments], PostOp | None]
+
+
+def _plain(name: str, alpha: float = 0.0, beta: float = 0.0) -> Reader:
+    return lambda given: None if given else (name, alpha, beta)
+
+
+def _numbers(name: str, *wanted: str) -> Reader:
+    def read(given: Arguments) -> PostOp | None:
+        values = [given.get(key) for key in wanted]
+        numbers = [float(value) for value in values if isinstance(value, int | float)]
+        if set(given) != set(wanted) or len(numbers) != len(wanted):
+            return None  # e.g. a clamp open at one side
+        return name, numbers[0], numbers[1] if len(numbers) > 1 else 0.0
+
+    return read
+
+
+def _gelu(given: Arguments) -> PostOp | None:
+    exact = given.get("approximate", "none") == "none"
+    return ("gelu_erf" if exact else "gelu_tanh"), 0.0, 0.0
+
+
+_POST_OPS: Mapping[str, Reader] = {
+    "aten.relu": _plain("relu"),
+    "aten.sigmoid": _plain("logistic"),
+    "aten.tanh": _plain("tanh"),
+    "aten.silu": _plain("swish", 1.0),
+    "aten.hardswish": _plain("hardswish", 1 / 6, 0.5),
+    "aten.gelu": _gelu,
+    "aten.clamp": _numbers("clip", "min", "max"),
+    "aten.leaky_relu": _numbers("relu", "negative_slope"),
+    "braid.hardsigmoid": _numbers("hardsigmoid", "alpha", "beta"),
+    "braid.affine": _numbers("linear", "scale", "shift"),
+}
+
+
+POINTWISE = frozenset(_POST_OPS)
+"""Kinds that oneDNN has a function for, as far as their attributes allow."""
+
+
+def post_op(kind: str, attributes: Arguments) -> PostOp | None:
+    """OneDNN's function for a pointwise kind; None if there is none."""
+    read = _POST_OPS.get(kind)
+    return None if read is None else read(attributes)
+
+
+def post_ops(unit: Operator) -> list[PostOp] | None:
+    """The unit's epilogue as oneDNN's post-operations; None if some step is not among them."""
+    found = []
+    for definition, given in epilogue_steps(unit.attributes.get(EPILOGUE)):
+        step = post_op(definition.kind, given)
+        if step is None:
+            return None
+        found.append(step)
+    return found

@@ -1,0 +1,81 @@
+"""Where a unit is bound to oneDNN: its shapes and constants; recipes of one primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import OpGraph
+from braid.engine.onednn.library import DST, OneDnn, Primitive
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.program.kernel import PackedWeights
+
+VARIANT = "onednn"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a unit is bound in."""
+
+    library: OneDnn
+    graph: OpGraph
+    constants: Mapping[str, Tensor]
+    packed: PackedWeights
+
+    def shape(self, value: str) -> tuple[int, ...]:
+        """Static extents of a value."""
+        return tuple(int(extent) for extent in self.graph.spec(value).shape)
+
+    def is_plain(self, value: str, rank: int | None = None) -> bool:
+        """Whether a value is fp32, of this rank, and not empty."""
+        spec = self.graph.spec(value)
+        return (
+            spec.dtype == "FP32"
+            and (rank is None or len(spec.shape) == rank)
+            and 0 not in spec.shape
+        )
+
+    def constant(self, value: str) -> Tensor | None:
+        """The tensor of a value that is a constant in fp32."""
+        found = self.constants.get(value)
+        return found if found is not None and found.dtype == torch.float32 else None
+
+
+def single(
+    primitive: Primitive,
+    fixed: Mapping[int, Tensor],
+    arguments: Mapping[int, int],
+    result: Buffer,
+    offset_bytes: int = 0,
+) -> Recipe:
+    """A recipe of one primitive.
+
+    Args:
+        primitive: what runs.
+        fixed: argument -> weights.
+        arguments: argument -> position of the unit's input that it takes.
+        result: what it makes.
+        offset_bytes: behind the start of the inputs, where it begins to read.
+    """
+    places = {
+        argument: Place("operand", number, offset_bytes)
+        for number, argument in enumerate(arguments)
+    }
+    action = Action(primitive, fixed, {**places, DST: Place("result", 0)})
+    operands = tuple((position, result.images) for position in arguments.values())
+    return Recipe((action,), operands, (result,))
+
+
+def whole(value: object) -> int:
+    """An attribute that is an int."""
+    assert isinstance(value, int)
+    return value
+
+
+def wholes(value: object) -> list[int]:
+    """An attribute that is a list of ints."""
+    assert isinstance(value, list)
+    return [whole(item) for item in value]

@@ -1,0 +1,172 @@
+"""A stream plan laid out on a fixed number of threads.
+
+Streams are what the planner asked for; *lanes* are the threads that exist. Between two barriers
+the plan is one segment; each segment runs on as many lanes as it has streams, at most one a
+thread, and the threads are divided among the lanes in proportion to their work.
+
+    segment, 2 threads:   s0: a b │ s1: c │ s2: d   ──>   lane 0: a b    lane 1: c d
+
+Launches of streams that share a lane keep their launch order. Since a unit only ever waits for
+units launched before it, running lanes in launch order cannot deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from braid.core.plan import Launch, StreamPlan
+from braid.core.schedule import Strategy
+from braid.engine.onednn.library import Run
+from braid.engine.program.program import BoundUnit, Program, last_readers
+
+if TYPE_CHECKING:
+    from braid.engine.cpu.segments import Compiled
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One launch in a lane."""
+
+    unit: BoundUnit
+    threads: int  # of the lane
+    waits: tuple[int, ...]  # units in other lanes of the same segment
+    signals: tuple[int, ...]  # the unit, or its merged units, if another lane waits for them
+    releases: tuple[int, ...] = ()  # slots nobody reads after this step (single-lane segments)
+
+    @property
+    def run(self) -> Run:
+        """What computes the unit's outputs from its inputs."""
+        return self.unit.kernel.run_on(self.threads)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What runs between two barriers."""
+
+    lanes: tuple[tuple[Step, ...], ...]
+    threads: tuple[int, ...]  # intra-operator threads of each lane
+    releases: tuple[int, ...] = ()  # slots nobody reads after this segment
+
+    @property
+    def signals(self) -> tuple[int, ...]:
+        """Units that other lanes wait for."""
+        return tuple(unit for lane in self.lanes for step in lane for unit in step.signals)
+
+
+@dataclass(slots=True, eq=False)
+class Layout:
+    """A plan on a number of threads, and what an executor makes of it when it first runs it."""
+
+    segments: tuple[Segment, ...]
+    compiled: Compiled | None = None
+
+    @property
+    def arena_bytes(self) -> int:
+        """Activation memory of its bursts; 0 before the first run."""
+        return 0 if self.compiled is None else self.compiled.memory.peak_bytes
+
+
+def lay_out(program: Program, plan: StreamPlan, threads: int) -> Layout:
+    """Assign every launch of ``plan``, verified against the program's graph, to a lane."""
+    position = {launch.unit: i for i, launch in enumerate(plan.launches)}
+    last = last_readers(program, [position[unit] for unit in range(len(program.units))])
+    freed_at: dict[int, list[int]] = {}
+    for slot, at in last.items():
+        freed_at.setdefault(at, []).append(slot)
+    segments, start = [], 0
+    for launches in filter(None, plan.segments()):
+        positions = range(start, start + len(launches))
+        freed = {at: tuple(freed_at.get(at, ())) for at in positions}
+        merges = [units for units in plan.merges if position[units[0]] in positions]
+        part = _Part(launches, tuple(freed.values()), merges)
+        segments.append(_segment(program, part, threads))
+        start += len(launches)
+    return Layout(tuple(segments))
+
+
+def lay_out_stage(
+    program: Program,
+    groups: Sequence[Sequence[int]],
+    threads: int,
+    strategy: Strategy = "concurrent",
+) -> Segment:
+    """One stage as it runs inside a plan, group i on stream i; nothing is released."""
+    launches = [Launch(unit, stream) for stream, group in enumerate(groups) for unit in group]
+    merges = groups if strategy == "merge" else ()
+    return _segment(program, _Part(launches, [()] * len(launches), merges), threads)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Launches between two barriers, what each one frees, and which run as one kernel."""
+
+    launches: Sequence[Launch]
+    freed: Sequence[tuple[int, ...]]
+    merges: Sequence[Sequence[int]]
+
+    def kernels(self) -> Iterator[tuple[tuple[Launch, ...], tuple[int, ...]]]:
+        """The launches of each kernel, and the slots that are free after it."""
+        merged = {unit: len(units) for units in self.merges for unit in units}
+        at = 0
+        while at < len(self.launches):
+            end = at + merged.get(self.launches[at].unit, 1)
+            slots = tuple(slot for slots in self.freed[at:end] for slot in slots)
+            yield tuple(self.launches[at:end]), slots
+            at = end
+
+
+def _segment(program: Program, part: _Part, threads: int) -> Segment:
+    launches, work = part.launches, dict[int, float]()
+    for launch in launches:
+        cost = program.units[launch.unit].work_us
+        work[launch.stream] = work.get(launch.stream, 0.0) + cost
+    lane_of, load = _pack(work, min(threads, len(work)))
+    unit_lane = {launch.unit: lane_of[launch.stream] for launch in launches}
+    waited = {
+        other
+        for launch in launches
+        for other in launch.waits
+        if other in unit_lane and unit_lane[other] != unit_lane[launch.unit]
+    }
+    single = len(load) == 1
+    crew = _divide(threads, load)
+    lanes: list[list[Step]] = [[] for _ in load]
+    for together, slots in part.kernels():
+        lane = unit_lane[together[0].unit]
+        unit = program.unit(tuple(launch.unit for launch in together))
+        others = {wait for launch in together for wait in launch.waits}
+        lanes[lane].append(
+            Step(
+                unit=unit,
+                threads=crew[lane],
+                waits=tuple(sorted(w for w in others if unit_lane.get(w, lane) != lane)),
+                signals=tuple(launch.unit for launch in together if launch.unit in waited),
+                releases=slots if single else (),
+            )
+        )
+    return Segment(
+        lanes=tuple(tuple(lane) for lane in lanes),
+        threads=crew,
+        releases=() if single else tuple(slot for slots in part.freed for slot in slots),
+    )
+
+
+def _pack(work: dict[int, float], lanes: int) -> tuple[dict[int, int], list[float]]:
+    """Longest stream first onto the emptiest lane; returns the lane of each stream, and loads."""
+    load = [0.0] * lanes
+    lane_of: dict[int, int] = {}
+    for stream in sorted(work, key=lambda s: (-work[s], s)):
+        lane = load.index(min(load))
+        lane_of[stream] = lane
+        load[lane] += work[stream]
+    return lane_of, load
+
+
+def _divide(threads: int, load: Sequence[float]) -> tuple[int, ...]:
+    """At least one thread a lane, the others where the most work per thread is."""
+    given = [1] * len(load)
+    for _ in range(threads - len(load)):
+        given[max(range(len(load)), key=lambda lane: load[lane] / given[lane])] += 1
+    return tuple(given)

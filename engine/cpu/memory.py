@@ -1,0 +1,95 @@
+"""Activation memory: which values share which bytes, and the memory itself.
+
+Two values may share bytes if every step that touches one is certain to be over before the other is
+made, on whatever lanes they run. Offsets are given greedily, largest value first (Pisarchyk & Lee
+2020, "Greedy by Size").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from braid.engine.runtime.yielding import Pause, no_pause
+
+ALIGNMENT = 64  # bytes; a cache line, and what oneDNN's vectors like
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """A value between the step that makes it and the last one that reads it, as bit sets."""
+
+    size_bytes: int
+    touched: int  # steps that make or read it
+    before: int  # steps that are certain to be over when it is made
+
+    def may_share(self, other: Lifetime) -> bool:
+        """Whether one of the two is always done with before the other begins."""
+        return not (self.touched & ~other.before and other.touched & ~self.before)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Where each value lies."""
+
+    offsets: Mapping[int, int]  # value -> bytes from the start
+    peak_bytes: int
+
+
+def plan_memory(lifetimes: Mapping[int, Lifetime], pause: Pause = no_pause) -> MemoryPlan:
+    """Give each value an offset so that values that may not share do not overlap."""
+    placed: list[tuple[int, int, Lifetime]] = []  # offset, end, lifetime; by offset
+    offsets: dict[int, int] = {}
+    for value in sorted(lifetimes, key=lambda v: (-lifetimes[v].size_bytes, v)):
+        pause()
+        life = lifetimes[value]
+        size = -(-life.size_bytes // ALIGNMENT) * ALIGNMENT
+        at = _first_gap(placed, life, size)
+        offsets[value] = at
+        placed.append((at, at + size, life))
+        placed.sort(key=lambda item: item[0])
+    return MemoryPlan(offsets, max((end for _, end, _ in placed), default=0))
+
+
+def _first_gap(placed: Sequence[tuple[int, int, Lifetime]], life: Lifetime, size: int) -> int:
+    at = 0
+    for start, end, other in placed:
+        if life.may_share(other):
+            continue
+        if start - at >= size:
+            break
+        at = max(at, end)
+    return at
+
+
+class Arena:
+    """Memory for the activations of one run at a time."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.float32)
+        self.generation = 0  # changes when the memory moves
+
+    def reserve(self, size_bytes: int) -> None:
+        """Have at least this much; what was there before is lost if it has to grow."""
+        if size_bytes > 4 * self._memory.numel():
+            self._memory = torch.empty(0)  # free the old memory first
+            self._memory = torch.empty(-(-size_bytes // 4), dtype=torch.float32)
+            self.generation += 1
+
+    def free(self) -> None:
+        """Have nothing."""
+        self._memory = torch.empty(0)
+        self.generation += 1
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in this memory."""
+        start = self._memory.data_ptr()
+        return start <= tensor.data_ptr() < start + 4 * self._memory.numel()
+
+    def at(self, offset_bytes: int, size_bytes: int) -> Tensor:
+        """Flat fp32 memory."""
+        start = offset_bytes // 4
+        return self._memory[start : start + size_bytes // 4]

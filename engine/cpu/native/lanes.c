@@ -1,0 +1,190 @@
+/* Runs the primitives of a plan without the interpreter: lanes side by side, one after the other.
+   At the end, how an image comes into the order of channels that they want.
+
+   Called by engine/cpu/segments.py, which also writes the code:
+
+       code     segments, then for each segment: lanes, then first and last word of each lane
+       a lane   EXECUTE primitive stream count arguments | WAIT flag | SIGNAL flag, any number
+
+   A segment of one lane runs on the calling thread, and its primitives on that thread's OpenMP team.
+   A segment of several lanes runs on the team itself, one lane a thread: the threads that oneDNN just
+   used are still spinning, so they start within a microsecond, and no thread waits for a core.
+   A flag is raised in a run by writing the number of the run into it.
+
+   A run that may be interrupted (slice_ns > 0) looks once in so many nanoseconds whether the descriptor
+   ``arrivals`` can be read, and then returns CUT (without a descriptor, each time): every lane stops
+   between two primitives, or where it waits. Called again with its bookmark, it goes on there.
+
+   ``stamps``, unless it is null, receives the moment at which each segment began, and the end. */
+
+#define _POSIX_C_SOURCE 200112L
+
+#include <omp.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+enum { EXECUTE, WAIT, SIGNAL };
+enum { SPINS = 2000, WRONG_TEAM = -1, CUT = -2 };
+enum { SEGMENT, HEADER, LANES }; /* of a bookmark, then a word for each lane; 0: from the start */
+
+typedef int (*execute_fn)(void *primitive, void *stream, int count, const void *arguments);
+
+static void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* What the lanes of one call share. */
+struct run {
+    execute_fn execute;
+    _Atomic int64_t *flags;
+    int64_t number, slice_ns; /* 0: never cut */
+    _Atomic int64_t look_ns;  /* when somebody looks next */
+    int arrivals;             /* -1: no need to look */
+    _Atomic int failed, cut;
+};
+
+static int is_over(struct run *run) {
+    if (!run->slice_ns)
+        return 0;
+    if (atomic_load_explicit(&run->cut, memory_order_relaxed))
+        return 1;
+    int64_t due = atomic_load_explicit(&run->look_ns, memory_order_relaxed), now = now_ns();
+    if (now < due)
+        return 0;
+    if (run->arrivals >= 0) {
+        struct pollfd arrivals = {run->arrivals, POLLIN, 0};
+        if (!atomic_compare_exchange_strong(&run->look_ns, &due, now + run->slice_ns))
+            return 0; /* another lane looks */
+        if (!poll(&arrivals, 1, 0))
+            return 0;
+    }
+    atomic_store(&run->cut, 1);
+    return 1;
+}
+
+/* Runs from a word up to the end, or until a primitive fails or the slice is over: then nobody waits
+   any more. Returns the word to go on at. */
+static const int64_t *run_lane(const int64_t *word, const int64_t *end, struct run *run) {
+    while (word < end) {
+        switch (*word) {
+        case EXECUTE: {
+            int status = run->execute((void *)word[1], (void *)word[2], (int)word[3],
+                                      (const void *)word[4]);
+            if (status) {
+                atomic_store(&run->failed, status);
+                return word;
+            }
+            word += 5;
+            if (is_over(run))
+                return word;
+            break;
+        }
+        case WAIT:
+            for (int spins = 0; atomic_load_explicit(&run->flags[word[1]], memory_order_acquire) !=
+                                run->number;
+                 spins++) {
+                if (atomic_load_explicit(&run->failed, memory_order_relaxed) ||
+                    atomic_load_explicit(&run->cut, memory_order_relaxed))
+                    return word;
+                if (spins < SPINS)
+                    relax();
+                else
+                    sched_yield();
+            }
+            word += 2;
+            break;
+        case SIGNAL:
+            atomic_store_explicit(&run->flags[word[1]], run->number, memory_order_release);
+            word += 2;
+            break;
+        }
+    }
+    return word;
+}
+
+/* Runs all segments; returns 0, CUT, a oneDNN status, or WRONG_TEAM if OpenMP gave too few threads. */
+int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t number, void *execute,
+                    int64_t *bookmark, int64_t slice_ns, int arrivals, int64_t *stamps) {
+    struct run run = {(execute_fn)execute, (_Atomic int64_t *)flag_words, number, slice_ns,
+                      slice_ns ? now_ns() + slice_ns : 0, arrivals, 0, 0};
+    if (!bookmark[HEADER])
+        bookmark[HEADER] = 1;
+    for (; bookmark[SEGMENT] < code[0]; bookmark[SEGMENT]++) {
+        int lanes = (int)code[bookmark[HEADER]], finished = 0;
+        const int64_t *bounds = code + bookmark[HEADER] + 1;
+        int64_t *at = bookmark + LANES;
+        if (stamps && !at[0])
+            stamps[bookmark[SEGMENT]] = now_ns();
+        if (lanes == 1) {
+            at[0] = run_lane(code + (at[0] ? at[0] : bounds[0]), code + bounds[1], &run) - code;
+        } else {
+            /* Lane i on thread i, always: it finds in its cache what it made in an earlier segment. */
+#pragma omp parallel num_threads(lanes)
+            {
+                int lane = omp_get_thread_num();
+                if (omp_get_num_threads() < lanes) {
+                    atomic_store(&run.failed, WRONG_TEAM);
+                } else {
+                    const int64_t *from = code + (at[lane] ? at[lane] : bounds[2 * lane]);
+                    at[lane] = run_lane(from, code + bounds[2 * lane + 1], &run) - code;
+                }
+            }
+        }
+        for (int lane = 0; lane < lanes; lane++)
+            finished += at[lane] == bounds[2 * lane + 1];
+        int is_cut = atomic_load(&run.cut) && !atomic_load(&run.failed);
+        if (finished < lanes && is_cut)
+            return CUT;
+        for (int lane = 0; lane < lanes; lane++)
+            at[lane] = 0;
+        if (atomic_load(&run.failed))
+            break;
+        bookmark[HEADER] += 1 + 2 * lanes;
+        if (is_cut && bookmark[SEGMENT] + 1 < code[0]) {
+            bookmark[SEGMENT]++;
+            return CUT;
+        }
+    }
+    if (stamps)
+        stamps[code[0]] = now_ns();
+    bookmark[SEGMENT] = bookmark[HEADER] = 0;
+    return atomic_load(&run.failed);
+}
+
+enum { PIXELS = 512 }; /* of a strip that stays in the nearest cache while its channels are written */
+
+static inline void interleave(const float *planes, float *pixels, int64_t channels, int64_t plane,
+                              int64_t count) {
+    for (int64_t channel = 0; channel < channels; channel++)
+        for (int64_t pixel = 0; pixel < count; pixel++)
+            pixels[pixel * channels + channel] = planes[channel * plane + pixel];
+}
+
+/* Copies images whose channels lie one after the other, ``plane`` pixels each, to pixels whose
+   channels lie side by side. For few channels: each strip is read once for every one of them. */
+void braid_interleave(const float *planes, float *pixels, int64_t images, int64_t channels,
+                      int64_t plane, int threads) {
+    int64_t strips = (plane + PIXELS - 1) / PIXELS;
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t at = 0; at < images * strips; at++) {
+        int64_t image = at / strips, first = at % strips * PIXELS;
+        int64_t count = plane - first < PIXELS ? plane - first : PIXELS;
+        const float *from = planes + image * channels * plane + first;
+        float *to = pixels + (image * plane + first) * channels;
+        if (channels == 3) /* the usual number, known to the compiler */
+            interleave(from, to, 3, plane, count);
+        else
+            interleave(from, to, channels, plane, count);
+    }
+}

@@ -1,0 +1,215 @@
+"""Bursts: stretches of a plan that run outside the interpreter.
+
+    layout ──braid.engine.cpu.compile──> [burst of primitives | step in Python | segment in Python]
+
+What a burst makes has a fixed place in the executor's arena (engine/cpu/memory.py), except
+outputs of the graph, which are new tensors in each run. engine/cpu/native/lanes.c does the running;
+without it there are no bursts.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import braid.engine.cpu.native
+from braid.engine.cpu.lanes import Segment, Step
+from braid.engine.cpu.memory import Arena, MemoryPlan
+from braid.engine.onednn.library import Call, OneDnn, find_onednn
+from braid.engine.onednn.recipe import Buffer
+from braid.engine.program.program import Environment
+
+log = logging.getLogger("braid.executor")
+
+EXECUTE, WAIT, SIGNAL = 0, 1, 2  # words of the code, as in lanes.c
+_CUT = -2
+
+MOST_INTERLEAVED = 16
+"""Channels of images that are brought into another order here; torch is good at more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """A run looks so often whether something has arrived; then ``pause`` is called.
+
+    What that raises ends the run.
+    """
+
+    length_ns: int
+    pause: Callable[[], object]
+    arrivals: int | None  # the descriptor to look at; None: pause each time
+
+
+class Runner:
+    """The library that runs bursts."""
+
+    def __init__(self, path: Path, library: OneDnn) -> None:
+        lanes = ctypes.CDLL(str(path))
+        self._run = lanes.braid_run_lanes  # without the interpreter lock
+        pointer = ctypes.c_void_p
+        number = ctypes.c_int64
+        self._run.argtypes = [
+            *(pointer, pointer, number, pointer),
+            *(pointer, number, ctypes.c_int, pointer),
+        ]
+        self._interleave = lanes.braid_interleave
+        self._interleave.restype = None
+        self._interleave.argtypes = [pointer, pointer, number, number, number, ctypes.c_int]
+        self.library = library
+        self._execute = ctypes.cast(library.execute, pointer)
+
+    def run(self, burst: Burst, slices: Slices | None, stamps: Tensor | None = None) -> None:
+        """Run compiled lanes to their end, in slices if so wanted.
+
+        ``stamps`` receives the moments at which its segments began, and the end, in nanoseconds of
+        the monotonic clock.
+        """
+        words = burst.code.data_ptr(), burst.flags.data_ptr(), burst.runs, self._execute
+        slice_ns = 0 if slices is None else slices.length_ns
+        arrivals = -1 if slices is None or slices.arrivals is None else slices.arrivals
+        moments = None if stamps is None else stamps.data_ptr()
+        how = burst.bookmark.data_ptr(), slice_ns, arrivals, moments
+        while (status := self._run(*words, *how)) == _CUT:
+            assert slices is not None
+            try:
+                slices.pause()
+            except BaseException:
+                burst.bookmark.zero_()  # the next run begins at the start
+                raise
+        if status:
+            raise RuntimeError(f"oneDNN answered {status} inside a burst")
+
+    def as_images(self, tensor: Tensor) -> Tensor:
+        """``tensor`` in channels_last, on the calling thread's team.
+
+        Inputs of a model come in another order: torch takes 60 us for an image of 224 x 224, a
+        thirtieth of SqueezeNet.
+        """
+        n, c, h, w = tensor.shape
+        if c > MOST_INTERLEAVED or tensor.dtype != torch.float32 or not tensor.is_contiguous():
+            return tensor.contiguous(memory_format=torch.channels_last)
+        images = torch.empty_strided(tensor.shape, (h * w * c, 1, w * c, c))
+        threads = torch.get_num_threads()
+        self._interleave(tensor.data_ptr(), images.data_ptr(), n, c, h * w, threads)
+        return images
+
+
+@cache
+def find_runner() -> Runner | None:
+    """The runner, if it was built and there is a oneDNN for it."""
+    library = find_onednn()
+    folder = Path(braid.engine.cpu.native.__file__).parent
+    for path in sorted(folder.glob("_lanes*.so")) if library is not None else []:
+        try:
+            assert library is not None
+            return Runner(path, library)
+        except (OSError, AttributeError):  # built for another machine, or from older sources
+            message = "%s cannot be used; `make setup` builds it again; plans run from Python"
+            log.warning(message, path.name, exc_info=True)
+    return None
+
+
+@dataclass(slots=True)
+class Binding:
+    """A memory object that must be told an address before its burst runs."""
+
+    memory: int
+    slot: int
+    images: bool
+    offset_bytes: int  # behind the start of the value
+
+
+@dataclass(slots=True)
+class Burst:
+    """Lanes as code for the runner, and what is told or made before and after."""
+
+    code: Tensor  # int64
+    flags: Tensor  # int64
+    bookmark: Tensor  # int64; where a run that was cut goes on
+    calls: list[Call] = field(default_factory=list)
+    # memory object, place in the arena: value, bytes behind its start
+    fixed: list[tuple[int, int, int]] = field(default_factory=list)
+    operands: list[Binding] = field(default_factory=list)  # values from outside
+    # outputs of the graph: slot, buffer, memory objects with bytes behind the start
+    results: list[tuple[int, Buffer, list[tuple[int, int]]]] = field(default_factory=list)
+    shown: list[tuple[int, Buffer]] = field(default_factory=list)  # values that Python reads
+    releases: list[int] = field(default_factory=list)  # slots nobody reads afterwards
+    views: list[tuple[int, Tensor]] = field(default_factory=list)  # of ``shown``, in the arena
+    runs: int = 0
+
+
+Part = Burst | Step | Segment
+
+
+@dataclass(slots=True)
+class Compiled:
+    """A layout ready to run on one executor."""
+
+    parts: list[Part]
+    memory: MemoryPlan
+    sizes: Mapping[int, int]  # value in the arena -> bytes
+    may_be_views: frozenset[int]  # slots that Python fills and that may lie in the arena
+    placed_in: Arena | None = None  # where the addresses are from ...
+    generation: int = -1  # ... and when
+
+    def stamps(self) -> Tensor | None:
+        """Where a run can leave its moments, if all of it is one burst."""
+        part = self.parts[0]
+        if len(self.parts) > 1 or not isinstance(part, Burst):
+            return None
+        return torch.zeros(int(part.code[0]) + 1, dtype=torch.int64)
+
+    def place(self, arena: Arena, library: OneDnn) -> None:
+        """Tell all memory objects where they are, if the arena has moved."""
+        arena.reserve(self.memory.peak_bytes)
+        if self.placed_in is arena and self.generation == arena.generation:
+            return
+        self.placed_in, self.generation = arena, arena.generation
+        for burst in self.parts:
+            if not isinstance(burst, Burst):
+                continue
+            for memory, value, extra in burst.fixed:
+                tensor = arena.at(self.memory.offsets[value], self.sizes[value])
+                library.set_handle(memory, tensor.data_ptr() + extra)
+            burst.views = [
+                (slot, buffer.over(arena.at(self.memory.offsets[slot], buffer.size_bytes)))
+                for slot, buffer in burst.shown
+            ]
+
+
+def run_burst(
+    burst: Burst,
+    env: Environment,
+    runner: Runner,
+    slices: Slices | None = None,
+    stamps: Tensor | None = None,
+) -> None:
+    """Run a burst on the slots of ``env``; the other arguments are ``Runner.run``'s."""
+    set_handle = runner.library.set_handle
+    held = []
+    for binding in burst.operands:
+        tensor = env[binding.slot]
+        assert tensor is not None, "an operand was released or never produced"
+        if not binding.images:
+            tensor = tensor.contiguous()
+        elif not tensor.is_contiguous(memory_format=torch.channels_last):
+            tensor = runner.as_images(tensor)
+        held.append(tensor)
+        set_handle(binding.memory, tensor.data_ptr() + binding.offset_bytes)
+    for slot, buffer, memories in burst.results:
+        env[slot] = fresh = buffer.fresh()
+        for memory, extra in memories:
+            set_handle(memory, fresh.data_ptr() + extra)
+    burst.runs += 1
+    runner.run(burst, slices, stamps)
+    for slot, view in burst.views:
+        env[slot] = view
+    for slot in burst.releases:
+        env[slot] = None

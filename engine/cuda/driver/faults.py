@@ -1,0 +1,108 @@
+"""What went wrong on the device: out of memory, a poisoned context, a capture that cannot be.
+
+    error of torch ──classified──> DeviceOutOfMemory   fails one job or request
+                              ├──> DeviceLost          the process must end: CUDA answers no more
+                              ├──> CaptureFailed       the plan runs on eager streams instead
+                              └──> the error itself    not the device's fault
+
+Codes are those of ``cudaError_t`` (driver_types.h). An error is *sticky* if every later call in
+the process returns it too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from traceback import clear_frames
+
+import torch
+
+from braid.core.errors import BraidError, DeviceLost, DeviceOutOfMemory
+
+_OUT_OF_MEMORY = 2
+_CAPTURE = range(900, 909)
+_STICKY = {
+    *(46, 101, 214, 220, 226, 700, 702, 709, 710, 713, 714, 715, 716, 717, 718, 719, 720, 721, 999),
+}
+"""Device gone or unavailable, uncorrectable ECC or NVLink error, illegal address or instruction,
+launch timeout, context destroyed, device assert, stack or launch failure, unknown error."""
+
+_TEXTS = (
+    (re.compile(r"out of memory|_STATUS_ALLOC_FAILED"), _OUT_OF_MEMORY),
+    (re.compile(r"stream is capturing|stream capture|capturing stream|CUDA graph capture"), 900),
+    (re.compile(r"illegal memory access|misaligned address"), 700),
+    (re.compile(r"device-side assert"), 710),
+    (re.compile(r"unspecified launch failure|illegal instruction|invalid program counter"), 719),
+    (re.compile(r"uncorrectable (ECC|NVLink) error|hardware stack error"), 214),
+    (re.compile(r"launch timed out"), 702),
+    (re.compile(r"unknown error|busy or unavailable|no CUDA-capable device"), 999),
+)
+"""For errors that carry no code: what their messages say -> the code they stand for."""
+
+
+class CaptureFailed(BraidError):
+    """This work cannot be captured into a graph; it can run on eager streams. Internal."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"CUDA graph capture failed: {reason}")
+        self.reason = reason
+
+
+@contextmanager
+def classified(doing: str) -> Iterator[None]:
+    """Let errors of the device leave as Braid's errors; others pass unchanged.
+
+    Args:
+        doing: what was tried, for the message.
+
+    Raises:
+        DeviceOutOfMemory: nothing else is harmed; with less work or less memory in use it works.
+        DeviceLost: the process can use the device no more.
+        CaptureFailed: only while capturing.
+    """
+    try:
+        yield
+    except BraidError:
+        raise
+    except Exception as error:
+        known = classify(error, doing)
+        if known is None:
+            raise
+        clear_frames(error.__traceback__)  # their tensors are memory that somebody may want now
+        try:
+            raise known from error
+        finally:
+            del known  # or it would live on in its own traceback
+
+
+def classify(error: BaseException, doing: str) -> BraidError | None:
+    """The Braid error that an error of torch stands for; None if it is not the device's."""
+    code = _code(error)
+    line = first_line(error)
+    if isinstance(error, torch.OutOfMemoryError) or code == _OUT_OF_MEMORY:
+        return DeviceOutOfMemory(
+            f"the GPU ran out of memory while {doing}: {line}", retry_after_s=1.0
+        )
+    if code in _STICKY:
+        return DeviceLost(f"the GPU failed while {doing}: {line}")
+    if code in _CAPTURE:
+        return CaptureFailed(line)
+    return None
+
+
+def _code(error: BaseException) -> int | None:
+    """The ``cudaError_t`` behind an error: what torch says it is, or what its message means."""
+    if not isinstance(error, RuntimeError):
+        return None
+    code = getattr(error, "error_code", None)  # of torch.AcceleratorError
+    if isinstance(code, int):
+        return code
+    text = str(error)
+    return next((found for pattern, found in _TEXTS if pattern.search(text)), None)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says first, or its class."""
+    line = str(error).strip().partition("\n")[0]
+    return (line or type(error).__name__)[:200]

@@ -1,0 +1,191 @@
+"""The driver over torch.cuda: one device, one thread.
+
+The thread's current stream is the origin whenever no other is needed, never the default stream,
+which no capture takes. Captures and pools are in ``torch_capture.py``.
+
+Written against torch 2.11 to 2.15. Where versions differ it is said.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from braid.engine.cuda.driver.interface import (
+    ORIGIN,
+    Event,
+    Graph,
+    MemoryUse,
+    Partition,
+    Pool,
+    Stream,
+)
+from braid.engine.cuda.driver.torch_capture import Captures
+from braid.engine.cuda.graphs.partition import PartitionedStreams, refusal
+from braid.engine.onednn.library import Run
+
+_URGENT = -1  # torch: lower numbers go first; 0 is normal
+
+
+class TorchDriver:
+    """See ``braid.engine.cuda.driver.interface.Driver``."""
+
+    def __init__(self, index: int = 0) -> None:
+        """Take a GPU that is known to be there (engine/cuda/presence.py)."""
+        self.device = torch.device("cuda", index)
+        torch.cuda.set_device(self.device)
+        facts = torch.cuda.get_device_properties(self.device)
+        self.multiprocessors: int = facts.multi_processor_count
+        self._streams: dict[tuple[int, bool, Partition | None], Stream] = {}
+        self._partitions: dict[Partition, PartitionedStreams] = {}
+        self._captures = Captures(self.device, self._use)
+        self._current: torch.cuda.Stream | None = None
+        self._use(self.stream(ORIGIN).handle)
+
+    def stream(
+        self, index: int, *, urgent: bool = False, partition: Partition | None = None
+    ) -> Stream:
+        """The stream of this index and kind; its cuBLAS workspace is there before any capture."""
+        key = index, urgent, partition
+        if key not in self._streams:
+            handle = self._new_stream(index, urgent, partition)
+            with torch.cuda.stream(handle):
+                side = torch.ones(8, 8, device=self.device)
+                torch.mm(side, side)
+            self._streams[key] = Stream(index, urgent, handle)
+        return self._streams[key]
+
+    def _new_stream(
+        self, index: int, urgent: bool, partition: Partition | None
+    ) -> torch.cuda.Stream:
+        priority = _URGENT if urgent else 0
+        if partition is None:
+            return torch.cuda.Stream(self.device, priority=priority)
+        if partition not in self._partitions:
+            self._partitions[partition] = PartitionedStreams(self.device, partition)
+        return self._partitions[partition].stream(index, priority)
+
+    def partition_refusal(self, partition: Partition) -> str:
+        """Why the device cannot be partitioned like this; empty if it can."""
+        if partition in self._partitions:
+            return ""
+        reason = refusal(partition, self.multiprocessors)
+        if reason:
+            return reason
+        try:
+            self._partitions[partition] = PartitionedStreams(self.device, partition)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    def _use(self, stream: torch.cuda.Stream) -> None:
+        if stream is not self._current:
+            torch.cuda.set_stream(stream)
+            self._current = stream
+
+    def launch(self, stream: Stream, run: Run, inputs: Sequence[Tensor | None]) -> list[Tensor]:
+        """Put the kernels of ``run(*inputs)`` on a stream; returns at once."""
+        self._use(stream.handle)
+        results = run(*inputs)
+        return [results] if isinstance(results, Tensor) else list(results)
+
+    def event(self, *, timed: bool = False) -> Event:
+        """A new event."""
+        return Event(timed, torch.cuda.Event(enable_timing=timed))
+
+    def record(self, event: Event, stream: Stream) -> None:
+        """Let an event stand for all work on ``stream`` so far."""
+        event.handle.record(stream.handle)
+
+    def wait(self, event: Event, stream: Stream) -> None:
+        """Further work on ``stream`` begins after what the event stands for."""
+        event.handle.wait(stream.handle)
+
+    def reached(self, event: Event) -> bool:
+        """Whether all that an event stands for is done; does not wait."""
+        return bool(event.handle.query())
+
+    def elapsed_us(self, start: Event, end: Event) -> float:
+        """Device time between two timed events that have been reached."""
+        return float(start.handle.elapsed_time(end.handle)) * 1e3
+
+    def pool(self) -> Pool:
+        """A new pool, kept until ``release_pool`` even if no graph uses it."""
+        return self._captures.pool(self.stream(ORIGIN).handle)
+
+    def release_pool(self, pool: Pool) -> None:
+        """Give a pool's memory back; its graphs have been destroyed."""
+        self._captures.release(pool)
+
+    def begin_capture(self, origin: Stream, pool: Pool) -> None:
+        """From here on work is recorded instead of done, on ``origin`` and what waits for it."""
+        self._captures.begin(origin.handle, pool)
+
+    def end_capture(self) -> Graph:
+        """Instantiate what was captured. All other streams have been joined."""
+        graph = self._captures.end()
+        self._use(self.stream(ORIGIN).handle)
+        return graph
+
+    def abort_capture(self, joined: Sequence[Stream]) -> None:
+        """Drop a capture that failed, whose work so far reached these streams; never raises."""
+        self._captures.abort([stream.handle for stream in joined])
+        with suppress(RuntimeError):
+            self._use(self.stream(ORIGIN).handle)
+
+    def replay(self, graph: Graph, stream: Stream) -> None:
+        """Put a whole graph on a stream."""
+        self._use(stream.handle)
+        graph.handle.replay()
+
+    def destroy(self, graph: Graph) -> None:
+        """Free a graph at once."""
+        self._captures.destroy(graph)
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Uninitialised contiguous memory on the device, owned by the origin stream."""
+        self._use(self.stream(ORIGIN).handle)
+        return torch.empty(tuple(shape), dtype=dtype, device=self.device)
+
+    def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """Uninitialised page-locked host memory."""
+        # On the CPU even where somebody has made the GPU torch's default device.
+        return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
+
+    def copy(self, target: Tensor, source: Tensor, stream: Stream) -> None:
+        """Put a copy on a stream."""
+        self._use(stream.handle)
+        target.copy_(source, non_blocking=True)
+
+    def synchronise(self, event: Event | None = None) -> None:
+        """Block until an event, or all work on the device, is done."""
+        if event is not None:
+            event.handle.synchronize()
+        else:
+            torch.cuda.synchronize(self.device)
+            self._use(self.stream(ORIGIN).handle)
+
+    def memory(self) -> MemoryUse:
+        """Memory in use now."""
+        known = torch.cuda.memory_stats(self.device)
+        free, total = torch.cuda.mem_get_info(self.device)
+        return MemoryUse(
+            allocated=known.get("allocated_bytes.all.current", 0),
+            peak_allocated=known.get("allocated_bytes.all.peak", 0),
+            reserved=known.get("reserved_bytes.all.current", 0),
+            device_free=free,
+            device_total=total,
+        )
+
+    def reset_peak(self) -> None:
+        """Start a new measurement of ``MemoryUse.peak_allocated``."""
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def trim(self) -> None:
+        """Give memory that no tensor uses back to the device."""
+        gc.collect()
+        torch.cuda.empty_cache()

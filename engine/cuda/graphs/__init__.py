@@ -1,0 +1,1 @@
+"""Stream plans as CUDA graphs: calls, tapes, captures, release of memory."""

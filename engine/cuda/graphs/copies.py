@@ -1,0 +1,95 @@
+"""Several copies of a stage in a row, in one graph: what the stage timer replays.
+
+Each copy begins when the one before has ended, as stages of a plan do. Units that cannot be
+captured are put on eager streams instead, which is also how they will run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from braid.engine.cuda.driver.faults import CaptureFailed
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Pool, Stream
+from braid.engine.cuda.graphs.calls import stage_calls
+from braid.engine.cuda.graphs.play import launch_unit, play, warm_up
+from braid.engine.cuda.graphs.prepare import capturing
+from braid.engine.cuda.graphs.tape import Tape, lower, order_calls
+from braid.engine.device import AskedStage
+from braid.engine.program.program import Environment, Program
+from braid.engine.timing.recorded_inputs import Activations
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """Runs single units, to find the values that stages read."""
+
+    driver: Driver
+
+    def run_unit(self, program: Program, unit: int, env: Environment) -> None:
+        """Put one unit on the origin stream, from and to the slots of ``env``."""
+        launch_unit(program.units[unit], env, self.driver, self.driver.stream(ORIGIN))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadyStage:
+    """A stage whose kernels are warm on its streams."""
+
+    driver: Driver
+    tape: Tape
+    streams: tuple[Stream, ...]
+    env: Environment
+    makes: tuple[int, ...]  # slots
+
+    def play(self, copies: int) -> None:
+        """Put copies of the stage on the streams."""
+        for _ in range(copies):
+            play(self.tape, self.env, self.driver, self.streams)
+            for slot in self.makes:  # all streams are joined: the next copy may have the memory
+                self.env[slot] = None
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Copies of a stage, captured or not."""
+
+    stage: ReadyStage
+    count: int
+    graph: Graph | None
+
+    def run(self) -> None:
+        """Put all copies on the device, the origin stream leading."""
+        driver = self.stage.driver
+        if self.graph is None:
+            self.stage.play(self.count)
+        else:
+            driver.replay(self.graph, driver.stream(ORIGIN))
+
+    def destroy(self) -> None:
+        """Free the graph."""
+        if self.graph is not None:
+            self.stage.driver.destroy(self.graph)
+
+
+def ready_stage(driver: Driver, activations: Activations, asked: AskedStage) -> ReadyStage:
+    """Run a stage once, unit by unit, on the values that its producers gave."""
+    calls = stage_calls(activations.program, asked.groups, asked.strategy)
+    streams = tuple(driver.stream(i) for i in range(1 + max(call.stream for call in calls)))
+    env = activations.environment(tuple(unit for group in asked.groups for unit in group))
+    makes = tuple(slot for call in calls for slot in call.bound.outputs)
+    warm_up(calls, env, driver, streams, frozenset())
+    for slot in makes:
+        env[slot] = None
+    driver.synchronise()
+    return ReadyStage(driver, lower(calls, order_calls(calls), {}), streams, env, makes)
+
+
+def make_copies(stage: ReadyStage, count: int, pool: Pool, *, capture: bool = True) -> Copies:
+    """Capture so many copies of a stage, unless it is known that it cannot be captured."""
+    if not capture:
+        return Copies(stage, count, None)
+    try:
+        with capturing(stage.driver, stage.streams, pool) as captured:
+            stage.play(count)
+    except CaptureFailed:
+        return Copies(stage, count, None)
+    return Copies(stage, count, captured[0])

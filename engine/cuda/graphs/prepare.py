@@ -1,0 +1,182 @@
+"""Preparing a plan: warm up, order, capture into one graph; or ready for eager streams.
+
+    calls ──warm_up──> who shares memory ──release_points, lower──> tape ──capture──> PreparedPlan
+
+Everything is done by one thread. Requests go first between the units of the warm-up, and nothing
+else uses the device while it captures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+from torch import Tensor
+
+from braid.engine.cuda.driver.faults import CaptureFailed, classified, classify, first_line
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Partition, Pool, Stream
+from braid.engine.cuda.graphs.calls import Call
+from braid.engine.cuda.graphs.play import play, warm_up
+from braid.engine.cuda.graphs.release import Aliases, release_points
+from braid.engine.cuda.graphs.staging import Staging, Tensors, static_buffers
+from braid.engine.cuda.graphs.tape import Tape, lower, order_calls
+from braid.engine.program.program import Environment, Program
+from braid.engine.runtime.yielding import Pause, no_pause
+
+
+@dataclass(frozen=True, slots=True)
+class Levers:
+    """What may be done about streams that contend for the device, beside the plan itself."""
+
+    urgent_origin: bool = False  # the stream of the critical path goes first
+    partition: Partition | None = None  # of multiprocessors, among the streams
+
+
+PLAIN = Levers()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationCost:
+    """What a plan took to prepare, and takes while it is kept."""
+
+    warm_up_us: float
+    capture_us: float  # instantiation included; 0 if it is not captured
+    instantiate_us: float
+    peak_bytes: int  # most memory that tensors held at once during the capture, inputs included
+    pool_bytes: int  # by which the pool grew; less than the peak where other plans share with it
+
+
+@dataclass(slots=True, eq=False)
+class PreparedPlan:
+    """A program under a plan, ready to run."""
+
+    program: Program
+    tape: Tape
+    streams: tuple[Stream, ...]
+    inputs: dict[str, Tensor]  # static: the graph reads them in place
+    graph: Graph | None = None
+    outputs: dict[str, Tensor] = field(default_factory=dict)  # static: each replay fills them
+    eager_because: str = ""  # why there is no graph
+    cost: PreparationCost = PreparationCost(0.0, 0.0, 0.0, 0, 0)
+    staging: list[Staging] = field(default_factory=list)  # used in turns
+    started: int = 0
+
+    @property
+    def underway(self) -> int:
+        """Runs started and not finished."""
+        return sum(staging.busy for staging in self.staging)
+
+
+def prepare_calls(
+    driver: Driver,
+    pool: Pool,
+    program: Program,
+    calls: tuple[Call, ...],
+    levers: Levers,
+    pause: Pause = no_pause,
+) -> PreparedPlan:
+    """Capture some calls of a program; where that fails, keep the reason.
+
+    Args:
+        driver: of the device.
+        pool: for the graph's memory.
+        program: bound to kernels of the device, constants on the device.
+        calls: the whole program, in launch order.
+        levers: how streams contend.
+        pause: called while kernels are warmed up.
+    """
+    before_bytes = driver.memory().allocated
+    streams = _streams(driver, calls, levers)
+    inputs = static_buffers(driver, program.graph.inputs)
+    driver.synchronise()  # these, and constants that may still be on their way on any stream
+    began = perf_counter_ns()
+    aliases = _warm_up(driver, program, calls, streams, inputs, pause)
+    warm = perf_counter_ns()
+    order = order_calls(calls)
+    points = release_points(calls, order, aliases, program.kept())
+    prepared = PreparedPlan(program, lower(calls, order, points), streams, inputs)
+    driver.reset_peak()
+    reserved_bytes = driver.memory().reserved  # the warm-up's blocks among it
+    try:
+        _capture(driver, pool, prepared)
+    except CaptureFailed as failure:
+        prepared.eager_because = failure.reason
+        prepared.streams = _streams(driver, calls, PLAIN)  # run() begins on the usual origin
+    after = driver.memory()
+    prepared.cost = PreparationCost(
+        warm_up_us=(warm - began) / 1e3,
+        capture_us=(perf_counter_ns() - warm) / 1e3 if prepared.graph else 0.0,
+        instantiate_us=prepared.graph.instantiate_us if prepared.graph else 0.0,
+        peak_bytes=after.peak_allocated - before_bytes,
+        pool_bytes=max(0, after.reserved - reserved_bytes),
+    )
+    return prepared
+
+
+def _streams(driver: Driver, calls: tuple[Call, ...], levers: Levers) -> tuple[Stream, ...]:
+    count = 1 + max((call.stream for call in calls), default=ORIGIN)
+    return tuple(
+        driver.stream(
+            index, urgent=levers.urgent_origin and index == ORIGIN, partition=levers.partition
+        )
+        for index in range(count)
+    )
+
+
+def _warm_up(
+    driver: Driver,
+    program: Program,
+    calls: tuple[Call, ...],
+    streams: tuple[Stream, ...],
+    inputs: Tensors,
+    pause: Pause,
+) -> Aliases:
+    env = program.environment(inputs)
+    aliases = warm_up(calls, env, driver, streams, program.kept(), pause)
+    results(driver, program, env, streams[ORIGIN])
+    driver.synchronise()
+    return aliases
+
+
+def _capture(driver: Driver, pool: Pool, prepared: PreparedPlan) -> None:
+    env = prepared.program.environment(prepared.inputs)
+    with capturing(driver, prepared.streams, pool) as captured:
+        play(prepared.tape, env, driver, prepared.streams)
+        prepared.outputs = results(driver, prepared.program, env, prepared.streams[ORIGIN])
+    prepared.graph = captured[0]
+
+
+def results(
+    driver: Driver, program: Program, env: Environment, origin: Stream
+) -> dict[str, Tensor]:
+    """The graph's outputs after a run, dense, so that they leave the device in one piece."""
+    return {
+        name: tensor
+        if tensor.is_contiguous()
+        else driver.launch(origin, Tensor.contiguous, [tensor])[0]
+        for name, tensor in program.results(env).items()
+    }
+
+
+@contextmanager
+def capturing(driver: Driver, streams: tuple[Stream, ...], pool: Pool) -> Iterator[list[Graph]]:
+    """Capture what is put on ``streams`` inside; the graph is in the list afterwards.
+
+    Raises:
+        CaptureFailed: something inside cannot be captured.
+        DeviceOutOfMemory, DeviceLost: as they say. Nothing stays behind in any case.
+    """
+    captured: list[Graph] = []
+    with classified("capturing a CUDA graph"):
+        try:
+            driver.begin_capture(streams[ORIGIN], pool)
+            yield captured
+            captured.append(driver.end_capture())
+        except BaseException as error:
+            driver.abort_capture(streams)
+            if isinstance(error, RuntimeError) and classify(error, "") is None:
+                # What ran before the capture fails in it: libraries do not all say why.
+                raise CaptureFailed(first_line(error)) from error
+            raise

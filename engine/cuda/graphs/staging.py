@@ -1,0 +1,82 @@
+"""Page-locked memory between the callers' tensors and the device, and the copies through it.
+
+    tensor ─memcpy─> pinned ─copy─> static input ... output ─copy─> pinned ──> the caller
+
+While a replay is under way the static inputs are in use. The next run's inputs then travel on a
+stream of their own into a *landing* beside them, and are moved over, which is quick from device to
+device, when the replay is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from braid.core.graph import OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Stream
+from braid.engine.ops.dtypes import torch_dtype
+
+Tensors = Mapping[str, Tensor]
+
+
+def static_buffers(driver: Driver, specs: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+    """Device memory for each tensor, of zeros: legal indices wherever a kernel reads them."""
+    return {
+        name: driver.empty(_shape(spec), torch_dtype(spec.dtype)).zero_()
+        for name, spec in specs.items()
+    }
+
+
+@dataclass(slots=True, eq=False)
+class Staging:
+    """Host memory of one run at a time, and the event that says its outputs have arrived."""
+
+    inputs: Tensors
+    outputs: Tensors
+    done: Event
+    busy: bool = False  # from the start of a run until its results are taken
+    landing: dict[str, Tensor] = field(default_factory=dict)  # made when first wanted
+
+    def make_landing(self, like: Tensors, driver: Driver) -> None:
+        """Take device memory, of the origin stream, for inputs that arrive early."""
+        self.landing = {name: driver.empty(t.shape, t.dtype) for name, t in like.items()}
+
+    def upload(self, given: Tensors, targets: Tensors, driver: Driver, stream: Stream) -> None:
+        """Copy a caller's tensors to the device; one is copied while the next is being staged."""
+        for name, staged in self.inputs.items():
+            staged.copy_(given[name])
+            driver.copy(targets[name], staged, stream)
+
+    def download(self, sources: Tensors, driver: Driver, stream: Stream) -> None:
+        """Copy results to the host, and let ``done`` stand for their arrival."""
+        for name, staged in self.outputs.items():
+            driver.copy(staged, sources[name], stream)
+        driver.record(self.done, stream)
+
+
+def make_staging(driver: Driver, graph: OpGraph) -> Staging:
+    """Staging for the inputs and outputs of a static graph."""
+    outputs = {name: graph.spec(value) for name, value in graph.outputs.items()}
+    return Staging(_pinned(driver, graph.inputs), _pinned(driver, outputs), driver.event())
+
+
+def resident(driver: Driver, graph: OpGraph, inputs: Tensors) -> dict[str, Tensor]:
+    """Copies of a graph's inputs on the device."""
+    buffers = static_buffers(driver, graph.inputs)
+    make_staging(driver, graph).upload(inputs, buffers, driver, driver.stream(ORIGIN))
+    driver.synchronise()
+    return buffers
+
+
+def _pinned(driver: Driver, specs: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+    return {
+        name: driver.pinned(_shape(spec), torch_dtype(spec.dtype)) for name, spec in specs.items()
+    }
+
+
+def _shape(spec: TensorSpec) -> list[int]:
+    assert spec.is_static, f"{spec} is symbolic"
+    return [dim for dim in spec.shape if isinstance(dim, int)]

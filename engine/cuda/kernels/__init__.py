@@ -1,0 +1,1 @@
+"""Kernels for CUDA: the ways of cuDNN, cuBLASLt and TorchInductor to run each unit."""

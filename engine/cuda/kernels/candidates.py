@@ -1,0 +1,168 @@
+"""Kernels for CUDA: every way to run a unit there.
+
+    variants(unit) ──> cuDNN, cuBLASLt   cuda_units.py
+                       the registry's
+                       TorchInductor     inductor.py
+
+Each is a function of tensors on the current stream. The first run of one makes its weight's layout,
+lets cuDNN and cuBLAS choose, or compiles, so it comes before any capture, in the capturing thread;
+one that fails is the registry's from then on (refusal.py). Inductor's come last: they run only
+where they were measured to be fastest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator, OpGraph
+from braid.core.precision import FP32, HALF, TF32
+from braid.engine.cuda.kernels.fallback_kernel import unless_refused
+from braid.engine.cuda.kernels.fused import FusedOps, TorchFusedOps
+from braid.engine.cuda.kernels.inductor import (
+    Compile,
+    compile_unit,
+    compiled_kernel,
+    is_worth_compiling,
+)
+from braid.engine.cuda.kernels.library_units import FORMATS, CudaSite, convolutions, linears
+from braid.engine.cuda.kernels.numerics import pin_fp32, tensor_float_32
+from braid.engine.onednn.library import Run
+from braid.engine.ops.whole import KIND as ON_HOST
+from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.kernel_choice import REGISTRY, kernel_signature, registry_run
+
+_FLOATS = frozenset({"FP32", "FP16", "BF16"})
+
+
+class CudaKernels:
+    """The ``KernelSource`` of a CUDA device, for programs of one precision."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        precision: str = FP32,
+        *,
+        layout: str = "",
+        ops: FusedOps | None = None,
+        compile_: Compile | None = compile_unit,
+    ) -> None:
+        """Pin torch's switches.
+
+        Args:
+            device: where constants go.
+            precision: of the programs; TF32 is switched on around each of their kernels.
+            layout: of images where nothing was measured, "nchw" or "nhwc"; empty: what tensor
+                cores want, where they are used.
+            ops: torch's fused operators if None.
+            compile_: TorchInductor; None for none.
+        """
+        self._device = device
+        self._precision = precision
+        first = layout or ("nchw" if precision == FP32 else "nhwc")
+        self._layouts = sorted(FORMATS, key=lambda name: name != first)
+        self._ops = ops or TorchFusedOps()
+        self._compile = compile_
+        pin_fp32()
+
+    def place(
+        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> dict[str, Tensor]:
+        """Copies on the device; but for what units on the host read."""
+        on_host = {name for unit in graph.operators if unit.kind == ON_HOST for name in unit.inputs}
+        return {
+            name: tensor if name in on_host else self._placed(name, tensor, packed)
+            for name, tensor in constants.items()
+        }
+
+    def _placed(self, name: str, tensor: Tensor, packed: PackedWeights) -> Tensor:
+        key = "placed", name
+        return packed.derived(key, tensor, lambda: tensor.to(self._device).contiguous())
+
+    def signature(self, unit: Operator, graph: OpGraph) -> str:
+        """TF32 and FP32 units look the same."""
+        plain = kernel_signature(unit, graph)
+        return f"{plain}-{TF32}" if self._precision == TF32 else plain
+
+    def variants(
+        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> list[Kernel]:
+        """See ``KernelSource``."""
+        if unit.kind == ON_HOST:
+            return [Kernel("host", self._on_host(registry_run(unit)))]
+        plain = self._registry(unit)
+        site = self._site(unit, graph, constants, packed)
+        found: list[Kernel] = []
+        if site is not None:
+            found += convolutions(site) if unit.kind in _CONVOLUTIONS else linears(site)
+        found = [unless_refused(kernel, plain, unit.name) for kernel in found]
+        found.append(Kernel(REGISTRY, plain))
+        if self._compile is not None and is_worth_compiling(unit):
+            layout = self._layouts[0]
+            compiled = compiled_kernel(unit, layout, FORMATS[layout], self._compile)
+            found.append(unless_refused(compiled, plain, unit.name))
+        if self._precision == TF32:
+            return [_in_tf32(kernel) for kernel in found]
+        return found
+
+    def _site(
+        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> CudaSite | None:
+        """Where cuDNN and cuBLASLt may run the unit; None if it is not for them."""
+        if unit.kind not in _CONVOLUTIONS | _LINEARS or unit.attributes.get("transposed"):
+            return None
+        weight_name, bias_name = (*unit.inputs, "")[1:3]
+        weight, bias = constants.get(weight_name), constants.get(bias_name)
+        if weight is None or (bias_name and bias is None):
+            return None
+        specs = [graph.spec(name) for name in (*unit.inputs, *unit.outputs) if name]
+        if len({spec.dtype for spec in specs}) > 1 or specs[0].dtype not in _FLOATS:
+            return None
+        if any(0 in spec.shape for spec in specs) or not specs[0].shape:
+            return None
+        if unit.kind in _CONVOLUTIONS and len(specs[0].shape) != 4:
+            return None
+        return CudaSite(unit, weight, bias, packed, self._ops, self._layouts)
+
+    def _registry(self, unit: Operator) -> Run:
+        """The registry's kernel; what makes tensors from nothing makes them on the device."""
+        run = registry_run(unit)
+        if any(unit.inputs):
+            return run
+
+        def made_here() -> Tensor | tuple[Tensor, ...]:
+            with self._device:
+                return run()
+
+        return made_here
+
+    def _on_host(self, run: Run) -> Run:
+        """Waits for the device: it cannot be captured."""
+
+        def kernel(*inputs: Tensor) -> tuple[Tensor, ...]:
+            results = run(*(operand.cpu() for operand in inputs))
+            results = (results,) if isinstance(results, Tensor) else results
+            return tuple(result.to(self._device) for result in results)
+
+        return kernel
+
+
+_CONVOLUTIONS = frozenset({"aten.convolution", "braid.convolution_add"})
+_LINEARS = frozenset({"aten.linear", "braid.linear_add"})
+
+
+def _in_tf32(kernel: Kernel) -> Kernel:
+    run = kernel.run_on(1)
+
+    def switched(*inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
+        with tensor_float_32():
+            return run(*inputs)
+
+    return Kernel(kernel.variant, switched, needs_finite=kernel.needs_finite)
+
+
+def offered_precisions(capability: tuple[int, int]) -> tuple[str, ...]:
+    """What a device of a compute capability can compute in: TF32 and BF16 came with Ampere."""
+    return (FP32, TF32, *HALF) if capability >= (8, 0) else (FP32, "fp16")

@@ -1,0 +1,193 @@
+"""What a device worker asks of its device; everything else in the worker is the same for all.
+
+    Worker ──> Calls ────────> Backend.bind, prepare ──> Prepared.run      (models, requests)
+           └─> Measurements ─> Backend.prices, measure, entrant            (planning)
+
+    engine/cpu/backend.py     a pool of pinned threads
+    engine/cuda/backend.py   CUDA streams, captured into graphs
+
+A backend is made and used by one thread. Tensors go in and come out in the CPU's memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from braid.core.errors import BraidError
+from braid.core.graph import Operator, OpGraph
+from braid.core.plan import StreamPlan
+from braid.core.precision import FP32
+from braid.core.schedule import NO_CHOICES, Strategy
+from braid.engine.cpu.overheads import StagePrices
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import Program
+from braid.engine.program.work import Needs
+from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.timing.contenders import Entrant
+from braid.engine.timing.samples import Timing
+
+Tensors = Mapping[str, Tensor]
+
+MakeInputs = Callable[[], Tensors]
+
+Task = Generator[float | None, None, dict[str, Any]]
+"""Yields whenever a request may go first; a number is the fraction done."""
+
+
+class Flight(Protocol):
+    """A run that was begun."""
+
+    def is_done(self) -> bool:
+        """Whether ``finish`` would not wait."""
+
+    def finish(self) -> Tensors:
+        """Wait for the outputs; called once, in the order in which runs were begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landed:
+    """A run that was over when it was begun."""
+
+    outputs: Tensors
+
+    def is_done(self) -> bool:
+        """Yes."""
+        return True
+
+    def finish(self) -> Tensors:
+        """What it gave."""
+        return self.outputs
+
+
+RUNS_UNDERWAY = 2
+"""Runs of one plan begun and not finished, at most: one computes, the next one's inputs travel."""
+
+
+class Prepared(Protocol):
+    """A program under one plan, ready to run on its device."""
+
+    @property
+    def activation_bytes(self) -> int | None:
+        """Memory that a run takes beside the weights; None before it is known."""
+
+    def run(self, inputs: Tensors, pause: Pause | None = None) -> Tensors:
+        """Outputs by name, one tensor for each of the graph's inputs given.
+
+        Where a run may take long, ``pause`` is called in it now and then, if given.
+        """
+
+    def begin(self, inputs: Tensors) -> Flight:
+        """As ``run``, but where the device works by itself, do not wait for it.
+
+        At most ``RUNS_UNDERWAY`` at once; no other plan runs meanwhile.
+        """
+
+    def release(self) -> None:
+        """Free what the device holds for it; it is not used again."""
+
+
+class Whole(Protocol):
+    """A whole model in another runtime, ready for any of its shapes."""
+
+    def run(self, inputs: Tensors) -> Tensors:
+        """Outputs by name.
+
+        Raises:
+            PreconditionFailed: the model does not run at these shapes.
+        """
+
+    def run_into(self, inputs: Tensors, outputs: Tensors) -> None:
+        """As ``run``, writing the outputs to where they shall be."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedStage:
+    """A stage that is to be measured."""
+
+    groups: Sequence[Sequence[int]]  # in order within a group, side by side across groups
+    threads: int | None = None  # how many it may use; None: all of the device
+    strategy: Strategy = "concurrent"
+    hopeless_us: float | None = None  # whoever takes longer need not be measured with care
+
+
+class Backend(Protocol):
+    """One device. Long work calls ``pause`` between its steps; measurements yield instead."""
+
+    @property
+    def threads(self) -> int:
+        """How many groups can run side by side at most."""
+
+    @property
+    def precisions(self) -> Sequence[str]:
+        """What models can be computed in here, of braid.core.precision."""
+
+    def device_key(self) -> str:
+        """Canonical text of all that a latency measured here depends on."""
+
+    def software(self) -> dict[str, str]:
+        """Versions that a schedule's provenance names."""
+
+    def bind(
+        self,
+        graph: OpGraph,
+        constants: Tensors,
+        packed: PackedWeights,
+        pause: Pause,
+        precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
+    ) -> Program:
+        """Choose a kernel for each unit of a static graph; ``packed`` is shared by a model.
+
+        ``choices`` are kernel signatures with the variant that was measured to be fastest.
+
+        The graph is on the data of its ``precision`` already (engine/passes/precision.py).
+        """
+
+    def prepare(self, program: Program, plan: StreamPlan, pause: Pause = no_pause) -> Prepared:
+        """Make a verified plan ready to run.
+
+        Raises:
+            DeviceOutOfMemory: there is no room for it.
+        """
+
+    def interpret(self, program: Program, inputs: Tensors, pause: Pause) -> Tensors:
+        """Outputs by the plain operators in the order of the graph: slow, and right."""
+
+    def open_whole(self, artefact: Path, digest: str) -> Whole:
+        """The model file that an artefact keeps, in ONNX Runtime; runs in a thread of its own.
+
+        Raises:
+            PreconditionFailed: there is no file, or ONNX Runtime refuses it on this device.
+            InvalidArtefact: the file was changed after the import.
+        """
+
+    def needs(self, unit: Operator, graph: OpGraph) -> Needs:
+        """What a unit needs of the device, estimated from its shapes."""
+
+    def prices(self) -> Generator[None, None, StagePrices]:
+        """What stages cost besides their units' own work, measured."""
+
+    def measure(
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+    ) -> Generator[None, None, Timing]:
+        """Latency of one stage; what is kept for the next one goes with ``forget``."""
+
+    def forget(self) -> None:
+        """Free what was kept from one measurement to the next."""
+
+    def entrant(self, prepared: Prepared) -> Entrant:
+        """A prepared plan as one that takes part in a contest."""
+
+    def fault(self, error: Exception) -> BraidError | None:
+        """What an error of the device's libraries means, if that is known.
+
+        DeviceLost: this process is done, it ends and another takes over.
+        """
+
+    def close(self) -> None:
+        """Let go of the device."""

@@ -1,0 +1,1 @@
+"""The front end's side of an import. Loads no torch."""

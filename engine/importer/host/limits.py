@@ -1,0 +1,63 @@
+"""What one import may use. Crossing a limit ends the import, never the server."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from braid.core.errors import ImportLimitExceeded
+
+GIB = 1 << 30
+
+# limit -> the setting of the server that raises it
+SETTINGS = {
+    "memory_bytes": "BRAID_IMPORT_MEMORY_BYTES",
+    "cpu_seconds": "BRAID_IMPORT_CPU_SECONDS",
+    "run_seconds": "BRAID_IMPORT_RUN_SECONDS",
+    "wall_seconds": "BRAID_IMPORT_WALL_SECONDS",
+    "file_bytes": "BRAID_IMPORT_FILE_BYTES",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportLimits:
+    """Bounds of one importer process; the kernel holds all but the wall clock.
+
+    torch, onnx and onnxruntime together need 0.7 GiB of address space before they do anything.
+    """
+
+    memory_bytes: int = 12 * GIB  # address space
+    cpu_seconds: int = 600  # of all threads together
+    wall_seconds: float = 900.0
+    run_seconds: float = 30.0  # CPU time of any one run of the model; more for large files
+    file_bytes: int = 4 * GIB  # of any one file written
+    open_files: int = 256
+    is_first: bool = False  # the server tries again with more where this is not enough
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if name == "is_first":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+                raise ValueError(f"import limit {name} must be a positive number, got {value!r}")
+
+    def to_json(self) -> str:
+        """JSON text, the inverse of ``limits_from_json``."""
+        return json.dumps(dataclasses.asdict(self))
+
+
+def limits_from_json(text: str) -> ImportLimits:
+    """Read limits that ``ImportLimits.to_json`` wrote."""
+    return ImportLimits(**json.loads(text))
+
+
+def limit_exceeded(limit: str, limits: ImportLimits, what: str) -> ImportLimitExceeded:
+    """The error that says which limit stopped the import and which setting raises it."""
+    value = getattr(limits, limit)
+    return ImportLimitExceeded(
+        f"the import was stopped: {what} (limit {value:g}); if the model is sound, raise "
+        f"{SETTINGS[limit]} on the server, or upload a smaller model",
+        limit,
+    )

@@ -1,0 +1,243 @@
+"""The artefact folder as the front end reads it: report and graph, no torch.
+
+<store>/artefacts/<sha256 of the upload>/
+    graph.json            the template; its operators are the schedule units
+    weights.safetensors   its constants, by value name
+    model.onnx            the upload, where ONNX Runtime ran it in the verification
+    report.json           what is known of the model, and the checksums of the others
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import OpGraph, load_graph
+
+REPORT_FORMAT = 1
+GRAPH_FILE = "graph.json"
+WEIGHTS_FILE = "weights.safetensors"
+REPORT_FILE = "report.json"
+MODEL_FILE = "model.onnx"
+
+_MAX_REPORT_BYTES = 16 << 20
+_MAX_GRAPH_BYTES = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAxes:
+    """Where the batch is: the model takes and gives one row for each request row.
+
+    Inputs have it at dimension 0. An output whose axis is None does not depend on the batch:
+    every request gets it whole. ``alone``: the model takes one row only, so rows of a request
+    run one after the other.
+    """
+
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int | None]
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What the import compared with the reference, and the largest relative error it saw."""
+
+    reference: str  # "onnxruntime 1.23.0"
+    batches: tuple[int, ...]
+    max_relative_error: float
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What an import found out about a model."""
+
+    sha256: str  # of the upload
+    size_bytes: int  # of the upload
+    source: str  # "onnx"
+    opset: int
+    batch: BatchAxes | None  # None: served unbatched
+    static_inputs: tuple[str, ...]  # inputs whose content decides shapes or branches
+    example_shapes: Mapping[str, tuple[int, ...]]  # shapes the model was checked at, batch 1
+    static_values: Mapping[str, Any]  # content of the static inputs in that check
+    warnings: tuple[str, ...]
+    verified: Verified
+    files: Mapping[str, str] = field(default_factory=dict)  # file name -> SHA-256
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form, the inverse of ``report_from_json``."""
+        batch = self.batch
+        return {
+            "format": REPORT_FORMAT,
+            "sha256": self.sha256,
+            "size_bytes": self.size_bytes,
+            "source": self.source,
+            "opset": self.opset,
+            "batch": batch
+            and {
+                "inputs": dict(batch.inputs),
+                "outputs": dict(batch.outputs),
+                "alone": batch.alone,
+            },
+            "static_inputs": list(self.static_inputs),
+            "example_shapes": {name: list(shape) for name, shape in self.example_shapes.items()},
+            "static_values": dict(self.static_values),
+            "warnings": list(self.warnings),
+            "verified": {
+                "reference": self.verified.reference,
+                "batches": list(self.verified.batches),
+                "max_relative_error": self.verified.max_relative_error,
+                "tolerance": self.verified.tolerance,
+            },
+            "files": dict(self.files),
+        }
+
+
+def report_from_json(document: Any) -> Report:
+    """Read a report.
+
+    Raises:
+        InvalidArtefact: another format version or a missing field.
+    """
+    if not isinstance(document, dict) or document.get("format") != REPORT_FORMAT:
+        raise InvalidArtefact(f"{REPORT_FILE} is not of format {REPORT_FORMAT}")
+    try:
+        batch, verified = document["batch"], document["verified"]
+        return Report(
+            sha256=str(document["sha256"]),
+            size_bytes=int(document["size_bytes"]),
+            source=str(document["source"]),
+            opset=int(document["opset"]),
+            batch=batch
+            and BatchAxes(dict(batch["inputs"]), dict(batch["outputs"]), batch.get("alone", False)),
+            static_inputs=tuple(map(str, document["static_inputs"])),
+            example_shapes={
+                str(name): tuple(map(int, shape))
+                for name, shape in document["example_shapes"].items()
+            },
+            static_values=dict(document["static_values"]),
+            warnings=tuple(map(str, document["warnings"])),
+            verified=Verified(
+                reference=str(verified["reference"]),
+                batches=tuple(map(int, verified["batches"])),
+                max_relative_error=float(verified["max_relative_error"]),
+                tolerance=float(verified["tolerance"]),
+            ),
+            files={str(name): str(digest) for name, digest in document["files"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidArtefact(f"{REPORT_FILE} is malformed: {error!r}") from error
+
+
+def read_report(artefact: Path) -> Report:
+    """Read ``report.json`` of an artefact folder.
+
+    Raises:
+        InvalidArtefact: it is missing, too large, changed or malformed.
+    """
+    document = _read_json(artefact / REPORT_FILE, _MAX_REPORT_BYTES)
+    has_checksum = isinstance(document, dict) and "checksum" in document  # older ones have none
+    if has_checksum and document.pop("checksum") != _checksum(document):
+        raise InvalidArtefact(f"{REPORT_FILE} was changed after the import")
+    return report_from_json(document)
+
+
+def read_graph(artefact: Path) -> OpGraph:
+    """Read and verify ``graph.json`` of an artefact folder, checksum included.
+
+    Raises:
+        InvalidArtefact: it is missing, changed or malformed.
+    """
+    report = read_report(artefact)
+    data = _read(artefact / GRAPH_FILE, _MAX_GRAPH_BYTES)
+    if hashlib.sha256(data).hexdigest() != report.files.get(GRAPH_FILE):
+        raise InvalidArtefact(f"{GRAPH_FILE} was changed after the import")
+    return load_graph(data.decode(errors="replace"))
+
+
+def verify_files(artefact: Path, report: Report) -> None:
+    """Check that the folder holds exactly what its report says. Reads the weights once.
+
+    Raises:
+        InvalidArtefact: a file is missing, of another kind, changed, or too many.
+    """
+    expected = {GRAPH_FILE, WEIGHTS_FILE}
+    if report.files.get(MODEL_FILE) == report.sha256:
+        expected.add(MODEL_FILE)
+    found = {e.name: e.is_file(follow_symlinks=False) for e in os.scandir(artefact)}
+    if set(report.files) != expected or found != dict.fromkeys([*expected, REPORT_FILE], True):
+        raise InvalidArtefact(f"the artefact should hold {sorted(expected)}, not {sorted(found)}")
+    for name in expected:
+        check_file(artefact, report, name)
+
+
+def check_files(artefact: Path) -> None:
+    """Check that an artefact folder is as the import left it. Reads all of it.
+
+    Raises:
+        InvalidArtefact: a file is missing or changed.
+    """
+    report = read_report(artefact)
+    for name in {GRAPH_FILE, *report.files}:
+        check_file(artefact, report, name)
+
+
+def check_file(artefact: Path, report: Report, name: str) -> None:
+    """Check one file of an artefact folder against its checksum.
+
+    Raises:
+        InvalidArtefact: it is missing or changed.
+    """
+    try:
+        digest = file_digest(artefact / name)
+    except OSError as error:
+        raise InvalidArtefact(f"{name} cannot be read: {error.strerror}") from error
+    if digest != report.files.get(name):
+        raise InvalidArtefact(f"{name} was changed after the import")
+
+
+def report_text(report: Report) -> str:
+    """What ``report.json`` holds: the report, with a checksum of itself."""
+    document = report.to_json()
+    return json.dumps({**document, "checksum": _checksum(document)}, indent=1)
+
+
+def _checksum(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new files of a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_json(path: Path, most: int) -> Any:
+    try:
+        return json.loads(_read(path, most))
+    except (ValueError, RecursionError) as error:
+        raise InvalidArtefact(f"{path.name} is not JSON: {error}") from error
+
+
+def _read(path: Path, most: int) -> bytes:
+    try:
+        if path.stat().st_size > most:
+            raise InvalidArtefact(f"{path.name} is larger than {most} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise InvalidArtefact(f"{path.name} cannot be read: {error.strerror}") from error

@@ -1,0 +1,240 @@
+"""One upload, from bytes to artefact; runs inside the confined process.
+
+source ─> lower ─> passes ─> example ─> verify at batch 1
+                                              └─> guess the batch ─> verify at 1, 3, 5 ─> write
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import ImportLimitExceeded, InvalidRequest, UnsupportedOperators
+from braid.core.graph import OpGraph
+from braid.engine.importer.artefact import write_artefact
+from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_digest
+from braid.engine.importer.upload.batch_axis import (
+    guess_batch,
+    repair_reshapes,
+    without_batch_symbol,
+)
+from braid.engine.importer.upload.sources import Source
+from braid.engine.importer.verification.compare import TOLERANCE, Disagreement
+from braid.engine.importer.verification.example_inputs import (
+    Example,
+    TooMuchMemory,
+    find_example,
+    second_example,
+)
+from braid.engine.importer.verification.output_shapes import with_output_specs
+from braid.engine.importer.verification.reference import THREADS, Reference
+from braid.engine.importer.verification.verify import (
+    CHECKED_BATCHES,
+    Checked,
+    Subject,
+    verify_batches,
+    verify_content,
+    verify_single,
+)
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.passes import run_passes
+from braid.engine.passes.specialise import static_inputs
+
+OnProgress = Callable[[float, str], None]
+_MOST_STATIC_ELEMENTS = 256
+_MEMORY_FOR_TENSORS = 0.5  # of the limit: the rest is for libraries, weights and the reference
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What the verification settled: how the model is served, and on which evidence."""
+
+    subject: Subject
+    batch: BatchAxes | None
+    checked: Checked
+    warnings: tuple[str, ...]
+
+
+def import_upload(
+    source: Source,
+    upload: Path,
+    artefact: Path,
+    limits: ImportLimits,
+    on_progress: OnProgress,
+    example_shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    """Import one model.
+
+    Args:
+        source: what ``sources.open_upload`` made of the file.
+        upload: the file itself, for its checksum.
+        artefact: the folder to write; incomplete if this raises.
+        limits: of this process.
+        on_progress: told a fraction and the present step.
+        example_shapes: shapes to verify at, by input, where the caller knows them.
+
+    Raises:
+        ModelImportError: the model cannot be imported; says why.
+        MemoryError, OSError: a limit of the process was met.
+    """
+    torch.set_num_threads(THREADS)
+    on_progress(0.1, "lowering the operators")
+    template, weights, remark = _template(source, on_progress, example_shapes)
+    on_progress(0.4, "loading the model into the reference")
+    reference = source.reference()
+    on_progress(0.5, "looking for shapes that the model takes")
+    memory_bytes = int(limits.memory_bytes * _MEMORY_FOR_TENSORS)
+    plain = without_batch_symbol(template)
+    example = find_example(plain, weights, reference, memory_bytes, example_shapes)
+    on_progress(0.6, f"checking against {reference.name}")
+    subject = Subject(plain, weights, example, memory_bytes, limits.is_first)
+    study = study_batch(subject, reference)
+    on_progress(0.8, "checking at other shapes")
+    verify_elsewhere(study.subject, reference)
+    if remark:
+        study = replace(study, warnings=(*study.warnings, remark))
+    on_progress(0.9, "writing the artefact")
+    report = _report(study, reference, upload, source)
+    template = with_output_specs(study.subject, study.batch)
+    kept = upload if reference.file == upload else None  # not what was taken out of a zip
+    write_artefact(artefact, template, weights, report, kept)
+
+
+def _template(
+    source: Source, on_progress: OnProgress, given: Mapping[str, tuple[int, ...]]
+) -> tuple[OpGraph, Mapping[str, Tensor], str]:
+    """The template after the passes, its constants, and a remark for the report.
+
+    Raises:
+        ModelImportError: it can be served neither in parts nor whole.
+    """
+    try:
+        template, weights, complaint = source.lowered()
+        on_progress(0.3, "simplifying the graph")
+        template, weights = run_passes(template, weights)
+        _check_static_inputs(template)
+    except UnsupportedOperators as refusal:
+        on_progress(0.3, "trying to serve the model as one unit")
+        template, weights = source.whole(refusal, given)
+        reasons = "; ".join(refusal.reasons[:5])[:1000]
+        return template, weights, f"served whole by ONNX Runtime, unscheduled: {reasons}"
+    return template, weights, f"not valid ONNX: {complaint}" if complaint else ""
+
+
+def _check_static_inputs(template: OpGraph) -> None:
+    """Refuse shapes and branches that follow from other than a few integers.
+
+    A plan is made for each content of such an input, so there may be few of them.
+
+    Raises:
+        UnsupportedOperators: naming the inputs.
+    """
+    reasons = []
+    for name in static_inputs(template):
+        spec = template.inputs[name]
+        few = spec.is_static and spec.elements <= _MOST_STATIC_ELEMENTS
+        if torch_dtype(spec.dtype).is_floating_point or not few:
+            reasons.append(f"shapes or branches depend on the content of input {name!r} ({spec})")
+    if reasons:
+        raise UnsupportedOperators(tuple(reasons))
+
+
+def study_batch(subject: Subject, reference: Reference) -> Study:
+    """Verify the model at batch 1, then find out whether it takes any batch.
+
+    Args:
+        subject: the template as the file declares its shapes.
+        reference: the uploaded model.
+
+    Raises:
+        ModelImportError: it is wrong at batch 1.
+    """
+    subject, checked = verify_single(subject, reference)
+    unbatched = Study(subject, None, checked, _cautions(checked))
+    guess = guess_batch(subject.template)
+    if guess is None or static_inputs(subject.template):
+        return unbatched
+    static, _ = subject.specialised(None)
+    known = {**static.inputs, **static.constants, **static.specs}
+    batched = replace(subject, template=repair_reshapes(guess, known))
+    try:
+        axes, rows = verify_batches(batched, reference)
+    except (InvalidRequest, Disagreement) as error:
+        if isinstance(error, TooMuchMemory) and subject.is_first_try:
+            raise ImportLimitExceeded(str(error), "memory_bytes") from error
+        if (single := _one_row(subject.template, static)) is not None:
+            warning = f"served one row at a time: {error}"
+            study = Study(replace(subject, template=guess), single, checked, unbatched.warnings)
+        else:
+            warning, study = f"served unbatched, at its own shape: {error}", unbatched
+        return replace(study, warnings=(*study.warnings, warning))
+    both = replace(
+        rows,
+        error=max(checked.error, rows.error),
+        tolerance=max(checked.tolerance, rows.tolerance),
+    )
+    return Study(batched, axes, both, _cautions(both))
+
+
+def _one_row(template: OpGraph, static: OpGraph) -> BatchAxes | None:
+    """Axes of a model that the file says takes and gives exactly one row; None if it does not."""
+    takes = all(spec.shape[0] == 1 for spec in template.inputs.values())
+    gives = all(static.spec(value).shape[:1] == (1,) for value in static.outputs.values())
+    if not (takes and gives):
+        return None
+    return BatchAxes(
+        dict.fromkeys(template.inputs, 0), dict.fromkeys(template.outputs, 0), alone=True
+    )
+
+
+def verify_elsewhere(subject: Subject, reference: Reference) -> None:
+    """Compare at a second set of extents where the model leaves some open besides the batch.
+
+    Raises:
+        ModelImportError: it is wrong there.
+    """
+    other = second_example(
+        subject.template, subject.weights, reference, subject.memory_bytes, subject.example
+    )
+    if other is not None:
+        verify_content(replace(subject, example=other), reference)
+
+
+def _cautions(checked: Checked) -> tuple[str, ...]:
+    found = []
+    if not checked.informative:
+        found.append(
+            "the outputs do not depend on the inputs (saturated or constant weights?), so "
+            "agreement with the reference proves little"
+        )
+    if checked.tolerance > TOLERANCE:
+        found.append(
+            f"rounding moves the outputs of this model, so they were compared to within "
+            f"{checked.tolerance:.1g} of the largest"
+        )
+    return tuple(found)
+
+
+def _report(study: Study, reference: Reference, upload: Path, source: Source) -> Report:
+    example: Example = study.subject.example
+    template = study.subject.template
+    batches = (1, *CHECKED_BATCHES) if study.batch and not study.batch.alone else (1,)
+    return Report(
+        sha256=file_digest(upload),
+        size_bytes=upload.stat().st_size,
+        source=source.kind,
+        opset=source.opset,
+        batch=study.batch,
+        static_inputs=static_inputs(template),
+        example_shapes={
+            name: tuple(int(dim) for dim in spec.shape) for name, spec in example.specs.items()
+        },
+        static_values={name: value.tolist() for name, value in example.static_values.items()},
+        warnings=study.warnings,
+        verified=Verified(reference.name, batches, study.checked.error, study.checked.tolerance),
+    )

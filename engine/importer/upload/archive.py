@@ -1,0 +1,123 @@
+"""Zip archives of strangers: what is inside is bounded before anything is unpacked.
+
+Both ``.pt2`` files and ONNX models with external data come as zips. Members are read by name and
+never extracted by the zip library; links, folders above the archive and repeated names are refused.
+"""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from braid.core.errors import ModelImportError
+
+EXPORT = (
+    "export the model instead: torch.export.save(torch.export.export(model, (example,)), "
+    "'model.pt2'), or torch.onnx.export(model, (example,), 'model.onnx', dynamo=True)"
+)
+MAX_MEMBERS = 100_000
+MAX_UNPACKED_BYTES = 16 << 30
+MAX_RATIO = 100  # weights hardly shrink
+_FREE_BYTES = 64 << 20  # may be packed as tightly as one likes
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+
+
+class Archive:
+    """A checked zip archive."""
+
+    def __init__(self, path: Path) -> None:
+        """Open and check it.
+
+        Raises:
+            ModelImportError: not a zip, over a budget, or with members that no exporter writes.
+        """
+        try:
+            self._zip = zipfile.ZipFile(path)
+        except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
+            raise ModelImportError(f"the zip archive is damaged: {error}") from error
+        members = self._zip.infolist()
+        _check_sizes(members, path.stat().st_size)
+        for member in members:
+            _check_member(member)
+        self._members = {m.filename: m for m in members if not m.is_dir()}
+        if len(self._members) != sum(not m.is_dir() for m in members):
+            raise ModelImportError("the archive holds two files of the same name")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All files in it."""
+        return tuple(self._members)
+
+    def size(self, name: str) -> int:
+        """Bytes of a file, unpacked.
+
+        Raises:
+            ModelImportError: there is no such file.
+        """
+        if name not in self._members:
+            raise ModelImportError(f"the archive has no file {name!r}")
+        return self._members[name].file_size
+
+    def read(self, name: str, most: int = MAX_UNPACKED_BYTES) -> bytearray:
+        """A file's bytes, checksum checked.
+
+        Raises:
+            ModelImportError: no such file, larger than ``most``, or damaged.
+        """
+        if self.size(name) > most:
+            raise ModelImportError(f"{name} has {self.size(name)} bytes, at most {most} are read")
+        data = bytearray()
+        for chunk in self.chunks(name):
+            data += chunk
+        return data
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """A file's bytes, a few at a time.
+
+        Raises:
+            ModelImportError: no such file, or damaged.
+        """
+        left = self.size(name)
+        try:
+            with self._zip.open(self._members[name]) as file:
+                while chunk := file.read(1 << 22):
+                    left -= len(chunk)
+                    if left < 0:
+                        break
+                    yield chunk
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+            raise ModelImportError(f"{name} in the archive is damaged: {error}") from error
+        if left:
+            raise ModelImportError(f"{name} in the archive does not have the size it states")
+
+
+def _check_sizes(members: list[zipfile.ZipInfo], packed: int) -> None:
+    if len(members) > MAX_MEMBERS:
+        raise ModelImportError(f"the archive has {len(members)} members, at most {MAX_MEMBERS}")
+    unpacked = sum(member.file_size for member in members)
+    if unpacked > MAX_UNPACKED_BYTES:
+        raise ModelImportError(
+            f"the archive unpacks to {unpacked} bytes, more than {MAX_UNPACKED_BYTES}"
+        )
+    if unpacked > _FREE_BYTES and unpacked > MAX_RATIO * packed:
+        raise ModelImportError(
+            f"the archive unpacks to {unpacked // max(packed, 1)} times its size, more than "
+            f"{MAX_RATIO} (a zip bomb?); store its files uncompressed"
+        )
+
+
+def _check_member(member: zipfile.ZipInfo) -> None:
+    name = member.filename
+    path = PurePosixPath(name)
+    if not name.isprintable() or "\\" in name or path.is_absolute() or ".." in path.parts:
+        raise ModelImportError(f"the archive holds {name!r}, a path that leaves it")
+    mode = stat.S_IFMT(member.external_attr >> 16)
+    if mode not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise ModelImportError(f"{name!r} in the archive is a link or a device, not a file")
+    if member.flag_bits & 0x1:
+        raise ModelImportError(f"{name!r} in the archive is encrypted")
+    if member.compress_type not in _METHODS:
+        raise ModelImportError(f"{name!r} in the archive is packed in an unusual way")

@@ -1,0 +1,89 @@
+"""An ONNX model that keeps its weights in other files: a zip of the model and flat, exactly named
+files.
+
+    model.onnx            the only one of its kind
+    model.onnx.data       named by the model as a location, exactly so; any number of these
+
+The members are written as fresh regular files into the import's own folder, which is where ONNX
+Runtime looks for them; nothing outside it can be named.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from onnx import ModelProto, TensorProto
+
+from braid.core.errors import ModelImportError
+from braid.engine.importer.upload.archive import EXPORT, Archive
+from braid.engine.importer.upload.parse import all_tensors, parse_model, read_model
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=,~ -]{0,200}")
+
+
+def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
+    """The model with all its weights in memory, and the unpacked model file.
+
+    Raises:
+        ModelImportError: no model, several, folders, odd names, or data that does not fit.
+    """
+    if any(name.endswith("/data.pkl") for name in archive.names):
+        raise ModelImportError(
+            "the archive is a PyTorch checkpoint or TorchScript (.pt), whose pickle or code would "
+            f"have to be run; {EXPORT}"
+        )
+    for name in archive.names:
+        if not _PLAIN.fullmatch(name):
+            raise ModelImportError(
+                f"the archive holds {name!r}; an ONNX model with external data is a zip of the "
+                "model and its data files, without folders"
+            )
+    models = [name for name in archive.names if name.endswith(".onnx")]
+    if len(models) != 1:
+        raise ModelImportError(
+            f"a zip archive with {len(models)} .onnx files; it must hold exactly one, and the "
+            "files it names as external data (a torch checkpoint cannot be imported)"
+        )
+    folder = work / "bundle"
+    folder.mkdir(mode=0o700)
+    for name in archive.names:
+        with (folder / name).open("xb") as file:
+            for chunk in archive.chunks(name):
+                file.write(chunk)
+    data = frozenset(archive.names) - set(models)
+    model = parse_model(read_model(folder / models[0]), external=data)
+    _fill(model, folder, data)
+    return model, folder / models[0]
+
+
+def _fill(model: ModelProto, folder: Path, names: frozenset[str]) -> None:
+    """Bring external data into the model."""
+    used = set()
+    for tensor in all_tensors(model):
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        used.add(entries["location"])
+        tensor.raw_data = _part(folder / entries["location"], tensor.name, entries)
+        del tensor.external_data[:]
+        tensor.ClearField("data_location")
+    if names - used:
+        raise ModelImportError(f"the model does not use {sorted(names - used)[:5]} of the archive")
+
+
+def _part(file: Path, tensor: str, entries: dict[str, str]) -> bytes:
+    size = file.stat().st_size
+    try:
+        offset = int(entries.get("offset") or 0)
+        length = int(entries["length"]) if entries.get("length") else size - offset
+    except ValueError:
+        raise ModelImportError(f"tensor {tensor!r}: offset and length must be numbers") from None
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ModelImportError(
+            f"tensor {tensor!r} keeps bytes {offset} to {offset + length} in {file.name!r}, which "
+            f"has {size}"
+        )
+    with file.open("rb") as data:
+        data.seek(offset)
+        return data.read(length)

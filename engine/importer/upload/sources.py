@@ -1,0 +1,195 @@
+"""What was uploaded: an ONNX file, an ONNX model zipped with its external data, or a ``.pt2``.
+
+upload ──open_upload──> Source ──lowered()──> template + weights
+                           └────reference()──> what the import is compared with
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from braid.core.errors import ModelImportError, UnsupportedOperators
+from braid.engine.importer.upload.archive import Archive
+
+if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a model
+    from onnx import ModelProto
+    from torch import Tensor
+
+    from braid.core.graph import OpGraph
+    from braid.engine.importer.verification.reference import Reference
+
+_ZIP = b"PK\x03\x04"
+
+
+class Source(Protocol):
+    """An uploaded model, checked as far as that needs no torch."""
+
+    kind: str  # "onnx" or "pt2"
+
+    @property
+    def opset(self) -> int:
+        """Version of the operator set it uses."""
+        ...
+
+    def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
+        """The template, its constants, and a complaint that is worth a warning ("" if none).
+
+        Raises:
+            ModelImportError: it cannot be lowered.
+        """
+        ...
+
+    def whole(
+        self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
+    ) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        """The template of one operator that runs what ``lowered`` refused.
+
+        Raises:
+            UnsupportedOperators: there is no safe way to run it; with all reasons.
+        """
+        ...
+
+    def reference(self) -> Reference:
+        """An independent implementation of the model.
+
+        Raises:
+            ModelImportError: there is none that takes it.
+        """
+        ...
+
+
+def open_upload(upload: Path, work: Path) -> Source:
+    """Tell the format of an uploaded file and read it.
+
+    Args:
+        upload: the file.
+        work: an empty folder of this import's own.
+
+    Raises:
+        ModelImportError: no format that Braid imports, or over a structural budget.
+    """
+    with upload.open("rb") as file:
+        zipped = file.read(4) == _ZIP
+    if not zipped:
+        from braid.engine.importer.upload.parse import parse_model, read_model
+
+        return OnnxSource(parse_model(read_model(upload)), upload)
+    archive = Archive(upload)
+    if any(name.endswith("/archive_format") for name in archive.names):
+        return Pt2Source(archive)
+    from braid.engine.importer.upload.bundle import unpack_bundle
+
+    return OnnxSource(*unpack_bundle(archive, work))
+
+
+class OnnxSource:
+    """An ONNX model; its reference is ONNX Runtime on the file as it was uploaded."""
+
+    kind = "onnx"
+
+    def __init__(self, model: ModelProto, file: Path) -> None:
+        self._model = model
+        self._file = file
+
+    @property
+    def opset(self) -> int:
+        """Version of the default operator set."""
+        from braid.engine.onnx.lowering import opset_of
+
+        return opset_of(self._model)
+
+    def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
+        """Lower through the table.
+
+        The checker comes last, because it stops at the first operator it does not know. What it
+        finds in a model that lowers (an output without a shape, say) is worth a warning; the
+        comparison with the reference decides.
+
+        Raises:
+            ModelImportError: it cannot be lowered.
+        """
+        from braid.engine.importer.upload.parse import complaint
+        from braid.engine.onnx import lower
+        from braid.engine.onnx.prepare import prepare
+
+        try:
+            template, weights = lower(prepare(self._model))
+        except ModelImportError:
+            raise
+        except Exception as error:
+            reason = complaint(self._file)
+            if not reason:
+                raise
+            raise ModelImportError(f"the model is not valid ONNX: {reason}") from error
+        return template, weights, complaint(self._file)
+
+    def whole(
+        self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
+    ) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        """Let ONNX Runtime serve it as one unit.
+
+        Raises:
+            UnsupportedOperators: that is not safe, or it refuses as well.
+        """
+        from braid.engine.importer.upload.whole_model import as_one_unit
+
+        return as_one_unit(self._model, refusal.reasons, self.reference, given)
+
+    def reference(self) -> Reference:
+        """ONNX Runtime, or onnx's own implementation.
+
+        Raises:
+            ModelImportError: neither takes it.
+        """
+        from braid.engine.importer.verification.reference import open_reference
+
+        return open_reference(self._file)
+
+
+class Pt2Source:
+    """A program that torch.export saved; its reference runs the aten operators one by one."""
+
+    kind = "pt2"
+
+    def __init__(self, archive: Archive) -> None:
+        from braid.engine.pt2.container import read_container
+
+        self._program, self._weights = read_container(archive)
+
+    @property
+    def opset(self) -> int:
+        """Version of the aten operator set."""
+        return self._program.opset
+
+    def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
+        """Lower through the allow-list.
+
+        Raises:
+            ModelImportError: it cannot be lowered.
+        """
+        from braid.engine.pt2.lowering import lower
+
+        try:
+            return (*lower(self._program, self._weights), "")
+        except UnsupportedOperators:
+            raise
+        except (KeyError, AssertionError) as error:
+            raise ModelImportError(f"the graph of the .pt2 is malformed: {error!r}") from error
+
+    def whole(
+        self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
+    ) -> tuple[OpGraph, Mapping[str, Tensor]]:
+        """Nothing else runs a ``.pt2`` safely.
+
+        Raises:
+            UnsupportedOperators: always.
+        """
+        raise refusal
+
+    def reference(self) -> Reference:
+        """The program run as it stands."""
+        from braid.engine.pt2.eager import EagerReference
+
+        return EagerReference(self._program, self._weights)

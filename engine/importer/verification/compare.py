@@ -1,0 +1,70 @@
+"""When two runs agree: the error between outputs, and the tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import BraidError
+
+TOLERANCE = 1e-4
+_INTEGER_MISMATCHES = 0.01  # most elements of an integer output (argmax) that may differ
+_TINY = 1e-6  # outputs smaller than this are compared absolutely
+
+Outputs = Mapping[str, Tensor]
+
+
+class Disagreement(BraidError):
+    """Two runs that should agree do not; the message names the output and the error."""
+
+
+def compare(expected: Outputs, got: Outputs, tolerance: float) -> float:
+    """The largest relative error over all outputs.
+
+    Raises:
+        Disagreement: naming the first output over the tolerance, of another shape or type.
+    """
+    largest = 0.0
+    for name, wanted in expected.items():
+        found = got[name]
+        if found.dtype != wanted.dtype or found.shape != wanted.shape:
+            raise Disagreement(
+                f"output {name!r} is {found.dtype} {list(found.shape)}, "
+                f"expected {wanted.dtype} {list(wanted.shape)}"
+            )
+        error = relative_error(wanted, found)
+        limit = tolerance if wanted.is_floating_point() else _INTEGER_MISMATCHES
+        if not error <= limit:
+            raise Disagreement(
+                f"output {name!r} has a relative error of {error:.3g}, over {limit:g}"
+            )
+        largest = max(largest, error)
+    return largest
+
+
+def relative_error(expected: Tensor, got: Tensor) -> float:
+    """Largest absolute difference over the largest absolute value; infinities must be equal.
+
+    Of integers and booleans: the share of elements that differ.
+    """
+    if expected.numel() == 0:
+        return 0.0
+    if not expected.is_floating_point():
+        return float((expected != got).double().mean())
+    wide, found = expected.double(), got.double()
+    finite = torch.isfinite(wide)
+    both_nan = torch.isnan(wide) & torch.isnan(found)
+    same = torch.where(finite, torch.isfinite(found), (wide == found) | both_nan)
+    if not bool(same.all()):
+        return float("inf")
+    wide, found = wide[finite], found[finite]
+    if wide.numel() == 0:
+        return 0.0
+    return float((wide - found).abs().max() / wide.abs().max().clamp_min(_TINY))
+
+
+def furthest(expected: Outputs, got: Outputs) -> float:
+    """The largest relative error over all outputs, whatever it is."""
+    return max(relative_error(expected[name], got[name]) for name in expected)

@@ -1,0 +1,264 @@
+"""Inputs to check a model with: extents where the model leaves them open, and content.
+
+    open extents ──candidates()──> shapes ──specialise──> fits? ──reference──> runs? ──> Example
+
+A model rarely says which extents it accepts: OCR wants heights of 48 or multiples of 32, an audio
+model one exact window. So likely ones are tried until both executors run the model.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import ImportLimitExceeded, InvalidRequest, ModelImportError
+from braid.core.graph import OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
+from braid.engine.importer.verification.reference import Reference, ReferenceFailed
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.passes.body import Weights
+from braid.engine.passes.specialise import specialise, static_inputs
+
+_STATIC_NUMBERS = (16000, 8000, 1, 0)
+_INTEGERS_BELOW = (256, 2)  # indices of an embedding; masks
+
+_MOST_TRIALS = 400
+_TRIAL_SECONDS = 120.0
+_SECOND_TRIALS = 8
+_LARGE_BYTES = 64 << 20  # of intermediate tensors
+
+
+class TooMuchMemory(InvalidRequest):
+    """The model's intermediate tensors do not fit into an import's memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Shapes and kinds of content at which the model runs. Dimension 0 is 1 where it is open."""
+
+    specs: Mapping[str, TensorSpec]
+    static_values: Mapping[str, Tensor]
+    integers_below: tuple[int, ...] = (1,)  # ranges that the model takes; seeds take turns
+    positive: bool = False  # floats: absolute values of normal ones (a logarithm wants them)
+
+    def draw(self, rows: int | None, seed: int) -> dict[str, Tensor]:
+        """Random inputs; ``rows`` replaces dimension 0 of every input."""
+        generator = torch.Generator().manual_seed(seed)
+        below = self.integers_below[seed % len(self.integers_below)]
+        drawn = dict(self.static_values)
+        for name, spec in self.specs.items():
+            if name not in drawn:
+                shape = spec.shape if rows is None else (rows, *spec.shape[1:])
+                drawn[name] = self._random(TensorSpec(spec.dtype, shape), below, generator)
+        return {name: drawn[name] for name in self.specs}
+
+    def _random(self, spec: TensorSpec, below: int, generator: torch.Generator) -> Tensor:
+        shape, kind = [int(dim) for dim in spec.shape], torch_dtype(spec.dtype)
+        if not kind.is_floating_point:
+            top = min(below, 2) if kind == torch.bool else min(below, torch.iinfo(kind).max + 1)
+            return torch.randint(0, top, shape, generator=generator).to(kind)
+        drawn = torch.randn(shape, generator=generator)
+        return (drawn.abs() if self.positive else drawn).to(kind)
+
+
+def find_example(
+    template: OpGraph,
+    weights: Weights,
+    reference: Reference,
+    memory_bytes: int,
+    given: Mapping[str, tuple[int, ...]],
+) -> Example:
+    """Shapes and content at which both the template and the reference run.
+
+    Args:
+        template: its symbols are the open extents.
+        weights: its constants.
+        reference: the uploaded model.
+        memory_bytes: most that the intermediate tensors may take together.
+        given: shapes the caller knows to work, by input.
+
+    Raises:
+        ImportLimitExceeded: at the first shapes tried, the model takes too much memory.
+        ModelImportError: nothing that was tried runs; gives the first and the last reason.
+    """
+    refusals: list[str | TooMuchMemory] = []
+    deadline = time.monotonic() + _TRIAL_SECONDS
+    candidates = _in_order_of_size(template, weights, given)
+    for static, specs in itertools.islice(candidates, _MOST_TRIALS):
+        found = _try(template, weights, reference, memory_bytes, specs, static)
+        if isinstance(found, Example):
+            return found
+        refusals.append(found)
+        if time.monotonic() > deadline:
+            break
+    if isinstance(refusals[0], TooMuchMemory):
+        raise ImportLimitExceeded(str(refusals[0]), "memory_bytes")
+    raise ModelImportError(_nothing_runs(template, refusals))
+
+
+def _in_order_of_size(
+    template: OpGraph, weights: Weights, given: Mapping[str, tuple[int, ...]]
+) -> Iterator[tuple[dict[str, Tensor], Mapping[str, TensorSpec]]]:
+    """Content of the static inputs and shapes to try.
+
+    Static inputs may be sizes, of a Tile, say. Content that makes large tensors comes last.
+    """
+    contents = list(_static_candidates(template, given))
+    if len(contents) > 1:
+        first = next(shape_candidates(template, given))
+        contents.sort(key=lambda static: _is_large(template, weights, first, static))
+    for static in contents:
+        for specs in shape_candidates(template, given):
+            yield static, specs
+
+
+def _is_large(
+    template: OpGraph,
+    weights: Weights,
+    specs: Mapping[str, TensorSpec],
+    static: Mapping[str, Tensor],
+) -> bool:
+    """Whether intermediate tensors take over ``_LARGE_BYTES`` with this static content."""
+    try:
+        graph, _ = specialise(template, weights, specs, static)
+        check_memory(graph, _LARGE_BYTES)
+    except InvalidRequest as error:
+        return isinstance(error, TooMuchMemory)
+    return False
+
+
+def second_example(
+    template: OpGraph,
+    weights: Weights,
+    reference: Reference,
+    memory_bytes: int,
+    first: Example,
+) -> Example | None:
+    """Another example with other extents where the model leaves them open, if one is found soon."""
+    open_names = {name for name, spec in template.inputs.items() if not spec.is_static}
+    for specs in itertools.islice(shape_candidates(template, {}), _SECOND_TRIALS):
+        if all(specs[name] == first.specs[name] for name in open_names):
+            continue
+        found = _try(template, weights, reference, memory_bytes, specs, first.static_values)
+        if isinstance(found, Example):
+            return found
+    return None
+
+
+def _nothing_runs(template: OpGraph, refusals: Sequence[str | TooMuchMemory]) -> str:
+    first, last = refusals[0], refusals[-1]
+    if len(refusals) == 1:
+        return f"the model does not run: {first}"
+    shapes = ", ".join(f"{name}: {spec}" for name, spec in template.inputs.items())
+    options = wanted_shapes(template.inputs)
+    give = (
+        f"register it with shapes that it takes, numbers in place of the names: {options}"
+        if options
+        else "its shapes are fixed, so it takes other content than was tried"
+    )
+    return (
+        f"the model does not run at any of {len(refusals)} input shapes tried ({shapes}); {give}. "
+        f"The first reason: {first}. The last: {last}"
+    )
+
+
+def _try(
+    template: OpGraph,
+    weights: Weights,
+    reference: Reference,
+    memory_bytes: int,
+    specs: Mapping[str, TensorSpec],
+    static: Mapping[str, Tensor],
+) -> Example | str | TooMuchMemory:
+    """The example, or why it does not work."""
+    try:
+        graph, _ = specialise(template, weights, specs, static)
+        check_memory(graph, memory_bytes)
+    except TooMuchMemory as error:
+        return error
+    except InvalidRequest as error:
+        return str(error)
+    return _content(reference, specs, static)
+
+
+def drawable(reference: Reference, specs: Mapping[str, TensorSpec]) -> Example | str:
+    """An example at these shapes that the reference runs, or why it does not."""
+    return _content(reference, specs, {})
+
+
+def _content(
+    reference: Reference, specs: Mapping[str, TensorSpec], static: Mapping[str, Tensor]
+) -> Example | str:
+    """Kinds of content that the reference takes; those that give finite outputs go first."""
+    integers = any(
+        not torch_dtype(spec.dtype).is_floating_point
+        for name, spec in specs.items()
+        if name not in static
+    )
+    ranges = _INTEGERS_BELOW if integers else (1,)
+    fallback: Example | str = ""
+    for positive in (False, True):
+        finite = []
+        for below in (*ranges, 1):
+            example = Example(specs, static, (below,), positive)
+            try:
+                outputs = reference.run(example.draw(None, seed=0))
+            except ReferenceFailed as error:
+                fallback = fallback or f"{reference.name}: {error}"
+                continue
+            if all(bool(torch.isfinite(output).all()) for output in outputs.values()):
+                finite.append(below)
+            elif not isinstance(fallback, Example):
+                fallback = example
+            if below == 2 and finite:
+                break  # zeros are for models that take nothing else
+        if finite:
+            return Example(specs, static, tuple(finite), positive)
+    return fallback
+
+
+def check_memory(graph: OpGraph, memory_bytes: int) -> None:
+    """Refuse a static graph whose intermediate tensors take too much at any one time.
+
+    Raises:
+        TooMuchMemory: naming the operator at which that happens.
+    """
+    last_reader = {name: i for i, op in enumerate(graph.operators) for name in op.reads()}
+    live = 0
+    for i, op in enumerate(graph.operators):
+        live += sum(graph.specs[name].size_bytes for name in op.outputs)
+        if live > memory_bytes:
+            made = ", ".join(str(graph.specs[name]) for name in op.outputs)
+            raise TooMuchMemory(
+                f"operator {op.name!r} ({op.kind}) makes {made}; with what else is alive then, "
+                f"that is {live} bytes, and an import may use {memory_bytes} for intermediate "
+                "tensors; raise BRAID_IMPORT_MEMORY_BYTES if the model is sound"
+            )
+        gone = {name for name in (*op.reads(), *op.outputs) if last_reader.get(name, i) == i}
+        live -= sum(graph.specs[name].size_bytes for name in gone if name in graph.specs)
+
+
+def _static_candidates(
+    template: OpGraph, given: Mapping[str, tuple[int, ...]]
+) -> Iterator[dict[str, Tensor]]:
+    """Content of the inputs that decide shapes or branches."""
+    names = static_inputs(template)
+    if not names:
+        yield {}
+        return
+    specs = next(shape_candidates(template, given))
+    for number in _STATIC_NUMBERS:
+        yield {name: _filled(specs[name], number) for name in names}
+
+
+def _filled(spec: TensorSpec, number: int) -> Tensor:
+    kind = torch_dtype(spec.dtype)
+    if not kind.is_floating_point and kind != torch.bool:
+        number = min(number, torch.iinfo(kind).max)
+    return torch.full([int(dim) for dim in spec.shape], number, dtype=kind)

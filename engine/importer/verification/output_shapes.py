@@ -1,0 +1,100 @@
+"""What the model gives, in symbols: extents of outputs that follow the batch or an input.
+
+    at the example's extents    y [1, 1, 160, 256]
+    at twice the height         y [1, 1, 320, 256]
+    at twice the width          y [1, 1, 160, 512]   ──>  y [batch, 1, height, width]
+
+An extent that is the same at all extents tried is fixed; one that equals an input's open extent
+each time takes its name; any other gets a name of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from braid.core.errors import InvalidRequest
+from braid.core.graph import OpGraph
+from braid.core.tensor import BATCH, Dim, TensorSpec
+from braid.engine.importer.host.report import BatchAxes
+from braid.engine.importer.verification.verify import Subject
+from braid.engine.passes.specialise import specialise
+
+_SCALES = (2, 3)  # other extents to try, as multiples of the example's
+
+
+def with_output_specs(subject: Subject, batch: BatchAxes | None) -> OpGraph:
+    """The subject's template, with a symbolic spec for each of its outputs.
+
+    Args:
+        subject: verified.
+        batch: where the batch is; None for a model without.
+    """
+    template = subject.template
+    extents = _open_extents(template.inputs, subject.example.specs)
+    others = (_with_another_extent(subject, extents, symbol) for symbol in extents)
+    runs = [(extents, _output_shapes(subject, extents)), *filter(None, others)]
+    specs = {}
+    for name, value in template.outputs.items():
+        first = runs[0][1][name]
+        axis = batch.outputs.get(name) if batch else None
+        shape: list[Dim] = [
+            BATCH
+            if at == axis
+            else _extent(
+                [(known, shapes[name].shape[at]) for known, shapes in runs], f"{name}_{at}"
+            )
+            for at in range(len(first.shape))
+        ]
+        specs[value] = TensorSpec(first.dtype, tuple(shape))
+    return dataclasses.replace(template, specs={**template.specs, **specs})
+
+
+def _with_another_extent(
+    subject: Subject, extents: Mapping[str, int], symbol: str
+) -> tuple[dict[str, int], dict[str, TensorSpec]] | None:
+    """Extents with only ``symbol`` changed, and the outputs there; None if nothing else runs."""
+    for scale in _SCALES:
+        scaled = {**extents, symbol: extents[symbol] * scale}
+        try:
+            return scaled, _output_shapes(subject, scaled)
+        except InvalidRequest:
+            continue
+    return None
+
+
+def _open_extents(
+    template: Mapping[str, TensorSpec], example: Mapping[str, TensorSpec]
+) -> dict[str, int]:
+    """The example's extent for each symbol other than the batch."""
+    return {
+        symbol: int(extent)
+        for name, spec in template.items()
+        for symbol, extent in zip(spec.shape, example[name].shape, strict=True)
+        if isinstance(symbol, str) and symbol != BATCH
+    }
+
+
+def _output_shapes(subject: Subject, extents: Mapping[str, int]) -> dict[str, TensorSpec]:
+    """Static output specs at batch 1 and these extents.
+
+    Raises:
+        InvalidRequest: the model does not run there.
+    """
+    inputs = {
+        name: spec.bind({BATCH: 1, **extents}) for name, spec in subject.template.inputs.items()
+    }
+    graph, _ = specialise(subject.template, subject.weights, inputs, subject.example.static_values)
+    return {name: graph.spec(value) for name, value in graph.outputs.items()}
+
+
+def _extent(seen: list[tuple[Mapping[str, int], Dim]], name: str) -> Dim:
+    """One extent over all runs: (open extents of the run, extent of the output)."""
+    known, first = seen[0]
+    if len(seen) > 1 or not known:
+        if all(extent == first for _, extent in seen):
+            return first
+        for symbol in known:
+            if all(extents[symbol] == extent for extents, extent in seen):
+                return symbol
+    return name

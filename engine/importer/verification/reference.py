@@ -1,0 +1,168 @@
+"""The numbers an import is compared with: ONNX Runtime on the file as it was uploaded.
+
+Optimisations are off, so that the reference shares no rewriting with anything else, and so are
+memory arenas and spinning threads. Where ONNX Runtime cannot load a model (an operator set newer
+than it knows), onnx's own reference implementation takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+from onnx.reference import ReferenceEvaluator
+from torch import Tensor
+
+from braid.core.errors import ModelImportError
+from braid.engine.importer.sandbox.run_limit import trial
+
+THREADS = 1
+
+
+class ReferenceFailed(Exception):
+    """The reference cannot run the model on these inputs; the message is its reason."""
+
+
+class Reference(Protocol):
+    """An independent implementation of the uploaded model."""
+
+    name: str
+    file: Path | None  # what ONNX Runtime runs, if it does: it can be served that way, too
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Outputs by name.
+
+        Raises:
+            ReferenceFailed: the model does not run on these inputs.
+        """
+        ...
+
+    def reordered(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The same outputs with other rounding: how far to trust the last digits of ``run``.
+
+        Raises:
+            ReferenceFailed: there is no other way to compute them.
+        """
+        ...
+
+
+class _OnnxRuntime:
+    @trial()
+    def __init__(self, upload: Path) -> None:
+        self.file: Path | None = upload
+        self._upload = upload
+        self._session = _session(upload, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self.name = f"onnxruntime {onnxruntime.__version__}"
+
+    @trial()
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return self._results(self._session, inputs)
+
+    @trial()
+    def reordered(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        optimised = _session(self._upload, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL)
+        return self._results(optimised, inputs)
+
+    def _results(
+        self, session: onnxruntime.InferenceSession, inputs: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        try:
+            feeds = {name: _as_array(tensor) for name, tensor in inputs.items()}
+            results = session.run(None, feeds)
+        except Exception as error:  # its exceptions share no base but this
+            raise _failed(error) from error
+        return _as_tensors(self._outputs, results)
+
+
+def _session(upload: Path, level: object) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    options.intra_op_num_threads = THREADS
+    options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False
+    options.enable_mem_pattern = False
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(str(upload), options, providers=["CPUExecutionProvider"])
+
+
+class _OnnxReference:
+    file: Path | None = None
+
+    def __init__(self, upload: Path) -> None:
+        self._evaluator = ReferenceEvaluator(onnx.load(upload, load_external_data=False))
+        self.name = f"onnx {onnx.__version__} reference"
+
+    @trial()
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        try:
+            feeds = {name: _as_array(tensor) for name, tensor in inputs.items()}
+            results = self._evaluator.run(None, feeds)
+        except Exception as error:  # whatever its Python kernels raise
+            raise _failed(error) from error
+        return _as_tensors(self._evaluator.output_names, list(results))
+
+    def reordered(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        raise ReferenceFailed("it computes in one way only")
+
+
+def open_reference(upload: Path) -> Reference:
+    """Load the uploaded file into the first reference that takes it.
+
+    Raises:
+        ModelImportError: none does; gives ONNX Runtime's reason.
+        MemoryError: the model needs more memory than the import may use.
+    """
+    try:
+        return _OnnxRuntime(upload)
+    except Exception as error:
+        failed = _failed(error)
+        try:
+            return _OnnxReference(upload)
+        except Exception as second:
+            if isinstance(second, MemoryError):
+                raise
+            raise ModelImportError(
+                f"ONNX Runtime, the reference for every import, refuses the model: {failed}"
+            ) from error
+
+
+def _failed(error: Exception) -> ReferenceFailed:
+    """The first line of a reference's complaint; running out of memory is passed on."""
+    text = str(error)
+    if isinstance(error, MemoryError) or "bad allocation" in text or "bad_alloc" in text:
+        raise MemoryError(text) from error
+    first = text.strip().partition("\n")[0]
+    return ReferenceFailed((first or type(error).__name__)[:500])
+
+
+def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """numpy has no bfloat16 of its own; ml_dtypes, which onnx uses, has."""
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def _as_tensors(names: Sequence[str], results: Sequence[object]) -> dict[str, Tensor]:
+    found = {}
+    for name, result in zip(names, results, strict=True):
+        if isinstance(result, np.generic):
+            result = np.asarray(result)
+        if not isinstance(result, np.ndarray):
+            raise ReferenceFailed(f"output {name!r} is a {type(result).__name__}, not a tensor")
+        if result.dtype == ml_dtypes.bfloat16:
+            whole = np.array(result, order="C")
+            found[name] = torch.from_numpy(whole.view(np.int16)).view(torch.bfloat16)
+            continue
+        try:
+            found[name] = torch.from_numpy(np.array(result, order="C"))
+        except TypeError as error:
+            raise ReferenceFailed(f"output {name!r}: {error}") from error
+    return found

@@ -1,0 +1,35 @@
+"""A template in double precision, to see what single precision rounds away."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.passes.body import map_operators
+
+
+def in_double(template: OpGraph) -> OpGraph:
+    """The template computing in double precision what it computes in single precision."""
+
+    def change(op: Operator) -> Operator:
+        if "FP32" not in op.attributes.values():
+            return op
+        wide = {key: "FP64" if v == "FP32" else v for key, v in op.attributes.items()}
+        return dataclasses.replace(op, attributes=wide)
+
+    inputs = {name: double_spec(spec) for name, spec in template.inputs.items()}
+    return dataclasses.replace(map_operators(template, change), inputs=inputs)
+
+
+def double_spec(spec: TensorSpec) -> TensorSpec:
+    """FP32 becomes FP64, anything else stays."""
+    return TensorSpec("FP64" if spec.dtype == "FP32" else spec.dtype, spec.shape)
+
+
+def widened(tensor: Tensor) -> Tensor:
+    """A single-precision tensor in double precision, any other as it is."""
+    return tensor.double() if tensor.dtype == torch.float32 else tensor

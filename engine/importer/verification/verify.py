@@ -1,0 +1,292 @@
+"""Proof by numbers: the lowered model against the reference, and batches against single runs.
+
+    at batch 1   our outputs = the reference's outputs                   or the import fails
+    at 3 and 5   our rows    = our outputs for each row alone            or it serves unbatched
+                 our outputs = the reference's, where that takes a batch
+
+An error is the largest absolute difference over the largest absolute value of that output. The
+tolerance is 1e-4 (for half precision weights more), unless rounding alone moves the outputs
+further. That is measured where the tolerance is missed: the distance between our outputs in
+single and double precision, and between the reference with and without its optimisations.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import InvalidRequest, ModelImportError
+from braid.core.graph import OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.host.report import BatchAxes
+from braid.engine.importer.sandbox.run_limit import trial
+from braid.engine.importer.verification.compare import (
+    TOLERANCE,
+    Disagreement,
+    Outputs,
+    compare,
+    furthest,
+)
+from braid.engine.importer.verification.example_inputs import Example, check_memory
+from braid.engine.importer.verification.reference import Reference, ReferenceFailed
+from braid.engine.importer.verification.rounding_error import double_spec, in_double, widened
+from braid.engine.passes.body import Weights
+from braid.engine.passes.specialise import interpret, specialise
+
+_HALF_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 1e-1}  # where weights are that coarse
+CHECKED_BATCHES = (3, 5)
+_ROUNDING_MARGIN = 16.0  # the two roundings measured are not the worst
+_MOST_TOLERANCE = 1e-2
+_MOST_SEEDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """Checks that passed."""
+
+    error: float  # the largest seen
+    tolerance: float  # the largest needed
+    evidence: float  # the smallest needed: one check that rounding did not decide is worth most
+    informative: bool = True  # the outputs followed the inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A template under test, with the inputs to test it on."""
+
+    template: OpGraph
+    weights: Weights
+    example: Example
+    memory_bytes: int  # most that intermediate tensors may take
+    is_first_try: bool = False  # another one with more memory would follow
+
+    def specialised(self, rows: int | None) -> tuple[OpGraph, dict[str, Tensor]]:
+        """The static graph at the example's shapes, ``rows`` in place of dimension 0.
+
+        Raises:
+            InvalidRequest: it does not run at these shapes.
+        """
+        specs = {
+            name: spec if rows is None else TensorSpec(spec.dtype, (rows, *spec.shape[1:]))
+            for name, spec in self.example.specs.items()
+        }
+        graph, constants = specialise(
+            self.template, self.weights, specs, self.example.static_values
+        )
+        check_memory(graph, self.memory_bytes)
+        return graph, constants
+
+    @property
+    def tolerance(self) -> float:
+        """The largest relative error accepted of a model with these weights."""
+        coarse = [_HALF_TOLERANCE.get(t.dtype, TOLERANCE) for t in self.weights.values()]
+        return max(coarse, default=TOLERANCE)
+
+
+@trial()
+def run(
+    graph: OpGraph, constants: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """Outputs of a static graph.
+
+    Raises:
+        InvalidRequest: an operator refuses the content of its operands.
+        MemoryError: the process is at its limit.
+    """
+    try:
+        return interpret(graph, constants, inputs)
+    except (RuntimeError, IndexError, ValueError, TypeError) as error:
+        first = str(error).partition("\n")[0]
+        if "allocate memory" in first:
+            raise MemoryError(first) from error
+        raise InvalidRequest(f"running the model failed: {first}") from error
+
+
+def verify_single(subject: Subject, reference: Reference) -> tuple[Subject, Checked]:
+    """Compare with the reference at the example's shapes.
+
+    Masks drawn as large numbers, or a vocabulary of two, can make rounding decisive: then the
+    other ranges of integers that the model takes are tried as well.
+
+    Returns:
+        The subject with the first range that passes within the usual tolerance (or the one at
+        which rounding matters least), and the check there.
+
+    Raises:
+        ModelImportError: naming the first output that differs and its error.
+    """
+    found = []
+    for below in subject.example.integers_below:
+        example = dataclasses.replace(subject.example, integers_below=(below,))
+        narrowed = dataclasses.replace(subject, example=example)
+        found.append((narrowed, verify_content(narrowed, reference)))
+        if found[-1][1].tolerance <= subject.tolerance:
+            break
+    chosen, checked = min(found, key=lambda pair: pair[1].tolerance)
+    if checked.evidence > max(_MOST_TOLERANCE, subject.tolerance):
+        raise ModelImportError(
+            "the import cannot be verified: rounding alone moves the outputs of this model by "
+            f"{checked.evidence / _ROUNDING_MARGIN:.1g} of the largest (not enough precision?)"
+        )
+    return chosen, checked
+
+
+def verify_content(subject: Subject, reference: Reference) -> Checked:
+    """Compare with the reference for two seeds; for more, as long as rounding decides.
+
+    Raises:
+        ModelImportError: naming the first output that differs and its error.
+    """
+    errors, tolerances, results = [], [], []
+    static = subject.specialised(None)
+    for seed in range(_MOST_SEEDS):
+        inputs = subject.example.draw(None, seed)
+        try:
+            results.append(run(*static, inputs))
+            error, tolerance = _agree(subject, reference, inputs, None, results[-1])
+        except ReferenceFailed as failure:
+            raise ModelImportError(f"{reference.name} fails on this model: {failure}") from failure
+        except (InvalidRequest, Disagreement) as failure:
+            raise ModelImportError(
+                f"the imported model does not agree with {reference.name}: {failure}"
+            ) from failure
+        errors.append(error)
+        tolerances.append(tolerance)
+        if len(results) > 1 and min(tolerances) <= subject.tolerance:
+            break
+    return Checked(max(errors), max(tolerances), min(tolerances), _differ(*results))
+
+
+def _agree(
+    subject: Subject,
+    reference: Reference,
+    inputs: Mapping[str, Tensor],
+    rows: int | None,
+    got: Outputs,
+) -> tuple[float, float]:
+    """(error, tolerance needed) of our outputs against the reference's.
+
+    Raises:
+        Disagreement: rounding does not explain the error.
+        ReferenceFailed: the reference does not take these inputs.
+    """
+    expected = reference.run(inputs)
+
+    def rounding() -> float:
+        ours = _own_rounding(subject, inputs, rows, got)
+        try:
+            return max(ours, furthest(expected, reference.reordered(inputs)))
+        except ReferenceFailed:
+            return ours
+
+    return _explained(expected, got, subject.tolerance, rounding)
+
+
+def _explained(
+    expected: Outputs, got: Outputs, tolerance: float, rounding: Callable[[], float]
+) -> tuple[float, float]:
+    """(error, tolerance needed); beyond the usual one, by what rounding does.
+
+    Raises:
+        Disagreement: rounding does not explain the error.
+    """
+    try:
+        return compare(expected, got, tolerance), tolerance
+    except Disagreement:
+        needed = _ROUNDING_MARGIN * rounding()
+        if needed <= tolerance:
+            raise
+        return compare(expected, got, needed), needed
+
+
+def _own_rounding(
+    subject: Subject, inputs: Mapping[str, Tensor], rows: int | None, got: Outputs
+) -> float:
+    """Distance between our outputs and the same in double precision."""
+    wide = Subject(
+        in_double(subject.template),
+        {name: widened(tensor) for name, tensor in subject.weights.items()},
+        dataclasses.replace(
+            subject.example,
+            specs={name: double_spec(spec) for name, spec in subject.example.specs.items()},
+        ),
+        2 * subject.memory_bytes,
+    )
+    doubles = {name: widened(tensor) for name, tensor in inputs.items()}
+    try:
+        return furthest(run(*wide.specialised(rows), doubles), got)
+    except InvalidRequest:
+        return 0.0  # an operator without double precision
+
+
+def verify_batches(subject: Subject, reference: Reference) -> tuple[BatchAxes, Checked]:
+    """Prove that rows do not influence each other, and find the batch axis of each output.
+
+    Raises:
+        InvalidRequest, Disagreement: the model is no function of single rows; says where.
+    """
+    most = max(CHECKED_BATCHES)
+    rows = subject.example.draw(most, seed=2)
+    one = subject.specialised(1)
+    singles = [run(*one, _rows(rows, i, i + 1)) for i in range(most)]
+    together = {
+        batch: run(*subject.specialised(batch), _rows(rows, 0, batch)) for batch in CHECKED_BATCHES
+    }
+    axes = {
+        name: _batch_axis(name, [singles[0][name], *(out[name] for out in together.values())])
+        for name in subject.template.outputs
+    }
+    seen = []
+    for batch, got in {1: singles[0], **together}.items():
+        inputs = _rows(rows, 0, batch)
+        stacked = _stacked(singles[:batch], axes)
+        ours = functools.partial(_own_rounding, subject, inputs, batch, got)
+        seen.append(_explained(stacked, got, subject.tolerance, ours))
+        try:
+            seen.append(_agree(subject, reference, inputs, batch, got))
+        except ReferenceFailed as failure:
+            if batch == 1:
+                raise Disagreement(f"{reference.name} fails: {failure}") from failure
+    errors, tolerances = zip(*seen, strict=True)
+    checked = Checked(max(errors), max(tolerances), min(tolerances), _differ(*singles))
+    return BatchAxes(dict.fromkeys(subject.template.inputs, 0), axes), checked
+
+
+def _rows(inputs: Mapping[str, Tensor], start: int, end: int) -> dict[str, Tensor]:
+    return {name: tensor[start:end].contiguous() for name, tensor in inputs.items()}
+
+
+def _batch_axis(name: str, outputs: Sequence[Tensor]) -> int | None:
+    """The axis whose extent is the batch at batch 1, 3 and 5; None if the shape does not follow.
+
+    Raises:
+        Disagreement: the shape follows the batch in another way.
+    """
+    shapes = [tuple(output.shape) for output in outputs]
+    if len(set(shapes)) == 1:
+        return None
+    wanted = (1, *CHECKED_BATCHES)
+    for axis in range(len(shapes[0])):
+        if all(
+            shape == (*shapes[0][:axis], batch, *shapes[0][axis + 1 :])
+            for shape, batch in zip(shapes, wanted, strict=True)
+        ):
+            return axis
+    seen = ", ".join(f"{list(shape)} at {b}" for shape, b in zip(shapes, wanted, strict=True))
+    raise Disagreement(f"output {name!r} does not have one row for each row of the batch: {seen}")
+
+
+def _stacked(singles: Sequence[Outputs], axes: Mapping[str, int | None]) -> dict[str, Tensor]:
+    return {
+        name: singles[0][name] if axis is None else torch.cat([s[name] for s in singles], axis)
+        for name, axis in axes.items()
+    }
+
+
+def _differ(first: Outputs, *others: Outputs) -> bool:
+    return any(not torch.equal(first[name], other[name]) for other in others for name in first)

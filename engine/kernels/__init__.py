@@ -1,1 +1,0 @@
-"""Device-specific kernels for schedule units, tried before the plain registry kernel."""

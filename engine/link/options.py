@@ -1,0 +1,69 @@
+"""How a device worker is started, and how it ends. Loads no torch."""
+
+from __future__ import annotations
+
+import enum
+import signal
+from dataclasses import dataclass
+
+LOST_EXIT_CODE = 86
+"""Of a worker whose device is beyond use, e.g. because its CUDA context is poisoned."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchLimits:
+    """When a worker counts as hung, in seconds; see engine/link/watch.py."""
+
+    silence_s: float = 10.0  # without a word from its process ...
+    late_silence_s: float = 1.0  # ... while a run is overdue
+    step_s: float = 60.0  # on one step of work that is no run, in which it can let nobody go first
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How a worker process is started."""
+
+    threads: int
+    arena_bytes: int
+    activation_bytes: int
+    timing_repeats: int
+    gpu: int | None = None  # which of the GPUs that the server sees; None: the CPU
+    cores: tuple[int, ...] = ()  # of a CPU device; empty: all that the process may use
+    pin_threads: bool = True
+    start_timeout_s: float = 60.0  # from one answer to the next, until it is up
+    max_backoff_s: float = 5.0
+    keep_spare: bool = True
+    watch: WatchLimits = WatchLimits()
+    memory_bytes: int = 0  # that it may allocate; 0: as much as there is
+    module: str = "braid.engine.worker.process.main"
+
+
+class EndReason(enum.Enum):
+    """Why a worker ended though nobody told it to."""
+
+    DEVICE_LOST = "device_lost"  # the device failed, or its context was poisoned
+    HUNG = "hung"  # by the front end, as it did not answer or did not end a run
+    KILLED = "killed"  # by a signal: a crash, or the kernel, which was short of memory
+    EXITED = "exited"  # for another reason; its own log says more
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerEnd:
+    """How a worker ended."""
+
+    reason: EndReason
+    text: str  # for the log
+
+    @staticmethod
+    def of(code: int, last_words: str, problem: str = "") -> WorkerEnd:
+        """From the status of its process, what it could still say, and why it was ended."""
+        if problem:
+            return WorkerEnd(EndReason.HUNG, problem)
+        if code == LOST_EXIT_CODE:
+            why = last_words or "the device failed"
+            return WorkerEnd(EndReason.DEVICE_LOST, f"{why} (exit code {code})")
+        if code < 0:
+            known = {int(each): each.name for each in signal.Signals}
+            name = known.get(-code, f"signal {-code}")
+            return WorkerEnd(EndReason.KILLED, f"it was killed by {name}")
+        return WorkerEnd(EndReason.EXITED, f"it ended with exit code {code}")

@@ -1,0 +1,194 @@
+"""The front end's link to a device: keeps one worker process in service.
+
+    STARTING ──facts arrive, on_start done──> UP ──process ends──> DOWN ──spare or new──> STARTING
+        └──────────────────── close ──────────────────────┴──> CLOSED
+
+Starting a worker takes seconds, nearly all of them importing torch. So a *spare* is kept: a second
+worker, started and told nothing. When the first one dies the spare takes its place within the
+time that it takes to tell it what the other one knew.
+
+Loads no torch. Every call ends exactly once: with its answer, with the error the worker sent, or
+with WorkerRestarting when the process died first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic
+from typing import Any
+
+from braid.core.errors import BraidError, StartupError, WorkerFault, WorkerRestarting
+from braid.engine.link.options import WorkerEnd, WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.watch import RunBound
+from braid.engine.link.worker_process import OnProgress, WorkerProcess
+
+log = logging.getLogger("braid.worker.link")
+
+Facts = dict[str, Any]
+
+STABLE_SECONDS = 10.0
+"""A worker that lived this long is replaced at once; after shorter lives there is a pause."""
+
+
+class LinkState(enum.Enum):
+    """Where the worker in service stands."""
+
+    STARTING = "starting"  # is told what it needs to know; only on_start may call
+    UP = "up"  # answers calls
+    DOWN = "down"  # died; another one starts after a pause
+    CLOSED = "closed"  # shut down on purpose, for good
+
+
+class WorkerLink:
+    """The worker in service and its spare. Belongs to one event loop."""
+
+    def __init__(self, name: str, options: WorkerOptions, arena: Arena) -> None:
+        self.name = name
+        self.options = options
+        self.state = LinkState.DOWN
+        self.facts: Facts = {}
+        self.on_start: Callable[[WorkerLink], Awaitable[None]] | None = None
+        self.on_state: Callable[[LinkState], None] = lambda _: None
+        """Told the state when it, or what ``answers`` says, may have changed."""
+        self.on_end: Callable[[WorkerEnd], None] = lambda _: None
+        self._arena = arena
+        self._worker: WorkerProcess | None = None
+        self._spare: asyncio.Task[WorkerProcess] | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._start_limit: asyncio.Timeout | None = None
+
+    async def start(self) -> None:
+        """Start the worker and keep one in service; returns when it is up.
+
+        Raises:
+            StartupError: there is no such device; one line says why.
+            WorkerFault: the first start failed otherwise.
+        """
+        await self._bring_up()
+        self._supervisor = asyncio.create_task(self._supervise(), name="worker-supervisor")
+
+    async def close(self) -> None:
+        """End the worker; calls in flight fail with WorkerRestarting."""
+        self._set(LinkState.CLOSED)
+        if self._supervisor is not None:
+            self._supervisor.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervisor
+        if self._spare is not None:
+            await (await self._spare).end()
+        if self._worker is not None:
+            await self._worker.end()
+
+    def call(
+        self, op: str, on_progress: OnProgress | None = None, **fields: Any
+    ) -> asyncio.Future[Any]:
+        """Send a call; the future brings its result, ``on_progress`` is told on the way.
+
+        Cancelling the future drops a measurement in the worker.
+
+        Raises:
+            WorkerRestarting: (at once) no worker is up.
+        """
+        return self._in_service().send(op, fields, on_progress)
+
+    def _in_service(self) -> WorkerProcess:
+        if self.state is not LinkState.UP:
+            raise WorkerRestarting("the device worker is restarting; try again in a moment")
+        assert self._worker is not None
+        return self._worker
+
+    def infer(self, number: int, offset: int, bound: RunBound) -> asyncio.Future[Any]:
+        """Run executable ``number`` on the slot at ``offset``, for no longer than ``bound`` allows.
+
+        Raises:
+            WorkerRestarting: (at once) no worker is up.
+        """
+        fields = {"number": number, "offset": offset}
+        return self._in_service().send("infer", fields, bound=bound)
+
+    def stop(self, answer: asyncio.Future[Any]) -> None:
+        """Let an inference end, if it has not, since nobody waits for it; else it is killed."""
+        if self._worker is not None:
+            self._worker.stop(answer)
+
+    @property
+    def answers(self) -> bool:
+        """Whether the worker in service is up, and said so lately."""
+        up = self.state is LinkState.UP
+        return up and self._worker is not None and not self._worker.is_silent
+
+    def startup_call(self, op: str, **fields: Any) -> asyncio.Future[Any]:
+        """As ``call``, for ``on_start`` only: the worker is told what it must know first."""
+        assert self.state is LinkState.STARTING
+        assert self._worker is not None
+        answer = self._worker.send(op, fields)
+        answer.add_done_callback(lambda _: self._is_getting_on())
+        return answer
+
+    def _is_getting_on(self) -> None:
+        """A worker that is told of many models may take long, as long as it answers."""
+        limit = self._start_limit
+        if limit is not None and not limit.expired():
+            limit.reschedule(asyncio.get_running_loop().time() + self.options.start_timeout_s)
+
+    async def _bring_up(self) -> None:
+        """Put the spare, or else a new worker, into service."""
+        self._set(LinkState.STARTING)
+        began = monotonic()
+        worker = self._worker = await self._take_spare()
+        worker.on_silence = lambda: self.on_state(self.state)
+        try:
+            async with asyncio.timeout(self.options.start_timeout_s) as self._start_limit:
+                self.facts = await self.startup_call("device")
+                if self.on_start is not None:
+                    await self.on_start(self)
+        except StartupError:
+            await worker.end()
+            raise
+        except (TimeoutError, BraidError) as error:
+            await worker.end()
+            why = str(error) or f"no answer for {self.options.start_timeout_s:g} s"
+            raise WorkerFault(f"the worker of {self.name} did not start: {why}") from error
+        finally:
+            self._start_limit = None
+        self._set(LinkState.UP)
+        log.info("worker %d of %s up after %.2f s", worker.pid, self.name, monotonic() - began)
+        if self.options.keep_spare:
+            self._spare = asyncio.create_task(WorkerProcess.start(self.options, self._arena))
+
+    async def _take_spare(self) -> WorkerProcess:
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            worker = await spare
+            if worker.is_linked:
+                return worker
+        return await WorkerProcess.start(self.options, self._arena)
+
+    async def _supervise(self) -> None:
+        """Replace the worker whenever it ends; pause longer when it ends at once."""
+        pause, began = 0.0, monotonic()
+        while True:
+            assert self._worker is not None
+            end = await self._worker.wait()
+            log.error("worker %d of %s is replaced: %s", self._worker.pid, self.name, end.text)
+            self.on_end(end)
+            self._set(LinkState.DOWN)
+            lived = monotonic() - began
+            pause = 0.0 if lived > STABLE_SECONDS else pause
+            await asyncio.sleep(pause)
+            pause = min(self.options.max_backoff_s, pause * 2 + 0.1)
+            began = monotonic()
+            try:
+                await self._bring_up()
+            except (BraidError, OSError) as error:
+                log.error("%s", error)
+
+    def _set(self, state: LinkState) -> None:
+        if state is not self.state:
+            self.state = state
+            self.on_state(state)

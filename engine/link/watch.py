@@ -1,0 +1,159 @@
+"""Decides when a worker is hung, from the status that its control thread reports.
+
+    tick ──ask──> control thread ──status──> heard          (engine/worker/process/control.py)
+      ├──a run takes too long, or no request waits for it──> stop, which ends most runs
+      └──the run goes on, or no status comes──> the worker is hung: it is replaced
+
+Silence is counted in ticks, not in seconds of the clock: after a time in which front end and worker
+were both suspended, the worker must not count as silent. Knows no process and no event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+from typing import Any
+
+from braid.engine.link.frames import Message
+from braid.engine.link.options import WatchLimits
+
+TICK_S = 0.5
+GRACE_S = 1.0
+"""Seconds that a stopped run has to end; after them the worker is replaced."""
+
+SILENT_TICKS = 4
+"""Questions in a row without an answer after which a worker gets no new requests."""
+
+UNWANTED = "no request waited for this run any more"
+
+
+@dataclass(frozen=True, slots=True)
+class RunBound:
+    """How long a run may take, in seconds since the device began with it."""
+
+    limit_s: float = inf  # after them the run is ended, even if a request waits for it
+    kill_after_s: float = 0.0  # before them no worker is replaced for a run without requests
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run that the worker has not answered yet."""
+
+    bound: RunBound
+    unwanted_at: float | None = None  # when its last request left
+    stopped_at: float | None = None
+    is_too_long: bool = False
+
+
+class Watch:
+    """Watch over one worker. A worker that has sent no status yet is starting: it is not judged."""
+
+    def __init__(self, limits: WatchLimits, clock: Callable[[], float] = monotonic) -> None:
+        self._limits = limits
+        self._clock = clock
+        self._runs: dict[int, _Run] = {}  # by call, in the order of their sending
+        self._status: dict[str, Any] | None = None
+        self._heard_at = 0.0
+        self._unanswered = 0  # questions, one after the other
+        self._step_stopped_at: float | None = None
+        self.problem = ""
+        """Why the worker is to be replaced; "" if it is not."""
+        self.hung_call: int | None = None
+        """Call of the run that the worker is to be replaced for, if any."""
+        self.hung_step_s: float | None = None
+        """Seconds that the step took that the worker is to be replaced for, if any."""
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the last ``SILENT_TICKS`` questions have no answer, though earlier ones had."""
+        return self._status is not None and self._unanswered >= SILENT_TICKS
+
+    def sent(self, call: int, bound: RunBound) -> None:
+        """Record that run ``call`` was sent."""
+        self._runs[call] = _Run(bound)
+
+    def answered(self, call: int) -> bool:
+        """Forget an answered call; returns whether a stop of it was for taking too long."""
+        run = self._runs.pop(call, None)
+        return run is None or run.is_too_long
+
+    def unwanted(self, call: int) -> list[Message]:
+        """Record that no request waits for a run any more; returns orders to the worker."""
+        run = self._runs.get(call)
+        if run is None or run.unwanted_at is not None:
+            return []
+        run.unwanted_at = run.stopped_at = self._clock()
+        return [{"stop": call, "reason": UNWANTED}]
+
+    def heard(self, status: dict[str, Any]) -> None:
+        """Record a status of the worker, the answer to a question."""
+        self._status, self._heard_at, self._unanswered = status, self._clock(), 0
+
+    def tick(self) -> list[Message]:
+        """Judge the last status, every ``TICK_S`` seconds; returns orders and the next question."""
+        orders: list[Message] = []
+        if self._status is not None and not self.problem:
+            self._judge_silence()
+            if not self.problem:
+                orders = [*self._judge_run(self._status), *self._judge_step(self._status)]
+        self._unanswered += 1
+        return [*orders, {"ask": True}]
+
+    def _judge_silence(self) -> None:
+        """Replace a worker whose process does nothing, e.g. because it got SIGSTOP."""
+        silence_s = self._unanswered * TICK_S
+        now = self._clock()
+        late = [
+            call
+            for call, run in self._runs.items()
+            if run.unwanted_at is not None
+            and now - run.unwanted_at >= max(GRACE_S, run.bound.kill_after_s)
+        ]
+        if silence_s >= self._limits.silence_s:
+            self._replace(f"it did not answer for {silence_s:g} s", next(iter(self._runs), None))
+        elif silence_s > self._limits.late_silence_s and late:
+            self._replace(f"it did not answer for {silence_s:g} s, nor end a late run", late[0])
+
+    def _judge_run(self, status: Mapping[str, Any]) -> list[Message]:
+        """Stop a run that takes too long; replace the worker if it goes on."""
+        call = status["call"]
+        run = self._runs.get(call)
+        if run is None:
+            return []
+        now = self._clock()
+        ran_s = status["run_s"] + now - self._heard_at
+        if ran_s > run.bound.limit_s and not run.is_too_long:
+            run.is_too_long = True
+            run.stopped_at = run.stopped_at or now
+            return [{"stop": call, "reason": _too_long(run.bound.limit_s)}]
+        kill_after_s = 0.0 if run.is_too_long else run.bound.kill_after_s
+        if run.stopped_at is not None and now - run.stopped_at >= GRACE_S and ran_s >= kill_after_s:
+            self._replace(f"a run did not end, {ran_s:.1f} s after it began", call)
+        return []
+
+    def _judge_step(self, status: Mapping[str, Any]) -> list[Message]:
+        """As ``_judge_run``, of work that is no run; an old status may be of an earlier step."""
+        step_s, now = status["step_s"], self._clock()
+        if step_s is None or status["call"] is not None or self._unanswered > 1:
+            return []
+        if step_s <= self._limits.step_s:
+            self._step_stopped_at = None
+        elif self._step_stopped_at is None:
+            self._step_stopped_at = now
+            return [{"stop_step": True, "reason": _too_long(self._limits.step_s)}]
+        elif now - self._step_stopped_at >= GRACE_S:
+            self._replace(f"one step of its work did not end after {step_s:.1f} s", None)
+            self.hung_step_s = step_s
+        return []
+
+    def _replace(self, problem: str, hung_call: int | None) -> None:
+        self.problem, self.hung_call = problem, hung_call
+
+
+def _too_long(seconds: float) -> str:
+    return (
+        f"it was ended after {seconds:.3g} s on the device, many times what the model takes; send "
+        "smaller inputs, or raise BRAID_RUN_SECONDS and BRAID_MAX_RUN_SECONDS on the server"
+    )

@@ -1,0 +1,313 @@
+"""One device worker process: its sockets, and the calls it has not answered yet.
+
+    start ──> answers calls ──> ends (by itself, or by ``end``): every open call fails
+                  └──status asked for twice a second (watch.py)──> hung: killed
+
+Loads no torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, NamedTuple, Self
+
+from braid.core.child_process import child_environment
+from braid.core.errors import RunStopped, RunTooLong, WorkerRestarting
+from braid.core.python_process import python_command, python_environment
+from braid.engine.link.environment import cpu_environment, cuda_environment
+from braid.engine.link.error_messages import error_from
+from braid.engine.link.frames import FrameDecoder, Message, encode
+from braid.engine.link.options import WorkerEnd, WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.watch import TICK_S, RunBound, Watch
+
+OnProgress = Callable[[float], None]
+"""Told the fraction done of a long call, now and then."""
+
+END_SECONDS = 2.0  # between SIGTERM and SIGKILL
+
+_MEASUREMENTS = ("facts", "kernels", "measure", "contest")
+"""Calls that the worker drops when their future is cancelled."""
+
+
+class _Call(NamedTuple):
+    """A call that the worker has not answered yet."""
+
+    op: str
+    future: asyncio.Future[Any]
+    sent_at: float
+
+
+class WorkerProcess(asyncio.Protocol):
+    """A running worker. Belongs to one event loop."""
+
+    def __init__(self, options: WorkerOptions) -> None:
+        self._options = options
+        self._calls: dict[int, _Call] = {}
+        self._listeners: dict[int, OnProgress] = {}  # of calls that report how far they are
+        self._next_call = 0
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._last_words = ""  # why it ends, if it sent that before
+        self._watch = Watch(options.watch)
+        self._control: asyncio.Transport | None = None
+        self._ticking: asyncio.TimerHandle | None = None
+        self._leaving: asyncio.TimerHandle | None = None  # set when the worker has closed its link
+        self.on_silence: Callable[[], None] = lambda: None
+        """Told when ``is_silent`` changes."""
+
+    @classmethod
+    async def start(cls, options: WorkerOptions, arena: Arena) -> Self:
+        """Spawn a worker; calls may be sent at once and are answered when it is up."""
+        started = cls(options)
+        ours, theirs = socket.socketpair()
+        watching, watched = socket.socketpair()
+        with theirs, watched:
+            links = theirs.fileno(), watched.fileno()
+            started._process = await asyncio.create_subprocess_exec(
+                *_command(options, arena, *links),
+                pass_fds=(*links, arena.fd),
+                start_new_session=True,
+                stdin=asyncio.subprocess.DEVNULL,
+                env=_environment(options),
+            )
+        loop = asyncio.get_running_loop()
+        for each in (ours, watching):
+            each.setblocking(False)
+        control = _Control(started._heard)
+        started._control, _ = await loop.create_connection(lambda: control, sock=watching)
+        started._transport, _ = await loop.create_connection(lambda: started, sock=ours)
+        started._tick()
+        return started
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended, as far as is known."""
+        return self._process is not None and self._process.returncode is None
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether it is alive and its link is open."""
+        return self.is_alive and self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has not answered the last questions for its status; see ``Watch``."""
+        return self._watch.is_silent
+
+    async def wait(self) -> WorkerEnd:
+        """Wait until it ends; returns how. Open calls have failed by then."""
+        assert self._process is not None
+        code = await self._process.wait()
+        self._ended()
+        return WorkerEnd.of(code, self._last_words, self._watch.problem)
+
+    async def end(self) -> None:
+        """Terminate the process, kill it after a moment; open calls fail."""
+        assert self._process is not None
+        if self._transport is not None:
+            self._transport.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.terminate()
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await self._process.wait()
+        except TimeoutError:
+            self._kill()
+            await self._process.wait()
+        self._ended()
+
+    def _kill(self) -> None:
+        """End the process and what it started, whatever they are in."""
+        assert self._process is not None
+        if not self.is_alive:  # its number may be another process's by now
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def _ended(self) -> None:
+        """Release what belongs to a process that has ended; open calls fail."""
+        for timer in (self._ticking, self._leaving):
+            if timer is not None:
+                timer.cancel()
+        if self._control is not None:
+            self._control.close()
+        self._fail_calls()
+
+    def send(
+        self,
+        op: str,
+        fields: dict[str, Any],
+        on_progress: OnProgress | None = None,
+        bound: RunBound | None = None,
+    ) -> asyncio.Future[Any]:
+        """Send a call; the future brings its result.
+
+        Cancelling the future drops a measurement in the worker; an inference that was sent runs to
+        its end unless ``stop`` ends it. ``bound`` is given for inferences only.
+        """
+        assert self._transport is not None
+        self._next_call += 1
+        number = self._next_call
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls[number] = _Call(op, future, monotonic())
+        if on_progress is not None:
+            self._listeners[number] = on_progress
+            future.add_done_callback(lambda _: self._listeners.pop(number, None))
+        if bound is not None:
+            self._watch.sent(number, bound)
+        self._transport.write(encode({"id": number, "op": op, **fields}))
+        if op in _MEASUREMENTS:
+            future.add_done_callback(lambda done: self._drop(number, done))
+        return future
+
+    def stop(self, future: asyncio.Future[Any]) -> None:
+        """End an inference that no request waits for any more, as soon as its worker can.
+
+        Its future still brings the worker's answer; the worker is replaced if that takes long.
+        """
+        for number, call in self._calls.items():
+            if call.future is future:
+                self._tell(self._watch.unwanted(number))
+                return
+
+    def _drop(self, number: int, done: asyncio.Future[Any]) -> None:
+        """Tell the worker to drop a measurement whose future was cancelled."""
+        waiting = self._calls.pop(number, None)
+        if done.cancelled() and waiting is not None and self.is_alive:
+            self.send("cancel", {"target": number}).add_done_callback(
+                lambda future: future.cancelled() or future.exception()
+            )
+
+    def data_received(self, data: bytes) -> None:
+        """Hand each answer to its caller."""
+        for message in self._decoder.feed(data):
+            if "lost" in message:
+                self._last_words = message["lost"]
+                continue
+            if "progress" in message:
+                if listener := self._listeners.get(message["id"]):
+                    listener(message["progress"])
+                continue
+            self._answered(message)
+
+    def _answered(self, message: Message) -> None:
+        number = message["id"]
+        took_too_long = self._watch.answered(number)
+        call = self._calls.pop(number, None)
+        if call is None or call.future.done():
+            return
+        if "error" not in message:
+            call.future.set_result(message["result"])
+            return
+        error = error_from(message["error"])
+        if isinstance(error, RunStopped) and took_too_long:
+            error = RunTooLong(str(error))
+        call.future.set_exception(error)
+
+    def _heard(self, status: Message) -> None:
+        was_silent = self.is_silent
+        self._watch.heard(status)
+        if was_silent:
+            self.on_silence()
+
+    def _tick(self) -> None:
+        """Ask the process for its status; kill it if it is hung."""
+        if not self.is_alive:
+            return
+        was_silent = self.is_silent
+        self._tell(self._watch.tick())
+        if self._watch.problem:
+            self._fail_hung_call()
+            self._kill()
+            return
+        if self.is_silent and not was_silent:
+            self.on_silence()
+        self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+
+    def _fail_hung_call(self) -> None:
+        """Fail the call that the worker hangs in, if it is known; the others may be sent again."""
+        hung_call, hung_step_s = self._watch.hung_call, self._watch.hung_step_s
+        if hung_step_s is not None:
+            since = monotonic() - hung_step_s
+            calls = [
+                (call.op in _MEASUREMENTS, number)  # these go on only while there is nothing else
+                for number, call in self._calls.items()
+                if call.op != "infer" and call.sent_at <= since
+            ]
+            hung_call = min(calls)[1] if calls else None
+        call = self._calls.get(-1 if hung_call is None else hung_call)
+        if call is not None and not call.future.done():
+            call.future.set_exception(
+                RunTooLong(f"its device had to be stopped: {self._watch.problem}")
+            )
+
+    def _tell(self, orders: Sequence[Message]) -> None:
+        if self._control is not None and not self._control.is_closing():
+            for order in orders:
+                self._control.write(encode(order))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail open calls; kill the worker if it does not end by itself within ``END_SECONDS``."""
+        self._fail_calls()
+        if self.is_alive:
+            self._leaving = asyncio.get_running_loop().call_later(END_SECONDS, self._kill)
+
+    def _fail_calls(self) -> None:
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if not call.future.done():
+                call.future.set_exception(
+                    WorkerRestarting("the device worker died while it had this request; try again")
+                )
+
+
+class _Control(asyncio.Protocol):
+    """The front end's side of the socket to a worker's control thread."""
+
+    def __init__(self, heard: Callable[[Message], None]) -> None:
+        self._heard = heard
+        self._decoder = FrameDecoder()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on each status."""
+        for message in self._decoder.feed(data):
+            self._heard(message)
+
+
+def _environment(options: WorkerOptions) -> dict[str, str]:
+    environment = python_environment(child_environment())
+    if options.gpu is None:
+        return cpu_environment(environment)
+    return cuda_environment(options.gpu, environment)
+
+
+def _command(options: WorkerOptions, arena: Arena, link_fd: int, control_fd: int) -> list[str]:
+    return [
+        *python_command(options.module),
+        f"--link-fd={link_fd}",
+        f"--control-fd={control_fd}",
+        f"--parent={os.getpid()}",
+        f"--arena-fd={arena.fd}",
+        f"--arena-bytes={arena.size_bytes}",
+        f"--device={'cpu' if options.gpu is None else 'cuda'}",
+        f"--cores={','.join(map(str, options.cores))}",
+        f"--threads={options.threads}",
+        f"--memory-bytes={options.memory_bytes}",
+        f"--activation-bytes={options.activation_bytes}",
+        f"--timing-repeats={options.timing_repeats}",
+        "--pin-threads" if options.pin_threads else "--no-pin-threads",
+    ]

@@ -1,0 +1,1 @@
+"""What the lowering of both model formats shares."""

@@ -1,0 +1,206 @@
+"""The graph under construction: what lowering functions write to.
+
+    node ──lowering function──> Builder.emit(kind, operands, attributes) ──> Operator
+
+An operator whose operands are all constants is evaluated at once if it is small, so that shape
+operands and rearranged weights are literals and constants by the time they are needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import InvalidRequest
+from braid.core.graph import Branch, Operator
+from braid.engine.ops.evaluation import attempt, meta_like
+
+FOLDED_ELEMENTS = 2**22  # most elements of one tensor evaluated at import
+FOLDED_TOTAL = 2**26  # and of all together
+
+
+class Builder:
+    """Operators, constants and names of a graph being lowered.
+
+    A scope maps ONNX names to value names; a subgraph has a scope of its own that also sees the
+    enclosing ones. Value names are unique over the whole graph.
+    """
+
+    def __init__(self, uses: Mapping[str, int]) -> None:
+        self.constants: dict[str, Tensor] = {}
+        self.operators: list[Operator] = []
+        self._uses = uses  # ONNX name -> how often anything reads it
+        self._reads: Counter[str] = Counter()  # value -> the same, through all its ONNX names
+        self._made: dict[str, list[Operator]] = {}  # value -> the list its operator stands in
+        self._scopes: list[dict[str, str]] = [{}]
+        self._taken: Counter[str] = Counter()  # value and operator names
+        self._node = "graph"  # the node being lowered
+        self._folded = 0
+
+    # Names
+
+    def resolve(self, onnx_name: str) -> str | None:
+        """The value an ONNX name stands for here, or None if nothing has defined it."""
+        for scope in reversed(self._scopes):
+            if onnx_name in scope:
+                return scope[onnx_name]
+        return None
+
+    def defined_here(self, onnx_name: str) -> bool:
+        """True if the innermost scope defines the name."""
+        return onnx_name in self._scopes[-1]
+
+    def alias(self, onnx_name: str, value: str) -> None:
+        """Let an ONNX name stand for an existing value, which the caller read once."""
+        self._scopes[-1][onnx_name] = value
+        self._reads[value] += self._uses.get(onnx_name, 0) - 1
+
+    def define(self, onnx_name: str) -> str:
+        """A new value for an ONNX name."""
+        value = self._unused(onnx_name)
+        self._scopes[-1][onnx_name] = value
+        self._reads[value] = self._uses.get(onnx_name, 0)
+        return value
+
+    def _unused(self, wish: str) -> str:
+        name = wish
+        while self._taken[name]:
+            self._taken[wish] += 1
+            name = f"{wish}~{self._taken[wish]}"
+        self._taken[name] += 1
+        return name
+
+    def begin(self, node: str) -> None:
+        """Name the operators that follow after this node."""
+        self._node = node
+
+    @contextmanager
+    def subgraph(self) -> Iterator[list[Operator]]:
+        """Collect the operators of a subgraph, in a scope of its own."""
+        outer, node = self.operators, self._node
+        self.operators = []
+        self._scopes.append({})
+        try:
+            yield self.operators
+        finally:
+            self._scopes.pop()
+            self.operators, self._node = outer, node
+
+    # Constants
+
+    def add_constant(self, wish: str, tensor: Tensor) -> str:
+        """Enter an intermediate constant; returns its value name."""
+        value = self._unused(wish)
+        self.constants[value] = tensor
+        return value
+
+    def define_constant(self, onnx_name: str, tensor: Tensor) -> None:
+        """Let an ONNX name stand for a new constant."""
+        self.constants[self.define(onnx_name)] = tensor
+
+    def constant(self, value: str) -> Tensor | None:
+        """The content of a value, if it is a constant."""
+        return self.constants.get(value)
+
+    def literal(self, value: str) -> Any:
+        """The content of a small constant as a Python value, None if it is no constant."""
+        tensor = self.constants.get(value)
+        return None if tensor is None else tensor.tolist()
+
+    # Operators
+
+    def emit(
+        self,
+        kind: str,
+        operands: Sequence[str],
+        outputs: Sequence[str] = ("",),
+        host: Mapping[str, str] | None = None,
+        **attributes: Any,
+    ) -> str:
+        """Write one operator.
+
+        Args:
+            kind: an entry of ``braid.engine.ops``.
+            operands: value names, ``""`` where absent.
+            outputs: ONNX names to define, ``""`` for values without one.
+            host: attribute -> value whose content becomes that attribute: at once if it is a
+                constant, at specialisation otherwise. Absent values (``""``) are left out.
+            attributes: literals.
+
+        Returns:
+            The value name of the first output.
+        """
+        dynamic = {}
+        for attribute, value in (host or {}).items():
+            if value in self.constants:
+                attributes[attribute] = self.constants[value].tolist()
+            elif value:
+                dynamic[attribute] = value
+        values = tuple(
+            self.define(name) if name else self._unused(f"{self._node}/{kind.split('.')[1]}")
+            for name in outputs
+        )
+        operator = Operator("?", kind, tuple(operands), values, attributes, dynamic)
+        folded = None if dynamic else self._evaluated(operator)
+        if folded is not None:
+            self.constants.update(zip(values, folded, strict=False))
+        else:
+            self._write(operator)
+        return values[0]
+
+    def emit_cond(
+        self, condition: str, branches: tuple[Branch, ...], outputs: Sequence[str]
+    ) -> None:
+        """Write a conditional, chosen at specialisation."""
+        values = tuple(self.define(name) if name else self._unused("cond") for name in outputs)
+        self._write(Operator("?", "braid.cond", (), values, {}, {"condition": condition}, branches))
+
+    def _write(self, operator: Operator) -> None:
+        name = self._unused(f"{self._node}")
+        self.operators.append(replace(operator, name=name))
+        self._made.update(dict.fromkeys(operator.outputs, self.operators))
+
+    def _evaluated(self, operator: Operator) -> tuple[Tensor, ...] | None:
+        """The outputs, if all operands are constants and everything is small."""
+        if any(name and name not in self.constants for name in operator.inputs):
+            return None
+        operands = [self.constants.get(name) for name in operator.inputs]
+        try:
+            with torch.no_grad():
+                metas = [None if tensor is None else meta_like(tensor) for tensor in operands]
+                elements = sum(output.numel() for output in attempt(operator, metas))
+                if elements > FOLDED_ELEMENTS or self._folded + elements > FOLDED_TOTAL:
+                    return None
+                self._folded += elements
+                return attempt(operator, operands, "cpu")
+        except InvalidRequest:  # it may stand in a branch that is never taken
+            return None
+
+    def give_bias(self, value: str, bias: str, output: str) -> bool:
+        """Add a constant bias to a linear operator, if nothing else reads its output.
+
+        Args:
+            value: what the linear operator makes.
+            bias: a constant vector of its output extent.
+            output: the ONNX name of the sum.
+        """
+        siblings = self._made.get(value)
+        if siblings is not self.operators or self._reads[value] != 1:
+            return False
+        index = next(i for i, op in enumerate(siblings) if value in op.outputs)
+        linear = siblings[index]
+        weight = self.constants.get(linear.inputs[1]) if linear.kind == "aten.linear" else None
+        shift = self.constants.get(bias)
+        if weight is None or shift is None or linear.inputs[2]:
+            return False
+        if shift.shape != (weight.shape[0],) or shift.dtype != weight.dtype:
+            return False
+        siblings[index] = replace(linear, inputs=(*linear.inputs[:2], bias))
+        self.alias(output, value)
+        return True

@@ -1,0 +1,1 @@
+"""oneDNN through its C API, and recipes made of its primitives."""

@@ -1,0 +1,159 @@
+"""How a unit is computed by primitives: which ones, on which of its data.
+
+Recipe ──run_from──> a function of tensors          one unit, called from Python
+       └──braid.engine.cpu.segments──> part of a burst  many units, run without Python between them
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from braid.engine.onednn.library import Primitive, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory for one tensor: dense, channels_last if it is a batch of images."""
+
+    shape: tuple[int, ...]
+    images: bool
+    seen_as: tuple[int, ...] | None = None  # shape of the value, where it is another one
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of fp32 data."""
+        return 4 * math.prod(self.shape)
+
+    @property
+    def layout(self) -> torch.memory_format:
+        """How it lies in memory."""
+        return torch.channels_last if self.images else torch.contiguous_format
+
+    def empty(self) -> Tensor:
+        """New memory of this kind."""
+        return torch.empty(self.shape, memory_format=self.layout)
+
+    def fresh(self) -> Tensor:
+        """New memory, seen as the value is."""
+        if self.seen_as is not None:
+            return self.empty().reshape(self.seen_as)
+        if not self.images:
+            return torch.empty(self.shape)
+        _, c, h, w = self.shape
+        return torch.empty_strided(self.shape, (h * w * c, 1, w * c, c))
+
+    def over(self, memory: Tensor) -> Tensor:
+        """This buffer's tensor over flat fp32 memory of the right size."""
+        if not self.images:
+            return memory.view(self.seen_as or self.shape)
+        n, c, h, w = self.shape
+        images = memory.view(n, h, w, c).permute(0, 3, 1, 2)
+        return images.reshape(self.seen_as) if self.seen_as is not None else images
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an action finds or leaves data."""
+
+    kind: Literal["operand", "result", "temporary"]
+    index: int
+    offset_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One execution of a primitive."""
+
+    primitive: Primitive
+    fixed: Mapping[int, Tensor]  # argument -> weights, bias
+    places: Mapping[int, Place]  # argument -> data that moves
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a unit does, for one number of threads."""
+
+    actions: tuple[Action, ...]
+    operands: tuple[tuple[int, bool], ...]  # position among the unit's inputs, whether images
+    results: tuple[Buffer, ...]
+    temporaries: tuple[Buffer, ...] = ()
+
+
+def run_from(recipe: Recipe) -> Run:
+    """The recipe as a function of the unit's inputs that gives new tensors."""
+    plain = len(recipe.actions) == len(recipe.results) == 1 and not recipe.temporaries
+    plain = plain and not any(place.offset_bytes for place in recipe.actions[0].places.values())
+    return _run_plain(recipe) if plain else _run_any(recipe)
+
+
+def _run_plain(recipe: Recipe) -> Run:
+    (action,), (result,) = recipe.actions, recipe.results
+    launch = action.primitive.launcher(action.fixed, tuple(action.places))
+    formats = [torch.channels_last if im else torch.contiguous_format for _, im in recipe.operands]
+    positions = [position for position, _ in recipe.operands]
+    shape, layout, empty, seen_as = result.shape, result.layout, torch.empty, result.seen_as
+
+    def one(x: Tensor, *_: Tensor | None) -> Tensor:
+        if not x.is_contiguous(memory_format=layout):
+            x = x.contiguous(memory_format=layout)
+        out = empty(shape, memory_format=layout)
+        launch(x, out)
+        return out
+
+    def several(*inputs: Tensor) -> Tensor:
+        operands = [
+            inputs[position].contiguous(memory_format=wanted)
+            for position, wanted in zip(positions, formats, strict=True)
+        ]
+        out = empty(shape, memory_format=layout)
+        launch(*operands, out)
+        return out.reshape(seen_as) if seen_as is not None else out
+
+    return one if positions == [0] and formats == [layout] and seen_as is None else several
+
+
+def _run_any(recipe: Recipe) -> Run:
+    launches: list[tuple[Callable[..., None], tuple[Place, ...]]] = [
+        (
+            action.primitive.launcher(action.fixed, tuple(action.places)),
+            tuple(action.places.values()),
+        )
+        for action in recipe.actions
+    ]
+
+    def run(*inputs: Tensor) -> tuple[Tensor, ...]:
+        data = {
+            "operand": [
+                inputs[position].contiguous(
+                    memory_format=torch.channels_last if images else torch.contiguous_format
+                )
+                for position, images in recipe.operands
+            ],
+            "result": [buffer.empty() for buffer in recipe.results],
+            "temporary": [buffer.empty() for buffer in recipe.temporaries],
+        }
+        for launch, places in launches:
+            launch(*[_Shifted(data[p.kind][p.index], p.offset_bytes) for p in places])
+        return tuple(
+            tensor.reshape(buffer.seen_as) if buffer.seen_as is not None else tensor
+            for tensor, buffer in zip(data["result"], recipe.results, strict=True)
+        )
+
+    return run
+
+
+class _Shifted:
+    """A tensor's memory from an offset on, as a launcher takes it."""
+
+    def __init__(self, tensor: Tensor, offset_bytes: int) -> None:
+        self._address = tensor.data_ptr() + offset_bytes
+
+    def data_ptr(self) -> int:
+        """Address of the first byte."""
+        return self._address

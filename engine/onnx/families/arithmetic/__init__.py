@@ -1,0 +1,1 @@
+"""Lowering of element-wise operators, matrix products, logic, reductions, quantisation."""

@@ -1,0 +1,1 @@
+"""Lowering of operators that make, move, pick and place elements."""

@@ -1,0 +1,78 @@
+"""Picking and placing by index."""
+
+from __future__ import annotations
+
+from braid.engine.lowering.builder import Builder
+from braid.engine.onnx.lowering_table import lowers
+from braid.engine.onnx.node import Node
+
+
+@lowers("Gather", 1, 13)
+def gather(node: Node, to: Builder) -> None:
+    """Slices by index; one constant index is a plain view."""
+    x, indices, axis = node.operand(0), node.operand(1), node.integer("axis", 0)
+    content = to.constant(indices)
+    if content is not None and content.dim() == 0:
+        to.emit("aten.select", [x], node.output, dim=axis, index=int(content.item()))
+        return
+    wrap = content is None or bool(content.numel() and (content < 0).any())
+    to.emit("braid.gather", [x, indices], node.output, axis=axis, wrap=wrap)
+
+
+@lowers("GatherElements", 11, 13)
+def gather_elements(node: Node, to: Builder) -> None:
+    """Elements by index along an axis."""
+    operands = [node.operand(0), node.operand(1)]
+    to.emit("braid.gather_elements", operands, node.output, axis=node.integer("axis", 0))
+
+
+@lowers("GatherND", 11, 13)
+def gather_nd(node: Node, to: Builder) -> None:
+    """Slices by index tuples."""
+    operands = [node.operand(0), node.operand(1)]
+    batch_dims = node.integer("batch_dims", 0)
+    to.emit("braid.gather_nd", operands, node.output, batch_dims=batch_dims)
+
+
+_REDUCTIONS = ("none", "add", "mul", "max", "min")
+
+
+def _scatter_elements(node: Node, to: Builder) -> None:
+    reduction = node.choice("reduction", "none", _REDUCTIONS)
+    operands = [node.operand(i) for i in range(3)]
+    axis = node.integer("axis", 0)
+    to.emit("braid.scatter_elements", operands, node.output, axis=axis, reduction=reduction)
+
+
+lowers("Scatter", 9, 9)(_scatter_elements)
+lowers("ScatterElements", 11, 18)(_scatter_elements)
+
+
+@lowers("ScatterND", 11, 18)
+def scatter_nd(node: Node, to: Builder) -> None:
+    """Place slices by index tuples."""
+    reduction = node.choice("reduction", "none", _REDUCTIONS)
+    operands = [node.operand(i) for i in range(3)]
+    to.emit("braid.scatter_nd", operands, node.output, reduction=reduction)
+
+
+@lowers("OneHot", 9, 28)
+def one_hot(node: Node, to: Builder) -> None:
+    """Indices as rows with one hot element."""
+    operands, host = [node.operand(0), node.operand(2)], {"depth": node.operand(1)}
+    axis = node.integer("axis", -1)
+    to.emit("braid.one_hot", operands, node.output, host=host, axis=axis)
+
+
+@lowers("NonZero", 9, 13, "only of constants and shapes")
+def non_zero(node: Node, to: Builder) -> None:
+    """Positions of non-zero elements; the shape must be known in advance."""
+    to.emit("braid.nonzero", [node.operand(0)], node.output)
+
+
+@lowers("Compress", 9, 28, "only by a constant condition")
+def compress(node: Node, to: Builder) -> None:
+    """Slices where a condition holds."""
+    axis = node.integer("axis") if node.has("axis") else None
+    host = {"condition": node.operand(1)}
+    to.emit("braid.compress", [node.operand(0)], node.output, host=host, axis=axis)

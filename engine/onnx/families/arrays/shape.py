@@ -1,0 +1,151 @@
+"""Moving, viewing, joining and cutting."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from braid.engine.lowering.builder import Builder
+from braid.engine.onnx.lowering_table import lowers
+from braid.engine.onnx.node import Node, UnsupportedUse
+
+
+@lowers("Reshape", 5, 25, "the shape may be computed")
+def reshape(node: Node, to: Builder) -> None:
+    """Same elements, other shape."""
+    allow_zero = node.flag("allowzero")
+    host = {"shape": node.operand(1)}
+    to.emit("braid.reshape", [node.operand(0)], node.output, host=host, allow_zero=allow_zero)
+
+
+@lowers("Flatten", 1, 25)
+def flatten(node: Node, to: Builder) -> None:
+    """To two dimensions."""
+    to.emit("braid.flatten", [node.operand(0)], node.output, axis=node.integer("axis", 1))
+
+
+@lowers("Transpose", 1, 25)
+def transpose(node: Node, to: Builder) -> None:
+    """Reorder the axes."""
+    to.emit("aten.permute", [node.operand(0)], node.output, dims=node.integers("perm"))
+
+
+def _axes(node: Node, operand_from: int) -> tuple[dict[str, str], dict[str, Any]]:
+    """Axes as an attribute before ``operand_from``, as operand 1 since: (host, attributes)."""
+    if node.version < operand_from:
+        axes = node.integers("axes")
+        return {}, {} if axes is None else {"axes": axes}
+    return {"axes": node.maybe(1)}, {}
+
+
+@lowers("Squeeze", 1, 25, "axes may be computed")
+def squeeze(node: Node, to: Builder) -> None:
+    """Drop axes of extent 1."""
+    host, attributes = _axes(node, 13)
+    to.emit("braid.squeeze", [node.operand(0)], node.output, host=host, **attributes)
+
+
+@lowers("Unsqueeze", 1, 25, "axes may be computed")
+def unsqueeze(node: Node, to: Builder) -> None:
+    """Insert axes of extent 1."""
+    host, attributes = _axes(node, 13)
+    if not (attributes or host.get("axes")):
+        raise UnsupportedUse("axes are missing")
+    to.emit("braid.unsqueeze", [node.operand(0)], node.output, host=host, **attributes)
+
+
+@lowers("Concat", 4, 13)
+def concat(node: Node, to: Builder) -> None:
+    """Join along an axis."""
+    to.emit("aten.cat", node.all_operands(), node.output, dim=node.integer("axis"))
+
+
+@lowers("Split", 2, 18, "sizes may be computed")
+def split(node: Node, to: Builder) -> None:
+    """Cut along an axis."""
+    host: dict[str, str] = {}
+    parts = len(node.outputs)
+    attributes: dict[str, Any] = {"axis": node.integer("axis", 0), "parts": parts}
+    node.require("num_outputs", parts)
+    if node.version < 13:
+        attributes["sizes"] = node.integers("split")
+    elif node.maybe(1):
+        host["sizes"] = node.operand(1)
+    to.emit("braid.split", [node.operand(0)], node.outputs, host=host, **attributes)
+
+
+@lowers("Slice", 1, 13, "bounds may be computed")
+def slice_(node: Node, to: Builder) -> None:
+    """Part of each axis."""
+    if node.version < 10:
+        bounds: dict[str, Any] = {name: node.integers(name) for name in ("starts", "ends", "axes")}
+        if bounds["starts"] is None or bounds["ends"] is None:
+            raise UnsupportedUse("starts and ends are missing")
+        to.emit("braid.slice", [node.operand(0)], node.output, **bounds)
+        return
+    host = {"starts": node.operand(1), "ends": node.operand(2)}
+    host |= {"axes": node.maybe(3), "steps": node.maybe(4)}
+    to.emit("braid.slice", [node.operand(0)], node.output, host=host)
+
+
+@lowers("Expand", 8, 13, "the shape may be computed")
+def expand(node: Node, to: Builder) -> None:
+    """Broadcast to a shape."""
+    to.emit("braid.expand", [node.operand(0)], node.output, host={"shape": node.operand(1)})
+
+
+@lowers("Tile", 6, 13, "repeats may be computed")
+def tile(node: Node, to: Builder) -> None:
+    """Repeat copies along each axis."""
+    to.emit("braid.tile", [node.operand(0)], node.output, host={"repeats": node.operand(1)})
+
+
+@lowers("Pad", 2, 25, "all modes; amounts may be computed")
+def pad(node: Node, to: Builder) -> None:
+    """Pad or crop."""
+    modes = ("constant", "reflect", "edge") + (("wrap",) if node.version >= 19 else ())
+    attributes: dict[str, Any] = {"mode": node.choice("mode", "constant", modes)}
+    host: dict[str, str] = {}
+    if node.version < 11:
+        attributes["pads"] = node.integers("pads")
+        attributes["value"] = node.real("value", 0.0)
+    else:
+        host = {"pads": node.operand(1), "value": node.maybe(2)}
+        if node.version >= 18:
+            host["axes"] = node.maybe(3)
+    to.emit("braid.pad", [node.operand(0)], node.output, host=host, **attributes)
+
+
+@lowers("DepthToSpace", 1, 28)
+def depth_to_space(node: Node, to: Builder) -> None:
+    """Channels into positions."""
+    mode = node.choice("mode", "DCR", ("DCR", "CRD"))
+    block = node.integer("blocksize")
+    to.emit("braid.depth_to_space", [node.operand(0)], node.output, block=block, mode=mode)
+
+
+@lowers("SpaceToDepth", 1, 28)
+def space_to_depth(node: Node, to: Builder) -> None:
+    """Positions into channels."""
+    mode = node.choice("mode", "DCR", ("DCR", "CRD"))
+    block = node.integer("blocksize")
+    to.emit("braid.space_to_depth", [node.operand(0)], node.output, block=block, mode=mode)
+
+
+@lowers("Trilu", 14, 14)
+def trilu(node: Node, to: Builder) -> None:
+    """Upper or lower triangle."""
+    host = {"k": node.maybe(1)}
+    upper = node.flag("upper", True)
+    to.emit("braid.trilu", [node.operand(0)], node.output, host=host, upper=upper)
+
+
+@lowers("ReverseSequence", 10, 28)
+def reverse_sequence(node: Node, to: Builder) -> None:
+    """Reverse the beginning of each sequence."""
+    to.emit(
+        "braid.reverse_sequence",
+        [node.operand(0), node.operand(1)],
+        node.output,
+        batch_axis=node.integer("batch_axis", 1),
+        time_axis=node.integer("time_axis", 0),
+    )

@@ -1,0 +1,121 @@
+"""LSTM, GRU and RNN, each one operator.
+
+Where torch's fused layer means the same, its weights are brought into torch's order; elsewhere the
+layer runs step by step with ONNX's own formulas.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from braid.engine.lowering.builder import Builder
+from braid.engine.onnx.lowering_table import lowers
+from braid.engine.onnx.node import Node, UnsupportedUse
+
+_DIRECTIONS = ("forward", "reverse", "bidirectional")
+_DEFAULTS = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"], "rnn": ["Tanh"]}
+_TORCH_GATES = {"lstm": [0, 2, 3, 1], "gru": [1, 0, 2], "rnn": [0]}  # from iofc, zrh, i
+_WITH_ALPHA = ("Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu")
+_WITH_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
+_PLAIN = ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")
+
+
+@lowers("LSTM", 1, 22, "fused where torch can; else step by step")
+def lstm(node: Node, to: Builder) -> None:
+    """Long short-term memory."""
+    _layer(node, to, "lstm")
+
+
+@lowers("GRU", 1, 22, "fused with linear_before_reset; else step by step")
+def gru(node: Node, to: Builder) -> None:
+    """Gated recurrent unit."""
+    _layer(node, to, "gru")
+
+
+@lowers("RNN", 1, 22, "fused with Tanh or Relu; else step by step")
+def rnn(node: Node, to: Builder) -> None:
+    """Plain recurrent layer."""
+    _layer(node, to, "rnn")
+
+
+def _layer(node: Node, to: Builder, layer: str) -> None:
+    direction = node.choice("direction", "forward", _DIRECTIONS)
+    directions = 2 if direction == "bidirectional" else 1
+    functions = [
+        name[:1].upper() + name[1:]
+        for name in node.texts("activations") or _DEFAULTS[layer] * directions
+    ]
+    attributes: dict[str, Any] = {
+        "hidden": node.integer("hidden_size"),
+        "direction": direction,
+        "batch_first": node.flag("layout"),
+    }
+    extra: dict[str, Any] = {"clip": node.real("clip") if node.has("clip") else None}
+    cell, peepholes = "", ""
+    if layer == "lstm":
+        cell, peepholes = node.maybe(6), node.maybe(7)
+        extra["input_forget"] = node.flag("input_forget")
+    before = layer == "gru" and node.flag("linear_before_reset")
+    if layer == "gru":
+        extra["linear_before_reset"] = before
+    states = [node.maybe(4), node.maybe(5), cell]
+    outputs = (*node.outputs, "", "", "")[: 3 if layer == "lstm" else 2]
+    torch_layer = _torch_layer(layer, functions, directions)
+    if layer == "gru" and not before:
+        torch_layer = ""
+    if peepholes or extra["clip"] is not None or extra.get("input_forget"):
+        torch_layer = ""
+    alphas, betas = _parameters(node, functions)
+    if torch_layer:
+        weights = _torch_weights(node, to, layer, directions)
+        operands = [node.operand(0), *states, *weights]
+        to.emit("braid.recurrent", operands, outputs, layer=torch_layer, **attributes)
+        return
+    operands = [node.operand(0), node.operand(1), node.operand(2), node.maybe(3)]
+    to.emit(
+        "braid.recurrent_steps",
+        [*operands, *states, peepholes],
+        outputs,
+        layer=layer,
+        activations=functions,
+        alphas=alphas,
+        betas=betas,
+        **attributes,
+        **extra,
+    )
+
+
+def _torch_layer(layer: str, functions: list[str], directions: int) -> str:
+    """The torch layer with these activations, ``""`` if there is none."""
+    if layer == "rnn" and functions == ["Relu"] * directions:
+        return "rnn_relu"
+    if functions != _DEFAULTS[layer] * directions:
+        return ""
+    return "rnn_tanh" if layer == "rnn" else layer
+
+
+def _parameters(node: Node, functions: list[str]) -> tuple[list[float | None], list[float | None]]:
+    """Alpha and beta of each activation; the file lists only those that take one, in order."""
+    unknown = sorted(set(functions) - set(_PLAIN) - set(_WITH_ALPHA))
+    if unknown:
+        raise UnsupportedUse(f"activations={unknown}")
+    alphas = iter(node.reals("activation_alpha") or [])
+    betas = iter(node.reals("activation_beta") or [])
+    return (
+        [next(alphas, None) if name in _WITH_ALPHA else None for name in functions],
+        [next(betas, None) if name in _WITH_BETA else None for name in functions],
+    )
+
+
+def _torch_weights(node: Node, to: Builder, layer: str, directions: int) -> list[str]:
+    """For each direction w, r and the two biases, gates in torch's order."""
+    w, r, b = node.operand(1), node.operand(2), node.maybe(3)
+    order, weights = _TORCH_GATES[layer], []
+    for d in range(directions):
+        weights += [to.emit("braid.gates", [part], direction=d, order=order) for part in (w, r)]
+        if b:
+            weights += [
+                to.emit("braid.gates", [b], direction=d, order=order, part=part, parts=2)
+                for part in (0, 1)
+            ]
+    return weights

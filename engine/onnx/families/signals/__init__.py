@@ -1,0 +1,1 @@
+"""Lowering of resizing, sampling and Fourier transforms."""

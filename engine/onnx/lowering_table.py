@@ -1,0 +1,52 @@
+"""The lowering table: for each ONNX operator, the function that lowers it and what it covers.
+
+To add an operator, write a function in the file of its family and decorate it:
+
+    @lowers("Relu", 6, 14)
+    def relu(node: Node, to: Builder) -> None:
+        to.emit("aten.relu", [node.operand(0)], node.outputs)
+
+The numbers are the first and last since-version of the operator that the function understands; a
+model that uses an older or newer form is refused. So is an attribute, operand or output that the
+function does not touch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from braid.engine.lowering.builder import Builder
+from braid.engine.onnx.node import Node
+
+OLDEST_OPSET = 7
+NEWEST_OPSET = 28  # as far as the table has been compared with ONNX's changes
+
+Lower = Callable[[Node, Builder], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """How one operator of the default domain is lowered."""
+
+    op_type: str
+    lower: Lower
+    first: int  # since-versions understood, inclusive
+    last: int
+    remarks: str = ""
+
+
+_TABLE: dict[str, Lowering] = {}
+TABLE: Mapping[str, Lowering] = MappingProxyType(_TABLE)
+
+
+def lowers(op_type: str, first: int, last: int, remarks: str = "") -> Callable[[Lower], Lower]:
+    """Enter the decorated function into the table."""
+
+    def enter(lower: Lower) -> Lower:
+        assert op_type not in _TABLE, f"{op_type} is lowered twice"
+        _TABLE[op_type] = Lowering(op_type, lower, first, last, remarks)
+        return lower
+
+    return enter

@@ -1,0 +1,1 @@
+"""Element-wise kinds, matrix products, logic, reductions, integer arithmetic."""

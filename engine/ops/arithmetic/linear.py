@@ -1,0 +1,40 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from braid.engine.ops.kinds import operator
+
+
+@operator("aten.linear")
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., in] by weight [out, in], plus bias [out]."""
+    return F.linear(x, weight, bias)
+
+
+@operator("braid.linear_add")
+def linear_add(x: Tensor, weight: Tensor, bias: Tensor | None, summand: Tensor) -> Tensor:
+    """``aten.linear`` plus a tensor of the same shape: a residual sum."""
+    return F.linear(x, weight, bias) + summand
+
+
+@operator("aten.matmul")
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Matrix product over the last two axes, batch axes broadcast."""
+    return torch.matmul(a, b)
+
+
+@operator("aten.einsum")
+def einsum(*tensors: Tensor, equation: str) -> Tensor:
+    """Einstein summation."""
+    return torch.einsum(equation, *tensors)
+
+
+@operator("aten.det")
+def det(x: Tensor) -> Tensor:
+    """Determinant of each matrix."""
+    y: Tensor = torch.linalg.det(x)
+    return y

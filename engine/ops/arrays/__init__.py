@@ -1,0 +1,1 @@
+"""Kinds that make, move, pick and place elements."""

@@ -1,0 +1,161 @@
+"""Kinds that pick, place, sort and encode elements by index."""
+
+from __future__ import annotations
+
+from itertools import accumulate, groupby, pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from braid.engine.ops.arrays.shape import Number, scalar
+from braid.engine.ops.kinds import operator
+
+
+def _counted_from_front(indices: Tensor, extent: int) -> Tensor:
+    """ONNX lets an index count from the end; torch's kernels do not."""
+    indices = indices.long()
+    return torch.where(indices < 0, indices + extent, indices)
+
+
+def within(places: Tensor, extent: int) -> Tensor:
+    """Return ``places``, positions counted from the front, if they lie in [0, extent).
+
+    For uses in which a wrong one would pick another element. On a GPU, reading them would wait for
+    the device: there, indices of a request are checked before (index_guard.py).
+
+    Raises:
+        IndexError: one is out of range.
+    """
+    if places.device.type == "cpu" and places.numel():
+        low, high = (int(end) for end in places.aminmax())
+        if low < 0 or high >= extent:
+            raise IndexError(f"an index is out of range: an extent is {extent}")
+    return places
+
+
+@operator("braid.gather")
+def gather(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tensor:
+    """Slices of x along ``axis``; the axis is replaced by the axes of ``indices``.
+
+    ``wrap`` allows negative indices; without it they must be within the extent.
+    """
+    axis = axis % x.dim()
+    places = _counted_from_front(indices, x.shape[axis]) if wrap else indices.long()
+    picked = x.index_select(axis, places.reshape(-1))
+    return picked.reshape(x.shape[:axis] + indices.shape + x.shape[axis + 1 :])
+
+
+@operator("aten.select")
+def select(x: Tensor, dim: int, index: int) -> Tensor:
+    """One slice of x along ``dim``, which disappears."""
+    return x.select(dim, index)
+
+
+@operator("aten.embedding")
+def embedding(weight: Tensor, indices: Tensor) -> Tensor:
+    """Rows of a table; indices are not negative."""
+    return F.embedding(indices.long(), weight)
+
+
+@operator("braid.gather_elements")
+def gather_elements(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
+    """One element of x along ``axis`` for each index."""
+    return x.gather(axis, _counted_from_front(indices, x.shape[axis]))
+
+
+@operator("braid.place")
+def place(x: Tensor, part: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
+    """x with ``part`` at positions ``start``, ``start + step``, ... below ``end`` of an axis."""
+    return torch.slice_scatter(x, part, axis, start, end, step)
+
+
+@operator("braid.gather_nd")
+def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
+    """Slices of x at the index tuples in the last axis of ``indices``."""
+    depth = indices.shape[-1]
+    batch = x.shape[:batch_dims]
+    rows = x.reshape((-1, *x.shape[batch_dims:]))
+    tuples = indices.reshape((rows.shape[0], -1, depth))
+    index = [torch.arange(rows.shape[0], device=x.device).unsqueeze(1).expand(tuples.shape[:2])]
+    for i, extent in enumerate(rows.shape[1 : 1 + depth]):
+        index.append(within(_counted_from_front(tuples[..., i], extent), extent))
+    picked = rows[tuple(index)]
+    return picked.reshape(batch + indices.shape[batch_dims:-1] + x.shape[batch_dims + depth :])
+
+
+_SCATTER_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+
+
+@operator("braid.scatter_elements")
+def scatter_elements(
+    x: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, reduction: str = "none"
+) -> Tensor:
+    """x with each update put (or reduced) into its place along ``axis``."""
+    places = _counted_from_front(indices, x.shape[axis])
+    if reduction == "none":
+        return x.scatter(axis, places, updates)
+    return x.scatter_reduce(axis, places, updates, _SCATTER_REDUCTIONS[reduction])
+
+
+@operator("braid.scatter_nd")
+def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
+    """x with each slice of updates put (or reduced) at its index tuple."""
+    depth = indices.shape[-1]
+    extents = x.shape[:depth]
+    flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
+    for i, extent in enumerate(extents):
+        flat = flat * extent + within(_counted_from_front(indices[..., i], extent), extent)
+    rows = x.reshape([flat_size(extents), -1])
+    places = flat.reshape(-1, 1).expand(-1, rows.shape[1])
+    values = updates.reshape(places.shape)
+    if reduction == "none":
+        return rows.scatter(0, places, values).reshape(x.shape)
+    how = _SCATTER_REDUCTIONS[reduction]
+    return rows.scatter_reduce(0, places, values, how).reshape(x.shape)
+
+
+def flat_size(extents: torch.Size) -> int:
+    """Number of positions in a grid."""
+    return extents.numel()
+
+
+@operator("braid.topk")
+def topk(
+    x: Tensor, k: int | list[int], dim: int = -1, largest: bool = True, sort: bool = True
+) -> tuple[Tensor, Tensor]:
+    """The k largest (or smallest) and their positions; equal values in order of position."""
+    count = int(scalar(k))
+    if not 0 <= count <= x.shape[dim]:
+        raise ValueError(f"the {count} largest of {x.shape[dim]} elements")
+    values, places = torch.sort(x, dim=dim, descending=largest, stable=True)
+    return values.narrow(dim, 0, count), places.narrow(dim, 0, count)
+
+
+@operator("braid.one_hot")
+def one_hot(indices: Tensor, values: Tensor, depth: Number, axis: int = -1) -> Tensor:
+    """``values[1]`` at each index along a new axis of extent ``depth``, ``values[0]`` elsewhere."""
+    extent = int(scalar(depth))
+    rank = indices.dim() + 1
+    axis = axis % rank
+    places = torch.arange(extent, device=indices.device)
+    places = places.reshape([-1 if i == axis else 1 for i in range(rank)])
+    hot = _counted_from_front(indices, extent).unsqueeze(axis) == places
+    return torch.where(hot, values[1], values[0])
+
+
+@operator("braid.nonzero")
+def nonzero(x: Tensor) -> Tensor:
+    """[rank, count] positions of non-zero elements. The shape depends on the data."""
+    if x.is_meta:
+        raise ValueError("the shape of the result depends on the data")
+    return torch.nonzero(x).transpose(0, 1)
+
+
+@operator("braid.compress")
+def compress(x: Tensor, condition: list[bool], axis: int | None = None) -> Tensor:
+    """Slices along ``axis`` (of the flattened x without one) where ``condition`` holds."""
+    x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
+    ends = [0, *accumulate(len(list(run)) for _, run in groupby(condition[: x.shape[axis]]))]
+    kept = [x.narrow(axis, start, end - start) for start, end in pairwise(ends) if condition[start]]
+    return torch.cat(kept, axis) if kept else x.narrow(axis, 0, 0)

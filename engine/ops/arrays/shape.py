@@ -1,0 +1,266 @@
+"""Kinds that move, view, join, cut or make tensors without arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from braid.engine.ops.kinds import operator
+
+Ints = Sequence[int]
+Number = float | list[float]  # a scalar operand; some models make it a list of one
+
+
+def scalar(literal: Any) -> Any:
+    """The one value of a scalar operand.
+
+    Raises:
+        ValueError: there are several, or none.
+    """
+    if not isinstance(literal, list):
+        return literal
+    if len(literal) != 1:
+        raise ValueError(f"{len(literal)} values where one is wanted")
+    return literal[0]
+
+
+@operator("braid.shape", shape_only=True)
+def shape(x: Tensor, start: int = 0, end: int | None = None) -> Tensor:
+    """Extents of x from axis ``start`` up to ``end``, as INT64 on the CPU."""
+    return torch.tensor(list(x.shape)[start:end], dtype=torch.int64)
+
+
+@operator("braid.size", shape_only=True)
+def size(x: Tensor) -> Tensor:
+    """Number of elements, as an INT64 scalar on the CPU."""
+    return torch.tensor(x.numel(), dtype=torch.int64)
+
+
+@operator("braid.reshape")
+def reshape(x: Tensor, shape: Ints, allow_zero: bool = False) -> Tensor:
+    """ONNX Reshape: 0 keeps the extent unless ``allow_zero``, one -1 is inferred."""
+    target = list(shape)
+    if not allow_zero:
+        target = [x.shape[i] if extent == 0 else extent for i, extent in enumerate(target)]
+    if -1 in target and x.numel() == 0:  # torch calls this ambiguous
+        rest = math.prod(extent for extent in target if extent != -1)
+        target[target.index(-1)] = 0 if rest else 1
+    return x.reshape(target)
+
+
+@operator("braid.flatten")
+def flatten(x: Tensor, axis: int = 1) -> Tensor:
+    """To two dimensions: extents before ``axis``, extents from ``axis`` on."""
+    axis = axis + x.dim() if axis < 0 else axis
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+@operator("aten.permute")
+def permute(x: Tensor, dims: Ints | None = None) -> Tensor:
+    """Reorder the axes; without ``dims``, reverse them."""
+    return x.permute(list(dims) if dims is not None else list(range(x.dim()))[::-1])
+
+
+@operator("braid.squeeze")
+def squeeze(x: Tensor, axes: Ints | int | None = None) -> Tensor:
+    """Drop axes of extent 1: the named ones, or all."""
+    if axes is None:
+        return x.squeeze()
+    axes = [axes] if isinstance(axes, int) else axes
+    drop = {normal_axis(axis, x.dim()) for axis in axes}
+    for axis in drop:
+        if x.shape[axis] != 1:
+            raise ValueError(f"axis {axis} has extent {x.shape[axis]}, only 1 can be squeezed")
+    return x.reshape([extent for axis, extent in enumerate(x.shape) if axis not in drop])
+
+
+@operator("braid.unsqueeze")
+def unsqueeze(x: Tensor, axes: Ints | int) -> Tensor:
+    """Insert axes of extent 1 at these positions of the result."""
+    axes = [axes] if isinstance(axes, int) else axes
+    rank = x.dim() + len(axes)
+    places = {normal_axis(axis, rank) for axis in axes}
+    if len(places) != len(axes):
+        raise ValueError(f"axes {list(axes)} name one place twice")
+    extents = iter(x.shape)
+    return x.reshape([1 if axis in places else next(extents) for axis in range(rank)])
+
+
+@operator("braid.slice")
+def slice_(
+    x: Tensor, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Ints | None = None
+) -> Tensor:
+    """ONNX Slice; negative steps walk backwards."""
+    axes = range(len(starts)) if axes is None else axes
+    steps = [1] * len(starts) if steps is None else steps
+    index, flipped = [], []
+    for axis, wanted in enumerate(sliced_positions(x.shape, starts, ends, axes, steps)):
+        if wanted and wanted.step < 0:
+            flipped.append(axis)
+            wanted = wanted[::-1]
+        index.append(slice(wanted.start, wanted.stop, wanted.step) if wanted else slice(0, 0))
+    x = x[tuple(index)]
+    return x.flip(flipped) if flipped else x
+
+
+def sliced_positions(shape: Ints, starts: Ints, ends: Ints, axes: Ints, steps: Ints) -> list[range]:
+    """The elements that a slice takes along each axis of ``shape``."""
+    positions = [range(extent) for extent in shape]
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = normal_axis(axis, len(shape))
+        positions[axis] = _positions(start, end, step, shape[axis])
+    return positions
+
+
+def _positions(start: int, end: int, step: int, extent: int) -> range:
+    """Elements a slice takes; unlike Python's, a far negative start walking back is element 0."""
+    start = start + extent if start < 0 else start
+    end = end + extent if end < 0 else end
+    if step < 0:
+        return range(min(max(start, 0), extent - 1), min(max(end, -1), extent - 1), step)
+    return range(min(max(start, 0), extent), min(max(end, 0), extent), step)
+
+
+@operator("aten.cat")
+def cat(*tensors: Tensor, dim: int) -> Tensor:
+    """Join along ``dim``."""
+    return torch.cat(tensors, dim) if len(tensors) > 1 else tensors[0]
+
+
+@operator("braid.split")
+def split(
+    x: Tensor, axis: int = 0, sizes: Ints | None = None, parts: int | None = None
+) -> tuple[Tensor, ...]:
+    """Cut along ``axis`` into ``sizes``, or into ``parts`` equal ones (the last may be smaller)."""
+    extent = x.shape[axis]
+    if sizes is None:
+        assert parts is not None, "split needs sizes or parts"
+        step = -(-extent // parts)
+        sizes = [max(0, min(step, extent - i * step)) for i in range(parts)]
+    if parts is not None and len(sizes) != parts:
+        raise ValueError(f"{len(sizes)} sizes for {parts} parts")
+    if sum(sizes) != extent:
+        raise ValueError(f"sizes {list(sizes)} do not add up to extent {extent} of axis {axis}")
+    return torch.split(x, list(sizes), dim=axis)
+
+
+@operator("braid.expand")
+def expand(x: Tensor, shape: Ints) -> Tensor:
+    """Broadcast x and ``shape`` against each other."""
+    target = torch.broadcast_shapes(x.shape, tuple(shape))
+    return x.expand(target)
+
+
+@operator("braid.expand_as")
+def expand_as(x: Tensor, other: Tensor) -> Tensor:
+    """Broadcast x to the shape of ``other``."""
+    return x.expand(other.shape)
+
+
+@operator("braid.tile")
+def tile(x: Tensor, repeats: Ints) -> Tensor:
+    """Repeat whole copies along each axis."""
+    if len(repeats) != x.dim():
+        raise ValueError(f"{len(repeats)} repeats for {x.dim()} axes")
+    return x.repeat(list(repeats))
+
+
+@operator("braid.pad")
+def pad(
+    x: Tensor,
+    pads: Ints,
+    mode: str = "constant",
+    value: float | bool | list[float] | None = 0.0,
+    axes: Ints | None = None,
+) -> Tensor:
+    """ONNX Pad: ``pads`` is all begins, then all ends, of ``axes``; negative pads crop.
+
+    ``mode`` is constant, reflect, edge or wrap.
+    """
+    named = [normal_axis(a, x.dim()) for a in (range(x.dim()) if axes is None else axes)]
+    begins, ends = pads[: len(named)], pads[len(named) :]
+    fill: float = scalar(value) or 0
+    if mode == "constant":
+        by_axis = dict(zip(named, zip(begins, ends, strict=True), strict=True))
+        flat = [by_axis.get(axis, (0, 0)) for axis in reversed(range(x.dim()))]
+        while flat and flat[-1] == (0, 0):
+            flat.pop()
+        if x.dtype == torch.bool:
+            return F.pad(x.byte(), [p for pair in flat for p in pair], value=fill).bool()
+        return F.pad(x, [p for pair in flat for p in pair], value=fill)
+    for axis, begin, end in zip(named, begins, ends, strict=True):
+        if begin or end:
+            x = x.index_select(axis, _source_positions(x, axis, begin, end, mode))
+    return x
+
+
+def _source_positions(x: Tensor, axis: int, begin: int, end: int, mode: str) -> Tensor:
+    """For each position of the padded axis, the position of x that it copies."""
+    extent = x.shape[axis]
+    places = torch.arange(-begin, extent + end, device=x.device)
+    if extent == 0:
+        raise ValueError(f"axis {axis} is empty, {mode} padding has nothing to copy")
+    if mode == "edge":
+        return places.clamp(0, extent - 1)
+    if mode == "wrap":
+        return places.remainder(extent)
+    if mode == "reflect":
+        period = max(2 * (extent - 1), 1)
+        folded = places.remainder(period)
+        return torch.minimum(folded, period - folded)
+    raise ValueError(f"unknown pad mode {mode!r}")
+
+
+@operator("braid.trilu")
+def trilu(x: Tensor, upper: bool = True, k: int | list[int] = 0) -> Tensor:
+    """Upper or lower triangle of the last two axes."""
+    diagonal = scalar(k)
+    return torch.triu(x, diagonal) if upper else torch.tril(x, diagonal)
+
+
+@operator("braid.depth_to_space")
+def depth_to_space(x: Tensor, block: int, mode: str = "DCR") -> Tensor:
+    """[n, c, h, w] to [n, c / block^2, h * block, w * block]."""
+    n, c, h, w = x.shape
+    depth = c // block**2
+    if mode == "CRD":
+        return F.pixel_shuffle(x, block)
+    parts = x.reshape(n, block, block, depth, h, w).permute(0, 3, 4, 1, 5, 2)
+    return parts.reshape(n, depth, h * block, w * block)
+
+
+@operator("braid.space_to_depth")
+def space_to_depth(x: Tensor, block: int, mode: str = "DCR") -> Tensor:
+    """[n, c, h, w] to [n, c * block^2, h / block, w / block]."""
+    n, c, h, w = x.shape
+    if mode == "CRD":
+        return F.pixel_unshuffle(x, block)
+    parts = x.reshape(n, c, h // block, block, w // block, block).permute(0, 3, 5, 1, 2, 4)
+    return parts.reshape(n, c * block**2, h // block, w // block)
+
+
+@operator("braid.reverse_sequence")
+def reverse_sequence(x: Tensor, lengths: Tensor, batch_axis: int, time_axis: int) -> Tensor:
+    """Reverse the first ``lengths[b]`` steps of each sequence b."""
+    steps = torch.arange(x.shape[time_axis], device=x.device)
+    ends = lengths.to(x.device).unsqueeze(1)
+    source = torch.where(steps < ends, ends - 1 - steps, steps)  # [batch, time]
+    moved = x.movedim((batch_axis, time_axis), (0, 1))
+    view = source.reshape(source.shape + (1,) * (x.dim() - 2)).expand(moved.shape)
+    return moved.gather(1, view).movedim((0, 1), (batch_axis, time_axis))
+
+
+def normal_axis(axis: int, rank: int) -> int:
+    """The axis counted from the front.
+
+    Raises:
+        ValueError: there is no such axis.
+    """
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} of a tensor with {rank} axes")
+    return axis % rank if rank else 0

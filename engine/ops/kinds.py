@@ -1,0 +1,113 @@
+"""The table of operator kinds: what each one computes, and what passes may assume about it.
+
+    graph operator ──kind──> OpDef.run(*tensors, **attributes) ──> tensors
+
+``aten.*`` kinds do what torch's operator of that name does; ``braid.*`` kinds follow ONNX where
+it differs. A ``run`` works alike on CPU, CUDA and meta tensors (how shapes are found), gives fresh
+tensors or views, and never writes to its inputs. Attributes are JSON literals.
+
+Asked by the lowerings, the passes, ``braid.engine.passes.specialise`` and the executors. The
+families fill the table when ``braid.engine.ops`` is imported, which happens before anyone can
+import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import torch
+
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import Literal, Operator
+
+Tensor = torch.Tensor
+Run = Callable[..., Tensor | tuple[Tensor, ...]]
+_RunT = TypeVar("_RunT", bound=Run)
+
+EPILOGUE = "epilogue"
+"""Attribute of a fused unit: unary kinds applied in order to output 0, each
+``[kind, attribute, value, attribute, value, ...]``."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpDef:
+    """What one kind computes."""
+
+    kind: str
+    run: Run  # (*inputs, None where absent, **attributes)
+    pointwise: bool = False  # unary, elementwise, shape kept: may become an epilogue
+    shape_only: bool = False  # reads only the shape of its input; answers on the CPU
+
+
+_OPS: dict[str, OpDef] = {}
+OPS: Mapping[str, OpDef] = MappingProxyType(_OPS)
+
+
+def operator(
+    kind: str, *, pointwise: bool = False, shape_only: bool = False
+) -> Callable[[_RunT], _RunT]:
+    """Enter the decorated function into the table as ``kind``."""
+
+    def enter(run: _RunT) -> _RunT:
+        assert kind not in _OPS, f"{kind} is defined twice"
+        _OPS[kind] = OpDef(kind, run, pointwise, shape_only)
+        return run
+
+    return enter
+
+
+def op(kind: str) -> OpDef:
+    """The definition of a kind.
+
+    Raises:
+        InvalidArtefact: this version of the engine has no such kind.
+    """
+    try:
+        return _OPS[kind]
+    except KeyError:
+        raise InvalidArtefact(
+            f"no operator kind {kind!r} in this version; register the model again"
+        ) from None
+
+
+def epilogue_steps(literal: Literal) -> list[tuple[OpDef, dict[str, Any]]]:
+    """Read the ``epilogue`` attribute: each pointwise kind with its attributes.
+
+    Raises:
+        InvalidArtefact: it is not a list of pointwise kinds with their attributes.
+    """
+    steps = []
+    for entry in literal if isinstance(literal, list) else []:
+        if not isinstance(entry, list) or not entry or len(entry) % 2 == 0:
+            raise InvalidArtefact(f"not an epilogue step: {str(entry)[:100]}")
+        kind, *rest = entry
+        definition = op(str(kind))
+        if not definition.pointwise:
+            raise InvalidArtefact(f"{kind} is not pointwise: it cannot be an epilogue")
+        steps.append((definition, dict(zip(map(str, rest[::2]), rest[1::2], strict=True))))
+    return steps
+
+
+def call(operator: Operator, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
+    """Run one operator of a static graph, its epilogue included.
+
+    Args:
+        operator: no host operands and no branches.
+        inputs: one for each of ``operator.inputs``, None where that is ``""``.
+    """
+    attributes = dict(operator.attributes)
+    epilogue = attributes.pop(EPILOGUE, None)
+    outputs = op(operator.kind).run(*inputs, **attributes)
+    if isinstance(outputs, Tensor):
+        outputs = (outputs,)
+    if epilogue is not None:
+        first = outputs[0]
+        for definition, arguments in epilogue_steps(epilogue):
+            result = definition.run(first, **arguments)
+            assert isinstance(result, Tensor)
+            first = result
+        outputs = (first, *outputs[1:])
+    return outputs

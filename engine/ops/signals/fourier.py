@@ -1,0 +1,61 @@
+"""Fourier transforms; complex numbers are pairs in the last axis, as in ONNX."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from braid.engine.ops.arrays.shape import scalar
+from braid.engine.ops.kinds import operator
+
+
+def _complex(x: Tensor) -> Tensor:
+    """[..., 1] real or [..., 2] complex pairs as a complex tensor [...]."""
+    if x.shape[-1] == 1:
+        return torch.complex(x[..., 0], torch.zeros_like(x[..., 0]))
+    if x.shape[-1] != 2:
+        raise ValueError(f"the last axis has extent {x.shape[-1]}: neither real nor complex")
+    return torch.complex(x[..., 0].contiguous(), x[..., 1].contiguous())
+
+
+@operator("braid.dft")
+def dft(
+    x: Tensor,
+    axis: int | list[int] = -2,
+    length: int | list[int] | None = None,
+    inverse: bool = False,
+    onesided: bool = False,
+) -> Tensor:
+    """Discrete Fourier transform along ``axis`` of pairs, over ``length`` elements."""
+    where = int(scalar(axis)) % x.dim()
+    count = None if length is None else int(scalar(length))
+    if inverse and onesided:
+        real: Tensor = torch.fft.irfft(_complex(x), count, where).unsqueeze(-1)
+        return real
+    transform = torch.fft.ifft if inverse else torch.fft.fft
+    y = transform(_complex(x), count, where)
+    if onesided:
+        y = y.narrow(where, 0, y.shape[where] // 2 + 1)
+    return torch.view_as_real(y)
+
+
+@operator("braid.stft")
+def stft(
+    signal: Tensor,
+    window: Tensor | None = None,
+    *,
+    step: int | list[int],
+    length: int | list[int] | None = None,
+    onesided: bool = True,
+) -> Tensor:
+    """[batch, samples, 1 or 2] to [batch, frames, bins, 2]."""
+    if signal.dim() == 2:
+        signal = signal.unsqueeze(-1)
+    count = window.shape[0] if length is None and window is not None else int(scalar(length))
+    frames = _complex(signal).unfold(1, count, int(scalar(step)))
+    if window is not None:
+        frames = frames * window
+    y = torch.fft.fft(frames)
+    if onesided:
+        y = y[..., : count // 2 + 1]
+    return torch.view_as_real(y)

@@ -1,0 +1,143 @@
+"""Sampling at computed positions: grids, deformable kernels, sliding patches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from braid.engine.ops.arrays.indexing import within
+from braid.engine.ops.kinds import operator
+
+Ints = Sequence[int]
+
+
+@operator("aten.grid_sample")
+def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
+    """x [n, c, *spatial] at the positions ``grid`` [n, *out, axes], -1..1 over each axis."""
+    return F.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=align_corners)
+
+
+@operator("braid.deformable_convolution")
+def deformable_convolution(
+    x: Tensor,
+    weight: Tensor,
+    offset: Tensor,
+    bias: Tensor | None = None,
+    mask: Tensor | None = None,
+    *,
+    stride: Ints,
+    pads: Ints,
+    dilation: Ints,
+    groups: int,
+    offset_groups: int,
+) -> Tensor:
+    """Two-dimensional convolution whose kernel positions are moved by ``offset``.
+
+    Args:
+        x: [n, c, h, w].
+        weight: [out, c / groups, kh, kw].
+        offset: [n, offset_groups * kh * kw * 2, oh, ow], rows before columns.
+        bias: [out].
+        mask: [n, offset_groups * kh * kw, oh, ow], factor of each sample.
+    """
+    n, c, h, w = x.shape
+    kh, kw = weight.shape[2:]
+    oh, ow = offset.shape[2:]
+    moved = offset.reshape(n, offset_groups, kh * kw, 2, oh, ow)
+    base = []
+    for axis, (count, kernel) in enumerate(((oh, kh), (ow, kw))):
+        out = torch.arange(count, device=x.device, dtype=x.dtype) * stride[axis] - pads[axis]
+        tap = torch.arange(kernel, device=x.device, dtype=x.dtype) * dilation[axis]
+        base.append((out, tap))
+    rows = base[0][1].reshape(kh, 1, 1, 1) + base[0][0].reshape(1, 1, oh, 1)
+    columns = base[1][1].reshape(1, kw, 1, 1) + base[1][0].reshape(1, 1, 1, ow)
+    shape = (kh, kw, oh, ow)
+    y_at = rows.expand(shape).reshape(kh * kw, oh, ow) + moved[:, :, :, 0]
+    x_at = columns.expand(shape).reshape(kh * kw, oh, ow) + moved[:, :, :, 1]
+    # A border of zeros around the image, so that samples fade out over one pixel.
+    grid = torch.stack([(2 * x_at + 1) / w - 1, (2 * y_at + 1) / h - 1], -1)
+    grid = grid.reshape(n * offset_groups, kh * kw * oh, ow, 2)
+    images = x.reshape(n * offset_groups, c // offset_groups, h, w)
+    samples = F.grid_sample(images, grid, mode="bilinear", align_corners=False)
+    samples = samples.reshape(n, offset_groups, c // offset_groups, kh * kw, oh, ow)
+    if mask is not None:
+        samples = samples * mask.reshape(n, offset_groups, 1, kh * kw, oh, ow)
+    patches = samples.reshape(n, groups, c // groups * kh * kw, oh * ow)
+    kernels = weight.reshape(groups, weight.shape[0] // groups, -1)
+    y = torch.matmul(kernels, patches).reshape(n, weight.shape[0], oh, ow)
+    return y if bias is None else y + bias.reshape(-1, 1, 1)
+
+
+@operator("braid.col2im")
+def col2im(x: Tensor, image: Ints, block: Ints, stride: Ints, pads: Ints, dilation: Ints) -> Tensor:
+    """Sum patches [n, c * block, positions] into images [n, c, *image] of one or two axes."""
+    if len(image) == 1:
+        image, block, stride, dilation = ([1, v[0]] for v in (image, block, stride, dilation))
+        wide = col2im(x, image, block, stride, [0, pads[0], 0, pads[1]], dilation)
+        return wide.squeeze(2)
+    top, before, bottom, after = pads
+    size = (image[0] + top + bottom, image[1] + before + after)
+    y = F.fold(x, size, tuple(block), tuple(dilation), 0, tuple(stride))
+    return y[:, :, top : top + image[0], before : before + image[1]]
+
+
+@operator("braid.max_unpool")
+def max_unpool(
+    x: Tensor,
+    places: Tensor,
+    *,
+    kernel: Ints,
+    stride: Ints,
+    pads: Ints,
+    output_shape: Ints | None = None,
+) -> Tensor:
+    """Zeros of the shape that was pooled, with each value at its flat position."""
+    both = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
+    extents = [
+        (extent - 1) * s + k - before - after
+        for extent, k, s, (before, after) in zip(x.shape[2:], kernel, stride, both, strict=True)
+    ]
+    shape = [*x.shape[:2], *extents]
+    if output_shape is not None:
+        return _placed(x, places, shape, list(output_shape))
+    return _placed(x, places, shape, shape)
+
+
+def _placed(x: Tensor, places: Tensor, pooled: Ints, shape: Ints) -> Tensor:
+    """Positions count in ``pooled``; the result has ``shape``, which may be larger."""
+    places = within(places.reshape(-1), math.prod(pooled))
+    if list(shape) != list(pooled):
+        coordinates = []
+        for extent in reversed(pooled):
+            coordinates.append(places % extent)
+            places = places // extent
+        places = coordinates.pop()
+        for extent in shape[1:]:
+            places = places * extent + coordinates.pop()
+    flat = torch.zeros(list(shape), dtype=x.dtype, device=x.device).reshape(-1)
+    return flat.scatter(0, places, x.reshape(-1)).reshape(list(shape))
+
+
+@operator("braid.cache_update")
+def cache_update(
+    cache: Tensor,
+    update: Tensor,
+    starts: Tensor | None = None,
+    *,
+    axis: int = -2,
+    circular: bool = False,
+) -> Tensor:
+    """A cache with ``update`` written along ``axis`` from each row's start on."""
+    axis = axis % cache.dim()
+    steps = torch.arange(update.shape[axis], device=cache.device)
+    first = 0 if starts is None else starts.reshape(-1, 1).to(cache.device)
+    places = (first + steps).expand(cache.shape[0], -1)
+    if circular:
+        places = places % cache.shape[axis]
+    view = [cache.shape[0]] + [1] * (cache.dim() - 1)
+    view[axis] = update.shape[axis]
+    return cache.scatter(axis, places.reshape(view).expand(update.shape), update)

@@ -1,0 +1,1 @@
+"""Passes that fold an operator into the weights or arguments of its neighbour."""

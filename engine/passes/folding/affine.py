@@ -1,0 +1,217 @@
+"""Folding of per-channel scales and shifts into the weights of what comes before them.
+
+    conv ─> batch_norm ─> mul(c) ─> add(c)      becomes      conv with other weights and a bias
+
+A batch norm with stored statistics, a product with and a sum with a constant by channel all are
+``scale * y + shift``. The producers that can take them in: convolution, transposed convolution,
+linear, and batch norm itself. Weights are recomputed in double precision.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator, OpGraph
+from braid.engine.passes.body import Body, Weights, everywhere, fresh
+from braid.engine.passes.ranks import ranks
+
+_CONVOLUTION, _LINEAR, _NORM = "aten.convolution", "aten.linear", "aten.batch_norm"
+
+
+@dataclass(frozen=True, slots=True)
+class _Affine:
+    """``scale * y + shift``; each of shape [channels], in double precision."""
+
+    scale: Tensor
+    shift: Tensor
+
+
+def fold_affine(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
+    """Fold scales and shifts into convolutions, linears and batch norms before them.
+
+    Only where the producer's output has no other reader and the producer's weights are constant.
+    """
+    return everywhere(_fold_affine, graph, weights)
+
+
+def matmul_to_linear(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
+    """Write a product with a constant matrix as ``linear``, which can take a bias."""
+
+    def rewrite(body: Body, pool: dict[str, Tensor]) -> Body:
+        return dataclasses.replace(
+            body, operators=tuple(_matmul_to_linear(op, pool) for op in body.operators)
+        )
+
+    return everywhere(rewrite, graph, weights)
+
+
+def _matmul_to_linear(op: Operator, weights: dict[str, Tensor]) -> Operator:
+    if op.kind != "aten.matmul" or op.attributes:
+        return op
+    x, matrix = op.inputs
+    if x in weights or matrix not in weights or weights[matrix].dim() != 2:
+        return op
+    transposed = f"{matrix}.T"
+    if transposed not in weights:
+        weights[transposed] = weights[matrix].t().contiguous()
+    elif not torch.equal(weights[transposed], weights[matrix].t()):
+        return op  # the model has a constant of that name
+    return dataclasses.replace(op, kind=_LINEAR, inputs=(x, transposed))
+
+
+def _fold_affine(body: Body, weights: dict[str, Tensor]) -> Body:
+    reads, rank_of = body.reads(), ranks(body, weights)
+    kept: dict[str, Operator] = {}  # by name, in order
+    made: dict[str, Operator] = {}  # value -> the kept operator that produces it
+    for op in body.operators:
+        producer, affine = _absorber(op, made, reads, rank_of, weights)
+        if producer is not None and affine is not None:
+            merged = _absorb(producer, affine, op.outputs[0], weights)
+            if merged is not None:
+                op = merged
+        kept[op.name] = op  # a merged one keeps its producer's name and place
+        made.update(dict.fromkeys(op.outputs, op))
+    return dataclasses.replace(body, operators=tuple(kept.values()))
+
+
+def _absorber(
+    op: Operator,
+    made: Mapping[str, Operator],
+    reads: Mapping[str, int],
+    rank_of: Mapping[str, int],
+    weights: Weights,
+) -> tuple[Operator | None, _Affine | None]:
+    """The operator that can take ``op`` in, and what ``op`` does to its output."""
+    for position, value in enumerate(op.inputs[:2]):
+        producer = made.get(value)
+        if producer is None or reads[value] != 1:
+            continue
+        layout = _channel_axis(producer, rank_of, weights)
+        if layout is None:
+            continue
+        channels, axis, rank = layout
+        affine = _as_affine(op, position, channels, axis, rank, weights)
+        if affine is not None:
+            return producer, affine
+    return None, None
+
+
+def _channel_axis(
+    producer: Operator, rank_of: Mapping[str, int], weights: Weights
+) -> tuple[int, int, int] | None:
+    """(channels, their axis, rank) of the producer's output; None if it cannot absorb anything.
+
+    A linear's channels are axis -1; its rank is a lower bound where it is not known.
+    """
+    parameters = producer.inputs[1:]
+    if producer.kind not in (_CONVOLUTION, _LINEAR, _NORM):
+        return None
+    if producer.host or producer.attributes.get("epilogue") or not parameters:
+        return None
+    if any(name and name not in weights for name in parameters):
+        return None
+    weight = weights[parameters[0]]
+    if not weight.is_floating_point():
+        return None
+    if producer.kind == _CONVOLUTION:
+        groups = producer.attributes.get("groups", 1)
+        assert isinstance(groups, int)
+        transposed = producer.attributes.get("transposed", False)
+        return weight.shape[1] * groups if transposed else weight.shape[0], 1, weight.dim()
+    if producer.kind == _LINEAR and weight.dim() == 2:
+        return weight.shape[0], -1, rank_of.get(producer.inputs[0], 1)
+    if producer.kind == _NORM and producer.inputs[0] in rank_of:
+        return weight.shape[0], 1, rank_of[producer.inputs[0]]
+    return None
+
+
+def _as_affine(
+    op: Operator, position: int, channels: int, axis: int, rank: int, weights: Weights
+) -> _Affine | None:
+    """What ``op`` does to its operand at ``position``, if it is a scale and shift by channel."""
+    if op.host or op.attributes.get("epilogue"):
+        return None
+    one, zero = torch.ones(channels).double(), torch.zeros(channels).double()
+    if op.kind == _NORM:
+        parameters = [weights.get(name) for name in op.inputs[1:]]
+        eps = op.attributes["eps"]
+        in_place = axis == 1 or rank == 2  # axis 1 of two is the last
+        if position or not in_place or not isinstance(eps, float) or None in parameters:
+            return None
+        weight, bias, mean, var = (p.double() for p in parameters if p is not None)
+        if weight.shape != (channels,):
+            return None
+        scale = weight / torch.sqrt(var + eps)
+        return _Affine(scale, bias - mean * scale)
+    if op.kind not in ("aten.add", "aten.sub", "aten.mul", "aten.div") or len(op.inputs) != 2:
+        return None
+    if set(op.attributes) - {"truncate"}:
+        return None
+    operand = _by_channel(weights.get(op.inputs[1 - position]), channels, axis, rank)
+    if operand is None:
+        return None
+    match op.kind, position:
+        case "aten.add", _:
+            return _Affine(one, operand)
+        case "aten.sub", 0:
+            return _Affine(one, -operand)
+        case "aten.sub", 1:
+            return _Affine(-one, operand)
+        case "aten.mul", _:
+            return _Affine(operand, zero)
+        case "aten.div", 0:
+            return _Affine(1 / operand, zero)
+    return None
+
+
+def _by_channel(operand: Tensor | None, channels: int, axis: int, rank: int) -> Tensor | None:
+    """A constant that broadcasts along every axis but the channels', as [channels]; else None."""
+    if operand is None or not operand.is_floating_point() or operand.dim() > rank:
+        return None
+    place = operand.dim() - 1 if axis == -1 else operand.dim() - (rank - 1)
+    for at, extent in enumerate(operand.shape):
+        if extent != 1 and (at != place or extent != channels):
+            return None
+    return operand.double().flatten().expand(channels).clone()
+
+
+def _absorb(
+    producer: Operator, affine: _Affine, output: str, weights: dict[str, Tensor]
+) -> Operator | None:
+    """``producer`` with ``affine`` applied to its parameters; None if that overflows its type."""
+    names = [*producer.inputs[1:3], ""][:2]
+    weight = weights[names[0]]
+    bias = weights[names[1]].double() if names[1] else torch.zeros_like(affine.shift)
+    scaled = _scale_channels(producer, weight.double(), affine.scale).to(weight.dtype)
+    shifted = (bias * affine.scale + affine.shift).to(weight.dtype)
+    if not (torch.isfinite(scaled).all() and torch.isfinite(shifted).all()):
+        return None
+    inputs = list(producer.inputs)
+    if torch.all(affine.scale == 1):
+        inputs[1] = names[0]
+    else:
+        inputs[1] = fresh(f"{output}.weight", weights)
+        weights[inputs[1]] = scaled.contiguous()
+    bias_name = fresh(f"{output}.bias", weights)
+    weights[bias_name] = shifted
+    inputs[2:3] = [bias_name]
+    return dataclasses.replace(producer, inputs=tuple(inputs), outputs=(output,))
+
+
+def _scale_channels(producer: Operator, weight: Tensor, scale: Tensor) -> Tensor:
+    """Multiply the part of the weight that makes each output channel."""
+    if producer.kind == _NORM:
+        return weight * scale
+    rest = (1,) * (weight.dim() - 2)
+    if producer.kind == _CONVOLUTION and producer.attributes.get("transposed", False):
+        # [in, out / groups, *kernel]: output channels are numbered group by group
+        groups = producer.attributes.get("groups", 1)
+        assert isinstance(groups, int)
+        by_group = weight.reshape(groups, -1, *weight.shape[1:])
+        return (by_group * scale.reshape(groups, 1, -1, *rest)).reshape(weight.shape)
+    return weight * scale.reshape(-1, 1, *rest)

@@ -1,0 +1,1 @@
+"""Passes that join operators into one schedule unit."""

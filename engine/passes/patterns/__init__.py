@@ -1,0 +1,1 @@
+"""Passes that recognise what exporters write as several operators."""

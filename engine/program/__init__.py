@@ -1,0 +1,1 @@
+"""A static graph bound to kernels: what every device runs."""

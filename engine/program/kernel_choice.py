@@ -1,0 +1,101 @@
+"""Where kernels come from: each device's ways to run a unit, and which of them does.
+
+    bind (engine/program/program.py) ──> KernelSource.variants(unit) ──> choose ──> Kernel
+
+    engine/cpu/kernels/candidates.py    oneDNN directly, oneDNN through torch, the registry's
+    engine/cuda/kernels/candidates.py   cuDNN, cuBLASLt, TorchInductor, the registry's
+
+A choice is remembered by the unit's signature: it serves every model with such a unit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from torch import Tensor
+
+from braid.core.graph import Operator, OpGraph
+from braid.engine.onednn.library import Run, Unsupported
+from braid.engine.ops.kinds import EPILOGUE, epilogue_steps, op
+from braid.engine.program.kernel import Kernel, PackedWeights
+
+REGISTRY = "registry"
+
+
+class KernelSource(Protocol):
+    """All kernels that a device has for schedule units."""
+
+    def variants(
+        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> Sequence[Kernel]:
+        """Kernels that can run ``unit``, the one that is usually fastest first.
+
+        Args:
+            unit: of ``graph``, which is static.
+            graph: knows the specs of the unit's values.
+            constants: placed, see ``place``.
+            packed: reordered weights, shared by the plans of one model; filled as needed.
+        """
+
+    def signature(self, unit: Operator, graph: OpGraph) -> str:
+        """What the speed of the unit's kernels depends on; choices are kept under it."""
+
+    def place(
+        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> dict[str, Tensor]:
+        """The graph's constants in the device's memory, each one once for all plans of a model."""
+
+
+def makeable(kernels: Iterable[Kernel], threads: int) -> Iterator[Kernel]:
+    """Those that can be made for ``threads`` threads; made on the way."""
+    for kernel in kernels:
+        try:
+            kernel.recipe_on(threads)
+        except Unsupported:
+            continue
+        yield kernel
+
+
+def choose(kernels: Sequence[Kernel], threads: int, wanted: str | None = None) -> Kernel:
+    """The variant ``wanted``, else the first that can be made for ``threads`` threads."""
+    in_order = sorted(kernels, key=lambda kernel: kernel.variant != wanted)
+    found = next(makeable(in_order, threads), None)
+    assert found is not None, "the registry runs everything"
+    return found
+
+
+def kernel_signature(unit: Operator, graph: OpGraph) -> str:
+    """What the speed of a unit's kernels depends on: all but names and content."""
+    specs = [graph.spec(name).to_json() if name else None for name in (*unit.inputs, *unit.outputs)]
+    document = [
+        unit.kind,
+        dict(unit.attributes),
+        [n in graph.constants for n in unit.inputs],
+        specs,
+    ]
+    return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def registry_run(unit: Operator) -> Run:
+    """The registry's kernel with attributes bound, followed by the unit's epilogue."""
+    attributes = dict(unit.attributes)
+    epilogue = epilogue_steps(attributes.pop(EPILOGUE, None))
+    run = partial(op(unit.kind).run, **attributes)
+    if not epilogue:
+        return run
+    steps = [partial(definition.run, **arguments) for definition, arguments in epilogue]
+
+    def kernel(*inputs: Tensor) -> tuple[Tensor, ...]:
+        result = run(*inputs)
+        first, *others = (result,) if isinstance(result, Tensor) else result
+        for step in steps:
+            result = step(first)
+            assert isinstance(result, Tensor), "an epilogue is unary"
+            first = result
+        return (first, *others)
+
+    return kernel

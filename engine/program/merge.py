@@ -1,0 +1,219 @@
+"""Merging: units that read one input and do the same to it run as one kernel (IOS, section 4).
+
+    x ─┬─> conv 1x1, 64                x ─> conv 3x3, 64 + 96 ─┬─> channels  0 to 63
+       └─> conv 3x3, 96      ──>                               └─> channels 64 to 159
+
+Convolutions with kernels of different sizes merge too: the smaller ones are padded with zeros up to
+the largest. That works where the windows share their centre, which takes equal parity of the sizes
+and paddings to match. Kernels for images read dense data only, so the merged result is
+copied apart, and the copies belong to the price of the stage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.kernels.onednn_units import image_window
+from braid.engine.onednn.library import DST, SRC, OneDnn, Run, find_onednn
+from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.kinds import EPILOGUE
+from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.kernel_choice import KernelSource, choose
+
+_FLOATS = frozenset({"FP32", "FP16", "BF16"})
+
+
+def merge_groups(graph: OpGraph) -> list[list[int]]:
+    """Sets of at least two units, by index, any of which can run as one kernel."""
+    alike: dict[Hashable, list[int]] = defaultdict(list)
+    for index, unit in enumerate(graph.operators):
+        key = _merge_key(unit, graph)
+        if key is not None:
+            alike[key].append(index)
+    return [units for units in alike.values() if len(units) > 1]
+
+
+def bind_merged(
+    graph: OpGraph,
+    constants: Mapping[str, Tensor],
+    packed: PackedWeights,
+    units: Sequence[int],
+    setting: tuple[KernelSource, int, Mapping[str, str]],
+) -> Kernel:
+    """One kernel that takes the units' common input and gives all their outputs.
+
+    Args:
+        graph: static.
+        constants: tensor of each constant.
+        packed: reordered weights of the model.
+        units: a part of one of ``merge_groups(graph)``, in the order of the outputs.
+        setting: the device's kernels, its threads, and the variants chosen by kernel signature.
+
+    Raises:
+        InvalidArtefact: these units cannot be merged.
+    """
+    operators = [graph.operators[unit] for unit in units]
+    keys = {_merge_key(op, graph) for op in operators}
+    if len(keys) != 1 or None in keys:
+        names = ", ".join(repr(op.name) for op in operators)
+        raise InvalidArtefact(f"the units {names} cannot run as one kernel")
+    join = _joined_convolution if operators[0].kind == "aten.convolution" else _joined_linear
+    merged, weight, bias = join(operators, graph, constants)
+    axis = 1 if operators[0].kind == "aten.convolution" else -1
+    extents = [int(graph.spec(op.outputs[0]).shape[axis]) for op in operators]
+    weight_name, bias_name, output = *merged.inputs[1:], *merged.outputs
+    shape = list(graph.spec(operators[0].outputs[0]).shape)
+    dtype = graph.spec(operators[0].outputs[0]).dtype
+    shape[axis] = sum(extents)
+    enlarged = dataclasses.replace(
+        graph,
+        constants={
+            **graph.constants,
+            weight_name: TensorSpec(dtype, tuple(weight.shape)),
+            bias_name: TensorSpec(dtype, tuple(bias.shape)),
+        },
+        specs={**graph.specs, output: TensorSpec(dtype, tuple(shape))},
+    )
+    tensors = {weight_name: weight, bias_name: bias}
+    source, threads, choices = setting
+    kernel = choose(
+        source.variants(merged, enlarged, tensors, packed),
+        threads,
+        choices.get(source.signature(merged, enlarged)),
+    )
+    library = find_onednn()
+    if kernel.recipe is None or library is None:
+        run = kernel.run_on(threads)
+        return Kernel(f"{kernel.variant}, merged", _cut(run, tensors, axis, extents))
+    outputs = [tuple(map(int, graph.spec(op.outputs[0]).shape)) for op in operators]
+
+    def make(count: int) -> Recipe:
+        whole = kernel.recipe_on(count)
+        assert whole is not None
+        with library.threads(count):
+            return _cut_recipe(library, whole, outputs)
+
+    return Kernel(f"{kernel.variant}, merged", recipe=make, needs_finite=kernel.needs_finite)
+
+
+def _cut(run: Run, tensors: Mapping[str, Tensor], axis: int, extents: Sequence[int]) -> Run:
+    """Run the merged kernel and cut its output.
+
+    Rows of a part of a matrix lie apart, which matrix products and attention read as they are.
+    Convolutions would copy a part of an image, so it is copied here, where it is measured.
+    """
+    weight, bias = tensors.values()
+
+    def kernel(x: Tensor) -> tuple[Tensor, ...]:
+        result = run(x, weight, bias)
+        whole = result if isinstance(result, Tensor) else result[0]
+        parts = torch.split(whole, list(extents), axis)
+        if axis != 1:
+            return parts
+        last = whole.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if last else torch.contiguous_format
+        return tuple(part.contiguous(memory_format=layout) for part in parts)
+
+    return kernel
+
+
+def _cut_recipe(library: OneDnn, whole: Recipe, outputs: Sequence[tuple[int, ...]]) -> Recipe:
+    """The merged primitive, and a copy of each unit's part of its output."""
+    (first,), (result,) = whole.actions, whole.results
+    places = {
+        argument: Place("temporary", 0) if place.kind == "result" else place
+        for argument, place in first.places.items()
+    }
+    actions = [Action(first.primitive, first.fixed, places)]
+    axis, start = (1 if result.images else -1), 0
+    for number, shape in enumerate(outputs):
+        if result.images:
+            copy = library.slice_of_channels(shape, result.shape[1])
+        else:
+            copy = library.slice_of_columns(math.prod(shape[:-1]), shape[-1], result.shape[-1])
+        source = Place("temporary", 0, 4 * start)
+        actions.append(Action(copy, {}, {SRC: source, DST: Place("result", number)}))
+        start += shape[axis]
+    results = tuple(Buffer(shape, result.images) for shape in outputs)
+    return Recipe(tuple(actions), whole.operands, results, (result,))
+
+
+def _merge_key(unit: Operator, graph: OpGraph) -> Hashable | None:
+    """Equal for units that can be merged; None for a unit that cannot be."""
+    data, weight, *rest = (*unit.inputs, "", "")[:3]
+    fixed = all(name in graph.constants for name in (weight, *filter(None, rest)))
+    values = [name for name in (data, weight, *rest, *unit.outputs) if name]
+    if unit.kind not in ("aten.convolution", "aten.linear") or not fixed:
+        return None
+    dtypes = {graph.spec(name).dtype for name in values}
+    if len(dtypes) > 1 or not dtypes <= _FLOATS or any(0 in graph.spec(n).shape for n in values):
+        return None
+    epilogue = repr(unit.attributes.get(EPILOGUE))
+    if unit.kind == "aten.linear":
+        return ("linear", data, epilogue)
+    if len(graph.spec(data).shape) != 4 or unit.attributes.get("transposed"):
+        return None
+    stride, padding, dilation, groups = image_window(unit)
+    if groups != 1:
+        return None
+    kernel = [int(extent) for extent in graph.spec(weight).shape[2:]]
+    # Two windows share their centre if 2 * padding - dilation * (kernel - 1) is the same.
+    centre = [2 * p - d * (k - 1) for p, d, k in zip(padding, dilation, kernel, strict=True)]
+    parity = [k % 2 for k in kernel]
+    return ("convolution", data, epilogue, *map(tuple, (stride, dilation, centre, parity)))
+
+
+def _joined_convolution(
+    operators: Sequence[Operator], graph: OpGraph, constants: Mapping[str, Tensor]
+) -> tuple[Operator, Tensor, Tensor]:
+    weights = [constants[op.inputs[1]] for op in operators]
+    kernel = [max(w.shape[axis] for w in weights) for axis in (2, 3)]
+    first = operators[0]
+    stride, padding, dilation, _ = image_window(first)
+    widened = []
+    for weight in weights:
+        rows, columns = ((k - e) // 2 for k, e in zip(kernel, weight.shape[2:], strict=True))
+        widened.append(torch.nn.functional.pad(weight, (columns, columns, rows, rows)))
+    reached = [
+        p + d * (k - e) // 2
+        for p, d, k, e in zip(padding, dilation, kernel, weights[0].shape[2:], strict=True)
+    ]
+    window: dict[str, Literal] = {
+        "stride": [*stride], "dilation": [*dilation], "padding": [*reached]
+    }  # fmt: skip
+    merged = _merged(
+        operators, dataclasses.replace(first, attributes={**first.attributes, **window})
+    )
+    return merged, torch.cat(widened), _joined_bias(operators, constants)
+
+
+def _joined_linear(
+    operators: Sequence[Operator], graph: OpGraph, constants: Mapping[str, Tensor]
+) -> tuple[Operator, Tensor, Tensor]:
+    weight = torch.cat([constants[op.inputs[1]] for op in operators])
+    return _merged(operators, operators[0]), weight, _joined_bias(operators, constants)
+
+
+def _joined_bias(operators: Sequence[Operator], constants: Mapping[str, Tensor]) -> Tensor:
+    biases = []
+    for op in operators:
+        bias_name = (*op.inputs, "")[2]
+        weight = constants[op.inputs[1]]
+        biases.append(constants[bias_name] if bias_name else weight.new_zeros(len(weight)))
+    return torch.cat(biases)
+
+
+def _merged(operators: Sequence[Operator], like: Operator) -> Operator:
+    name = "+".join(op.outputs[0] for op in operators)
+    return dataclasses.replace(
+        like, name=name, inputs=(like.inputs[0], f"{name}:weight", f"{name}:bias"), outputs=(name,)
+    )

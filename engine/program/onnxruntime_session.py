@@ -1,0 +1,156 @@
+"""A whole model in ONNX Runtime, as one more way to run it on a device.
+
+The file is the upload that the importer read, ran in its sandbox and kept in the artefact. It gets
+as many threads as the device has, on the device's cores. They spin only while a run lasts: left to
+itself, ONNX Runtime's pool would spin on into whatever the device does next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from braid.core.errors import InvalidArtefact, PreconditionFailed
+from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.runtime.stopping import stoppable_session_run
+
+Provider = tuple[str, Mapping[str, str]]
+"""Name of an execution provider, and its options."""
+
+CPU_PROVIDER: Provider = ("CPUExecutionProvider", {})
+CUDA_PROVIDER: Provider = ("CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"})
+
+MAX_BOUND = 1024
+"""Places in memory that a session remembers."""
+
+
+class OnnxSession:
+    """One model, ready for any of its shapes. One run at a time."""
+
+    def __init__(
+        self,
+        artefact: Path,
+        digest: str,
+        threads: int,
+        cpus: Sequence[int] = (),
+        provider: Provider = CPU_PROVIDER,
+    ) -> None:
+        """Open the model that an artefact keeps.
+
+        Args:
+            artefact: the folder.
+            digest: SHA-256 of the upload, which the file must still have.
+            threads: that work at the same time, the caller's included.
+            cpus: the core of each one; empty leaves them to the kernel.
+            provider: what it runs on.
+
+        Raises:
+            PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it or
+                has no such provider.
+            InvalidArtefact: the file was changed after the import.
+        """
+        import onnxruntime  # half a second that only sessions need
+
+        path = artefact / MODEL_FILE
+        if not path.is_file():
+            raise PreconditionFailed("the import kept no file for ONNX Runtime")
+        try:
+            unchanged = file_digest(path) == digest
+        except OSError as error:
+            raise InvalidArtefact(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
+        if not unchanged:
+            raise InvalidArtefact(f"{MODEL_FILE} was changed after the import")
+        if provider[0] not in onnxruntime.get_available_providers():
+            raise PreconditionFailed(f"this ONNX Runtime is built without {provider[0]}")
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(path), _options(onnxruntime, threads, cpus), providers=[provider]
+            )
+        except Exception as error:  # its exceptions share no base but this
+            raise PreconditionFailed(f"ONNX Runtime refuses the model: {_line(error)}") from error
+        if self._session.get_providers()[0] != provider[0]:  # it said so, and took the CPU
+            raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
+        self._outputs = [output.name for output in self._session.get_outputs()]
+        self._on_cpu = provider[0] == CPU_PROVIDER[0]
+        self._bound: dict[Any, Any] = {}  # by addresses and shapes
+
+    def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Outputs by name.
+
+        Raises:
+            PreconditionFailed: the model does not run at these shapes.
+            RunStopped: the run was to end.
+        """
+        feeds = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in inputs.items()}
+        with stoppable_session_run() as options:
+            try:
+                results = self._session.run(None, feeds, options)
+            except Exception as error:
+                raise PreconditionFailed(f"ONNX Runtime cannot run it: {_line(error)}") from error
+        return {
+            name: torch.from_numpy(np.asarray(result))
+            for name, result in zip(self._outputs, results, strict=True)
+        }
+
+    def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
+        """As ``run``, writing the outputs to where they shall be.
+
+        Args:
+            inputs: contiguous.
+            outputs: contiguous, of the shapes that the model gives. What they and the inputs
+                occupy is remembered, so that the next run on the same memory is bound already.
+
+        Raises:
+            PreconditionFailed: the model does not run at these shapes.
+            RunStopped: the run was to end.
+        """
+        if not self._on_cpu:  # what is bound is copied to its device when it is bound, not later
+            for name, tensor in self.run(inputs).items():
+                outputs[name].copy_(tensor)
+            return
+        tensors = (*inputs.values(), *outputs.values())
+        key = tuple([(tensor.data_ptr(), tensor.shape) for tensor in tensors])
+        with stoppable_session_run() as options:
+            try:
+                bound = self._bound.get(key)
+                if bound is None:
+                    bound = self._bind(inputs, outputs)
+                    if len(self._bound) >= MAX_BOUND:
+                        self._bound.clear()
+                    self._bound[key] = bound
+                self._session.run_with_iobinding(bound, options)
+            except Exception as error:
+                raise PreconditionFailed(f"ONNX Runtime cannot run it: {_line(error)}") from error
+
+    def _bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Any:
+        bound = self._session.io_binding()
+        for bind, tensors in ((bound.bind_input, inputs), (bound.bind_output, outputs)):
+            for name, tensor in tensors.items():
+                dtype = tensor.numpy().dtype
+                bind(name, "cpu", 0, dtype, list(tensor.shape), tensor.data_ptr())
+        return bound
+
+
+def _options(onnxruntime: object, threads: int, cpus: Sequence[int]) -> object:
+    options = onnxruntime.SessionOptions()  # type: ignore[attr-defined]
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if len(cpus) == threads > 1:
+        # One list a thread of its pool, which the caller is not in; it counts cores from 1.
+        affinities = ";".join(str(cpu + 1) for cpu in cpus[1:])
+        options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
+    return options
+
+
+def _line(error: Exception) -> str:
+    """The first line of its complaint."""
+    text = str(error).strip().partition("\n")[0]
+    return (text or type(error).__name__)[:300]

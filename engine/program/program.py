@@ -1,0 +1,196 @@
+"""A static graph bound to kernels: what an executor runs.
+
+Values live in numbered slots; each unit reads slots and fills slots. Constants fill theirs once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from braid.core.errors import PreconditionFailed
+from braid.core.graph import OpGraph
+from braid.core.schedule import NO_CHOICES
+from braid.engine.cpu.kernels.candidates import CPU_KERNELS
+from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.kernel_choice import KernelSource, choose, makeable
+from braid.engine.program.merge import bind_merged
+from braid.engine.program.work import estimated_work_us
+from braid.engine.runtime.yielding import Pause, no_pause
+
+Environment = list[Tensor | None]
+
+
+@dataclass(frozen=True, slots=True)
+class BoundUnit:
+    """One schedule unit, ready to run: ``outputs = kernel.run_on(threads)(*inputs)``."""
+
+    kernel: Kernel
+    inputs: tuple[int, ...]  # slots
+    outputs: tuple[int, ...]  # slots
+    work_us: float  # rough latency on one thread, to balance lanes
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What kernels are chosen and made with."""
+
+    packed: PackedWeights  # shared by the plans of one model; filled as needed
+    threads: int  # of the whole device
+    choices: Mapping[str, str]  # kernel signature -> the variant measured to be fastest
+    source: KernelSource = CPU_KERNELS
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All units of a static graph, by index, and where its values live."""
+
+    graph: OpGraph
+    units: tuple[BoundUnit, ...]
+    slots: Mapping[str, int]
+    template: Environment = field(repr=False)  # constants filled in, everything else None
+    needs_finite: bool  # some kernel may turn a NaN or infinity into a number
+    binding: Binding = field(repr=False)
+    merged: dict[tuple[int, ...], BoundUnit] = field(default_factory=dict, repr=False)
+
+    def unit(self, units: tuple[int, ...]) -> BoundUnit:
+        """One unit, or several that run as one kernel, bound when first asked for.
+
+        Raises:
+            InvalidArtefact: these units cannot be merged.
+        """
+        if len(units) == 1:
+            return self.units[units[0]]
+        if units not in self.merged:
+            how = self.binding
+            setting = how.source, how.threads, how.choices
+            kernel = bind_merged(self.graph, self.constants(), how.packed, units, setting)
+            parts = [self.units[unit] for unit in units]
+            outputs = tuple(slot for part in parts for slot in part.outputs)
+            work_us = sum(part.work_us for part in parts)
+            self.merged[units] = BoundUnit(kernel, parts[0].inputs[:1], outputs, work_us)
+        return self.merged[units]
+
+    def variants(self, unit: int) -> list[Kernel]:
+        """The kernels that can run a unit, the one that is usually fastest first."""
+        how, operator = self.binding, self.graph.operators[unit]
+        kernels = how.source.variants(operator, self.graph, self.constants(), how.packed)
+        return list(makeable(kernels, how.threads))
+
+    def rivals(self, unit: int) -> list[Kernel]:
+        """The variants among which a measurement of the unit alone can decide.
+
+        A kernel that runs in bursts (engine/cpu/compile.py) has no rival that does not: that
+        would take the lanes beside it out of the burst, too.
+        """
+        kernels = self.variants(unit)
+        native = kernels[0].recipe is not None
+        return [kernel for kernel in kernels if (kernel.recipe is not None) == native]
+
+    def with_variant(self, unit: int, variant: str) -> Program:
+        """The same program but for one unit's kernel; it shares all values.
+
+        Raises:
+            PreconditionFailed: there is no such kernel.
+        """
+        kernel = next((k for k in self.variants(unit) if k.variant == variant), None)
+        if kernel is None:
+            name = self.graph.operators[unit].name
+            raise PreconditionFailed(f"there is no kernel {variant!r} for {name!r}")
+        units = list(self.units)
+        units[unit] = replace(units[unit], kernel=kernel)
+        return replace(self, units=tuple(units), merged={})
+
+    def kept(self) -> frozenset[int]:
+        """Slots of the graph's outputs."""
+        return frozenset(self.slots[name] for name in self.graph.outputs.values())
+
+    def kinds(self) -> dict[int, str]:
+        """Slot -> kind of the operator that fills it."""
+        return {
+            self.slots[name]: unit.kind for unit in self.graph.operators for name in unit.outputs
+        }
+
+    def environment(self, inputs: Mapping[str, Tensor]) -> Environment:
+        """Slots for one run, with constants and inputs in place."""
+        env = self.template.copy()
+        for name, tensor in inputs.items():
+            env[self.slots[name]] = tensor
+        return env
+
+    def constants(self) -> dict[str, Tensor]:
+        """The tensor of each of the graph's constants."""
+        tensors = {name: self.template[self.slots[name]] for name in self.graph.constants}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+    def results(self, env: Environment) -> dict[str, Tensor]:
+        """The graph's outputs after a run."""
+        found: dict[str, Tensor] = {}
+        for name, value in self.graph.outputs.items():
+            tensor = env[self.slots[value]]
+            assert tensor is not None, f"output {name!r} was released or never produced"
+            found[name] = tensor
+        return found
+
+
+def bind(
+    graph: OpGraph,
+    constants: Mapping[str, Tensor],
+    packed: PackedWeights,
+    threads: int,
+    choices: Mapping[str, str] = NO_CHOICES,
+    pause: Pause = no_pause,
+    source: KernelSource = CPU_KERNELS,
+) -> Program:
+    """Choose a kernel for each unit and number the values.
+
+    Args:
+        graph: static; its operators are the schedule units.
+        constants: tensor of each of ``graph.constants``.
+        packed: reordered weights, shared by the plans of one model; filled as needed.
+        threads: of the whole device.
+        choices: kernel signature -> the variant measured to be fastest.
+        pause: called after each unit; weights are reordered here.
+        source: the device's kernels.
+    """
+    constants = source.place(graph, constants, packed)
+    names = [*graph.inputs, *graph.constants]
+    names += [out for op in graph.operators for out in op.outputs]
+    slots = {name: slot for slot, name in enumerate(names)}
+    absent = len(names)  # this slot is always None
+    template: Environment = [None] * (absent + 1)
+    for name in graph.constants:
+        template[slots[name]] = constants[name]
+    kernels = []
+    for unit in graph.operators:
+        choice = choices.get(source.signature(unit, graph)) if choices else None
+        kernels.append(choose(source.variants(unit, graph, constants, packed), threads, choice))
+        pause()
+    units = tuple(
+        BoundUnit(
+            kernel=kernel,
+            inputs=tuple(slots[name] if name else absent for name in unit.inputs),
+            outputs=tuple(slots[name] for name in unit.outputs),
+            work_us=estimated_work_us(unit, graph),
+        )
+        for unit, kernel in zip(graph.operators, kernels, strict=True)
+    )
+    needs_finite = any(kernel.needs_finite for kernel in kernels)
+    binding = Binding(packed, threads, choices, source)
+    return Program(graph, units, slots, template, needs_finite, binding)
+
+
+def last_readers(program: Program, positions: Sequence[int]) -> dict[int, int]:
+    """Slot -> the last of ``positions`` (one a unit) that reads or fills it.
+
+    Constants, inputs and the graph's outputs are left out: they outlive the run.
+    """
+    keep = program.kept()
+    last: dict[int, int] = {}
+    for unit, position in zip(program.units, positions, strict=True):
+        for slot in (*unit.inputs, *unit.outputs):
+            last[slot] = max(last.get(slot, -1), position)
+    produced = {slot for unit in program.units for slot in unit.outputs}
+    return {slot: at for slot, at in last.items() if slot in produced and slot not in keep}

@@ -1,0 +1,59 @@
+"""A rough cost model of one unit: multiply-adds, bytes moved, a call's overhead.
+
+Only balances streams over threads, where it must be the same in every process that lays out the
+same plan, and orders launches, so it is computed and not measured. Which plan is faster is always
+measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from braid.core.graph import Operator, OpGraph
+
+_FLOP_PER_US = 50_000.0  # one thread of a server CPU, fp32
+_BYTES_PER_US = 10_000.0
+_CALL_US = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a unit needs of the device, estimated from its shapes."""
+
+    moved_bytes: int  # read and written
+    memory_bound: bool  # moving them takes longer than computing
+
+
+def estimated_needs(
+    unit: Operator, graph: OpGraph, flop_per_byte: float = _FLOP_PER_US / _BYTES_PER_US
+) -> Needs:
+    """Bytes moved, and whether they or the arithmetic limit the unit.
+
+    ``flop_per_byte`` is what the device computes while it moves a byte.
+    """
+    moved = _moved_bytes(unit, graph)
+    return Needs(moved, moved * flop_per_byte >= estimated_flop(unit, graph))
+
+
+def estimated_work_us(unit: Operator, graph: OpGraph) -> float:
+    """Microseconds on one thread, from the static shapes alone."""
+    moved = _moved_bytes(unit, graph)
+    return _CALL_US + moved / _BYTES_PER_US + estimated_flop(unit, graph) / _FLOP_PER_US
+
+
+def _moved_bytes(unit: Operator, graph: OpGraph) -> int:
+    specs = [graph.spec(name) for name in (*unit.inputs, *unit.outputs) if name]
+    return sum(spec.size_bytes for spec in specs)
+
+
+def estimated_flop(unit: Operator, graph: OpGraph) -> float:
+    """Floating-point operations of the dense kinds, 0 for those that only move data."""
+    result = graph.spec(unit.outputs[0])
+    if unit.kind in ("aten.convolution", "braid.convolution_add"):
+        taps = graph.spec(unit.inputs[1]).shape[1:]
+        return 2.0 * result.elements * math.prod(int(tap) for tap in taps)
+    source = graph.spec(unit.inputs[0]) if unit.inputs else result
+    if unit.kind in ("aten.linear", "braid.linear_add", "aten.matmul") and source.shape:
+        return 2.0 * result.elements * int(source.shape[-1])
+    return 0.0

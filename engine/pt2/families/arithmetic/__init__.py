@@ -1,0 +1,1 @@
+"""Lowering of element-wise operators, matrix products, reductions, symbols."""

@@ -1,0 +1,114 @@
+"""Reductions, running sums, positions of extremes."""
+
+from __future__ import annotations
+
+from braid.engine.lowering.builder import Builder
+from braid.engine.onnx.node import UnsupportedUse
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.pt2.call_arguments import Use
+from braid.engine.pt2.lowering_table import lowers
+
+_REDUCTIONS = {
+    "aten.mean.dim": "aten.mean",
+    "aten.mean.default": "aten.mean",
+    "aten.sum.dim_IntList": "aten.sum",
+    "aten.sum.default": "aten.sum",
+    "aten.amax.default": "aten.amax",
+    "aten.amin.default": "aten.amin",
+    "aten.max.default": "aten.amax",
+    "aten.min.default": "aten.amin",
+    "aten.logsumexp.default": "aten.logsumexp",
+    "aten.prod.dim_int": "braid.prod",
+}
+
+
+def _enter(target: str, kind: str) -> None:
+    @lowers(target)
+    def reduction(use: Use, to: Builder) -> None:
+        x, dtype = use.tensor("self"), use.dtype()
+        own = use.dtype_of("self")
+        summed = kind in ("aten.sum", "braid.prod")
+        if not dtype and summed and own and not torch_dtype(own).is_floating_point:
+            dtype = "INT64"  # torch adds integers up in 64 bits
+        if dtype and dtype != own:
+            x = to.emit("braid.cast", [x], dtype=dtype)
+        dims = use.integers("dim", None) or None
+        keepdim = use.flag("keepdim")
+        to.emit(kind, [x], use.output, dims=dims, keepdim=keepdim)
+
+
+for _target, _kind in _REDUCTIONS.items():
+    _enter(_target, _kind)
+
+
+@lowers("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim")
+def vector_norm(use: Use, to: Builder) -> None:
+    """1- or 2-norm over some axes."""
+    order = use.number("ord" if "linalg" in use.target else "p", 2)
+    if order not in (1, 2) or use.dtype():
+        raise UnsupportedUse(f"norm of order {order}")
+    dims, keepdim = use.integers("dim", None) or None, use.flag("keepdim")
+    kind = f"braid.l{int(order)}_norm"
+    to.emit(kind, [use.tensor("self")], use.output, dims=dims, keepdim=keepdim)
+
+
+@lowers("aten.argmax.default", "aten.argmin.default")
+def arg_extreme(use: Use, to: Builder) -> None:
+    """Position of an extreme along an axis."""
+    kind = "braid." + use.target.split(".")[1]
+    x, dim = use.tensor("self"), use.number("dim", None)
+    if dim is None:
+        if use.flag("keepdim"):
+            raise UnsupportedUse("keepdim over all axes")
+        x, dim = to.emit("braid.reshape", [x], shape=[-1]), 0
+    keepdim = use.flag("keepdim")
+    to.emit(kind, [x], use.output, dim=dim, keepdim=keepdim, select_last=False)
+
+
+@lowers("aten.max.dim", "aten.min.dim")
+def extreme_with_position(use: Use, to: Builder) -> None:
+    """An extreme along an axis, and its position."""
+    word = use.target.split(".")[1]
+    x, dim, keepdim = use.tensor("self"), use.integer("dim"), use.flag("keepdim")
+    values, places = (*use.outputs, "")[:2]
+    if values:
+        to.emit(f"aten.a{word}", [x], [values], dims=[dim], keepdim=keepdim)
+    if places:
+        kind = f"braid.arg{word}"
+        to.emit(kind, [x], [places], dim=dim, keepdim=keepdim, select_last=False)
+
+
+@lowers("aten.cumsum.default")
+def cumsum(use: Use, to: Builder) -> None:
+    """Running sum along an axis."""
+    x, dtype, own = use.tensor("self"), use.dtype(), use.dtype_of("self")
+    if not dtype and own and not torch_dtype(own).is_floating_point:
+        dtype = "INT64"
+    if dtype and dtype != own:
+        x = to.emit("braid.cast", [x], dtype=dtype)
+    dim = use.integer("dim")
+    to.emit("braid.cumsum", [x], use.output, dim=dim, exclusive=False, reverse=False)
+
+
+@lowers("aten.topk.default")
+def topk(use: Use, to: Builder) -> None:
+    """The k largest or smallest along an axis, and their positions."""
+    use.without_effect("sorted")
+    to.emit(
+        "braid.topk",
+        [use.tensor("self")],
+        (*use.outputs, "")[:2],
+        k=use.integer("k"),
+        dim=use.integer("dim", -1),
+        largest=use.flag("largest", True),
+    )
+
+
+@lowers("aten.any.dim", "aten.any.default", "aten.all.dim", "aten.all.default")
+def truth(use: Use, to: Builder) -> None:
+    """True if any, or all, are."""
+    if use.dtype_of("self") != "BOOL":
+        raise UnsupportedUse("of other than booleans")
+    kind = "aten.amax" if use.target.startswith("aten.any") else "aten.amin"
+    dims, keepdim = use.integers("dim", None), use.flag("keepdim")
+    to.emit(kind, [use.tensor("self")], use.output, dims=dims, keepdim=keepdim)

@@ -1,0 +1,131 @@
+"""Ends a run from another thread, as far as what it is in can be ended.
+
+    control thread ──stop()──> StopSignal <──check()── units of a plan, one after the other
+                                   │   └──descriptor── bursts, which look at it between primitives
+                                   └──tells──> ONNX Runtime, which looks between its operators
+
+The signal that a thread's work belongs to is a context variable; whoever hands work to another
+thread hands it on (``braid.engine.runtime.yielding.in_thread``, lanes of a plan). A single operator
+is never interrupted: what must end even then is a process (engine/link/watch.py).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from braid.core.errors import RunStopped
+
+Ender = Callable[[], None]
+"""Makes a library end what it runs; called in another thread than that run's."""
+
+
+class StopSignal:
+    """Whether one run is to end, and why. Used for one run after the other, of one thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._enders: list[Ender] = []
+        self._reason: str | None = None
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """Can be read while the run is to end."""
+
+    def stop(self, reason: str) -> None:
+        """Let the present run end with ``RunStopped(reason)``; the first reason counts."""
+        with self._lock:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            os.eventfd_write(self.descriptor, 1)
+            for end in self._enders:
+                end()
+
+    def clear(self) -> None:
+        """Another run begins, which nobody has stopped yet."""
+        if self._reason is None:  # nearly always
+            return
+        with self._lock:
+            self._reason = None
+            os.eventfd_read(self.descriptor)
+
+    def check(self) -> None:
+        """Raise RunStopped if the run is to end."""
+        if self._reason is not None:
+            raise RunStopped(self._reason)
+
+    @contextmanager
+    def ending_by(self, end: Ender) -> Iterator[None]:
+        """Around what ``end`` makes end. Its own error then gives way to RunStopped."""
+        with self._lock:
+            self._enders.append(end)
+            if self._reason is not None:
+                end()
+        try:
+            yield
+        except Exception as error:
+            if self._reason is not None:
+                raise RunStopped(self._reason) from error
+            raise
+        finally:
+            with self._lock:
+                self._enders.remove(end)
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+stop_signal: ContextVar[StopSignal | None] = ContextVar("stop_signal", default=None)
+"""Of the run that the calling thread works for; None: nobody can stop it."""
+
+
+def check_stopped() -> None:
+    """Raise RunStopped if the calling thread's run is to end."""
+    signal = stop_signal.get()
+    if signal is not None:
+        signal.check()
+
+
+@contextmanager
+def stoppable_session_run(seconds: float | None = None) -> Iterator[Any]:
+    """Options for one run in ONNX Runtime, which ends when the calling thread's run is to end.
+
+    A run that nobody can stop is ended after ``seconds``, if given.
+
+    Raises:
+        RunStopped: it was to end, whatever ONNX Runtime said of that.
+    """
+    import onnxruntime
+
+    options = onnxruntime.RunOptions()
+    options.log_severity_level = 4
+
+    def end() -> None:
+        options.terminate = True
+
+    signal = stop_signal.get()
+    if signal is not None:
+        with signal.ending_by(end):
+            yield options
+        return
+    if seconds is None:
+        yield options
+        return
+    with _stopped_after(seconds) as own, own.ending_by(end):
+        yield options
+
+
+@contextmanager
+def _stopped_after(seconds: float) -> Iterator[StopSignal]:
+    signal = StopSignal()
+    reason = f"ONNX Runtime was ended after {seconds:g} s; the model may never end on these values"
+    timer = threading.Timer(seconds, signal.stop, (reason,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield signal
+    finally:
+        timer.cancel()

@@ -1,0 +1,235 @@
+"""How long work on the device's thread lets inference go first.
+
+Binding a large network takes a second, a run of a large batch too, and a request does not wait for
+that. Whoever works long calls a ``Pause`` between its steps: it answers the inference requests that
+have arrived, on the spot. What is measured counts without that time, and without the time in which
+other processes had the core: ``Interruptions``.
+
+    clock      ├ counter ──────┤ start ═══════════ end ├────── counter ┤
+    waiting         2 ms of it here, or in there?
+
+The kernel's counter of waiting is read before the start and after the end of what is timed, so a
+part of the waiting may lie outside. Only what cannot have fitted there is taken off (``CoreWait``):
+taking off all of it made latencies of 0 us under load.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import select
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from math import ceil
+from time import get_clock_info, perf_counter_ns
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
+
+NowNs = Callable[[], int]
+
+RESOLUTION_NS = max(1, ceil(get_clock_info("perf_counter").resolution * 1e9))
+"""The shortest time that the clock tells from none."""
+
+
+class Pause:
+    """This one is for work that nobody waits behind: it does nothing."""
+
+    @property
+    def arrivals(self) -> int | None:
+        """A descriptor that can be read when something has arrived; None: nothing ever will."""
+        return None
+
+    def answer(self) -> bool:
+        """Answer the requests that have arrived; returns whether there were any."""
+        return False
+
+    def __call__(self) -> bool:
+        """As ``answer``, and if there were any, wait a moment for those that follow."""
+        return False
+
+
+no_pause = Pause()
+
+
+class Left(NamedTuple):
+    """What is left of a time."""
+
+    us: float
+    was_interrupted: bool  # by more than what does not show
+
+
+_HARMLESS = 0.01
+"""Of a time: that little a wait for the core does not show in it ..."""
+
+_SHORT_NS = 10_000_000
+"""... nor in one this long that another thread lost its core for a moment."""
+
+
+class Waited(NamedTuple):
+    """How long a thread waited for its core in a time that is measured, in nanoseconds."""
+
+    least: int  # certainly in it
+    most: int  # in it, or shortly before or after it
+
+
+class CoreWait:
+    """How long the calling thread waits for its core from now on. Made and read by one thread."""
+
+    def __init__(self, now_ns: NowNs, waited_ns: NowNs) -> None:
+        """Begin; ``waited_ns`` tells how long the thread has waited, ever."""
+        self._clock_ns, self._counter_ns = now_ns, waited_ns
+        self._began_ns, self._waited_ns = now_ns(), waited_ns()
+
+    def leave_out(self, waited_ns: int) -> None:
+        """Do not count this part of the waiting: it lies in a span that is counted elsewhere."""
+        self._waited_ns += waited_ns
+
+    def within(self, start_ns: int, end_ns: int, spans_outside_ns: int = 0) -> Waited:
+        """Bounds of the waiting in a time that has just ended.
+
+        ``spans_outside_ns`` is how much of the time around it was left out (``leave_out``).
+        """
+        waited_ns = max(0, self._counter_ns() - self._waited_ns)
+        around_ns = (self._clock_ns() - self._began_ns) - (end_ns - start_ns) - spans_outside_ns
+        return Waited(max(0, waited_ns - max(0, around_ns)), waited_ns)
+
+
+class Interruptions(Pause):
+    """A pause that keeps count of the time that was taken from what is measured around it.
+
+    Also of what the kernel took: until ``left`` this thread may have waited for its core, or one
+    that works with it have lost its own to another process. Made and read by one thread.
+    """
+
+    def __init__(
+        self, pause: Pause, now_ns: NowNs = perf_counter_ns, waited_ns: NowNs | None = None
+    ) -> None:
+        self._pause = pause
+        self._spans_ns: list[tuple[int, int]] = []
+        self.count = 0  # of pauses in which something ran
+        self._now_ns = now_ns
+        self._counter_ns = waited_ns or waited_for_core_ns
+        self._wait = CoreWait(now_ns, self._counter_ns)
+        self._switches = involuntary_switches()
+
+    @property
+    def arrivals(self) -> int | None:
+        """Of the pause itself."""
+        return self._pause.arrivals
+
+    def answer(self) -> bool:
+        """Answer, and count the time."""
+        return self._counted(self._pause.answer)
+
+    def __call__(self) -> bool:
+        """Pause, and count the time."""
+        return self._counted(self._pause)
+
+    def _counted(self, pause: Callable[[], bool]) -> bool:
+        start, waited_ns = self._now_ns(), self._counter_ns()
+        any_ran = pause()
+        self._wait.leave_out(self._counter_ns() - waited_ns)  # it is in the span
+        self._spans_ns.append((start, self._now_ns()))
+        self.count += any_ran
+        return any_ran
+
+    def left(self, start_ns: int, end_ns: int, elsewhere: Waited | None = None) -> Left:
+        """What is left of a time that has just ended, without what was taken from it.
+
+        ``elsewhere`` is how long another thread waited for its core, if that one did the work.
+        Where more was taken than there was, nothing is known: then it is the whole time, as
+        interrupted. What is told is never below the clock's resolution.
+        """
+        elapsed_ns = end_ns - start_ns
+        spans = [min(end, end_ns) - max(start, start_ns) for start, end in self._spans_ns]
+        answered_ns = sum(span for span in spans if span > 0)
+        if elsewhere is None:
+            outside_ns = sum(end - start for start, end in self._spans_ns) - answered_ns
+            waited = self._wait.within(start_ns, end_ns, outside_ns)
+            taken_ns = answered_ns + waited.least
+        else:
+            waited = elsewhere
+            taken_ns = max(answered_ns, waited.least)  # it also waits while this thread answers
+        left_ns = elapsed_ns - taken_ns
+        if left_ns <= RESOLUTION_NS:
+            return Left(max(elapsed_ns, RESOLUTION_NS) / 1e3, was_interrupted=True)
+        lost_a_core = involuntary_switches() > self._switches and left_ns < _SHORT_NS
+        any_ran = self.count > 0
+        return Left(left_ns / 1e3, any_ran or lost_a_core or waited.most > _HARMLESS * left_ns)
+
+
+def involuntary_switches() -> int:
+    """How often a thread of this process has lost its core to another one, ever."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
+class _Statistics:
+    """What the kernel's scheduler keeps of the thread that makes this."""
+
+    def __init__(self) -> None:
+        self._file = -1
+        with suppress(OSError):  # another system, or another kernel
+            self._file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+
+    def __del__(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+
+    def waited_ns(self) -> int:
+        return int(os.pread(self._file, 64, 0).split()[1]) if self._file >= 0 else 0
+
+
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.statistics = _Statistics()  # goes with its thread
+
+
+_own = _OfThread()
+
+
+def waited_for_core_ns() -> int:
+    """How long the calling thread has been ready to run and waited, ever; 0 if nobody knows."""
+    return _own.statistics.waited_ns()
+
+
+def in_thread(call: Callable[[], T], pause: Pause) -> T:
+    """Do ``call`` in a thread of its own, answering until it is done; for what gives up the GIL."""
+    results: list[T] = []
+    failures: list[BaseException] = []
+    done = os.eventfd(0)
+    context = copy_context()  # with the signal that stops the work, engine/runtime/stopping.py
+
+    def work() -> None:
+        try:
+            results.append(context.run(call))
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            os.eventfd_write(done, 1)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        _answer_until(done, pause)
+        thread.join()
+    finally:
+        os.close(done)
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+def _answer_until(done: int, pause: Pause) -> None:
+    """Answer what arrives until the descriptor ``done`` can be read."""
+    while True:
+        poller = select.poll()
+        poller.register(done, select.POLLIN)
+        if pause.arrivals is not None:
+            poller.register(pause.arrivals, select.POLLIN)
+        ready = [descriptor for descriptor, _ in poller.poll()]
+        if done in ready:
+            return
+        pause.answer()

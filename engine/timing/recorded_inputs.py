@@ -1,0 +1,84 @@
+"""Inputs for stages that are measured on their own: the values their producers really give.
+
+One sequential run keeps every intermediate tensor, up to a byte budget; beyond it only layout is
+kept and a tensor of the same strides is made up when a stage needs it. Integer tensors are always
+kept, since their content may be indices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from braid.engine.program.program import Environment, Program
+from braid.engine.runtime.yielding import Pause, no_pause
+
+
+class UnitRunner(Protocol):
+    """An executor, as far as it is asked here."""
+
+    def run_unit(self, program: Program, unit: int, env: Environment) -> None:
+        """Run one unit by itself on the slots of ``env``."""
+
+
+class Activations:
+    """Every value of one program after one sequential run."""
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: Mapping[str, Tensor],
+        executor: UnitRunner,
+        budget_bytes: int,
+        pause: Pause = no_pause,
+    ) -> None:
+        self.program = program
+        # slot -> meta tensor with the strides to copy, and where to make it
+        self._made_up: dict[int, tuple[Tensor, torch.device]] = {}
+        self._env = program.environment(inputs)
+        spent = 0
+        for unit in range(len(program.units)):
+            executor.run_unit(program, unit, self._env)
+            pause()
+            spent += self._output_bytes(unit)
+            if spent > budget_bytes:
+                self._forget_readers_done(unit)
+
+    def _output_bytes(self, unit: int) -> int:
+        tensors = [self._env[slot] for slot in self.program.units[unit].outputs]
+        return sum(t.numel() * t.element_size() for t in tensors if t is not None)
+
+    def _forget_readers_done(self, unit: int) -> None:
+        """Replace what no later unit reads by its layout."""
+        later = {slot for u in self.program.units[unit + 1 :] for slot in u.inputs}
+        for slot in {*self.program.units[unit].inputs, *self.program.units[unit].outputs} - later:
+            tensor = self._env[slot]
+            produced = self.program.template[slot] is None
+            if tensor is not None and produced and tensor.is_floating_point():
+                layout = torch.empty_strided(
+                    tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
+                )
+                self._made_up[slot] = layout, tensor.device
+                self._env[slot] = None
+
+    def serve(self, program: Program) -> bool:
+        """Whether another program has the same values; it is what is measured from now on."""
+        if program.template is not self.program.template:
+            return False
+        self.program = program
+        return True
+
+    def environment(self, units: tuple[int, ...]) -> Environment:
+        """Slots in which ``units`` find all they read."""
+        env = self._env.copy()
+        for unit in units:
+            for slot in self.program.units[unit].inputs:
+                if env[slot] is None and slot in self._made_up:
+                    like, device = self._made_up[slot]
+                    env[slot] = torch.empty_strided(
+                        like.shape, like.stride(), dtype=like.dtype, device=device
+                    ).uniform_(-1, 1)
+        return env

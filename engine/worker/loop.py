@@ -1,0 +1,284 @@
+"""The device worker's loop: one thread that owns the device and serves one link.
+
+    loop:  messages waiting? ──yes──> inference first, then everything else in order
+                └──no──> one step of the oldest measurement, or sleep until a message comes
+
+A measurement is a generator that yields after each repetition, and long work pauses in between
+(``braid.engine.runtime.yielding``), so a request waits for one stage at most, mostly for a
+millisecond. The loop ends when the link closes: the front end is gone or wants it gone.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import mmap
+import select
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import torch
+
+from braid.core.errors import DeviceLost, WorkerFault
+from braid.engine.device import RUNS_UNDERWAY, Backend, Task
+from braid.engine.link.error_messages import error_body
+from braid.engine.link.frames import BlockingChannel, Message
+from braid.engine.runtime.stopping import check_stopped
+from braid.engine.runtime.yielding import Pause
+from braid.engine.worker.measurements import Measurements
+from braid.engine.worker.models import ModelTable
+from braid.engine.worker.process.faults import as_braid_error
+from braid.engine.worker.process.running import Activity
+from braid.engine.worker.requests import Calls, Underway
+from braid.engine.worker.sessions import SessionTable
+
+log = logging.getLogger("braid.worker")
+
+LINGER_MS = 5
+"""For the next request of a queue, before measuring goes on."""
+
+LINGER_SHARE = 9
+"""Requests keep other work waiting for this many times as long as it went on before, at most."""
+
+FOREGROUND = ("load", "unload", "prepare", "release", "describe", "device")
+BACKGROUND = ("facts", "kernels", "measure", "contest")
+
+
+@dataclass(slots=True)
+class _Background:
+    """Work for idle moments, and the call that it answers, if any."""
+
+    call: int | None
+    task: Task
+    told: float = 0.0  # the progress that was reported
+
+
+class Worker:
+    """Everything the process does, on its only thread."""
+
+    def __init__(
+        self,
+        channel: BlockingChannel,
+        arena: mmap.mmap,
+        backend: Backend,
+        activity: Activity | None = None,
+    ) -> None:
+        self._channel = channel
+        self._activity = activity or Activity()
+        self._backend = backend
+        self._poller = select.poll()
+        self._poller.register(channel.fileno(), select.POLLIN)
+        self._waiting: deque[Message] = deque()  # received, and not inference
+        self._is_closed = False
+        self._went_on_at = monotonic()  # when work that is not inference began again
+        pause = _InferenceFirst(self)
+        models, sessions = ModelTable(backend, pause), SessionTable(backend.open_whole, pause)
+        self._measurements = Measurements(backend, models, pause)
+        calls = Calls(backend, arena, models, sessions, self._measurements, pause)
+        self._calls = calls
+        self._foreground = {name: getattr(calls, name) for name in FOREGROUND}
+        self._foreground["cancel"] = self._cancel
+        self._tasks = {name: getattr(self._measurements, name) for name in BACKGROUND}
+        self._background = deque([_Background(None, _warm_up())])
+
+    def serve(self) -> None:
+        """Answer calls until the link closes.
+
+        Raises:
+            DeviceLost: the device is of no use to this process any more.
+        """
+        while not self._is_closed:
+            if self._background or self._waiting:
+                self.let_inference_go_first()
+            else:
+                self._activity.rest()
+                self.receive(None)
+            if self._waiting:
+                self._activity.begin_work()
+                self._answer(self._waiting.popleft())
+            elif self._background and not self._is_closed:
+                self._advance()
+
+    @property
+    def arrivals(self) -> int | None:
+        """What can be read when messages have arrived, until the link closes."""
+        return None if self._is_closed else self._channel.fileno()
+
+    def receive(self, timeout_ms: int | None) -> bool:
+        """Answer inference requests that have arrived, keep other messages; whether there were any.
+
+        Also called in the midst of other work, see ``braid.engine.runtime.yielding``.
+        """
+        requests = self._arrived(timeout_ms)
+        if not requests:
+            return False
+        self._infer(requests, and_more=timeout_ms is None)
+        return True
+
+    def _arrived(self, timeout_ms: int | None) -> list[Message]:
+        """Inference requests that have arrived; other messages are kept."""
+        # Polled even to wait for ever: a blocked ``recv`` also wakes when the peer has read.
+        if self._is_closed or not self._poller.poll(timeout_ms):
+            return []
+        messages = self._channel.receive()
+        if messages is None:
+            self._is_closed = True
+            return []
+        self._waiting += [message for message in messages if message["op"] != "infer"]
+        return [message for message in messages if message["op"] == "infer"]
+
+    def _infer(self, requests: list[Message], *, and_more: bool) -> None:
+        """Answer requests; while a device works by itself for one, the next one is begun.
+
+        With ``and_more``, also those that come meanwhile, unless something else waits.
+        """
+        left, underway = deque(requests), deque[tuple[int, Underway]]()
+        while left or underway:
+            if underway and _is_due(underway, left):
+                self._finish(*underway.popleft())
+            elif left:
+                self._begin(left.popleft(), underway)
+            elif and_more and not self._waiting:
+                left += self._arrived(0)
+            else:
+                self._finish(*underway.popleft())
+
+    def _begin(self, message: Message, underway: deque[tuple[int, Underway]]) -> None:
+        call = message["id"]
+        try:
+            with self._activity.running(call):
+                run = self._calls.begin(message)
+        except Exception as error:
+            self._activity.ended(call)
+            self._fail(call, error)
+        else:
+            underway.append((call, run))
+
+    def _finish(self, call: int, run: Underway) -> None:
+        try:
+            result = self._calls.finish(run)
+        except Exception as error:
+            self._activity.ended(call)
+            self._fail(call, error)
+        else:
+            self._activity.ended(call)
+            self._channel.send({"id": call, "result": result})
+
+    def let_inference_go_first(self) -> bool:
+        """Answer requests that have arrived, until none has come for a moment.
+
+        The front end sends a batch when it has the answer to the one before. Without the moment,
+        each of many waiting requests would wait for other work to go on and stop again. Under load
+        without end, that work still gets a tenth of the time.
+        """
+        self._activity.rest()  # the step before has ended, however long this takes
+        began = monotonic()
+        if not self.receive(0):
+            return False
+        until = began + LINGER_SHARE * (began - self._went_on_at)
+        while self.receive(LINGER_MS) and monotonic() < until:
+            pass
+        self._went_on_at = monotonic()
+        return True
+
+    def pause(self) -> bool:
+        """A step of other work is over: let inference go first."""
+        any_ran = self.let_inference_go_first()
+        self._activity.begin_step()
+        check_stopped()
+        return any_ran
+
+    def _answer(self, message: Message) -> None:
+        call = message["id"]
+        try:
+            if message["op"] in self._tasks:
+                task = self._tasks[message["op"]](message)
+                self._background.append(_Background(call, task))
+                return
+            result = self._foreground[message["op"]](message)
+        except Exception as error:
+            self._fail(call, error)
+        else:
+            self._channel.send({"id": call, "result": result})
+
+    def _advance(self) -> None:
+        current = self._background[0]
+        self._activity.begin_step()
+        try:
+            self._tell(current, next(current.task))
+        except StopIteration as stop:
+            self._background.popleft()
+            self._activity.begin_work()
+            if current.call is not None:
+                self._channel.send({"id": current.call, "result": stop.value})
+        except Exception as error:
+            self._background.popleft()
+            self._activity.begin_work()
+            self._fail(current.call, error)
+
+    def _tell(self, current: _Background, fraction: float | None) -> None:
+        """Pass on how far a task has come, where it is worth a message."""
+        if current.call is not None and fraction is not None and fraction >= current.told + 0.02:
+            current.told = fraction
+            self._channel.send({"id": current.call, "progress": fraction})
+
+    def _fail(self, call: int | None, error: Exception) -> None:
+        """Answer with an error; if the device is lost, nobody is answered: the process ends."""
+        known = as_braid_error(error, self._backend)
+        if isinstance(known, DeviceLost):
+            raise known
+        if isinstance(known, WorkerFault):
+            log.error("call %s failed", call, exc_info=error)
+        if call is None:
+            return
+        self._channel.send({"id": call, "error": error_body(known)})
+
+    def _cancel(self, message: Message) -> dict[str, Any]:
+        """Drop the measurement that call ``target`` asked for; that call is never answered."""
+        kept = [item for item in self._background if item.call != message["target"]]
+        self._background = deque(kept)
+        self._measurements.forget()
+        return {}
+
+
+def _is_due(underway: Sequence[tuple[int, Underway]], left: Sequence[Message]) -> bool:
+    """Whether the oldest run is finished before anything else is begun."""
+    _, run = underway[0]
+    other = bool(left) and left[0]["number"] != run.number
+    return other or len(underway) == RUNS_UNDERWAY or run.flight.is_done()
+
+
+class _InferenceFirst(Pause):
+    """The pauses of everything that a worker does besides."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    @property
+    def arrivals(self) -> int | None:
+        """The link."""
+        return self._worker.arrivals
+
+    def answer(self) -> bool:
+        """Answer what has arrived."""
+        return self._worker.receive(0)
+
+    def __call__(self) -> bool:
+        """Answer, and linger."""
+        return self._worker.pause()
+
+
+def _warm_up() -> Task:
+    """The first operator on a meta tensor loads a second's worth of torch: do it while idle.
+
+    What is loaded then stays, and garbage collection need not look at it: a full one took 130 ms of
+    whatever was going on, and takes 12.
+    """
+    torch.relu(torch.empty(1, device="meta"))
+    yield None
+    gc.collect()
+    gc.freeze()
+    return {}

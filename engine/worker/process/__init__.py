@@ -1,0 +1,1 @@
+"""The worker as a process: entry points, limits, the control thread."""

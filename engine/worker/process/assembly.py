@@ -1,0 +1,73 @@
+"""What a device worker process is made of: its limits, its links, its device, its loop."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import mmap
+import os
+import select
+import signal
+import socket
+import sys
+
+import torch
+
+from braid.core.errors import BraidError, DeviceLost
+from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.stage_timer import TimerOptions
+from braid.engine.device import Backend
+from braid.engine.link.frames import BlockingChannel
+from braid.engine.link.options import LOST_EXIT_CODE
+from braid.engine.runtime.affinity import usable_cpus
+from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.worker.loop import Worker
+from braid.engine.worker.process.control import watch_over
+from braid.engine.worker.process.faults import refuse
+from braid.engine.worker.process.memory_limit import limit_memory
+from braid.engine.worker.process.running import Activity
+
+
+@torch.inference_mode()
+def serve(options: argparse.Namespace) -> None:
+    """Serve one link until it closes; ``options`` are those of ``main``."""
+    if options.memory_bytes:
+        limit_memory(options.memory_bytes)
+    logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
+    keep_freed_memory()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
+    activity = Activity()
+    watch_over(socket.socket(fileno=options.control_fd), activity)
+    channel = BlockingChannel(socket.socket(fileno=options.link_fd))
+    arena = mmap.mmap(options.arena_fd, options.arena_bytes)
+    try:
+        backend = _cpu(options) if options.device == "cpu" else _cuda(options, channel)
+    except BraidError as error:
+        refuse(channel, error)
+        return
+    try:
+        Worker(channel, arena, backend, activity).serve()
+    except DeviceLost as error:
+        channel.send({"lost": str(error)})
+        # Not by the interpreter's own way out: libraries would wait for the device.
+        os._exit(LOST_EXIT_CODE)
+
+
+def _cpu(options: argparse.Namespace) -> Backend:
+    if options.cores:
+        os.sched_setaffinity(0, options.cores)
+    cpus = usable_cpus()[: options.threads] if options.pin_threads else ()
+    # More threads than cores is the operator's wish; then there is nothing to pin to.
+    executor = CpuExecutor(options.threads, cpus if len(cpus) == options.threads else ())
+    return CpuBackend(executor, options.activation_bytes, TimerOptions(options.timing_repeats))
+
+
+def _cuda(options: argparse.Namespace, channel: BlockingChannel) -> Backend:
+    """The only GPU that this process sees. A spare waits here, without a context on it."""
+    select.select([channel], [], [])
+    torch.set_num_threads(options.threads)
+    from braid.engine.cuda.opening import open_backend  # Inductor comes along, which takes a second
+
+    timer = TimerOptions(options.timing_repeats)
+    return open_backend(options.activation_bytes, timer, options.threads)

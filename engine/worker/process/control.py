@@ -1,0 +1,44 @@
+"""The worker's side of the watch that is kept over it: a thread with a socket of its own.
+
+    front end  {"ask": true}                       about twice a second
+               {"stop": call, "reason": text}      that run is to end, or not to begin
+               {"stop_step": true, "reason": text} the other work under way is to end
+    worker     {"call": ..., "run_s": ..., "step_s": ...}   to each question; see ``Activity``
+
+It answers while the device thread is in a library, so it tells a long run from a process that is
+stopped. When the front end is gone it ends the process, whatever the device thread is in.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+from braid.engine.link.frames import BlockingChannel, Message
+from braid.engine.worker.process.running import Activity
+
+
+def watch_over(control: socket.socket, activity: Activity) -> None:
+    """Answer in a thread of its own, until the process ends."""
+    channel = BlockingChannel(control)
+    threading.Thread(target=_answer, args=(channel, activity), name="control", daemon=True).start()
+
+
+def _answer(channel: BlockingChannel, activity: Activity) -> None:
+    try:
+        while (messages := channel.receive()) is not None:
+            for message in messages:
+                _follow(message, channel, activity)
+    except OSError:
+        pass  # as below
+    os._exit(0)  # the front end is gone, or wants this process gone
+
+
+def _follow(message: Message, channel: BlockingChannel, activity: Activity) -> None:
+    if "stop" in message:
+        activity.stop(message["stop"], message["reason"])
+    elif "stop_step" in message:
+        activity.stop_step(message["reason"])
+    else:
+        channel.send(activity.status())

@@ -1,0 +1,106 @@
+"""What a worker's device thread does now, for the thread that watches over it.
+
+    device thread ──begin, end, step──> Activity <──status, stop── control thread (control.py)
+
+A worker does one thing at a time: a run that a request waits for, or a step of other work. Each has
+a signal that ends it (engine/runtime/stopping.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from time import monotonic
+from typing import Any
+
+from braid.core.errors import RunStopped
+from braid.engine.runtime.stopping import StopSignal, stop_signal
+
+
+class Activity:
+    """Runs that are under way, and how long the present step of other work takes."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._runs: dict[int, float] = {}  # by call, in order: when the device began with it
+        self._stopped: dict[int, str] = {}  # calls that are not to run any more, and why
+        self._latest = 0  # the last call that began to run
+        self._step_began: float | None = None  # None: waits for messages
+        self._inference, self._other = StopSignal(), StopSignal()
+        stop_signal.set(self._other)
+
+    # -- the device thread --------------------------------------------------------------------
+
+    @contextmanager
+    def running(self, call: int) -> Iterator[None]:
+        """Around the beginning of a run, on a CPU all of it; what it calls can be stopped.
+
+        Raises:
+            RunStopped: the call was to end before it began.
+        """
+        with self._lock:
+            self._latest = max(self._latest, call)
+            if self._stopped and (reason := self._stopped.pop(call, None)) is not None:
+                raise RunStopped(reason)
+            if not self._runs:
+                self._inference.clear()
+            self._runs[call] = self._clock()
+        token = stop_signal.set(self._inference)
+        try:
+            yield
+        finally:
+            stop_signal.reset(token)
+
+    def ended(self, call: int) -> None:
+        """A run is over, well or not; the device can go on with the next one."""
+        with self._lock:
+            if self._runs.pop(call, None) is None:
+                return
+            self._inference.clear()
+            if self._runs:
+                self._runs = dict.fromkeys(self._runs, self._clock())
+
+    def begin_step(self) -> None:
+        """A step of work that is not inference begins, and the one before has ended."""
+        self._step_began = self._clock()
+
+    def begin_work(self) -> None:
+        """Other work begins, which nobody has stopped yet."""
+        self._other.clear()
+        self.begin_step()
+
+    def rest(self) -> None:
+        """There is nothing to do until a message comes, or nothing but runs."""
+        self._step_began = None
+
+    # -- the control thread -------------------------------------------------------------------
+
+    def stop(self, call: int, reason: str) -> None:
+        """Let a run end, or not begin; nothing happens if it is over."""
+        with self._lock:
+            if call in self._runs:
+                if call == next(iter(self._runs)):
+                    self._inference.stop(reason)
+            elif call > self._latest:
+                self._stopped[call] = reason
+
+    def stop_step(self, reason: str) -> None:
+        """Let the other work end that is under way."""
+        self._other.stop(reason)
+
+    def status(self) -> dict[str, Any]:
+        """The oldest call that runs, with the seconds since the device began with it.
+
+        ``step_s`` are the seconds since the present step of other work began; None without any.
+        """
+        with self._lock:
+            now = self._clock()
+            run = next(iter(self._runs.items()), None)
+            step = self._step_began
+        return {
+            "call": None if run is None else run[0],
+            "run_s": 0.0 if run is None else now - run[1],
+            "step_s": None if step is None else now - step,
+        }

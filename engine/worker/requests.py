@@ -1,0 +1,175 @@
+"""What a worker answers at once: models, executables, and requests to run them."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+from torch import Tensor
+
+from braid.core.errors import InvalidArtefact, PreconditionFailed
+from braid.core.graph import graph_to_json
+from braid.core.plan import plan_from_json
+from braid.engine.device import Backend, Flight, Landed, Tensors, Whole
+from braid.engine.link.frames import Message
+from braid.engine.runtime.threads import on_one_thread
+from braid.engine.runtime.yielding import Interruptions, Pause, in_thread, no_pause
+from braid.engine.worker.measurements import Measurements, program_of
+from braid.engine.worker.models import Executable, ModelTable, output_specs, seeded_inputs
+from braid.engine.worker.sessions import SessionTable
+from braid.engine.worker.slots import SlotViews
+
+log = logging.getLogger("braid.worker")
+
+
+@dataclass(frozen=True, slots=True)
+class Underway:
+    """A request that the device works for."""
+
+    number: int  # of the executable
+    began_ns: int
+    flight: Flight
+    outputs: Mapping[str, Tensor]  # where they go
+    size_bytes: int  # of the slot
+
+
+class Calls:
+    """One method a call, two for inference; used by the device thread only."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        arena: mmap.mmap,
+        models: ModelTable,
+        sessions: SessionTable,
+        measurements: Measurements,
+        pause: Pause,
+    ) -> None:
+        self._backend = backend
+        self._models = models
+        self._sessions = sessions
+        self._measurements = measurements
+        self._slots = SlotViews(arena)
+        self._pause = pause
+        self._free_ns = 0  # when the device had done the latest run
+
+    def begin(self, message: Message) -> Underway:
+        """Begin to run executable ``number`` on the slot at ``offset``."""
+        began_ns = perf_counter_ns()
+        number = message["number"]
+        ready = self._models.executable(number)
+        inputs, outputs = self._slots.of(number, message["offset"], ready.layout)
+        flight = self._flight(ready, inputs, outputs)
+        return Underway(number, began_ns, flight, outputs, ready.layout.size_bytes)
+
+    def finish(self, run: Underway) -> dict[str, Any]:
+        """Wait for a run and put its outputs into its slot.
+
+        The time that counts is that since the device had done the run before.
+        """
+        found = run.flight.finish()
+        if found is not run.outputs:
+            with on_one_thread(run.size_bytes):
+                for name, tensor in found.items():
+                    run.outputs[name].copy_(tensor)
+        began_ns, self._free_ns = max(run.began_ns, self._free_ns), perf_counter_ns()
+        return {"compute_us": (self._free_ns - began_ns) // 1000}
+
+    def _flight(self, ready: Executable, inputs: Tensors, outputs: Tensors) -> Flight:
+        """Begin a run; what it gives lies in ``outputs`` already if that is what it returns."""
+        program = ready.program
+        fused = program.needs_finite or ready.session is not None
+        if fused and not _are_finite(ready, inputs):
+            return Landed(self._backend.interpret(program, inputs, no_pause))
+        if ready.session is not None:
+            try:
+                if not all(map(Tensor.numel, outputs.values())):  # nothing has no address
+                    return Landed(ready.session.run(inputs))
+                ready.session.run_into(inputs, outputs)
+                return Landed(outputs)
+            except PreconditionFailed:
+                log.exception("model %s runs under its plan instead", ready.digest[:12])
+        return ready.prepared.begin(inputs)
+
+    def load(self, message: Message) -> dict[str, Any]:
+        """Load the artefact at ``path`` under ``digest``."""
+        self._models.load(message["digest"], Path(message["path"]))
+        return {}
+
+    def unload(self, message: Message) -> dict[str, Any]:
+        """Forget ``digest`` and everything prepared for it."""
+        self._measurements.forget()
+        self._slots.clear()
+        self._models.unload(message["digest"])
+        return {}
+
+    def prepare(self, message: Message) -> dict[str, Any]:
+        """Make executable ``number`` for the given shapes and plan; run it once to warm up."""
+        program, static = program_of(self._models, message)
+        plan, digest = message.get("plan"), message["digest"]
+        ready = self._models.prepare(
+            message["number"],
+            digest,
+            program,
+            None if plan is None else plan_from_json(plan),
+            self._session(digest) if message.get("onnxruntime") else None,
+        )
+        run_s = self._warm_up(ready, seeded_inputs(program.graph, static, 0))
+        outputs = {name: spec.to_json() for name, spec in output_specs(program.graph).items()}
+        return {"outputs": outputs, "run_s": run_s}
+
+    def _warm_up(self, ready: Executable, inputs: Mapping[str, Tensor]) -> float:
+        """The first run; requests go first even in the middle of it. Its seconds without theirs."""
+        pause, start_ns = Interruptions(self._pause), perf_counter_ns()
+        session = ready.session
+        if session is not None:
+            try:
+                in_thread(lambda: session.run(inputs), pause)
+            except PreconditionFailed:
+                log.exception("model %s runs under its plan instead", ready.digest[:12])
+        ready.prepared.run(inputs, pause)
+        return pause.left(start_ns, perf_counter_ns()).us / 1e6
+
+    def _session(self, digest: str) -> Whole | None:
+        """ONNX Runtime's session of a model, if it can still be had: the plan runs without it."""
+        try:
+            return self._sessions.session(digest, self._models.model(digest).artefact)
+        except (PreconditionFailed, InvalidArtefact):
+            log.exception("model %s runs under its plan instead", digest[:12])
+            return None
+
+    def release(self, message: Message) -> dict[str, Any]:
+        """Forget executable ``number``."""
+        number = message["number"]
+        self._models.release(number)
+        self._slots.forget(number)
+        return {}
+
+    def describe(self, message: Message) -> dict[str, Any]:
+        """The static graph for the given shapes; its operators are the schedule units."""
+        program, _ = program_of(self._models, message)
+        return {"graph": graph_to_json(program.graph)}
+
+    def device(self, _: Message) -> dict[str, Any]:
+        """Facts about the device and the software."""
+        return {
+            "device_key": self._backend.device_key(),
+            "threads": self._backend.threads,
+            "precisions": list(self._backend.precisions),
+            "software": self._backend.software(),
+        }
+
+
+def _are_finite(ready: Executable, tensors: Tensors) -> bool:
+    with on_one_thread(ready.layout.size_bytes):
+        return all(map(_is_finite, tensors.values()))
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    """Whether no element is NaN or infinite; may say False for sums that overflow."""
+    return not tensor.is_floating_point() or bool(tensor.sum().isfinite())

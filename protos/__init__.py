@@ -1,1 +1,0 @@
-"""The wire format: ``.proto`` files and the code generated from them (``make protos``)."""

@@ -1,1 +1,0 @@
-"""Generated code of the wire format (``make protos``)."""

@@ -1,0 +1,264 @@
+"""``braid demo``: the main job from end to end, on a server and a store of its own.
+
+    export two networks ──> braid serve ──> register, with progress ──> infer ──> compare with
+    ONNX Runtime ──> table sequential vs scheduled ──> one schedule as text ──> SIGTERM
+
+Everything it makes lies in one temporary folder and one child process; both are gone when it
+returns, also after Ctrl-C or a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from braid.core.errors import BraidError
+from braid.core.python_process import python_command, python_environment
+from braid.server.cli.connection import Subparsers
+from braid.server.cli.progress import JobProgress
+from braid.server.cli.remote.infer import random_array
+from braid.server.cli.remote.schedule import print_schedule
+from braid.server.cli.text import duration_text, latency_text, print_table, size_text, summary_speed
+from braid_client import Client, JobFailed, JobState, PlannerOptions, ScheduleSummary
+
+NETWORKS = ("squeezenet", "inception_v3")
+SHOWN = "squeezenet"
+TOLERANCE = 1e-4  # relative to the largest output
+# Of Inception V3, 956 distinct stages are measured rather than 3875 as by default: a minute or so.
+PLANNER = PlannerOptions("ios", max_group_ops=3, max_groups=2)
+START_SECONDS, STOP_SECONDS = 60.0, 30.0
+READY = re.compile(r" ready .*grpc=(?P<grpc>\S+) http=(?P<http>\S+)")  # in the server's log
+
+
+class DemoFailed(BraidError):
+    """A step of the demo did not work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one network."""
+
+    name: str
+    error: float  # largest difference from ONNX Runtime, relative to the largest output
+    plan: ScheduleSummary
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "demo", help="schedule and serve two networks on a temporary server"
+    )
+    parser.add_argument(
+        "--networks",
+        metavar="NAME,NAME,...",
+        type=lambda text: tuple(text.split(",")),
+        default=NETWORKS,
+        help=f"default: {','.join(NETWORKS)}",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run all steps, each under a heading."""
+    started = time.monotonic()
+    with ExitStack() as stack:
+        before = signal.signal(signal.SIGTERM, _as_interrupt)
+        stack.callback(signal.signal, signal.SIGTERM, before)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-demo-")))
+        _heading("Exporting the networks as ONNX, starting a server")
+        with _child(_export_command(args.networks, folder)) as export:
+            server = stack.enter_context(_serving(folder))
+            _finish(export, "exporting the networks")
+        client = stack.enter_context(Client(server))
+        outcomes = [_try_network(client, name, folder / f"{name}.onnx") for name in args.networks]
+        _heading("Sequential against scheduled, measured in the same run")
+        _print_outcomes(outcomes)
+        shown = SHOWN if SHOWN in args.networks else args.networks[0]
+        _heading(f"The schedule of {shown}")
+        print_schedule(shown, *client.schedule(shown))
+        _heading("Stopping the server")
+    print(f"done in {time.monotonic() - started:.0f} s")
+    return 0
+
+
+def _as_interrupt(signum: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _heading(text: str) -> None:
+    print(f"\n== {text}", flush=True)
+
+
+def _export_command(networks: Sequence[str], folder: Path) -> list[str]:
+    """In a process of its own: torch is large, and the demo itself does without."""
+    return python_command("benchmarks.networks.export", *networks, "--out", str(folder))
+
+
+@contextmanager
+def _child(command: Sequence[str], log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process that is gone at the end: asked by SIGTERM, and made to after a while."""
+    with ExitStack() as stack:
+        output = subprocess.DEVNULL if log is None else stack.enter_context(log.open("wb"))
+        process = subprocess.Popen(
+            command,
+            env=python_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.PIPE if log is None else subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us; we pass on what is to be passed on
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            try:
+                process.communicate(timeout=STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+
+
+@contextmanager
+def _serving(folder: Path) -> Iterator[str]:
+    """A server on ports of its own choice and a store in ``folder``; yields its address.
+
+    The address comes from the log of our own process: on a port guessed to be free, another
+    server could answer, and the demo would work on somebody's models.
+    """
+    log = folder / "server.log"
+    flags = {
+        "--store": str(folder / "store"),
+        "--host": "127.0.0.1",
+        "--grpc-port": "0",
+        "--http-port": "0",
+        "--log-level": "INFO",
+        "--log-format": "text",
+    }
+    parts = (part for flag in flags.items() for part in flag)
+    command = python_command("braid.server.cli.main", "serve", *parts)
+    with _child(command, log) as process:
+        try:
+            address, http = _await_ready(log, process)
+            print(f"serving on {address}, metrics on http://{http}/metrics", flush=True)
+            yield address
+        except Exception:
+            print(f"-- last lines of the server's log:\n{_tail(log)}", file=sys.stderr)
+            raise
+    if process.returncode != 0:
+        raise DemoFailed(f"the server ended with exit code {process.returncode}")
+
+
+def _await_ready(log: Path, process: subprocess.Popen[bytes]) -> tuple[str, str]:
+    """Wait until the server says that it is ready; return its gRPC and its HTTP address.
+
+    Raises:
+        DemoFailed: it ended, or took longer than START_SECONDS.
+    """
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if ready := READY.search(log.read_text(errors="replace")):
+            return ready["grpc"], ready["http"]
+        if process.poll() is not None:
+            raise DemoFailed(f"the server ended at once, exit code {process.returncode}")
+        time.sleep(0.1)
+    raise DemoFailed(f"the server was not ready after {START_SECONDS:.0f} s")
+
+
+def _tail(log: Path) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+
+
+def _finish(process: subprocess.Popen[bytes], doing: str) -> None:
+    """Wait for a process to end well."""
+    _, complaint = process.communicate()
+    if process.returncode != 0:
+        last = (complaint or b"").decode(errors="replace").strip().rpartition("\n")[2]
+        raise DemoFailed(f"{doing} failed: {last or f'exit code {process.returncode}'}")
+
+
+def _try_network(client: Client, name: str, path: Path) -> Outcome:
+    """Register a network, run it, and compare it with ONNX Runtime."""
+    _heading(f"Registering {name}, {size_text(path.stat().st_size)}")
+    with JobProgress() as progress:
+        job = client.register(
+            name, path, batch_sizes=[1], planner=PLANNER, on_upload=progress.upload
+        )
+        for state in client.watch_job(job.id):
+            job = state
+            progress.show(job)
+    if job.state is not JobState.READY:  # the demo is about schedules
+        raise JobFailed(job)
+    model = client.model(name)
+    random = np.random.default_rng(0)
+    inputs = {spec.name: random_array(spec, None, random) for spec in model.inputs}
+    result = client.infer(name, inputs)
+    error = _relative_error(result.outputs, _reference(path, inputs))
+    if not error <= TOLERANCE:
+        raise DemoFailed(f"{name} differs from ONNX Runtime by {error:.1e} of its largest output")
+    timing = result.timing
+    print(
+        f"answered in {duration_text(timing.total_us)} ({duration_text(timing.compute_us)} on the "
+        f"device) with plan {result.plan_id}; differs from ONNX Runtime by at most {error:.1e} of "
+        "the largest output"
+    )
+    return Outcome(name, error, next(plan for plan in model.schedules if plan.batch_size == 1))
+
+
+def _reference(path: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """What ONNX Runtime answers."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(names, inputs), strict=True))
+
+
+def _relative_error(ours: dict[str, NDArray[Any]], theirs: dict[str, NDArray[Any]]) -> float:
+    """Largest difference over the largest output, the worst over all outputs."""
+    if set(ours) != set(theirs):
+        raise DemoFailed(f"the outputs are {sorted(ours)}, ONNX Runtime has {sorted(theirs)}")
+    return max(
+        float(np.abs(ours[name] - theirs[name]).max() / np.abs(theirs[name]).max())
+        for name in theirs
+    )
+
+
+def _print_outcomes(outcomes: Sequence[Outcome]) -> None:
+    print_table(
+        (
+            *("network", "sequential (spread)", "scheduled (spread)", "speed-up"),
+            *("stages", "groups", "served", "error"),
+        ),
+        (
+            (
+                outcome.name,
+                latency_text(outcome.plan.sequential_us, outcome.plan.sequential_spread),
+                latency_text(outcome.plan.measured_us, outcome.plan.spread),
+                summary_speed(outcome.plan),
+                outcome.plan.stages,
+                outcome.plan.groups,
+                "scheduled" if outcome.plan.promoted else "sequential",
+                f"{outcome.error:.1e}",
+            )
+            for outcome in outcomes
+        ),
+        right=(
+            *("sequential (spread)", "scheduled (spread)", "speed-up"),
+            *("stages", "groups", "error"),
+        ),
+    )

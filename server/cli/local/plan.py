@@ -1,0 +1,169 @@
+"""``braid plan``: schedule an abstract graph with no device at all, to study planners.
+
+    braid plan GRAPH.json --planner ios --max-group-ops 3 --max-groups 8 --json
+
+The format of the graph is described in ``scheduler/abstract.py``. Also runs without the rest of
+the command line: ``python -m braid.server.cli.local.plan GRAPH.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from braid.core.errors import BraidError
+from braid.scheduler.abstract import AbstractGraph, load_abstract_graph
+from braid.scheduler.blocks import searchable
+from braid.scheduler.options import PLANNERS, PlannerOptions
+from braid.scheduler.planners import Planned, count_schedules, plan
+from braid.scheduler.portfolio import candidates
+
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+EXACT = ("ios", "ios-parallel", "lazy-ios")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the subcommand."""
+    _add_arguments(
+        subparsers.add_parser("plan", help="schedule an abstract graph, without any device")
+    )
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("graph", type=Path, metavar="GRAPH.json")
+    parser.add_argument("--planner", choices=PLANNERS, default="ios")
+    parser.add_argument(
+        "--max-groups", type=int, default=8, metavar="S", help="groups in a stage; 0 = no limit"
+    )
+    parser.add_argument(
+        "--max-group-ops",
+        type=int,
+        default=3,
+        metavar="R",
+        help="operators in a group; 0 = no limit",
+    )
+    parser.add_argument(
+        "--single-root",
+        action="store_true",
+        help="groups with one source only, as in the code of the IOS authors",
+    )
+    parser.add_argument(
+        "--max-block-ops",
+        type=int,
+        default=0,
+        metavar="N",
+        help="split into blocks of at most N operators; 0 = only if the graph is too large",
+    )
+    parser.add_argument("--streams", type=int, default=8, metavar="N", help="at most 8")
+    parser.add_argument("--gap", type=_fraction, default=0.0, help="lazy-ios: e.g. 1%% or 0.01")
+    parser.add_argument("--time-budget", type=float, metavar="SECONDS", help="lazy-ios")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Plan the graph and print the plan."""
+    graph = load_abstract_graph(args.graph.read_text())
+    options = _options(args, graph)
+    chosen, planned = _plan(graph, options)
+    report = {**_report(graph, options, planned), "chosen": chosen.text}
+    print(json.dumps(report)) if args.json else _print(graph, report)
+    return 0
+
+
+def _plan(graph: AbstractGraph, options: PlannerOptions) -> tuple[PlannerOptions, Planned]:
+    """The plan asked for; of the portfolio, the candidate with the least latency."""
+    if options.planner != "portfolio":
+        return options, plan(graph.units, graph.cost, options, graph.facts)
+    entered = candidates(graph.units, graph.cost, options, graph.facts)
+    best = min(entered, key=lambda c: graph.cost.plan_latency_us(c.planned.plan))
+    latency_us = graph.cost.plan_latency_us(best.planned.plan)
+    return best.options, replace(best.planned, predicted_us=latency_us)
+
+
+def _options(args: argparse.Namespace, graph: AbstractGraph) -> PlannerOptions:
+    block_ops = args.max_block_ops or (None if searchable(graph.units) else 40)
+    return PlannerOptions(
+        args.planner,
+        max_group_ops=args.max_group_ops or None,
+        max_groups=args.max_groups or None,
+        single_root=args.single_root,
+        max_block_ops=block_ops,
+        max_streams=args.streams,
+        gap=args.gap,
+        time_budget_s=args.time_budget,
+    )
+
+
+def _fraction(text: str) -> float:
+    percent = text.endswith("%")
+    return float(text.rstrip("%")) / (100 if percent else 1)
+
+
+def _report(graph: AbstractGraph, options: PlannerOptions, planned: Planned) -> dict[str, Any]:
+    """The object that ``--json`` prints."""
+    searched = options.planner in EXACT
+    counts = asdict(planned.counts)
+    counts["schedules"] = count_schedules(graph.units, options) if searched else None
+    counts["search_seconds"] = planned.search_seconds
+    report: dict[str, Any] = {
+        "planner": options.planner,
+        "options": options.text,
+        "latency_us": planned.predicted_us,
+        "sequential_us": sum(graph.cost.latency_us),
+    }
+    if planned.streams is None:
+        report["stages"] = [
+            [_ids(graph, group) for group in stage.groups] for stage in planned.stages
+        ]
+    else:
+        report["streams"] = [_ids(graph, stream) for stream in planned.streams.streams]
+        report["launch_order"] = _ids(graph, planned.streams.launch_order)
+    if planned.gap is not None:
+        report["gap"] = planned.gap
+    return {**report, "counts": counts, "search_seconds": planned.search_seconds}
+
+
+def _ids(graph: AbstractGraph, units: Sequence[int]) -> list[int]:
+    return [graph.ids[unit] for unit in units]
+
+
+def _print(graph: AbstractGraph, report: dict[str, Any]) -> None:
+    """The plan as text, operators by name."""
+    names = dict(zip(graph.ids, graph.units.names, strict=True))
+
+    def line(ids: Sequence[int]) -> str:
+        return " ".join(names[number] for number in ids)
+
+    for i, groups in enumerate(report.get("stages", ()), start=1):
+        print(f"stage {i:3}: {' | '.join(map(line, groups))}")
+    for i, units in enumerate(report.get("streams", ())):
+        print(f"stream {i:2}: {line(units)}")
+    latency, sequential = report["latency_us"], report["sequential_us"]
+    speedup = f" ({sequential / latency:.2f}x)" if latency else ""
+    print(f"{report['chosen']}: {latency:g} us, sequential {sequential:g} us{speedup}")
+    if report.get("gap"):
+        print(f"at most {100 * report['gap']:.2f} % above the optimum")
+    counts = report["counts"]
+    print(", ".join(f"{name} {value}" for name, value in counts.items() if value is not None))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``braid plan`` alone."""
+    parser = argparse.ArgumentParser(prog="braid plan", description=__doc__.split("\n")[0])
+    _add_arguments(parser)
+    args = parser.parse_args(argv)
+    try:
+        return run(args)
+    except (BraidError, OSError, UnicodeDecodeError) as error:
+        print(f"braid plan: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""``braid serve``: start a server and run it until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from braid.core.errors import StartupError
+from braid.server.cli.connection import Subparsers
+
+FLAGS = {
+    "--store": ("DIR", "where models, jobs and schedules are kept"),
+    "--host": ("HOST", "address to listen on (default: 127.0.0.1, this machine only)"),
+    "--grpc-port": ("PORT", "default: 8001; 0 takes any free port"),
+    "--http-port": ("PORT", "metrics; default: 8002"),
+    "--admin-address": ("HOST:PORT", "answer admin calls here instead; or unix:/PATH"),
+    "--tls-certificate": ("FILE", "PEM; serve with TLS"),
+    "--tls-key": ("FILE", "PEM; its key"),
+    "--tls-client-ca": ("FILE", "PEM; callers must show a certificate signed by it"),
+    "--admin-token-file": ("FILE", "tokens that may do everything, one a line"),
+    "--infer-token-file": ("FILE", "tokens that may run models, one a line"),
+    "--allow-unauthenticated": ("", "let callers without a token run models, from anywhere"),
+    "--devices": ("LIST", "comma-separated: cpu, cpu:0-7 (cores), cuda:0, ...; default: cpu"),
+    "--threads": ("N", "of a CPU device; default: its cores"),
+    "--preload": ("NAME=FILE,...", "register these models at start; a folder: the .onnx in it"),
+    "--log-level": ("LEVEL", "DEBUG, INFO, WARNING or ERROR"),
+    "--log-format": ("FORMAT", "text or json"),
+}
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "serve",
+        help="start a server",
+        epilog="Every setting can also be given as an environment variable, BRAID_GRPC_PORT and "
+        "so on; flags win.",
+    )
+    for flag, (metavar, text) in FLAGS.items():
+        if metavar:
+            parser.add_argument(flag, metavar=metavar, help=text)
+        else:
+            parser.add_argument(flag, action="store_const", const=True, help=text)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Start the server; returns when it has drained."""
+    # Imported here: no other subcommand needs what the server is made of.
+    from braid.server.frontend import run as run_server
+    from braid.server.settings import load_settings
+
+    names = [flag.removeprefix("--").replace("-", "_") for flag in FLAGS]
+    try:
+        settings = load_settings({name: getattr(args, name) for name in names})
+    except StartupError as error:
+        print(f"braid serve: {error}", file=sys.stderr)
+        return 2
+    run_server(settings)
+    return 0

@@ -1,0 +1,1 @@
+"""Subcommands that call a server."""

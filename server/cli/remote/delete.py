@@ -1,0 +1,24 @@
+"""``braid delete``: remove a model."""
+
+from __future__ import annotations
+
+import argparse
+
+from braid.server.cli.connection import Subparsers, add_address, connect
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser("delete", help="remove a model; accepted requests are finished")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--version", metavar="N", help="only this version (default: all)")
+    add_address(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Delete."""
+    with connect(args) as client:
+        client.delete(args.name, version=args.version)
+    which = f"version {args.version}" if args.version else "all versions"
+    print(f"{args.name}: {which} deleted")
+    return 0

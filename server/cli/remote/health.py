@@ -1,0 +1,46 @@
+"""``braid health``: ask a server how it is; for health checks of containers and for scripts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from braid.server.cli.connection import Subparsers, add_address, tls_of
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser("health", help="exit code 0 if a server, or a model, is ready")
+    parser.add_argument(
+        "--service",
+        metavar="NAME",
+        default="",
+        help="liveness, or a model's name (default: whether the server takes requests)",
+    )
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=3.0, help="default: 3")
+    add_address(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask once."""
+    tls = tls_of(args)
+    with (
+        grpc.insecure_channel(args.address)
+        if tls is None
+        else grpc.secure_channel(args.address, tls.credentials())
+    ) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            answer = stub.Check(
+                health_pb2.HealthCheckRequest(service=args.service), timeout=args.timeout
+            )
+        except grpc.RpcError as error:
+            reason = error.code().name.lower().replace("_", " ")
+            print(f"braid health: {args.address}: {reason}", file=sys.stderr)
+            return 1
+    status = health_pb2.HealthCheckResponse.ServingStatus.Name(answer.status)
+    print(status.lower().replace("_", " "))
+    return 0 if answer.status == health_pb2.HealthCheckResponse.SERVING else 1

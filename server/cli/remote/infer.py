@@ -1,0 +1,164 @@
+"""``braid infer``: run a model once, on arrays from files or at random."""
+
+from __future__ import annotations
+
+import argparse
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.cli.remote.register import extents
+from braid.server.cli.text import duration_text, print_table
+from braid_client import BFloat16Bits, Client, InferResult, InvalidArgument, TensorSpec
+
+Array = NDArray[Any]
+
+_REALS = {"FP16": np.float16, "BF16": np.float32, "FP32": np.float32, "FP64": np.float64}
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where an input comes from: a file, or else random numbers."""
+
+    name: str
+    path: Path | None = None
+    shape: tuple[int, ...] | None = None  # of random numbers; None: as the model says
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser("infer", help="run a model once")
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument(
+        "--input",
+        dest="inputs",
+        metavar="INPUT=FILE.npy | INPUT=random[:N,N,...]",
+        type=source,
+        action="append",
+        required=True,
+        help="repeat for each input; random: in the model's shape, open extents as 1, or in this",
+    )
+    parser.add_argument("--output", metavar="FILE.npz", type=Path, help="write the outputs here")
+    parser.add_argument(
+        "--version", metavar="N", help="a number or a label; default: the one that answers"
+    )
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of random inputs")
+    parser.add_argument("--timeout", metavar="SECONDS", type=float, help="default: 60")
+    add_address(parser)
+
+
+def source(text: str) -> Source:
+    """Parse ``x=FILE.npy``, ``x=random`` or ``x=random:1,3,224,224``."""
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise argparse.ArgumentTypeError(f"not INPUT=FILE.npy or INPUT=random: {text!r}")
+    if value == "random":
+        return Source(name)
+    if value.startswith("random:"):
+        return Source(name, shape=extents(value.removeprefix("random:")))
+    return Source(name, path=Path(value))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the model, then print a summary of the outputs and where the time went."""
+    with connect(args) as client:
+        inputs = _inputs(client, args)
+        result = client.infer(args.name, inputs, version=args.version, timeout_s=args.timeout)
+    if args.output is not None:
+        _save(args.output, result.outputs)
+    print_outputs(result)
+    return 0
+
+
+def _inputs(client: Client, args: argparse.Namespace) -> dict[str, Array]:
+    arrays: dict[str, Array] = {}
+    specs: dict[str, TensorSpec] = {}
+    random = np.random.default_rng(args.seed)
+    for item in args.inputs:
+        if item.name in arrays:
+            raise InvalidArgument(f"--input {item.name} is given twice")
+        if item.path is not None:
+            arrays[item.name] = _load(item.path)
+            continue
+        if not specs:
+            model = client.model(args.name, version=args.version)
+            specs = {spec.name: spec for spec in model.inputs}
+        if item.name not in specs:
+            known = ", ".join(map(str, specs.values())) or "none yet: it is not imported"
+            raise InvalidArgument(f"{args.name} has no input {item.name!r}; its inputs: {known}")
+        arrays[item.name] = random_array(specs[item.name], item.shape, random)
+    return arrays
+
+
+def _load(path: Path) -> Array:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InvalidArgument(f"{path} is not a .npy file: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise InvalidArgument(f"{path} holds several arrays; give a .npy file with one")
+    return array
+
+
+def random_array(
+    spec: TensorSpec, shape: tuple[int, ...] | None, random: np.random.Generator
+) -> Array:
+    """Random values in the shape given, else in the spec's with open extents as 1."""
+    if shape is None:
+        shape = tuple(extent if isinstance(extent, int) else 1 for extent in spec.shape)
+    if min(shape, default=1) < 0:
+        raise InvalidArgument(f"negative extent in shape {list(shape)}")
+    if spec.dtype in _REALS:
+        values = random.standard_normal(shape)
+        if spec.dtype == "BF16":
+            return BFloat16Bits.of(values)
+        return values.astype(_REALS[spec.dtype])
+    if spec.dtype == "BOOL":
+        return random.integers(0, 2, shape).astype(np.bool_)
+    return random.integers(0, 10, shape).astype(spec.dtype.lower())
+
+
+def _save(path: Path, outputs: Mapping[str, Array]) -> None:
+    """Write a .npz; unlike ``np.savez``, whatever the outputs are called."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in outputs.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, _plain(array), allow_pickle=False)
+
+
+def _plain(array: Array) -> Array:
+    """BF16, which .npy does not know, as FP32."""
+    if isinstance(array, BFloat16Bits):
+        return array.float32()
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def print_outputs(result: InferResult) -> None:
+    """Print a line an output, then where the time went."""
+    print_table(
+        ("output", "dtype", "shape", "min", "mean", "max"),
+        (_row(name, array) for name, array in result.outputs.items()),
+        right=("min", "mean", "max"),
+    )
+    timing = result.timing
+    print(
+        f"queue {duration_text(timing.queue_us)}, compute {duration_text(timing.compute_us)}, "
+        f"total {duration_text(timing.total_us)}; rode in a batch of {result.batch_size} with "
+        f"{result.batch_rows} rows used; version {result.version}, plan {result.plan_id}"
+    )
+
+
+def _row(name: str, array: Array) -> tuple[str, ...]:
+    values = _plain(array).astype(np.float64)
+    numbers = ["-"] * 3
+    if values.size:
+        with np.errstate(invalid="ignore"):  # infinity less infinity, in the mean
+            numbers = [f"{number:.6g}" for number in (values.min(), values.mean(), values.max())]
+    dtype = "bfloat16" if isinstance(array, BFloat16Bits) else array.dtype.name
+    return (name, dtype, "x".join(map(str, array.shape)) or "scalar", *numbers)

@@ -1,0 +1,48 @@
+"""``braid models``: list the registered models."""
+
+from __future__ import annotations
+
+import argparse
+
+from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.cli.text import print_json, print_table, size_text, summary_speed
+from braid_client import Model
+
+COLUMNS = ("name", "version", "state", "size", "inputs", "outputs", "speed-up")
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser("models", help="list the registered models")
+    parser.add_argument("--json", action="store_true", help="everything, as a JSON list")
+    add_address(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the list."""
+    with connect(args) as client:
+        models = client.models()
+    if args.json:
+        print_json(models)
+    elif not models:
+        print("no models; register one: braid register NAME FILE --wait")
+    else:
+        print_table(COLUMNS, map(_row, models), right=("size",))
+    return 0
+
+
+def _row(model: Model) -> tuple[str, ...]:
+    schedules = (
+        f"{plan.device}/{plan.batch_size}: {summary_speed(plan)}"
+        f"{'' if plan.promoted else ', sequential serves'}"
+        for plan in model.schedules
+    )
+    return (
+        model.name,
+        model.version,
+        f"{model.state.lower()}: {model.message}" if model.message else model.state.lower(),
+        size_text(model.size_bytes),
+        ", ".join(map(str, model.inputs)),
+        ", ".join(map(str, model.outputs)),
+        "; ".join(schedules) or "-",
+    )

@@ -1,0 +1,186 @@
+"""``braid register``: upload a model, and with ``--wait`` watch it until it is scheduled.
+
+Ctrl-C while waiting ends the waiting only: the job is the server's, and goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from braid.server.cli.connection import Subparsers, add_address, address_option, connect
+from braid.server.cli.progress import JobProgress
+from braid.server.cli.text import latency_text, print_json, print_table, summary_speed
+from braid_client import Client, Job, JobFailed, JobState, PlannerOptions
+
+NOT_SCHEDULED = 3
+"""Exit code if a model serves, but no schedule was found for some device or batch size."""
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser("register", help="upload a model, schedule it and serve it")
+    parser.add_argument("name", metavar="NAME", help="letters, digits, '.', '_', '-'")
+    parser.add_argument("file", metavar="FILE", type=Path, help="an ONNX model")
+    parser.add_argument(
+        "--batch-sizes",
+        metavar="N,N,...",
+        type=batch_sizes,
+        default=(1,),
+        help="to schedule, each by itself (default: 1)",
+    )
+    parser.add_argument(
+        "--planner", metavar="NAME", default="", help="default: the server's choice"
+    )
+    parser.add_argument(
+        "--max-group-ops", metavar="R", type=int, default=0, help="operators in one group"
+    )
+    parser.add_argument("--max-groups", metavar="S", type=int, default=0, help="groups in a stage")
+    parser.add_argument(
+        "--input-shape",
+        metavar="NAME=N,N,...",
+        type=input_shape,
+        action="append",
+        default=[],
+        help="whole shape, batch as 1, of an input with other open extents; repeat for each",
+    )
+    parser.add_argument(
+        "--precision",
+        metavar="P",
+        default="",
+        help="fp32 (default), tf32, fp16 or bf16, as far as the server's devices can",
+    )
+    parser.add_argument(
+        "--accept-error",
+        metavar="E",
+        type=float,
+        help="of outputs, relative to the largest element (default: usual for the precision)",
+    )
+    parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
+    parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
+    add_address(parser)
+
+
+def batch_sizes(text: str) -> tuple[int, ...]:
+    """Parse ``1,4,8``."""
+    sizes = extents(text)
+    if min(sizes) < 1:
+        raise argparse.ArgumentTypeError(f"batch sizes start at 1: {text!r}")
+    return sizes
+
+
+def input_shape(text: str) -> tuple[str, tuple[int, ...]]:
+    """Parse ``x=1,3,224,224``. Names may hold ``=``; the last one counts."""
+    name, equals, shape = text.rpartition("=")
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"not NAME=N,N,...: {text!r}")
+    return name, extents(shape)
+
+
+def extents(text: str) -> tuple[int, ...]:
+    """Parse integers between commas."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not integers between commas: {text!r}") from None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Upload; then print the job, or watch it."""
+    with connect(args, patient=True) as client, JobProgress() as progress:
+        try:
+            job = client.register(
+                args.name,
+                args.file,
+                batch_sizes=args.batch_sizes,
+                planner=PlannerOptions(args.planner, args.max_group_ops, args.max_groups),
+                input_shapes=dict(args.input_shape),
+                precision=args.precision,
+                accepted_error=args.accept_error,
+                on_upload=progress.upload,
+            )
+        except KeyboardInterrupt:
+            print("braid: the upload was stopped; nothing is registered", file=sys.stderr)
+            return INTERRUPTED
+        if job.already_registered:
+            print(
+                f"{job.model} version {job.version} is already registered: this file with these "
+                "options; nothing has changed",
+                file=sys.stderr if args.json else sys.stdout,
+            )
+        if args.wait:
+            return watch(client, job, args, progress)
+    if args.json:
+        print_json([job])
+        return 0
+    if job.already_registered and job.ended:
+        return 0
+    follow = f"braid jobs watch {job.id}{address_option(args)}"
+    print(f"{job.model} version {job.version} is accepted as job {job.id}; follow it: {follow}")
+    return 0
+
+
+def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgress) -> int:
+    """Show a job's progress until it ends; leaving does not end it. Returns the exit code.
+
+    Raises:
+        JobFailed: the model does not serve.
+    """
+    try:
+        for state in client.watch_job(job.id):
+            job = state
+            progress.show(job)
+    except KeyboardInterrupt:
+        progress.close()
+        options = address_option(args)
+        print(
+            f"braid: job {job.id} goes on; watch it: braid jobs watch {job.id}{options}, "
+            f"cancel it: braid jobs cancel {job.id}{options}",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    progress.close()
+    if not job.serves:
+        raise JobFailed(job)
+    status = 0 if job.state is JobState.READY else NOT_SCHEDULED
+    if getattr(args, "json", False):
+        print_json([job])
+        return status
+    remark = f": {job.message}" if job.message else ""
+    how = "is ready" if job.state is JobState.READY else "serves, but is not scheduled"
+    print(f"{job.model} version {job.version} {how}{remark}")
+    print_schedules(client, job)
+    return status
+
+
+def print_schedules(client: Client, job: Job) -> None:
+    """What the registration brought, one line a batch size (docs/concepts.md, "Speed-up")."""
+    print_table(
+        (
+            *("batch", "device", "precision", "sequential (spread)", "scheduled (spread)"),
+            *("speed-up", "error", "stages", "groups", "plan"),
+        ),
+        (
+            (
+                plan.batch_size,
+                plan.device,
+                plan.precision,
+                latency_text(plan.sequential_us, plan.sequential_spread),
+                latency_text(plan.measured_us, plan.spread),
+                summary_speed(plan),
+                f"{plan.max_rel_error:.1g}",
+                plan.stages,
+                plan.groups,
+                plan.plan_id if plan.promoted else f"{plan.plan_id} (sequential serves)",
+            )
+            for plan in client.model(job.model, version=job.version).schedules
+        ),
+        right=(
+            *("batch", "sequential (spread)", "scheduled (spread)", "speed-up", "error"),
+            *("stages", "groups"),
+        ),
+    )

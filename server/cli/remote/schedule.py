@@ -1,0 +1,232 @@
+"""``braid schedule``: a schedule as tables, as a picture, as a trace; and what two differ in.
+
+show   text: a table of stages    json: the artefact itself
+       svg, perfetto: sequential beside scheduled on one time axis
+diff   two batch sizes, devices or versions of one model
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from braid.charts.difference import compare
+from braid.charts.kinds import kind_text
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import Operator, OpGraph, graph_from_json
+from braid.core.measured import speed_text, spread_text
+from braid.core.schedule import Schedule, schedule_from_json
+from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.cli.text import duration_text, latency_text, print_table, size_text
+from braid.server.console import pictures
+from braid_client import Client
+
+EXAMPLES = """examples:
+  braid schedule show inception --batch 4
+  braid schedule show inception --format svg --block -1 --output last-block.svg
+  braid schedule show inception --format perfetto --output trace.json   # open in ui.perfetto.dev
+  braid schedule diff inception --batch 1 --against-batch 32
+"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the subcommand and its own subcommands."""
+    parser = subparsers.add_parser(
+        "schedule",
+        help="show a model's schedule, or what two of them differ in",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="show | diff", required=True)
+    show = actions.add_parser("show", help="print or draw a schedule")
+    _add_which(show)
+    show.add_argument("--format", choices=("text", "json", "svg", "perfetto"), default="text")
+    show.add_argument(
+        "--block", metavar="N", type=int, help="draw this block only, -1 for the last"
+    )
+    diff = actions.add_parser("diff", help="what two schedules of a model differ in")
+    _add_which(diff)
+    diff.add_argument("--against-batch", metavar="N", type=int, help="default: the same")
+    diff.add_argument("--against-device", metavar="DEVICE", help="default: the same")
+    diff.add_argument("--against-version", metavar="N", help="default: the same")
+    diff.add_argument("--format", choices=("text", "json", "svg"), default="text")
+    for each in (show, diff):
+        each.add_argument("--output", metavar="FILE", type=Path, help="default: stdout")
+        add_address(each)
+
+
+def _add_which(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--batch", metavar="N", type=int, default=1, help="batch size (default: 1)")
+    parser.add_argument("--device", default="", help="e.g. cpu (default: the first)")
+    parser.add_argument(
+        "--version", metavar="N", help="a number or a label; default: the one that answers"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or draw."""
+    with connect(args) as client:
+        return _diff(client, args) if args.action == "diff" else _show(client, args)
+
+
+def _show(client: Client, args: argparse.Namespace) -> int:
+    document, graph = client.schedule(args.name, args.batch, args.device, version=args.version)
+    if args.format == "json":
+        _write(json.dumps(document, indent=2), args)
+    elif args.format == "text":
+        print_schedule(args.name, document, graph)
+    else:
+        which = pictures.drawn(args.name, document, graph, args.block)
+        is_svg = args.format == "svg"
+        _write(pictures.svg(which) if is_svg else json.dumps(pictures.trace(which)), args)
+    return 0
+
+
+def _diff(client: Client, args: argparse.Namespace) -> int:
+    asked = (
+        (args.batch, args.device, args.version),
+        (
+            args.against_batch or args.batch,
+            args.device if args.against_device is None else args.against_device,
+            args.against_version or args.version,
+        ),
+    )
+    first, second = (
+        pictures.drawn(args.name, *client.schedule(args.name, batch, device, version=version))
+        for batch, device, version in asked
+    )
+    found = compare(first.schedule, second.schedule)
+    if args.format == "svg":
+        _write(pictures.compared_svg(first, second), args)
+    elif args.format == "json":
+        _write(json.dumps(pictures.difference_json(found), indent=2), args)
+    else:
+        for line in pictures.difference_lines(first, second):
+            print(line)
+        if rows := list(pictures.difference_rows(found)):
+            columns = ("stage", "change", "its units run in", "latency", "latency there")
+            print_table(columns, rows, right=("stage", "latency", "latency there"))
+    return 0
+
+
+def _write(text: str, args: argparse.Namespace) -> None:
+    """To the file asked for, else to stdout."""
+    if args.output is None:
+        print(text)
+    else:
+        args.output.write_text(text)
+        print(f"written: {args.output}")
+
+
+def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) -> None:
+    """Print what was found and how, then the stages.
+
+    Raises:
+        InvalidArtefact: the schedule or its graph does not verify.
+    """
+    schedule = schedule_from_json(dict(document))
+    graph = graph_from_json(graph_document)
+    if tuple(op.name for op in graph.operators) != schedule.unit_names:
+        raise InvalidArtefact("the schedule names other units than its graph")
+    for line in _header(name, schedule):
+        print(line)
+    if len(schedule.provenance.candidates) > 1:
+        print_table(
+            ("candidate", "latency", "spread", "runs", "speed-up", "error", "memory", "remark"),
+            _candidate_rows(schedule),
+            right=("latency", "spread", "runs", "speed-up", "error", "memory"),
+        )
+    if schedule.stages:
+        print_table(
+            ("stage", "strategy", "latency", "group", "units"),
+            _stage_rows(schedule, graph),
+            right=("stage", "latency", "group"),
+        )
+    else:
+        print_table(("position", "stream", "unit"), _launch_rows(schedule, graph))
+
+
+def _header(name: str, schedule: Schedule) -> Iterator[str]:
+    seen = schedule.provenance
+    key = schedule.key
+    shapes = f", {key.shapes}" if key.shapes else ""
+    plan = f"plan {schedule.plan_id} by {key.planner}"
+    yield f"{name}: {plan}, batch {key.batch_size}{shapes}, {key.precision}"
+    if seen.measured_us is not None and seen.sequential_us is not None:
+        yield (
+            f"measured {latency_text(seen.measured_us, seen.spread)}, "
+            f"sequential {latency_text(seen.sequential_us, schedule.sequential_spread)}, "
+            f"speed-up {speed_text(schedule.speed, 'not known')}"
+        )
+    if schedule.in_onnxruntime:
+        yield "ONNX Runtime runs the model; if it cannot, the plan below does"
+    elif schedule.planner != key.planner:
+        yield f"the plan is that of {schedule.planner}"
+    groups = sum(len(stage.groups) for stage in schedule.stages)
+    facts = [f"{len(schedule.unit_names)} units in {len(schedule.stages)} stages, {groups} groups"]
+    if seen.predicted_us is not None:
+        facts.append(f"predicted {duration_text(seen.predicted_us)}")
+    facts.append(f"{seen.stages_measured} stages measured, {seen.stages_reused} reused")
+    facts.append(f"searched {seen.search_seconds:.2f} s")
+    if seen.gap is not None:
+        facts.append(f"within {seen.gap:.1%} of the best possible by its measurements")
+    yield ", ".join(facts)
+    if seen.max_abs_error is not None:
+        relative = seen.max_rel_error or 0.0
+        allowed = f", {seen.tolerance:.2g} is allowed" if seen.tolerance is not None else ""
+        yield (
+            f"largest difference from the FP32 reference: {seen.max_abs_error:.2g}, "
+            f"{relative:.2g} of the largest element{allowed}"
+        )
+    if seen.kernels:
+        counts = Counter(seen.kernels.values()).most_common()
+        yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"
+    if not seen.promoted:
+        yield f"not promoted, the sequential plan serves: {seen.reason or 'no reason given'}"
+
+
+def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
+    """Everything that was measured for this schedule as a whole model, sequential first."""
+    longest = max(contender.runs for contender in schedule.provenance.candidates)
+    for contender in schedule.provenance.candidates:
+        serves = contender is schedule.chosen and schedule.provenance.promoted
+        remarks = [contender.remark, "serves" if serves else ""]
+        if 0 < contender.runs < longest:
+            remarks.append("given up as slower")
+        if contender.also:
+            remarks.append(f"same plan: {', '.join(contender.also)}")
+        yield (
+            contender.name,
+            "-" if contender.latency_us is None else duration_text(contender.latency_us),
+            spread_text(contender.spread),
+            str(contender.runs),
+            speed_text(contender.speed),
+            "-" if contender.max_rel_error is None else f"{contender.max_rel_error:.1g}",
+            "-" if contender.activation_bytes is None else size_text(contender.activation_bytes),
+            "; ".join(filter(None, remarks)),
+        )
+
+
+def _stage_rows(schedule: Schedule, graph: OpGraph) -> Iterator[tuple[str, ...]]:
+    """One row a group; what holds for the whole stage stands at its first."""
+    for index, stage in enumerate(schedule.stages):
+        latency = "-" if stage.latency_us is None else duration_text(stage.latency_us)
+        head = (str(index + 1), stage.strategy, latency)
+        for number, group in enumerate(stage.groups):
+            units = " -> ".join(unit_text(graph.operators[unit]) for unit in group)
+            yield (*(head if number == 0 else ("", "", "")), str(number + 1), units)
+
+
+def _launch_rows(schedule: Schedule, graph: OpGraph) -> Iterator[tuple[str, ...]]:
+    for position, launch in enumerate(schedule.plan.launches):
+        yield str(position + 1), str(launch.stream), unit_text(graph.operators[launch.unit])
+
+
+def unit_text(op: Operator) -> str:
+    """A unit by name and kind, with what is fused into it: ``fire2/squeeze (convolution+relu)``."""
+    return f"{op.name} ({kind_text(op)})"

@@ -1,0 +1,106 @@
+"""``braid serving``: show or change which versions of a model serve, their labels, its batching."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from braid.server.cli.connection import Subparsers, add_address, connect
+from braid_client import InvalidArgument, Serving
+
+_BATCHING = (
+    "max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "max_queue_ms",
+    "share",
+)  # fmt: skip
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Declare the subcommand."""
+    parser = subparsers.add_parser(
+        "serving",
+        help="which versions serve, labels, batching",
+        description="Without options, shows how a model serves; with them, changes that. "
+        "Requests that name no version go to the one labelled 'stable', or else the newest that "
+        "answers.",
+    )
+    parser.add_argument("name", metavar="NAME")
+    add = parser.add_argument
+    add("--versions", metavar="WHICH", help="all, latest:N, or numbers such as 1,3")
+    add("--label", metavar="LABEL=N", action="append", default=[], help="name version N so")
+    add("--unlabel", metavar="LABEL", action="append", default=[], help="take a label away")
+    add("--max-wait-ms", metavar="MS", type=float, help="longest wait for more rows, if it pays")
+    add(
+        "--split-requests",
+        action=argparse.BooleanOptionalAction,
+        help="cut requests that fit into one batch, to fill up another",
+    )
+    add("--max-queue-requests", metavar="N", type=int, help="requests that may wait")
+    add("--max-queue-rows", metavar="N", type=int, help="rows that may wait")
+    add("--max-queue-ms", metavar="MS", type=float, help="refuse what would wait longer; 0: never")
+    add("--share", metavar="X", type=float, help="of the device's time, others having 1")
+    add_address(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show, or change and show."""
+    with connect(args) as client:
+        before = client.serving(args.name)
+        wanted = changed(before, args)
+        after = before if wanted == before else client.set_serving(args.name, wanted)
+    print(described(args.name, after))
+    return 0
+
+
+def changed(before: Serving, args: argparse.Namespace) -> Serving:
+    """What the command line makes of a configuration.
+
+    Raises:
+        InvalidArgument: an option is not what it should be.
+    """
+    labels = dict(before.labels)
+    for text in args.label:
+        label, equals, version = text.partition("=")
+        if not (equals and version.isascii() and version.isdigit()):
+            raise InvalidArgument(f"--label {text}: give LABEL=NUMBER, such as stable=3")
+        labels[label] = int(version)
+    for label in args.unlabel:
+        labels.pop(label, None)
+    after = replace(before, labels=labels)
+    if args.versions is not None:
+        latest, numbers = versions_of(args.versions)
+        after = replace(after, latest=latest, versions=numbers)
+    for name in _BATCHING:
+        if getattr(args, name) is not None:
+            after = replace(after, **{name: getattr(args, name)})
+    return after
+
+
+def versions_of(text: str) -> tuple[int | None, tuple[int, ...]]:
+    """``--versions`` as (latest, specific)."""
+    if text == "all":
+        return None, ()
+    try:
+        if text.startswith("latest:"):
+            return int(text.removeprefix("latest:")), ()
+        return None, tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InvalidArgument(f"--versions {text}: give all, latest:N, or numbers") from None
+
+
+def described(name: str, serving: Serving) -> str:
+    """A configuration for people."""
+    which = f"the latest {serving.latest}" if serving.latest else "all"
+    if serving.versions:
+        which = ", ".join(map(str, serving.versions))
+    lines = [f"{name}: versions {which}"]
+    lines += [f"  {label} -> version {number}" for label, number in sorted(serving.labels.items())]
+    batching = {
+        "waits for rows up to": serving.max_wait_ms and f"{serving.max_wait_ms:g} ms",
+        "requests are": {True: "cut", False: "kept whole", None: None}[serving.split_requests],
+        "requests that may wait": serving.max_queue_requests,
+        "rows that may wait": serving.max_queue_rows,
+        "expected wait that is refused": serving.max_queue_ms and f"{serving.max_queue_ms:g} ms",
+        "share of the device": serving.share,
+    }
+    lines += [f"  {what}: {value}" for what, value in batching.items() if value is not None]
+    return "\n".join(lines)

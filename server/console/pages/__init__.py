@@ -1,0 +1,1 @@
+"""The pages of the console, and what they are made of."""

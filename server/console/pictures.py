@@ -1,0 +1,174 @@
+"""Pictures of a model's schedules, for the command line and for the console.
+
+Drawn (name, schedule, graph) ──timelines──> tracks ──> SVG or Perfetto trace
+two of them ──────────────────compared────> tracks on one axis, and what differs
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from braid.charts.difference import Difference, compare
+from braid.charts.perfetto import perfetto_trace
+from braid.charts.svg import time_text, timeline_svg
+from braid.charts.timeline import Timeline, scheduled, sequential
+from braid.core.errors import InvalidArtefact, InvalidRequest
+from braid.core.graph import OpGraph, graph_from_json
+from braid.core.measured import speed_text
+from braid.core.schedule import Schedule, schedule_from_json
+from braid.scheduler.blocks import split_blocks
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.units import UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A schedule, the graph its indices refer to, and the part of it to draw."""
+
+    name: str  # for headings, e.g. "inception, batch 1, cpu"
+    schedule: Schedule
+    graph: OpGraph
+    units: Collection[int] | None = None  # None: all
+
+    def __post_init__(self) -> None:
+        if tuple(op.name for op in self.graph.operators) != self.schedule.unit_names:
+            raise InvalidArtefact("the schedule names other units than its graph")
+
+    @staticmethod
+    def of(name: str, schedule: Schedule, graph: OpGraph, block: int | None = None) -> Drawn:
+        """A model's schedule; of one block only, from 1, or from the end if negative.
+
+        Raises:
+            InvalidArtefact: the graph is not the schedule's.
+            InvalidRequest: there is no such block.
+        """
+        device = schedule.key.device_key.split(":")[0]
+        label = f"{name}, batch {schedule.key.batch_size}, {device}"
+        if block is None:
+            return Drawn(label, schedule, graph)
+        units = block_units(schedule, graph, block)
+        return Drawn(f"{label}, {_block_name(block)}", schedule, graph, units)
+
+    @property
+    def tracks(self) -> list[Timeline]:
+        """The sequential plan, then this one."""
+        return [sequential(self.schedule, self.units), scheduled(self.schedule, self.units)]
+
+
+def drawn(name: str, schedule: Any, graph: Any, block: int | None = None) -> Drawn:
+    """Read both documents, as GetSchedule answers them, then as ``Drawn.of``."""
+    return Drawn.of(name, schedule_from_json(dict(schedule)), graph_from_json(graph), block)
+
+
+def _block_name(block: int) -> str:
+    return "last block" if block == -1 else f"block {block}"
+
+
+def blocks_of(schedule: Schedule, graph: OpGraph) -> list[tuple[int, ...]]:
+    """The blocks that the schedule's planner solved one by one."""
+    options = PlannerOptions.parse(schedule.key.planner)
+    return split_blocks(UnitGraph.from_graph(graph), options.max_block_ops)
+
+
+def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ...]:
+    """The units of one block; single units between blocks with a choice are not counted.
+
+    Raises:
+        InvalidRequest: there is no such block.
+    """
+    found = [units for units in blocks_of(schedule, graph) if len(units) > 1]
+    if not 1 <= abs(block) <= len(found):
+        raise InvalidRequest(
+            f"there is no block {block}: this model has {len(found)} blocks, 1 to {len(found)}, "
+            "or -1 for the last"
+        )
+    return found[block - 1 if block > 0 else block]
+
+
+def svg(which: Drawn) -> str:
+    """Sequential beside scheduled."""
+    return timeline_svg(which.tracks, [which.graph] * 2, which.name)
+
+
+def trace(which: Drawn) -> dict[str, Any]:
+    """The same as a Perfetto trace."""
+    return perfetto_trace(which.tracks, [which.graph] * 2, which.name)
+
+
+def compared_svg(first: Drawn, second: Drawn) -> str:
+    """Two schedules on one axis."""
+    tracks = [scheduled(each.schedule, each.units) for each in (first, second)]
+    return timeline_svg(tracks, [first.graph, second.graph], f"{first.name} against {second.name}")
+
+
+def difference_lines(first: Drawn, second: Drawn) -> Iterator[str]:
+    """What differs, for people; the first line says it all."""
+    found = compare(first.schedule, second.schedule)
+    yield _summary(found)
+    yield f"  first:  {_facts(first)}"
+    yield f"  second: {_facts(second)}"
+    for label, names in (("first", found.only_first), ("second", found.only_second)):
+        if names:
+            yield f"  only in the {label}: {_some(names)}"
+
+
+def _summary(found: Difference) -> str:
+    if found.is_same:
+        return "both run the same units in the same stages on the same streams"
+    if not found.stages or not found.second.stages:
+        return "at least one of them has no stages: its planner makes stream plans"
+    return f"{found.kept} of {len(found.stages)} stages are in both"
+
+
+def _facts(which: Drawn) -> str:
+    schedule = which.schedule
+    groups = sum(len(stage.groups) for stage in schedule.stages)
+    measured = schedule.provenance.measured_us
+    seen = "not measured" if measured is None else f"measured {time_text(measured)}"
+    faster = "" if schedule.speed is None else f", {speed_text(schedule.speed)} sequential"
+    return (
+        f"{which.name}: {schedule.planner}, {len(schedule.stages)} stages, {groups} groups, "
+        f"{seen}{faster}"
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more
+
+
+def difference_rows(found: Difference) -> Iterator[tuple[str, ...]]:
+    """One row for each stage of the first that is not in the second."""
+    for change in found.stages:
+        if change.change != "kept":
+            yield (
+                str(change.number),
+                change.change,
+                ", ".join(map(str, change.others)) or "-",
+                "-" if change.latency_us is None else time_text(change.latency_us),
+                "-" if change.other_latency_us is None else time_text(change.other_latency_us),
+            )
+
+
+def difference_json(found: Difference) -> dict[str, Any]:
+    """The difference as one JSON object."""
+    return {
+        "same": found.is_same,
+        "kept": found.kept,
+        "first": found.first.key.to_json(),
+        "second": found.second.key.to_json(),
+        "only_first": list(found.only_first),
+        "only_second": list(found.only_second),
+        "stages": [
+            {
+                "stage": change.number,
+                "change": change.change,
+                "others": list(change.others),
+                "latency_us": change.latency_us,
+                "other_latency_us": change.other_latency_us,
+            }
+            for change in found.stages
+        ],
+    }

@@ -1,0 +1,358 @@
+"""One device as the server sees it: what is loaded and prepared there, and calls to its worker.
+
+Device ──owns──> WorkerLink, Arena, what a restarted worker must be told again
+   │  ▲ batcher: run, prepare     ▲ jobs: load
+   └─owns─> Bench <── jobs: static_graph, facts, measure_stage, contest     (measuring/bench.py)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from braid.core.errors import (
+    DamagedArtefact,
+    DeviceOutOfMemory,
+    InvalidArtefact,
+    RunStopped,
+    Unavailable,
+)
+from braid.core.graph import OpGraph, graph_from_json
+from braid.core.plan import StreamPlan, plan_to_json
+from braid.core.precision import FP32
+from braid.core.schedule import NO_CHOICES, SEQUENTIAL
+from braid.core.tensor import TensorSpec, spec_from_json
+from braid.engine.importer.host.report import MODEL_FILE, check_file, read_graph, read_report
+from braid.engine.link.options import WatchLimits, WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.slot_layout import SlotLayout, slot_layout
+from braid.engine.link.supervisor import LinkState, WorkerLink
+from braid.engine.link.watch import RunBound
+from braid.server.devices.measuring.bench import Bench, LoadedModel, describe_fields
+from braid.server.devices.measuring.bench_process import Apart, InService, Place
+from braid.server.devices.run_limits import RunLimits
+from braid.server.devices.static_values import StaticBytes, StaticValues, static_bytes
+
+log = logging.getLogger("braid.device")
+
+BENCH_MODULE = "braid.engine.worker.process.measuring_main"
+
+Specs = Mapping[str, TensorSpec]
+
+OnDamaged = Callable[["Device", str, DamagedArtefact], None]
+"""Told the digest of a model that a fresh worker could not load."""
+
+WhenUnwanted = Callable[[Callable[[], object]], object]
+"""Calls what it is given once nobody waits for a run any more."""
+
+OnRan = Callable[[str, int], None]
+"""Told the plan of each batch that ran, and its time on the device in microseconds."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Executable:
+    """A model bound to input shapes and a plan, ready on the device."""
+
+    number: int
+    digest: str
+    inputs: Specs
+    static: StaticValues
+    plan: StreamPlan | None  # None: sequential
+    plan_id: str
+    layout: SlotLayout = field(repr=False)
+    in_onnxruntime: bool = False  # the plan runs only if that cannot
+    precision: str = FP32
+    choices: Mapping[str, str] = field(default_factory=dict)  # kernel signature -> variant
+    bound: RunBound = field(default_factory=RunBound, repr=False)  # of one run
+
+
+class Device:
+    """A device worker and everything it was told."""
+
+    def __init__(
+        self,
+        name: str,
+        options: WorkerOptions,
+        *,
+        bench_apart: bool = False,
+        run_limits: RunLimits | None = None,
+    ) -> None:
+        """With ``bench_apart``, registrations measure in a process of their own (CPU only)."""
+        self.name = name
+        self._run_limits = run_limits or RunLimits()
+        self.arena = Arena(options.arena_bytes)
+        self.link = WorkerLink(name, options, self.arena)
+        self.link.on_start = self._replay
+        self.on_ran: OnRan = lambda plan_id, compute_us: None
+        self._models: dict[str, LoadedModel] = {}
+        self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model
+        place: Place = InService(self.link.call)
+        if bench_apart and options.gpu is None:
+            alike = replace(options, module=BENCH_MODULE, watch=_patient(options.watch))
+            place = Apart(name, alike, self.arena, lambda digest: self._loaded(digest).artefact)
+        self.bench = Bench(place, self._loaded)
+        self._executables: dict[int, Executable] = {}
+        self._damaged: dict[str, DamagedArtefact] = {}  # what a fresh worker could not load
+        self.on_damaged: OnDamaged = lambda device, digest, error: None
+        self._without_room: set[int] = set()  # executables that found none after a restart
+        self._next_number = 0
+
+    @property
+    def device_key(self) -> str:
+        """What a measurement on this device depends on; known once the worker was up."""
+        return str(self.link.facts["device_key"])
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """What models can be computed in there."""
+        return tuple(self.link.facts["precisions"])
+
+    @property
+    def software(self) -> dict[str, str]:
+        """Versions of what runs there."""
+        return dict(self.link.facts["software"])
+
+    @property
+    def is_up(self) -> bool:
+        """Whether calls are taken now."""
+        return self.link.state is LinkState.UP
+
+    @property
+    def answers(self) -> bool:
+        """Whether calls are taken now, and the worker was heard of lately."""
+        return self.link.answers
+
+    async def start(self) -> None:
+        """Start the worker; it is restarted from now on."""
+        await self.link.start()
+
+    async def close(self) -> None:
+        """End its workers."""
+        await self.bench.close()
+        await self.link.close()
+        self.arena.close()
+
+    async def _replay(self, link: WorkerLink) -> None:
+        """Tell a fresh worker what the last one knew; nothing is measured again."""
+        models, executables = dict(self._models), dict(self._executables)
+        for digest, model in models.items():
+            try:
+                await link.startup_call("load", digest=digest, path=str(model.artefact))
+            except InvalidArtefact as error:  # the others go on
+                executables = {n: e for n, e in executables.items() if e.digest != digest}
+                self._lose(digest, DamagedArtefact(str(error)))
+        self._without_room.clear()
+        for ready in executables.values():
+            try:
+                await link.startup_call("prepare", **_prepare_fields(ready))
+            except (DeviceOutOfMemory, RunStopped) as error:  # others may fit, and this one later
+                log.error("a plan has no room", extra={"device": self.name, "reason": str(error)})
+                self._without_room.add(ready.number)
+        for number in executables.keys() - self._executables.keys():  # gone meanwhile
+            await link.startup_call("release", number=number)
+        for digest in models.keys() - self._models.keys():
+            await link.startup_call("unload", digest=digest)
+
+    def _lose(self, digest: str, error: DamagedArtefact) -> None:
+        """A model is not loaded any more, though it has users."""
+        log.error("a model is lost", extra={"device": self.name, "reason": str(error)})
+        self._forget(digest)
+        self._damaged[digest] = error
+        self.on_damaged(self, digest, error)
+
+    @asynccontextmanager
+    async def keeping(self, digest: str) -> AsyncIterator[None]:
+        """Surround whatever needs a model loaded: meanwhile nobody else's end unloads it."""
+        self.keep(digest)
+        try:
+            yield
+        finally:
+            await self.let_go(digest)
+
+    def keep(self, digest: str) -> None:
+        """Count one more user of a model, which need not be loaded yet."""
+        self._users[digest] += 1
+
+    async def let_go(self, digest: str, executables: Collection[Executable] = ()) -> None:
+        """Count one user less, and release its executables; the last one's model is unloaded."""
+        self._users[digest] -= 1
+        assert self._users[digest] >= 0, digest
+        if self._users[digest]:
+            for ready in executables:
+                await self.release(ready)
+        else:
+            del self._users[digest]
+            await self._unload(digest)
+
+    async def load(self, digest: str, artefact: Path) -> None:
+        """Load an artefact's template and weights for a user that is counted.
+
+        Does nothing if they are loaded.
+
+        Raises:
+            DamagedArtefact: a file of it is missing or changed.
+            WorkerRestarting: the worker is not up.
+        """
+        assert self._users[digest], f"nobody keeps {digest}"
+        if digest in self._models:
+            return
+        try:
+            static = await asyncio.to_thread(_static_values, artefact)
+            await self.link.call("load", digest=digest, path=str(artefact))
+        except InvalidArtefact as error:
+            raise DamagedArtefact(str(error)) from error
+        self._models[digest] = LoadedModel(artefact, static)
+        self._damaged.pop(digest, None)
+
+    def _loaded(self, digest: str) -> LoadedModel:
+        """What somebody loaded who keeps it; raises DamagedArtefact if it was lost since."""
+        if digest in self._damaged:
+            raise self._damaged[digest]
+        return self._models[digest]
+
+    def _forget(self, digest: str) -> None:
+        """Tell the next worker nothing of a model and its executables."""
+        self._models.pop(digest, None)
+        self._damaged.pop(digest, None)
+        for number in [n for n, ready in self._executables.items() if ready.digest == digest]:
+            del self._executables[number]
+        self.bench.unload(digest)
+
+    async def _unload(self, digest: str) -> None:
+        """Forget a model and all its executables."""
+        self._forget(digest)
+        if self.is_up:
+            with suppress(Unavailable):  # the next worker is not told of it
+                await self.link.call("unload", digest=digest)
+
+    async def prepare(
+        self,
+        digest: str,
+        inputs: Specs,
+        static: StaticValues,
+        plan: StreamPlan | None = None,
+        plan_id: str = SEQUENTIAL,
+        in_onnxruntime: bool = False,
+        precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
+    ) -> Executable:
+        """Make an executable for static input shapes.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+            WorkerRestarting: the worker is not up.
+        """
+        self._next_number += 1
+        asked = Executable(
+            self._next_number,
+            digest,
+            inputs,
+            static,
+            plan,
+            plan_id,
+            _EMPTY,
+            in_onnxruntime,
+            precision,
+            choices,
+        )
+        try:
+            answer = await self.link.call("prepare", **_prepare_fields(asked))
+        except asyncio.CancelledError:  # the worker makes it all the same
+            if self.is_up:
+                self.link.call("release", number=asked.number).add_done_callback(_ignore)
+            raise
+        outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
+        bound = self._run_limits.bound(answer.get("run_s", 0.0))
+        ready = replace(asked, layout=slot_layout(inputs, outputs), bound=bound)
+        self._executables[ready.number] = ready
+        return ready
+
+    async def release(self, ready: Executable) -> None:
+        """Forget an executable that no batch uses any more."""
+        if self._executables.pop(ready.number, None) is not None and self.is_up:
+            with suppress(Unavailable):  # the next worker is not told of it
+                await self.link.call("release", number=ready.number)
+
+    async def run(
+        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted = lambda _: None
+    ) -> int:
+        """Run one batch whose inputs lie in the slot at ``offset``; returns microseconds.
+
+        The run is ended when ``when_unwanted`` says so, or when it takes far too long.
+
+        Raises:
+            DeviceOutOfMemory: there is no room for it.
+            DamagedArtefact: the worker was replaced, and the new one could not load the model.
+            WorkerRestarting: the worker is not up, or died.
+            RunStopped: the run was ended since it was unwanted.
+            RunTooLong: the run was ended, perhaps with the worker, since it took too long.
+        """
+        if ready.digest in self._damaged:
+            raise self._damaged[ready.digest]
+        if ready.number in self._without_room:
+            await self.link.call("prepare", **_prepare_fields(ready))
+            self._without_room.discard(ready.number)
+        answered = self.link.infer(ready.number, offset, ready.bound)
+        when_unwanted(lambda: self.link.stop(answered))
+        answer = await answered
+        compute_us = int(answer["compute_us"])
+        self.on_ran(ready.plan_id, compute_us)
+        return compute_us
+
+    async def describe(self, digest: str, inputs: Specs, precision: str = FP32) -> OpGraph:
+        """The schedule units of a loaded model for static ``inputs``, the batch included.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+            DamagedArtefact: the worker was replaced, and the new one could not load the model.
+        """
+        fields = describe_fields(digest, self._loaded(digest), inputs, precision)
+        answer = await self.link.call("describe", **fields)
+        return graph_from_json(answer["graph"])
+
+
+def _static_values(artefact: Path) -> StaticBytes:
+    """What the static inputs held when a model was imported; checks what the worker does not."""
+    graph, report = read_graph(artefact), read_report(artefact)
+    if MODEL_FILE in report.files:
+        check_file(artefact, report, MODEL_FILE)
+    return static_bytes(report.static_values, graph.inputs)
+
+
+def _ignore(answer: asyncio.Future[Any]) -> None:
+    """Let a call end unheard, whatever it brings."""
+    if not answer.cancelled():
+        answer.exception()
+
+
+_EMPTY = slot_layout({}, {})
+
+GIVING_WAY = 10
+"""How many times as long what gives way to inference may take, or say nothing."""
+
+
+def _patient(limits: WatchLimits) -> WatchLimits:
+    return WatchLimits(
+        silence_s=GIVING_WAY * limits.silence_s,
+        late_silence_s=GIVING_WAY * limits.late_silence_s,
+        step_s=GIVING_WAY * limits.step_s,
+    )
+
+
+def _prepare_fields(ready: Executable) -> dict[str, Any]:
+    return {
+        "number": ready.number,
+        "digest": ready.digest,
+        "inputs": {name: spec.to_json() for name, spec in ready.inputs.items()},
+        "static": ready.static,
+        "plan": None if ready.plan is None else plan_to_json(ready.plan),
+        "onnxruntime": ready.in_onnxruntime,
+        "precision": ready.precision,
+        "choices": dict(ready.choices),
+    }

@@ -1,0 +1,1 @@
+"""Measurements for registrations, in a process that gives way to requests."""

@@ -1,0 +1,262 @@
+"""The worker that registrations measure in, so that requests do not notice.
+
+CPU   A worker of its own that gives way to the one that serves: the kernel takes its cores away
+      within a moment, in the middle of whatever it runs. It is started when a registration
+      begins, and ended when nothing was measured for a while.
+GPU   The device's worker, between requests: on a GPU two processes would take turns of
+      milliseconds, and each needs a context.
+
+Which process measured does not matter to what was measured: same device, same code, same threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from math import inf
+from pathlib import Path
+from typing import Any, Protocol
+
+from braid.core.child_time import DidNothing, TookTooLong, wait_for_child
+from braid.core.errors import WorkerRestarting
+from braid.engine.link.options import WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.worker_process import OnProgress, WorkerProcess
+
+log = logging.getLogger("braid.bench")
+
+IDLE_SECONDS = 60.0
+
+
+class Place(Protocol):
+    """A worker that measures."""
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether it does now, and is not the one that serves."""
+
+    async def call(
+        self, op: str, digest: str, on_progress: OnProgress | None = None, **fields: Any
+    ) -> Any:
+        """A call about a model that the device has loaded.
+
+        Raises:
+            WorkerRestarting: no worker is up, it died, or it does not start.
+        """
+
+    def wake(self) -> None:
+        """Calls will come soon."""
+
+    def unload(self, digest: str) -> None:
+        """Forget a model that no call is about any more."""
+
+    async def close(self) -> None:
+        """End what was started here."""
+
+
+class InService(Place):
+    """The worker that serves."""
+
+    is_measuring = False
+
+    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
+        self._call = call
+
+    async def call(
+        self, op: str, digest: str, on_progress: OnProgress | None = None, **fields: Any
+    ) -> Any:
+        """Between requests."""
+        return await self._call(op, on_progress, digest=digest, **fields)
+
+    def wake(self) -> None:
+        """It is awake."""
+
+    def unload(self, digest: str) -> None:
+        """The device does that."""
+
+    async def close(self) -> None:
+        """The device does that."""
+
+
+class Apart(Place):
+    """A worker of its own, while there is something to measure. Belongs to the event loop.
+
+    none ──wake, call──> running ──idle for a while, close──> none
+                            └──dies: open calls fail with WorkerRestarting──> none
+    """
+
+    def __init__(
+        self,
+        name: str,
+        options: WorkerOptions,
+        arena: Arena,
+        artefact_of: Callable[[str], Path],
+        idle_seconds: float = IDLE_SECONDS,
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            name: of the device.
+            options: of the worker; as those of the one that serves, but for the module.
+            arena: that a worker is given, though nothing crosses it here.
+            artefact_of: by digest, of the models that the device has loaded.
+            idle_seconds: after which a worker that measured nothing is ended.
+        """
+        self._name = name
+        self._options = options
+        self._arena = arena
+        self._artefact_of = artefact_of
+        self._idle_seconds = idle_seconds
+        self._turn = asyncio.Lock()  # to start, load and end
+        self._process: WorkerProcess | None = None
+        self._loaded: set[str] = set()
+        self._calls = 0  # that are open
+        self._is_closed = False
+        self._ending: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def is_measuring(self) -> bool:
+        """Whether a call is open."""
+        return self._calls > 0
+
+    @property
+    def pid(self) -> int | None:
+        """Of its process, if it runs."""
+        return self._process.pid if self._process else None
+
+    async def call(
+        self, op: str, digest: str, on_progress: OnProgress | None = None, **fields: Any
+    ) -> Any:
+        """Start the worker and load the model, if need be."""
+        self._calls += 1
+        try:
+            process = await self._with_model(digest)
+            return await process.send(op, {"digest": digest, **fields}, on_progress)
+        finally:
+            self._calls -= 1
+            self._end_when_idle()
+
+    def wake(self) -> None:
+        """Start the worker, which takes a second or two."""
+
+        async def start() -> None:
+            async with self._turn:
+                await self._started()
+
+        self._spawn(start())
+        self._end_when_idle()
+
+    def unload(self, digest: str) -> None:
+        """Let a worker that has loaded it forget it; nobody waits for one that gives way."""
+        process = self._process
+        if process is not None and digest in self._loaded:
+            self._loaded.discard(digest)
+            answer = process.send("unload", {"digest": digest})  # before whatever is sent next
+
+            async def hear() -> None:
+                await answer
+
+            self._spawn(hear())
+
+    async def close(self) -> None:
+        """End the worker; calls in flight fail with WorkerRestarting."""
+        self._is_closed = True
+        if self._ending is not None:
+            self._ending.cancel()
+        await self._end_now()  # so that whoever has the turn, to start or load, gives it up
+        await self._end()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _with_model(self, digest: str) -> WorkerProcess:
+        async with self._turn:
+            process = await self._started()
+            if digest not in self._loaded:
+                artefact = self._artefact_of(digest)
+                await process.send("load", {"digest": digest, "path": str(artefact)})
+                self._loaded.add(digest)
+            return process
+
+    async def _started(self) -> WorkerProcess:
+        self._check_open()
+        process = self._process
+        if process is None:
+            try:
+                process = await WorkerProcess.start(self._options, self._arena)
+            except OSError as error:
+                raise WorkerRestarting(f"no process to measure in: {error}") from error
+            self._process, self._loaded = process, set()
+            log.info("bench of %s: worker %d", self._name, process.pid)
+            self._spawn(self._watch(process))
+            if self._is_closed:  # by now; ``close`` waits for this turn
+                await self._end_now()
+            self._check_open()
+            await self._answers(process)
+        return process
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise WorkerRestarting("the server is shutting down")
+
+    async def _answers(self, process: WorkerProcess) -> None:
+        """Wait for the first answer of a worker, which takes long on a machine without a free core.
+
+        Raises:
+            WorkerRestarting: it stands still, or takes far too long; it is ended.
+        """
+        seconds = self._options.start_timeout_s
+        answer = process.send("device", {})
+        try:
+            await wait_for_child(answer, process.pid, seconds, cpu_seconds=inf)
+        except (DidNothing, TookTooLong) as error:
+            self._process = None
+            await process.end()
+            with suppress(WorkerRestarting):
+                await answer
+            why = "not run" if isinstance(error, DidNothing) else "not answered"
+            raise WorkerRestarting(
+                f"the worker that measures for {self._name} did not start: "
+                f"it has {why} for {seconds:g} s"
+            ) from error
+        await answer
+
+    async def _watch(self, process: WorkerProcess) -> None:
+        """Notice that it ends, wanted or not."""
+        end = await process.wait()
+        if self._process is process:
+            self._process = None
+            log.error("bench of %s: worker %d ended: %s", self._name, process.pid, end.text)
+
+    def _end_when_idle(self) -> None:
+        if self._is_closed:
+            return
+        if self._ending is not None:
+            self._ending.cancel()
+        loop = asyncio.get_running_loop()
+        self._ending = loop.call_later(self._idle_seconds, self._idled)
+
+    def _idled(self) -> None:
+        self._spawn(self._end())
+
+    async def _end(self) -> None:
+        async with self._turn:
+            if self._calls and not self._is_closed:
+                return
+            await self._end_now()
+
+    async def _end_now(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            await process.end()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("bench of %s: %s", self._name, error)

@@ -1,0 +1,1 @@
+"""One inference request: checks, slot rows, replicas, memory, batching."""

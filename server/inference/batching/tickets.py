@@ -1,0 +1,117 @@
+"""One request on its way through the batcher, and the rows of it that ride in one batch.
+
+    submit ──> Ticket ──take──> Piece ──batch──> Outcome ──deliver──> Ticket.result
+                  └─take──> Piece ──batch──> Outcome ───┘
+
+A ticket ends exactly once: by its result, an error, its deadline, or its caller going away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from braid.core.errors import DeadlineExceeded
+
+if TYPE_CHECKING:
+    from braid.server.inference.requests import CheckedRequest
+    from braid.server.inference.slot_rows import Outcome
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A request from the moment it was accepted."""
+
+    request: CheckedRequest
+    deadline: float | None  # by the batcher's clock
+    accepted_at: float  # by the batcher's clock
+    accepted_ns: int  # time.perf_counter_ns()
+    result: asyncio.Future[Outcome]
+    next_row: int = 0  # rows before it have been taken into batches
+    pieces: int = 0  # that they were taken in
+    parts: list[tuple[int, Outcome]] = field(default_factory=list)  # (first row, outcome)
+    watchers: list[Callable[[], object]] = field(default_factory=list)
+    """Told when it ends without a result, and so nobody waits for what is under way."""
+
+    @property
+    def rows_left(self) -> int:
+        """Rows that wait still."""
+        return self.request.rows - self.next_row
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nobody waits for it any more."""
+        return self.result.done()
+
+    def is_late(self, now: float) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and self.deadline <= now
+
+    def take(self, rows: int) -> Piece:
+        """The next rows, to ride in one batch."""
+        assert 0 < rows <= self.rows_left
+        piece = Piece(self, self.next_row, rows)
+        self.next_row += rows
+        self.pieces += 1
+        return piece
+
+    def deliver(self, piece: Piece, outcome: Outcome) -> Sequence[Outcome]:
+        """Keep a piece's outcome; all of them in order of rows once the last one is there."""
+        self.parts.append((piece.first_row, outcome))
+        if self.rows_left or len(self.parts) < self.pieces:
+            return ()
+        return [part for _, part in sorted(self.parts, key=lambda each: each[0])]
+
+    def fail(self, error: BaseException) -> None:
+        """End with an error, unless it has ended."""
+        if not self.result.done():
+            self.result.set_exception(error)
+            self.ended_without_result()
+
+    def ended_without_result(self) -> None:
+        """Tell those who watch for it."""
+        for watcher in self.watchers:
+            watcher()
+
+    def expire(self) -> None:
+        """End because the deadline passed."""
+        self.fail(DeadlineExceeded("the deadline passed while the request was queued or running"))
+
+
+@dataclass(slots=True, eq=False)
+class Piece:
+    """Some rows of one request: all of them, or as many as a batch takes."""
+
+    ticket: Ticket
+    first_row: int
+    rows: int
+
+    @property
+    def request(self) -> CheckedRequest:
+        """The request that the rows belong to."""
+        return self.ticket.request
+
+
+def when_all_ended(pieces: Sequence[Piece], then: Callable[[], object]) -> None:
+    """Call ``then`` once nobody waits for any of the pieces, unless they get their results."""
+
+    def look() -> None:
+        if all(piece.ticket.has_ended for piece in pieces):
+            then()
+
+    for piece in pieces:
+        piece.ticket.watchers.append(look)
+    look()
+
+
+def still_wanted(pieces: Sequence[Piece], now: float) -> list[Piece]:
+    """Those that somebody waits for; late tickets end here if their alarm has not rung yet.
+
+    Asked right before the device is: a batch may have waited for its turn.
+    """
+    for piece in pieces:
+        if piece.ticket.is_late(now):
+            piece.ticket.expire()
+    return [piece for piece in pieces if not piece.ticket.has_ended]

@@ -1,0 +1,276 @@
+"""Limits on the memory of calls: of requests being computed, and answers that are not taken yet.
+
+    infer ──take──> StreamMemory ──> ConnectionMemory ──> CallMemory      a limit in bytes each
+      └── Charge: request and expected answer ──answered──> the answer ──release──> nothing
+
+A request that does not fit waits before it is computed, first come, first served; while one of a
+stream waits, nothing more of that stream is read. A stream or connection that holds nothing is
+always let in, so that callers that take their answers are served whatever others hold: all
+calls together hold at most the limit and one request for each connection.
+
+An answer is taken when gRPC has accepted its last byte, which waits for the caller's flow control.
+gRPC copies the answer that it is writing: one of each call, which is not counted here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+from braid.core.errors import DeadlineExceeded
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimits:
+    """Most bytes that calls may hold."""
+
+    stream_bytes: int
+    connection_bytes: int
+    all_bytes: int
+
+
+class Call(Protocol):
+    """A call that tells when it is done, as gRPC's contexts do."""
+
+    def add_done_callback(self, callback: Any, /) -> None:
+        """Call ``callback`` once the call is done."""
+
+
+class Account(Protocol):
+    """A stream, or the connection of a call with one request: requests are charged to it."""
+
+    async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
+        """Charge a request, as soon as there is room for it.
+
+        Args:
+            size_bytes: of the request and its answer; None: not known, counted as the limit of a
+                stream.
+            deadline: by the event loop's clock.
+
+        Raises:
+            DeadlineExceeded: there was no room until then.
+        """
+
+    def change(self, held_bytes: int, unread_bytes: int) -> None:
+        """Add to the bytes that are held, and to those of unread answers; may be negative."""
+
+
+class Charge:
+    """Bytes that one request holds until ``release``. Belongs to the event loop."""
+
+    __slots__ = ("_account", "_held_bytes", "_unread_bytes")
+
+    def __init__(self, account: Account, held_bytes: int) -> None:
+        self._account = account
+        self._held_bytes = held_bytes
+        self._unread_bytes = 0
+
+    def answered(self, size_bytes: int) -> None:
+        """Charge the answer of ``size_bytes`` in place of the request."""
+        self._become(size_bytes, size_bytes)
+
+    def release(self) -> None:
+        """Charge nothing more: the answer was taken, or never will be. May be called twice."""
+        self._become(0, 0)
+
+    def release_when_done(self, call: Call) -> None:
+        """Release at the end of ``call``, which keeps this charge alive, not the answer."""
+        call.add_done_callback(lambda _: self.release())
+
+    def _become(self, held_bytes: int, unread_bytes: int) -> None:
+        more, more_unread = held_bytes - self._held_bytes, unread_bytes - self._unread_bytes
+        self._held_bytes, self._unread_bytes = held_bytes, unread_bytes
+        self._account.change(more, more_unread)
+
+
+class CallMemory:
+    """Memory of all calls of one server. Belongs to the event loop."""
+
+    def __init__(self, limits: MemoryLimits) -> None:
+        self.limits = limits
+        self.held_bytes = 0
+        self.unread_bytes = 0  # of answers that are computed
+        self._connections: WeakValueDictionary[str, ConnectionMemory] = WeakValueDictionary()
+        self._waiting: dict[ConnectionMemory, None] = {}
+
+    def connection(self, peer: str) -> ConnectionMemory:
+        """Account of one connection; ``peer`` as gRPC names it."""
+        found = self._connections.get(peer)
+        if found is None:
+            found = self._connections[peer] = ConnectionMemory(self)
+        return found
+
+    def stream(self, peer: str) -> StreamMemory:
+        """Account of a new stream of the connection from ``peer``."""
+        return StreamMemory(self.connection(peer), self.limits.stream_bytes)
+
+    def add_waiting(self, connection: ConnectionMemory) -> None:
+        """Remember a connection whose next request does not fit."""
+        self._waiting[connection] = None
+
+    def let_in(self) -> None:
+        """Let waiting requests of any connection in, as far as they fit now."""
+        for connection in list(self._waiting):
+            if not connection.queue.let_in():
+                del self._waiting[connection]
+
+
+class _Queue:
+    """Requests that wait for room, first come, first served."""
+
+    def __init__(self, account: ConnectionMemory | StreamMemory) -> None:
+        self._account = account
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    async def wait(self, size_bytes: int, deadline: float | None) -> None:
+        """Return when the account has let ``size_bytes`` in."""
+        entry = size_bytes, asyncio.get_running_loop().create_future()
+        self._waiting.append(entry)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await entry[1]
+        except BaseException as error:
+            self._leave(*entry)
+            if isinstance(error, TimeoutError):
+                raise DeadlineExceeded(
+                    "the deadline passed while this request waited for memory that requests under "
+                    "way hold, and answers that waited to be read"
+                ) from None
+            raise
+
+    def let_in(self) -> bool:
+        """Let in those at the head that fit; returns bool: some wait still."""
+        while self._waiting and self._account.fits(self._waiting[0][0]):
+            size_bytes, entered = self._waiting.popleft()
+            if not entered.done():
+                self._account.add(size_bytes)
+                entered.set_result(None)
+        return bool(self._waiting)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def _leave(self, size_bytes: int, entered: asyncio.Future[None]) -> None:
+        if entered.done() and not entered.cancelled():
+            self._account.free(size_bytes)  # let in at the same moment
+        elif (size_bytes, entered) in self._waiting:
+            self._waiting.remove((size_bytes, entered))
+            self.let_in()
+
+
+class ConnectionMemory:
+    """Account of one connection, with all its calls."""
+
+    def __init__(self, all_calls: CallMemory) -> None:
+        self.all_calls = all_calls
+        self.held_bytes = 0
+        self.queue = _Queue(self)
+
+    async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
+        """As ``Account`` says."""
+        size = self.all_calls.limits.stream_bytes if size_bytes is None else size_bytes
+        await self.enter(size, deadline)
+        return Charge(self, size)
+
+    async def enter(self, size_bytes: int, deadline: float | None) -> None:
+        """Charge ``size_bytes`` as soon as there is room."""
+        if not self.queue and self.fits(size_bytes):
+            self.add(size_bytes)
+        else:
+            self.all_calls.add_waiting(self)
+            await self.queue.wait(size_bytes, deadline)
+
+    def fits(self, size_bytes: int) -> bool:
+        """Bool: a request of ``size_bytes`` may enter now."""
+        limits = self.all_calls.limits
+        return not self.held_bytes or (
+            self.held_bytes + size_bytes <= limits.connection_bytes
+            and self.all_calls.held_bytes + size_bytes <= limits.all_bytes
+        )
+
+    def add(self, size_bytes: int) -> None:
+        """Charge ``size_bytes`` more."""
+        self.held_bytes += size_bytes
+        self.all_calls.held_bytes += size_bytes
+
+    def free(self, size_bytes: int) -> None:
+        """Charge ``size_bytes`` less, and let in what fits now."""
+        self.add(-size_bytes)
+        self.queue.let_in()
+        self.all_calls.let_in()
+
+    def change(self, held_bytes: int, unread_bytes: int) -> None:
+        """As ``Account`` says."""
+        self.all_calls.unread_bytes += unread_bytes
+        self.free(-held_bytes)
+
+
+class StreamMemory:
+    """Account of one stream, charged to its connection, too."""
+
+    def __init__(self, connection: ConnectionMemory, limit_bytes: int) -> None:
+        self.held_bytes = 0
+        self._connection = connection
+        self._limit_bytes = limit_bytes
+        self._queue = _Queue(self)
+        self._entering = 0  # requests that wait for room here or in the connection
+        self._charged_bytes = self._unread_bytes = 0  # of requests that entered the connection
+        self._is_closed = False
+        self._changed = asyncio.Event()
+
+    async def wait_for_room(self) -> None:
+        """Return when another request may be read: none waits, and the limit is not reached."""
+        while self._entering or self.held_bytes >= self._limit_bytes:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
+        """As ``Account`` says."""
+        size = self._limit_bytes if size_bytes is None else size_bytes
+        self._entering += 1
+        try:
+            if not self._queue and self.fits(size):
+                self.add(size)
+            else:
+                await self._queue.wait(size, deadline)
+            try:
+                await self._connection.enter(size, deadline)
+            except BaseException:
+                self.free(size)
+                raise
+        finally:
+            self._entering -= 1
+            self._changed.set()
+        self._charged_bytes += size
+        return Charge(self, size)
+
+    def close(self) -> None:
+        """Release all charges: the stream has ended, and its requests with it."""
+        self.change(-self._charged_bytes, -self._unread_bytes)
+        self._is_closed = True
+
+    def fits(self, size_bytes: int) -> bool:
+        """Bool: a request of ``size_bytes`` may enter now."""
+        return not self.held_bytes or self.held_bytes + size_bytes <= self._limit_bytes
+
+    def add(self, size_bytes: int) -> None:
+        """Charge ``size_bytes`` more."""
+        self.held_bytes += size_bytes
+
+    def change(self, held_bytes: int, unread_bytes: int) -> None:
+        """As ``Account`` says."""
+        if self._is_closed:
+            return
+        self._charged_bytes += held_bytes
+        self._unread_bytes += unread_bytes
+        self.free(-held_bytes)
+        self._connection.change(held_bytes, unread_bytes)
+
+    def free(self, size_bytes: int) -> None:
+        """Charge ``size_bytes`` less here, and let in what fits now."""
+        self.add(-size_bytes)
+        self._queue.let_in()
+        self._changed.set()

@@ -1,0 +1,237 @@
+"""One version of a model that answers requests, and the executables it answers them with.
+
+    ServedModel
+      └── executables: (shape class, batch size) ──> Executable (sequential, or a schedule's plan)
+
+A *shape class* is everything about a request's inputs that an executable is specialised to,
+except the number of rows: extents, and the content of static inputs. Only requests of one class
+share a batch. The class that was profiled has its executables ready; those of other classes are
+made on demand, sequential, and the least recently used ones are dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from braid.core.graph import OpGraph
+from braid.core.plan import StreamPlan
+from braid.core.precision import FP32
+from braid.core.schedule import NO_CHOICES, SEQUENTIAL
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.host.report import Report
+from braid.server.devices.device import Device, Executable
+from braid.server.devices.static_values import StaticBytes, static_bytes, static_message
+from braid.server.inference.batching.latencies import LatencyTable
+from braid.server.store.batching_policy import BatchPolicy
+
+MAX_ON_DEMAND = 32
+"""Executables kept for shape classes that were not profiled."""
+
+MAX_TABLES = 64
+"""Shape classes whose latencies are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeClass:
+    """What requests must have in common to share a batch."""
+
+    inputs: tuple[tuple[str, TensorSpec], ...]  # batched models: one row
+    static: StaticBytes = ()
+    _hash: int = field(init=False, repr=False, compare=False)  # asked for many times a request
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash((self.inputs, self.static)))
+
+    def __hash__(self) -> int:
+        """Of everything that is compared."""
+        return self._hash
+
+
+class ServedModel:
+    """A model version on one device, which keeps its model loaded until ``close``.
+
+    Belongs to the event loop.
+    """
+
+    def __init__(
+        self, name: str, version: int, graph: OpGraph, report: Report, device: Device
+    ) -> None:
+        self.name = name
+        self.version = version
+        self.digest = report.sha256
+        self.inputs: Mapping[str, TensorSpec] = graph.inputs
+        self.outputs = tuple(graph.outputs)
+        self.output_specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
+        self.warnings = report.warnings
+        self.batched = report.batch is not None
+        self._alone = report.batch is not None and report.batch.alone
+        self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}
+        self.static_inputs = report.static_inputs
+        self._example_static = static_bytes(report.static_values, graph.inputs)
+        self.device = device
+        self.batch_sizes: tuple[int, ...] = (1,)
+        self.policy = BatchPolicy()
+        self.profiled: ShapeClass | None = None  # what its schedules were made for
+        self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
+        self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
+        self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
+        self._on_demand: OrderedDict[tuple[ShapeClass, int], asyncio.Task[Executable]]
+        self._on_demand = OrderedDict()
+        self._in_use: dict[Executable, int] = {}  # by batches being formed or running
+        self._retired: set[Executable] = set()  # replaced, but still in use
+        self._releasing: asyncio.Task[None] | None = None
+        self._is_closed = False
+        device.keep(self.digest)
+
+    async def close(self) -> None:
+        """Give back its executables and the model. No batch uses them any more."""
+        self._is_closed = True
+        made = await asyncio.gather(*self._on_demand.values(), return_exceptions=True)
+        on_demand = [each for each in made if isinstance(each, Executable)]
+        executables = {*self._profiled.values(), *self._retired, *on_demand}
+        await self.device.let_go(self.digest, executables)
+
+    def offer_batch_sizes(self, sizes: Sequence[int]) -> None:
+        """Batch sizes to form from now on."""
+        self.batch_sizes = tuple(sorted(set(sizes))) if self.batched and not self._alone else (1,)
+        self._latencies.clear()
+
+    def latencies(self, shape_class: ShapeClass) -> LatencyTable:
+        """What batches of one class take, by size."""
+        table = self._latencies.get(shape_class)
+        if table is None:
+            table = self._latencies[shape_class] = LatencyTable(self.batch_sizes)
+            if len(self._latencies) > MAX_TABLES:
+                self._latencies.popitem(last=False)
+        self._latencies.move_to_end(shape_class)
+        return table
+
+    def profiled_class(self, inputs: Mapping[str, TensorSpec]) -> ShapeClass:
+        """The class of the inputs that jobs measure with, at any batch size."""
+        return ShapeClass(
+            tuple((n, self.one_row(s)) for n, s in inputs.items()), self._example_static
+        )
+
+    def one_row(self, spec: TensorSpec) -> TensorSpec:
+        """A request's input spec without its number of rows."""
+        return TensorSpec(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
+
+    async def use_plan(
+        self,
+        shape_class: ShapeClass,
+        batch_size: int,
+        plan: StreamPlan | None = None,
+        plan_id: str = SEQUENTIAL,
+        in_onnxruntime: bool = False,
+        precision: str = FP32,
+        choices: Mapping[str, str] = NO_CHOICES,
+    ) -> None:
+        """Prepare a plan and swap it in: batches formed from now on use it.
+
+        What has no plan of its own computes in FP32.
+        """
+        ready = await self.device.prepare(
+            self.digest,
+            self.bound(shape_class, batch_size),
+            static_message(shape_class.static, dict(shape_class.inputs)),
+            plan,
+            plan_id,
+            in_onnxruntime,
+            precision,
+            choices,
+        )
+        if self._is_closed:
+            await self.device.release(ready)
+            return
+        old = self._profiled.get((shape_class, batch_size))
+        self._profiled[shape_class, batch_size] = ready
+        if old is not None:
+            await self._retire(old)
+
+    def answer_bytes(
+        self, shape_class: ShapeClass, rows: int, outputs: Sequence[str]
+    ) -> int | None:
+        """Size of some outputs for a request of ``rows``; None while its class is not prepared."""
+        for batch_size in self.batch_sizes:
+            ready = self._ready(shape_class, batch_size)
+            if ready is not None:
+                sizes = {name: ready.layout.outputs[name].spec.size_bytes for name in outputs}
+                return sum(
+                    size if self.output_axes.get(name) is None else rows * size // batch_size
+                    for name, size in sizes.items()
+                )
+        return None
+
+    def _ready(self, shape_class: ShapeClass, batch_size: int) -> Executable | None:
+        """What runs a batch, if it has been made already."""
+        if ready := self._profiled.get((shape_class, batch_size)):
+            return ready
+        task = self._on_demand.get((shape_class, batch_size))
+        if task is None or not task.done() or task.cancelled() or task.exception():
+            return None
+        return task.result()
+
+    async def executable(self, shape_class: ShapeClass, batch_size: int) -> Executable:
+        """What runs a batch; made now if this shape class is new.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+        """
+        key = (shape_class, batch_size)
+        if ready := self._profiled.get(key):
+            return ready
+        task = self._on_demand.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception())):
+            task = asyncio.create_task(
+                self.device.prepare(
+                    self.digest,
+                    self.bound(shape_class, batch_size),
+                    static_message(shape_class.static, dict(shape_class.inputs)),
+                )
+            )
+            self._on_demand[key] = task
+            await self._drop_least_used()
+        self._on_demand.move_to_end(key)
+        return await asyncio.shield(task)
+
+    def bound(self, shape_class: ShapeClass, batch_size: int) -> dict[str, TensorSpec]:
+        """Static input specs of one class at one batch size."""
+        if not self.batched:
+            return dict(shape_class.inputs)
+        return {
+            name: TensorSpec(spec.dtype, (batch_size, *spec.shape[1:]))
+            for name, spec in shape_class.inputs
+        }
+
+    async def _drop_least_used(self) -> None:
+        """Keep the number of executables on demand in bounds; those being made stay."""
+        ended = [key for key, task in self._on_demand.items() if task.done()]
+        for key in ended[: max(0, len(self._on_demand) - MAX_ON_DEMAND)]:
+            task = self._on_demand.pop(key)
+            if not task.cancelled() and task.exception() is None:
+                await self._retire(task.result())
+
+    async def _retire(self, ready: Executable) -> None:
+        """Release an executable now, or when the last batch that uses it has ended."""
+        if ready in self._in_use:
+            self._retired.add(ready)
+        else:
+            await self.device.release(ready)
+
+    @contextmanager
+    def using(self, ready: Executable) -> Iterator[None]:
+        """Keep an executable from being released while a batch uses it."""
+        self._in_use[ready] = self._in_use.get(ready, 0) + 1
+        try:
+            yield
+        finally:
+            self._in_use[ready] -= 1
+            if not self._in_use[ready]:
+                del self._in_use[ready]
+                if ready in self._retired:
+                    self._retired.discard(ready)
+                    self._releasing = asyncio.create_task(self.device.release(ready))

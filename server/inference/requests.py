@@ -1,0 +1,196 @@
+"""Checks an inference request against the model's inputs and says exactly what is wrong.
+
+    message ──servicer──> GivenRequest ──check_request──> CheckedRequest ──> Batcher
+
+Knows no protocol: each servicer says in these terms what came. Everything a caller can get wrong
+about a tensor ends here, as InvalidTensor with the name of the input, what came and what is
+wanted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.core.tensor import BATCH, DTYPE_BYTES, TensorSpec
+from braid.server.inference.replica import ServedModel, ShapeClass
+
+MAX_REQUEST_ID_BYTES = 128
+
+MAX_SEEN_SHAPES = 256
+"""Ways of asking that are remembered of a model, its usual ones coming first."""
+
+PRIORITY_LEVELS = 10
+"""Priorities are 1 (goes first) to this."""
+
+DEFAULT_PRIORITY = 5
+
+
+class StoredContent(Protocol):
+    """Content that lies elsewhere and is fetched when a batch is formed."""
+
+    def __len__(self) -> int:
+        """Size in bytes."""
+
+    def __bytes__(self) -> bytes:
+        """A copy."""
+
+    def read_into(self, memory: memoryview, start: int) -> None:
+        """Fill ``memory`` with what begins at byte ``start``.
+
+        Raises:
+            InvalidRequest: it cannot be read (any more).
+        """
+
+
+Content = bytes | memoryview | StoredContent
+"""Raw little-endian elements in row-major order."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenTensor:
+    """An input as it came; nothing of it is checked."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: Content
+
+
+BuildReply = Callable[[Any], bytes]
+"""Makes the protocol's reply from a ``braid.server.inference.slot_rows.Outcome``.
+
+Its outputs' data may be views of memory that is used again afterwards: nothing of it may be kept.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRequest:
+    """An inference request as it came, whatever the protocol."""
+
+    request_id: str
+    inputs: Sequence[GivenTensor]
+    outputs: Sequence[str]  # none: all
+    priority: int = DEFAULT_PRIORITY
+    build_reply: BuildReply | None = None  # saves a copy of the outputs
+    timeout_s: float | None = None  # as the message says, beside the deadline of the call
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRequest:
+    """A request that the model can run."""
+
+    shape_class: ShapeClass
+    rows: int  # 1 for models without a batch
+    inputs: Mapping[str, Content]  # all rows
+    outputs: tuple[str, ...]  # wanted, in the model's order
+    priority: int = DEFAULT_PRIORITY  # 1 goes first
+    build_reply: BuildReply | None = None
+
+
+def check_request(model: ServedModel, request: GivenRequest) -> CheckedRequest:
+    """Validate names, dtypes, shapes, byte counts, wanted outputs and the priority.
+
+    Raises:
+        InvalidTensor: naming the first input that is wrong, or all that are missing.
+        InvalidRequest: request id or priority are out of range.
+    """
+    if len(request.request_id.encode()) > MAX_REQUEST_ID_BYTES:
+        raise InvalidRequest(f"the request id is longer than {MAX_REQUEST_ID_BYTES} bytes")
+    if not 1 <= request.priority <= PRIORITY_LEVELS:
+        raise InvalidRequest(
+            f"priority {request.priority} is not between 1 (goes first) and {PRIORITY_LEVELS}"
+        )
+    shape_class, rows = _check_inputs(model, request.inputs)
+    return CheckedRequest(
+        shape_class=shape_class,
+        rows=rows,
+        inputs={tensor.name: tensor.data for tensor in request.inputs},
+        outputs=_wanted(request.outputs, model.outputs),
+        priority=request.priority,
+        build_reply=request.build_reply,
+    )
+
+
+def _check_inputs(model: ServedModel, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
+    """The inputs' shape class and rows. What was right once is right again."""
+    looks = tuple([(each.name, each.dtype, each.shape, len(each.data)) for each in inputs])
+    seen = model.seen_shapes.get(looks)
+    if seen is not None:
+        return seen
+    tensors = _by_name(inputs, model.inputs)
+    symbols: dict[str, int] = {}
+    specs = {
+        name: _check_tensor(tensors[name], spec, symbols) for name, spec in model.inputs.items()
+    }
+    shape_class = ShapeClass(
+        tuple((name, model.one_row(spec)) for name, spec in specs.items()),
+        tuple((name, bytes(tensors[name].data)) for name in model.static_inputs),
+    )
+    rows = symbols[BATCH] if model.batched else 1
+    if not model.static_inputs and len(model.seen_shapes) < MAX_SEEN_SHAPES:
+        model.seen_shapes[looks] = shape_class, rows
+    return shape_class, rows
+
+
+def _by_name(
+    tensors: Sequence[GivenTensor], wanted: Mapping[str, TensorSpec]
+) -> dict[str, GivenTensor]:
+    """Each wanted input exactly once, and nothing else."""
+    found: dict[str, GivenTensor] = {}
+    listing = ", ".join(f"{name} {spec}" for name, spec in wanted.items())
+    for tensor in tensors:
+        if tensor.name in found:
+            raise InvalidTensor(f"input {tensor.name!r} is given twice")
+        if tensor.name not in wanted:
+            raise InvalidTensor(f"the model has no input {tensor.name!r}; its inputs: {listing}")
+        found[tensor.name] = tensor
+    if missing := [name for name in wanted if name not in found]:
+        raise InvalidTensor(f"missing input(s) {', '.join(missing)}; the model takes: {listing}")
+    return found
+
+
+def _check_tensor(tensor: GivenTensor, spec: TensorSpec, symbols: dict[str, int]) -> TensorSpec:
+    """One input against its spec; binds the spec's symbols, which inputs may share."""
+    name, shape = tensor.name, tensor.shape
+    if tensor.dtype != spec.dtype:
+        raise InvalidTensor(
+            f"input {name!r} has dtype {tensor.dtype!r}, the model takes {spec.dtype}"
+        )
+    if len(shape) != len(spec.shape):
+        raise InvalidTensor(
+            f"input {name!r} has rank {len(shape)} (shape {list(shape)}), the model takes {spec}"
+        )
+    for axis, (extent, dim) in enumerate(zip(shape, spec.shape, strict=True)):
+        if extent < 1:
+            raise InvalidTensor(
+                f"input {name!r} has extent {extent} at axis {axis}; extents must be at least 1"
+            )
+        want = symbols.setdefault(dim, extent) if isinstance(dim, str) else dim
+        if extent != want:
+            also = f" (the same {dim!r} as in another input)" if isinstance(dim, str) else ""
+            raise InvalidTensor(
+                f"input {name!r} has shape {list(shape)}, the model takes {spec}: "
+                f"axis {axis} must be {want}{also}"
+            )
+    size = math.prod(shape) * DTYPE_BYTES[spec.dtype]
+    if len(tensor.data) != size:
+        raise InvalidTensor(
+            f"input {name!r} has {len(tensor.data)} bytes of data; "
+            f"{spec.dtype}{list(shape)} takes {size}"
+        )
+    return TensorSpec(spec.dtype, shape)
+
+
+def _wanted(names: Sequence[str], outputs: tuple[str, ...]) -> tuple[str, ...]:
+    if not names:
+        return outputs
+    for name in names:
+        if name not in outputs:
+            raise InvalidTensor(
+                f"the model has no output {name!r}; its outputs: {', '.join(outputs)}"
+            )
+    return tuple(name for name in outputs if name in names)

@@ -1,0 +1,277 @@
+"""System shared memory that clients registered: named windows into objects under /dev/shm.
+
+    register ──> SharedRegion ──read, write──> requests of the same owner that name it
+    unregister ─> gone from the table; requests under way keep their reference
+
+A region belongs to the token of the caller that registered it: callers with another token cannot
+see, use or unregister it, nor register the same object meanwhile. Callers without one share theirs.
+
+Regions are read with preadv, straight into a batch, and written with pwrite, never mapped: a
+client that shortens its object while a request runs gets an error, where a mapping would end the
+server with SIGBUS. The descriptor is closed when the last reference to its region is gone. Keys
+are names in one folder: no path leads out of it, and links are not followed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from braid.core.errors import (
+    InvalidRequest,
+    NotFound,
+    NotOffered,
+    PreconditionFailed,
+    ResourceExhausted,
+)
+from braid.server.security.tokens import Digest
+
+FOLDER = Path("/dev/shm")
+MAX_REGIONS = 256  # of one owner
+MAX_REGIONS_IN_ALL = 512
+MAX_NAME_CHARS = 128
+
+_KEY = re.compile(r"/?([^/\x00]{1,255})")
+
+
+class SharedRegion:
+    """A window into one shared memory object."""
+
+    def __init__(
+        self,
+        name: str,
+        key: str,
+        offset: int,
+        size_bytes: int,
+        descriptor: int,
+        max_read_bytes: int,
+    ) -> None:
+        found = os.fstat(descriptor)
+        self.name = name
+        self.key = key
+        self.offset = offset
+        self.size_bytes = size_bytes
+        self.inode = found.st_dev, found.st_ino
+        self._descriptor = descriptor
+        self._max_read_bytes = max_read_bytes
+        weakref.finalize(self, os.close, descriptor)
+
+    def check(self, offset: int, size_bytes: int) -> None:
+        """Raise InvalidRequest unless the part lies inside the region."""
+        if offset < 0 or size_bytes < 0 or offset + size_bytes > self.size_bytes:
+            raise InvalidRequest(
+                f"{size_bytes} bytes at offset {offset} do not lie inside shared memory region "
+                f"{self.name!r} of {self.size_bytes} bytes"
+            )
+
+    def content(self, offset: int, size_bytes: int) -> SharedContent:
+        """One part, to be read later.
+
+        Raises:
+            InvalidRequest: outside the region, or more than one request may bring.
+        """
+        self.check(offset, size_bytes)
+        if size_bytes > self._max_read_bytes:
+            raise InvalidRequest(
+                f"a tensor of {size_bytes} bytes is larger than the {self._max_read_bytes} that "
+                "BRAID_MAX_MESSAGE_BYTES allows"
+            )
+        return SharedContent(self, offset, size_bytes)
+
+    def read_into(self, memory: memoryview, offset: int) -> None:
+        """Fill ``memory`` with what begins at ``offset``.
+
+        Raises:
+            InvalidRequest: outside the region, or the object was shortened since.
+        """
+        self.check(offset, len(memory))
+        with _as_invalid(self.name):
+            count = os.preadv(self._descriptor, [memory], self.offset + offset)
+        if count != len(memory):
+            raise InvalidRequest(
+                f"shared memory region {self.name!r} ends after {offset + count} bytes: "
+                "its object was shortened after it was registered"
+            )
+
+    def write(self, offset: int, data: bytes | memoryview) -> None:
+        """Put bytes into one part.
+
+        Raises:
+            InvalidRequest: outside the region, or its object takes no more.
+        """
+        self.check(offset, len(data))
+        with _as_invalid(self.name):
+            written = os.pwrite(self._descriptor, data, self.offset + offset)
+        if written != len(data):
+            raise InvalidRequest(f"shared memory region {self.name!r} took {written} bytes only")
+
+
+@dataclass(frozen=True, slots=True)
+class SharedContent:
+    """A part of a region, read when it is needed. Holds the region."""
+
+    region: SharedRegion
+    offset: int
+    size_bytes: int
+
+    def __len__(self) -> int:
+        return self.size_bytes
+
+    def __bytes__(self) -> bytes:
+        content = bytearray(self.size_bytes)
+        self.read_into(memoryview(content), 0)
+        return bytes(content)
+
+    def read_into(self, memory: memoryview, start: int) -> None:
+        """Fill ``memory`` with what begins at byte ``start``; see ``SharedRegion.read_into``."""
+        self.region.read_into(memory, self.offset + start)
+
+
+class SharedRegions:
+    """All regions by owner and name. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        is_offered: bool,
+        max_read_bytes: int,
+        may_own: Callable[[Digest], bool] = lambda owner: True,
+    ) -> None:
+        """No regions yet.
+
+        Args:
+            is_offered: whether callers may register any.
+            max_read_bytes: of one tensor.
+            may_own: whether an owner's token still counts; else its regions are forgotten.
+        """
+        self.is_offered = is_offered
+        self._max_read_bytes = max_read_bytes
+        self._may_own = may_own
+        self._regions: dict[tuple[Digest, str], SharedRegion] = {}
+
+    def register(
+        self, owner: Digest, name: str, key: str, offset: int, size_bytes: int
+    ) -> SharedRegion:
+        """Open an object and give a window into it a name.
+
+        Raises:
+            NotOffered: the server was not started with it.
+            InvalidRequest: name or key is none, or the window lies outside the object.
+            NotFound: there is no such object.
+            PreconditionFailed: the name is taken, or the object belongs to another owner.
+            ResourceExhausted: too many regions.
+        """
+        self.require_offered()
+        if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
+            raise InvalidRequest(
+                f"a region's name is 1 to {MAX_NAME_CHARS} printable characters, not {name[:140]!r}"
+            )
+        if (owner, name) in self._regions:
+            raise PreconditionFailed(
+                f"shared memory region {name!r} is registered already; unregister it first"
+            )
+        self._forget_withdrawn_owners()
+        own = sum(each == owner for each, _ in self._regions)
+        if own >= MAX_REGIONS or len(self._regions) >= MAX_REGIONS_IN_ALL:
+            raise ResourceExhausted(
+                f"{own} shared memory regions are registered, {len(self._regions)} with those of "
+                f"others; unregister some (at most {MAX_REGIONS}, {MAX_REGIONS_IN_ALL} in all)"
+            )
+        if size_bytes < 1:
+            raise InvalidRequest("a shared memory region has at least 1 byte")
+        descriptor = _open(key)
+        try:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or offset + size_bytes > found.st_size:
+                raise InvalidRequest(
+                    f"{size_bytes} bytes at offset {offset} do not lie inside the shared memory "
+                    f"object {key!r} of {found.st_size} bytes"
+                )
+            limit = self._max_read_bytes
+            region = SharedRegion(name, key, offset, size_bytes, descriptor, limit)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._check_owner(owner, region)
+        self._regions[owner, name] = region
+        return region
+
+    def _forget_withdrawn_owners(self) -> None:
+        for owner in {owner for owner, _ in self._regions}:
+            if not self._may_own(owner):
+                self.unregister(owner, "")
+
+    def _check_owner(self, owner: Digest, region: SharedRegion) -> None:
+        for (other, _), each in self._regions.items():
+            if other != owner and each.inode == region.inode:
+                raise PreconditionFailed(
+                    f"shared memory object {region.key!r} is registered by a caller with another "
+                    "token; take one of your own"
+                )
+
+    def unregister(self, owner: Digest, name: str) -> None:
+        """Forget a region, or all of the owner's if ``name`` is empty; one may be unknown."""
+        self.require_offered()
+        for key in [key for key in self._regions if key[0] == owner and name in ("", key[1])]:
+            del self._regions[key]
+
+    def listed(self, owner: Digest, name: str) -> list[SharedRegion]:
+        """One region, or all of the owner's if ``name`` is empty.
+
+        Raises:
+            NotFound: no region of the owner's has this name.
+        """
+        self.require_offered()
+        if name:
+            return [self.find(owner, name)]
+        return [region for (each, _), region in self._regions.items() if each == owner]
+
+    def find(self, owner: Digest, name: str) -> SharedRegion:
+        """The region that the owner's requests call ``name``; holding it keeps it usable.
+
+        Raises:
+            NotOffered, NotFound: there is none.
+        """
+        self.require_offered()
+        region = self._regions.get((owner, name))
+        if region is None:
+            raise NotFound(f"no shared memory region {name[:140]!r} is registered")
+        return region
+
+    def require_offered(self) -> None:
+        """Raise NotOffered unless the server was started with shared memory for clients."""
+        if not self.is_offered:
+            raise NotOffered(
+                "system shared memory is off on this server; "
+                "start it with BRAID_SYSTEM_SHARED_MEMORY=true"
+            )
+
+
+def _open(key: str) -> int:
+    name = _KEY.fullmatch(key)
+    if name is None or name[1] in (".", ".."):
+        raise InvalidRequest(f"{key[:300]!r} is not the name of a shared memory object")
+    try:
+        flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(FOLDER / name[1], flags)
+    except FileNotFoundError:
+        raise NotFound(f"there is no shared memory object {key!r}") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no name"
+        raise InvalidRequest(f"shared memory object {key!r} cannot be opened: {reason}") from None
+
+
+@contextmanager
+def _as_invalid(name: str) -> Iterator[None]:
+    """What the object refuses is the caller's to know."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidRequest(
+            f"shared memory region {name!r} cannot be used: {error.strerror}"
+        ) from None

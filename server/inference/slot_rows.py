@@ -1,0 +1,164 @@
+"""Rows on their way through a batch: cut from requests, laid into a slot, cut out again.
+
+pieces ──write_rows──> slot ──device──> slot ──outcome──> each piece's rows ──join──> the
+request's answer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from braid.core.tensor import DTYPE_BYTES
+from braid.engine.link.slot_layout import Field
+from braid.server.devices.device import Executable
+from braid.server.inference.batching.tickets import Piece
+from braid.server.inference.replica import ServedModel
+from braid.server.inference.requests import CheckedRequest, Content
+
+
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """One output, for one request."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A request's result, and how it came about. Times in microseconds."""
+
+    outputs: Mapping[str, OutputTensor]
+    queue_us: int
+    transfer_us: int  # to the device and back, beside the computing
+    compute_us: int
+    batch_size: int
+    batch_rows: int
+    plan_id: str
+    reply: bytes | None = None  # what the request's ``build_reply`` made of the outputs, then empty
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRun:
+    """One batch that ran."""
+
+    ready: Executable
+    offset: int
+    batch_size: int
+    rows: int
+    sent_ns: int
+    ended_ns: int
+    compute_us: int
+
+
+def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
+    """Each piece with its first row in the batch."""
+    first = 0
+    for piece in pieces:
+        yield first, piece
+        first += piece.rows
+
+
+def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Sequence[Piece]) -> None:
+    """Copy every piece's rows into the slot; rows of padding are zeroed."""
+    for name, place in ready.layout.inputs.items():
+        start = offset + place.offset
+        end = start + place.spec.size_bytes
+        for piece in pieces:
+            start += _write_piece(memory[start:end], piece, piece.request.inputs[name])
+        if start < end:
+            memory[start:end] = bytes(end - start)
+
+
+def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
+    """Copy a piece's rows of one input to the beginning of ``memory``; returns their bytes."""
+    row = len(data) // piece.request.rows
+    first, size = piece.first_row * row, piece.rows * row
+    if not isinstance(data, bytes | memoryview):
+        data.read_into(memory[:size], first)
+    elif size == len(data):
+        memory[:size] = data
+    else:
+        memory[:size] = memoryview(data)[first : first + size]
+    return size
+
+
+def outcome_of(
+    memory: memoryview, model: ServedModel, run: BatchRun, piece: Piece, row: int
+) -> Outcome:
+    """Cut one piece's rows out of the slot; a whole request's reply is built right from there."""
+    request = piece.request
+    outputs = {
+        name: _cut(memory, run, run.ready.layout.outputs[name], axis, row, piece.rows)
+        for name, axis in ((n, model.output_axes.get(n)) for n in request.outputs)
+    }
+    is_whole = piece.rows == request.rows
+    if request.build_reply is None or not is_whole:
+        outputs = {name: replace(each, data=bytes(each.data)) for name, each in outputs.items()}
+    outcome = Outcome(
+        outputs,
+        queue_us=(run.sent_ns - piece.ticket.accepted_ns) // 1000,
+        transfer_us=max(0, (run.ended_ns - run.sent_ns) // 1000 - run.compute_us),
+        compute_us=run.compute_us,
+        batch_size=run.batch_size,
+        batch_rows=run.rows,
+        plan_id=run.ready.plan_id,
+    )
+    if request.build_reply is None or not is_whole:
+        return outcome
+    return replace(outcome, reply=request.build_reply(outcome), outputs={})
+
+
+def _cut(
+    memory: memoryview, run: BatchRun, place: Field, axis: int | None, row: int, rows: int
+) -> OutputTensor:
+    """Rows ``row`` to ``row + rows`` of one output; all of it where it has no batch axis."""
+    spec, start = place.spec, run.offset + place.offset
+    shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
+    whole = memory[start : start + spec.size_bytes]
+    if axis is None or rows == shape[axis]:
+        return OutputTensor(spec.dtype, shape, whole)
+    each = shape[axis] // run.batch_size  # output rows for one request row, usually 1
+    cut = (*shape[:axis], rows * each, *shape[axis + 1 :])
+    if axis == 0:
+        row_bytes = spec.size_bytes // run.batch_size
+        return OutputTensor(spec.dtype, cut, whole[row * row_bytes : (row + rows) * row_bytes])
+    element = np.dtype((np.void, DTYPE_BYTES[spec.dtype]))
+    array = np.frombuffer(whole, dtype=element).reshape(shape)
+    index = (slice(None),) * axis + (slice(row * each, (row + rows) * each),)
+    return OutputTensor(spec.dtype, cut, array[index].tobytes())
+
+
+def join(model: ServedModel, request: CheckedRequest, parts: Sequence[Outcome]) -> Outcome:
+    """Put the pieces of one request together again."""
+    largest = max(parts, key=lambda part: part.batch_size)
+    outputs = {
+        name: _concatenate([part.outputs[name] for part in parts], model.output_axes.get(name))
+        for name in request.outputs
+    }
+    return Outcome(
+        outputs=outputs,
+        queue_us=parts[0].queue_us,
+        transfer_us=sum(part.transfer_us for part in parts),
+        compute_us=sum(part.compute_us for part in parts),
+        batch_size=largest.batch_size,
+        batch_rows=largest.batch_rows,
+        plan_id=largest.plan_id,
+    )
+
+
+def _concatenate(parts: Sequence[OutputTensor], axis: int | None) -> OutputTensor:
+    first = parts[0]
+    if axis is None:
+        return first
+    shape = list(first.shape)
+    shape[axis] = sum(part.shape[axis] for part in parts)
+    if axis == 0:
+        return OutputTensor(first.dtype, tuple(shape), b"".join(part.data for part in parts))
+    element = np.dtype((np.void, DTYPE_BYTES[first.dtype]))
+    arrays = [np.frombuffer(part.data, dtype=element).reshape(part.shape) for part in parts]
+    return OutputTensor(first.dtype, tuple(shape), np.concatenate(arrays, axis).tobytes())

@@ -1,0 +1,285 @@
+"""What a registration job asks of the rest of the server, as small Protocols.
+
+    registration ──> ImportModel   braid.engine.importer.host.launch
+                 ──> Device        braid.server.devices.device: where models serve
+                 ──> Bench         braid.server.devices.measuring.bench: where they are measured
+                 ──> Planner       braid.server.jobs.planner.process
+                 ──> Catalogue     what serves: braid.server.frontend
+                 ──> JobObserver   braid.server.observability.metrics
+
+Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (a worker restarts).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from braid.core.graph import OpGraph
+from braid.core.measured import check_latency
+from braid.core.plan import StreamPlan
+from braid.core.schedule import Schedule, Stage
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.host.limits import ImportLimits
+from braid.scheduler.cost import Overheads
+from braid.scheduler.options import PlannerOptions
+from braid.server.store.records import ModelVersion
+
+Specs = Mapping[str, TensorSpec]
+"""Static input specs by input name, the batch included."""
+
+OnProgress = Callable[[float, str], None]
+"""Called with a fraction in [0, 1] and what is being done."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTiming:
+    """Latency of one stage as measured: median, and how far the samples lie apart."""
+
+    latency_us: float
+    spread: float  # relative: (75th - 25th percentile) / median
+    repeats: int
+
+    def __post_init__(self) -> None:
+        check_latency(self.latency_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """What one way to run the whole model showed beside the others, in turns in one run."""
+
+    latency_us: float | None  # median; None: it did not take part in the rounds
+    spread: float | None = None  # relative: (75th - 25th percentile) / median
+    runs: int = 0
+    ratios: tuple[float, ...] = ()  # sequential over this, one a turn that both ran in
+    max_abs_error: float | None = None  # outputs against the fp32 reference
+    max_rel_error: float | None = None  # relative to the largest element of each output
+    problem: str = ""  # why it could not run
+    activation_bytes: int | None = None  # memory planned for activations; None: not known
+    turns_us: tuple[float, ...] = ()  # one a turn of those who stayed to the end, for pairs
+
+    def __post_init__(self) -> None:
+        for latency_us in (self.latency_us, *self.ratios, *self.turns_us):
+            check_latency(latency_us)
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFacts:
+    """What a device knows of a static graph besides latencies; lists have one entry a unit."""
+
+    threads: int
+    overheads: Overheads
+    moved_bytes: tuple[int, ...]  # read and written by the unit
+    memory_bound: tuple[bool, ...]
+    merge_groups: tuple[tuple[int, ...], ...] = ()  # units that can become one kernel
+
+
+@dataclass(frozen=True, slots=True)
+class UnitKernels:
+    """Units that are the same to their kernels, and the kernels that can run them."""
+
+    signature: str
+    units: tuple[int, ...]  # of the static graph, ascending
+    variants: tuple[str, ...]  # several; the one that is usually fastest first
+
+
+Ask = Literal["latency", "again", "work"]
+"""A stage's latency; a fresh measurement of it; its latency on one thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageQuery:
+    """A stage whose latency a planner wants to know."""
+
+    signature: str  # equal for stages that are the same to the device
+    stage: Stage
+    ask: Ask = "latency"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedModel:
+    """A plan that a planner found for one static graph."""
+
+    planner: str  # with its options
+    plan: StreamPlan
+    stages: tuple[Stage, ...]
+    predicted_us: float | None = None
+    search_seconds: float = 0.0
+    gap: float | None = None  # proven relative distance to the optimum
+    spread: float | None = None  # of the stages measured several times, relative
+    also: tuple[str, ...] = ()  # other planners that found the same plan
+
+
+MeasureStages = Callable[[Sequence[StageQuery]], Awaitable[Sequence[float]]]
+"""Answers with the latencies in microseconds, in the order of the queries."""
+
+
+class ImportModel(Protocol):
+    """Turns an uploaded file into an artefact folder, in a process of its own."""
+
+    async def __call__(
+        self,
+        upload: Path,
+        artefact: Path,
+        *,
+        on_progress: OnProgress,
+        example_shapes: Mapping[str, tuple[int, ...]] | None,
+    ) -> None:
+        """Import; the folder appears whole or not at all, also when cancelled."""
+
+
+class RunImport(Protocol):
+    """``braid.engine.importer.host.launch.import_model``."""
+
+    async def __call__(
+        self,
+        upload: Path,
+        artefact: Path,
+        limits: ImportLimits,
+        on_progress: OnProgress,
+        example_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    ) -> None:
+        """Import within ``limits``; the folder appears whole or not at all."""
+
+
+class Bench(Protocol):
+    """Where models are measured on one device, as they will run. A cancelled call stops it."""
+
+    def wake(self) -> None:
+        """Calls will come soon."""
+
+    async def static_graph(
+        self, digest: str, batch_size: int, inputs: Specs, precision: str
+    ) -> OpGraph:
+        """The schedule units at these inputs; what follows means these."""
+
+    async def facts(self, digest: str, batch_size: int) -> GraphFacts:
+        """What is known of the static graph besides latencies."""
+
+    async def kernels(self, digest: str, batch_size: int) -> Sequence[UnitKernels]:
+        """Units of the static graph that more than one kernel can run."""
+
+    async def measure_kernel(
+        self, digest: str, batch_size: int, unit: int, variant: str, hopeless_us: float
+    ) -> StageTiming:
+        """Latency of one unit on one kernel; only roughly if it is above ``hopeless_us``."""
+
+    def choose_kernels(self, digest: str, batch_size: int, choices: Mapping[str, str]) -> None:
+        """Let the static graph run on other kernels than usual: signature -> variant."""
+
+    async def measure_stage(
+        self, digest: str, batch_size: int, stage: Stage, threads: int | None = None
+    ) -> StageTiming:
+        """Latency of one stage of the static graph, on some or all (None) threads."""
+
+    async def contest(
+        self,
+        digest: str,
+        batch_size: int,
+        plans: Sequence[StreamPlan],
+        *,
+        onnxruntime: bool,
+        tolerance: float,
+        on_progress: Callable[[float], None],
+    ) -> Sequence[Showing]:
+        """Plans of the static graph against each other, the first one being the sequential plan.
+
+        With ``onnxruntime``, a session of the whole model runs too, and its showing comes last.
+        Who errs by more than ``tolerance`` is not timed, but for the first.
+        """
+
+
+class Device(Protocol):
+    """One device worker, as far as jobs use it."""
+
+    name: str
+
+    @property
+    def bench(self) -> Bench:
+        """To measure on this device."""
+
+    @property
+    def device_key(self) -> str:
+        """What a measurement on this device depends on."""
+
+    @property
+    def precisions(self) -> Sequence[str]:
+        """What models can be computed in there; known once the worker was up."""
+
+    @property
+    def software(self) -> Mapping[str, str]:
+        """Versions of what runs there, by name."""
+
+    def keeping(self, digest: str) -> AbstractAsyncContextManager[None]:
+        """Surround the use of a loaded model: meanwhile the end of no other user unloads it."""
+
+    async def load(self, digest: str, artefact: Path) -> None:
+        """Load an artefact, which the caller keeps; does nothing if it is loaded."""
+
+
+class Planner(Protocol):
+    """Finds a plan, asking for the stage latencies it needs, several at a time."""
+
+    async def __call__(
+        self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
+    ) -> Sequence[PlannedModel]:
+        """Plan one static graph: one plan, or of the portfolio all different ones.
+
+        Asks for each latency at most once, but for fresh ones.
+
+        Raises:
+            BraidError: the graph is too big for the search, or the planner failed.
+        """
+
+
+class Catalogue(Protocol):
+    """What answers requests."""
+
+    def register(self, model: ModelVersion) -> None:
+        """Know a version, or its new state."""
+
+    def was_not_restored(self, model: ModelVersion) -> bool:
+        """Whether a version that served before the server was restarted could not since."""
+
+    async def serve(self, model: ModelVersion, device: str) -> None:
+        """Let a model that is loaded on a device answer there, with its sequential plan.
+
+        Does nothing if it does already.
+        """
+
+    async def swap(
+        self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
+    ) -> None:
+        """Let batches formed from now on, on a device, run ``schedule.plan``.
+
+        Raises:
+            InvalidArtefact: the plan does not fit the model; the old plan stays.
+        """
+
+    async def unload(self, model: ModelVersion) -> None:
+        """Let a version answer no more, and know its new state."""
+
+
+class JobObserver(Protocol):
+    """Counts what jobs do."""
+
+    def jobs_counted(self, by_state: Mapping[str, int]) -> None:
+        """The number of jobs in each state changed."""
+
+    def stage_measured(self, device: str, seconds: float) -> None:
+        """A stage was measured; it took this long."""
+
+    def stages_reused(self, device: str, count: int) -> None:
+        """Stage latencies were found in the store."""
+
+    def schedule_looked_up(self, hit: bool) -> None:
+        """The schedule cache was asked."""
+
+    def plans_refused(self, device: str, count: int) -> None:
+        """Plans were refused because their outputs were wrong."""
+
+    def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        """A schedule was found or made for a model; it serves if it was promoted."""

@@ -1,0 +1,222 @@
+"""The planner as a child process: ``python -m braid.server.jobs.planner.process``.
+
+The search is CPU-bound Python; in the server it would hold the interpreter against the event
+loop. One JSON object a line, strictly in turns:
+
+    server  {"graph": {...}, "options": "ios(r=3,s=8)", "facts": {...}}  first, once
+    child   {"measure": [[signature, groups, strategy, ask], ...]}       any number of times
+    server  {"latencies_us": [...]}                                      in the same order
+    child   {"planned": [{...}, ...]}  or  {"failed": type, "message": ...}  last
+
+What is asked is ``ports.Ask``, what the facts are is ``ports.GraphFacts``.
+
+Started and fed by planner_driver.py. Ends when its input ends, whatever it is doing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import resource
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from braid.core.child_process import end_with_parent
+from braid.core.errors import BraidError
+from braid.core.graph import graph_from_json
+from braid.core.plan import plan_to_json
+from braid.core.schedule import Stage
+from braid.engine.runtime.priority import process_gives_way
+from braid.scheduler.cost import DeviceFacts, MergeGroups, Overheads, UnitProfile
+from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import plan, stages_to_measure
+from braid.scheduler.portfolio import Candidate, candidates
+from braid.scheduler.signature import stage_signature
+from braid.scheduler.units import UnitGraph
+from braid.server.jobs.interfaces import Ask
+
+
+class Conversation:
+    """Messages to and from the server."""
+
+    def __init__(self, source: TextIO, sink: TextIO) -> None:
+        self._sink = sink
+        self._lines: queue.Queue[str | MemoryError] = queue.Queue()
+        threading.Thread(target=self._read, args=(source,), daemon=True).start()
+
+    def _read(self, source: TextIO) -> None:
+        try:
+            for line in source:
+                self._lines.put(line)
+        except MemoryError as error:
+            self._lines.put(error)
+            return
+        os._exit(3)  # the server is gone: stop searching at once
+
+    def receive(self) -> dict[str, Any]:
+        """The next message.
+
+        Raises:
+            MemoryError: there was no room for it.
+        """
+        line = self._lines.get()
+        if isinstance(line, MemoryError):
+            raise line
+        document: dict[str, Any] = json.loads(line)
+        return document
+
+    def send(self, document: dict[str, Any]) -> None:
+        """Send one message."""
+        self._sink.write(json.dumps(document) + "\n")
+        self._sink.flush()
+
+
+class AskingCost:
+    """A RepeatableCost that asks the server for each signature once, unless told to ask again."""
+
+    def __init__(self, units: UnitGraph, conversation: Conversation) -> None:
+        self._units = units
+        self._conversation = conversation
+        self._latency_us: dict[tuple[str, Ask], float] = {}
+
+    def stage_latency_us(self, stage: Stage) -> float:
+        """Latency of one stage, asked now unless known."""
+        return self._known([stage], "latency")[0]
+
+    def measure_again_us(self, stage: Stage) -> float:
+        """A fresh measurement of one stage."""
+        (latency,) = self._ask([(stage_signature(self._units, stage), stage, "again")])
+        return latency
+
+    def work_us(self) -> list[float]:
+        """Latency of each unit alone on one thread."""
+        return self._known(self._alone(), "work")
+
+    def ask_all(self, stages: Sequence[Stage], *, work: bool) -> None:
+        """Ask for many stages at once, so that the server knows how many there are.
+
+        With ``work``, for the units alone on one thread too.
+        """
+        wanted = self._named(stages, "latency")
+        if work:
+            wanted |= self._named(self._alone(), "work")
+        self._learn(wanted)
+
+    def _alone(self) -> list[Stage]:
+        return [Stage(((unit,),)) for unit in range(len(self._units))]
+
+    def _named(self, stages: Sequence[Stage], ask: Ask) -> dict[tuple[str, Ask], Stage]:
+        return {(stage_signature(self._units, stage), ask): stage for stage in stages}
+
+    def _known(self, stages: Sequence[Stage], ask: Ask) -> list[float]:
+        keys: list[tuple[str, Ask]]
+        keys = [(stage_signature(self._units, stage), ask) for stage in stages]
+        wanted = dict(zip(keys, stages, strict=True))
+        self._learn({key: stage for key, stage in wanted.items() if key not in self._latency_us})
+        return [self._latency_us[key] for key in keys]
+
+    def _learn(self, wanted: Mapping[tuple[str, Ask], Stage]) -> None:
+        if wanted:
+            latencies = self._ask([(name, stage, ask) for (name, ask), stage in wanted.items()])
+            self._latency_us.update(zip(wanted, latencies, strict=True))
+
+    def _ask(self, wanted: Sequence[tuple[str, Stage, Ask]]) -> list[float]:
+        queries = [[name, stage.groups, stage.strategy, ask] for name, stage, ask in wanted]
+        self._conversation.send({"measure": queries})
+        latencies: list[float] = self._conversation.receive()["latencies_us"]
+        return latencies
+
+
+def answer(conversation: Conversation) -> None:
+    """Plan one graph, from the first message to the last."""
+    request = conversation.receive()
+    options = PlannerOptions.parse(request["options"])
+    units = UnitGraph.from_graph(graph_from_json(request["graph"]))
+    cost = AskingCost(units, conversation)
+    bounded = options.planner in ("lazy-ios", "portfolio")
+    facts = device_facts(request["facts"], [])
+    cost.ask_all(stages_to_measure(units, options, facts), work=bounded)
+    if bounded:
+        facts = device_facts(request["facts"], device_times_us(request["facts"], cost, len(units)))
+    if options.planner == "portfolio":
+        found = candidates(units, cost, options, facts)
+    else:
+        found = [Candidate(options, plan(units, cost, options, facts))]
+    conversation.send({"planned": [candidate_to_json(candidate) for candidate in found]})
+
+
+def device_times_us(document: Mapping[str, Any], cost: AskingCost, units: int) -> list[float]:
+    """For how long each unit occupies the whole device, at least.
+
+    On one thread a unit occupies one of the threads; if caches make all of them more than that
+    many times as fast, the latency on all of them counts. Neither contains the price of a stage.
+    """
+    price_us = float(document["overheads"]["stage_us"])
+    alone_us = [cost.stage_latency_us(Stage(((unit,),))) for unit in range(units)]
+    return [
+        max(0.0, min(work / document["threads"], alone) - price_us)
+        for work, alone in zip(cost.work_us(), alone_us, strict=True)
+    ]
+
+
+def device_facts(document: Mapping[str, Any], work_us: Sequence[float]) -> DeviceFacts:
+    """Facts for the planners; without ``work_us``, no bounds by work."""
+    units = len(document["moved_bytes"])
+    shared = [tuple(work_us[unit : unit + 1]) for unit in range(units)]
+    needs = zip(shared, document["moved_bytes"], document["memory_bound"], strict=True)
+    merges = document["merge_groups"]
+    return DeviceFacts(
+        merge=MergeGroups(tuple(map(tuple, merges))) if merges else None,
+        overheads=Overheads(**document["overheads"]),
+        profiles=[UnitProfile(work, float(moved), bound) for work, moved, bound in needs],
+    )
+
+
+def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
+    """What the driver turns into a ``ports.PlannedModel``."""
+    planned = candidate.planned
+    return {
+        "planner": candidate.options.text,
+        "plan": plan_to_json(planned.plan),
+        "stages": [[stage.groups, stage.strategy, stage.latency_us] for stage in planned.stages],
+        "predicted_us": planned.predicted_us,
+        "search_seconds": planned.search_seconds,
+        "gap": planned.gap,
+        "spread": planned.spread,
+        "also": [options.text for options in candidate.also],
+    }
+
+
+def main() -> None:
+    """Read one request from stdin, answer it on stdout."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--memory-bytes", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True, help="process id; ends with it")
+    options = parser.parse_args()
+    end_with_parent(options.parent)
+    limit = options.memory_bytes
+    # The reader first: a thread that finds no memory to start in is waited for without end.
+    conversation = Conversation(sys.stdin, sys.stdout)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    process_gives_way()
+    try:
+        answer(conversation)
+    except BraidError as error:
+        conversation.send({"failed": type(error).__name__, "message": str(error)})
+    except MemoryError:
+        message = "the planner ran out of memory; lower its limits r and s, or raise "
+        message += "BRAID_PLANNER_MEMORY_BYTES on the server"
+        conversation.send({"failed": "MemoryError", "message": message})
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

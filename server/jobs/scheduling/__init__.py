@@ -1,0 +1,1 @@
+"""One batch size on one device: measured, planned, compared, chosen."""

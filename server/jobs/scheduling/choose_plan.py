@@ -1,0 +1,211 @@
+"""Which way of running a model serves, given what each one showed.
+
+    showings ──wrong, failing?──> refused        a single planner: its plan, unless it is refused
+        └─ fastest of those faster than sequential without doubt    the portfolio: the winner,
+                                                                    the simpler one if it is a draw
+
+Two that ran in the same turns are compared turn by turn (server/jobs/scheduling/sign_test.py). A
+plan serves in place of the sequential one only if the interval of its speed-up lies above 1; a plan
+that runs its units one after the other is the sequential one, whatever their order
+(docs/decisions/0030-one-definition-of-speed.md). In a precision other than FP32 the sequential plan
+may be refused like any other; then the model goes on in FP32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from braid.core.measured import Speed, speed_text
+from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
+from braid.core.precision import FP32
+from braid.core.schedule import ONNXRUNTIME, SEQUENTIAL, Contender
+from braid.server.jobs.interfaces import PlannedModel, Showing
+from braid.server.jobs.scheduling.sign_test import speed_beside, speed_of
+
+LEAST_GAIN = 0.005
+"""By which a plan must be faster than a simpler one; below, nobody could see it."""
+
+NOISE_MARGIN = 0.01
+"""The same for two without turns in common: two medians of one series never agree exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Who takes part: the sequential plan, then all other plans, then ONNX Runtime if wanted."""
+
+    planned: tuple[PlannedModel, ...]  # the first one's plan is sequential
+    onnxruntime: bool
+
+    @staticmethod
+    def of(planned: Sequence[PlannedModel], units: int, *, onnxruntime: bool) -> Field:
+        """The field of what a planner found; plans that are sequential in effect are one."""
+        plan = sequential_plan(units)
+        in_sequence = [model for model in planned if runs_in_sequence(model.plan)]
+        same = [model for model in in_sequence if model.plan == plan]
+        also = tuple(name for model in in_sequence for name in (model.planner, *model.also))
+        first = PlannedModel(
+            SEQUENTIAL,
+            plan,
+            next((model.stages for model in same), ()),
+            next((model.predicted_us for model in same), None),
+            gap=next((model.gap for model in same), None),
+            also=tuple(name for name in also if name != SEQUENTIAL),
+        )
+        others = (model for model in planned if not runs_in_sequence(model.plan))
+        return Field((first, *others), onnxruntime)
+
+    @property
+    def plans(self) -> list[StreamPlan]:
+        """What the device runs."""
+        return [model.plan for model in self.planned]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What serves, or why what was asked for does not."""
+
+    contenders: tuple[Contender, ...]  # in the order of the field
+    chosen: int  # the contender that the schedule is about
+    fallback: int  # its plan, or the one that runs if ONNX Runtime cannot
+    reason: str = ""  # why the sequential plan serves instead; empty if the chosen one does
+
+    @property
+    def refused(self) -> tuple[Contender, ...]:
+        """Contenders with wrong outputs, and those that could not run."""
+        return tuple(contender for contender in self.contenders if contender.remark)
+
+
+def judge(
+    field: Field,
+    showings: Sequence[Showing],
+    tolerance: float,
+    *,
+    choose: bool,
+    precision: str = FP32,
+) -> Verdict:
+    """Decide.
+
+    Args:
+        field: who took part.
+        showings: of each, in the same order.
+        tolerance: of outputs, relative to the largest element.
+        choose: take the best (the portfolio), not the plan of the one planner that was asked.
+        precision: in which the plans computed. What serves meanwhile is sequential and in FP32.
+    """
+    contenders = _contenders(field, showings, tolerance)
+    if precision != FP32 and contenders[0].remark:
+        return Verdict(contenders, 0, 0, _too_coarse(contenders[0], precision))
+    if not choose:
+        asked = len(contenders) - 1  # sequential itself, if that is what the planner found
+        reason = _refusal(contenders[asked]) if asked else _refusal_of_errors(contenders[asked])
+        if reason and precision != FP32:  # its sequential plan is right, and the better one
+            return Verdict(contenders, 0, 0)
+        return Verdict(contenders, asked, asked, reason)
+    longest = max(contender.runs for contender in contenders)
+    fit = [
+        index
+        for index, contender in enumerate(contenders)
+        if index == 0 or (not contender.remark and contender.runs == longest)
+    ]
+    own = [index for index in fit if index < len(field.planned)]
+    chosen, fallback = (_best(field, contenders, showings, some) for some in (fit, own))
+    return Verdict(contenders, chosen, fallback)
+
+
+def _contenders(
+    field: Field, showings: Sequence[Showing], tolerance: float
+) -> tuple[Contender, ...]:
+    named = [(model.planner, model.also) for model in field.planned]
+    named += [(ONNXRUNTIME, ())] if field.onnxruntime else []
+    return tuple(
+        _contender(name, also, showing, tolerance)
+        for (name, also), showing in zip(named, showings, strict=True)
+    )
+
+
+def _contender(name: str, also: tuple[str, ...], showing: Showing, tolerance: float) -> Contender:
+    speed = speed_of(showing.ratios)
+    return Contender(
+        name,
+        latency_us=showing.latency_us,
+        spread=showing.spread,
+        runs=showing.runs,
+        speedup=speed.median if speed else None,
+        speedup_least=speed.least if speed else None,
+        speedup_most=speed.most if speed else None,
+        max_rel_error=showing.max_rel_error,
+        activation_bytes=showing.activation_bytes,
+        also=also,
+        remark=_remark(showing, tolerance),
+    )
+
+
+def _remark(showing: Showing, tolerance: float) -> str:
+    """Why it cannot serve, whatever its speed."""
+    if showing.problem:
+        return showing.problem
+    error = math.nan if showing.max_rel_error is None else showing.max_rel_error
+    if not error <= tolerance:  # also refuses NaN
+        return f"outputs differ by {error:.2g} of the largest element, {tolerance:.2g} is allowed"
+    return ""
+
+
+def _too_coarse(sequential: Contender, precision: str) -> str:
+    """Why nothing in this precision may serve."""
+    return (
+        f"the sequential plan in FP32 goes on serving: in {precision} {sequential.remark}; "
+        "register with a larger accepted error (--accept-error) to serve it all the same"
+    )
+
+
+def _refusal(asked: Contender) -> str:
+    """Why the plan of the only planner may not serve; empty if it may."""
+    if asked.remark or _gains(asked.speed):
+        return _refusal_of_errors(asked)
+    return (
+        "the sequential plan goes on serving: the schedule is not faster without doubt, its "
+        f"speed-up over sequential is {speed_text(asked.speed, 'not known')}"
+    )
+
+
+def _refusal_of_errors(contender: Contender) -> str:
+    """Why a plan may not serve that fails or is wrong; empty if it is right."""
+    return contender.remark and f"the sequential plan goes on serving: {contender.remark}"
+
+
+def _best(
+    field: Field, contenders: Sequence[Contender], showings: Sequence[Showing], fit: Sequence[int]
+) -> int:
+    """The fastest of those that gain over the sequential plan; in a draw, the simplest."""
+
+    def order(index: int) -> tuple[float, float]:
+        one = contenders[index]
+        return -(one.speedup or 0.0), one.latency_us or math.inf
+
+    faster = [index for index in fit if index == 0 or _gains(contenders[index].speed)]
+    fastest = min(faster[1:] or faster, key=order)
+    as_fast = [i for i in faster[1:] if not _is_faster(showings[fastest], showings[i])] or [fastest]
+    return min(as_fast, key=lambda index: (_complexity(field, index), *order(index)))
+
+
+def _gains(speed: Speed | None) -> bool:
+    """True if a speed is above 1 without doubt, and by more than ``LEAST_GAIN``."""
+    return speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN
+
+
+def _is_faster(one: Showing, other: Showing) -> bool:
+    """True if ``one`` is the faster: by the turns of both, or without those by their medians."""
+    if one.turns_us and len(one.turns_us) == len(other.turns_us):
+        return _gains(speed_beside(one.turns_us, other.turns_us))
+    return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
+
+
+def _complexity(field: Field, index: int) -> float:
+    """Points at which threads wait for each other; another runtime is the last resort."""
+    if index >= len(field.planned):
+        return math.inf
+    plan = field.planned[index].plan
+    waits = sum(len(launch.waits) for launch in plan.launches)
+    return len(plan.barriers) + waits + plan.streams - 1  # the last ones at the end

@@ -1,0 +1,46 @@
+"""Two ways of running a model, compared turn by turn: is one faster, or is it a draw?
+
+    turns of A   7.1  7.3  9.8  7.2 ...     ratio per turn: 1.04  1.03  1.05  1.04 ...
+    turns of B   6.8  7.1  9.3  6.9 ...     ──> median, and an interval that holds the true one
+
+What slows the machine down for a while slows both down in that turn, and their ratio stays. The
+interval is that of the sign test (order statistics of the ratios), which assumes nothing about how
+they scatter; a few turns in which something interfered do not move it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import comb
+from statistics import median
+
+from braid.core.measured import Speed
+
+DOUBT = 0.1
+"""Probability that the true ratio of two that run again and again lies outside, on either side."""
+
+
+def speed_of(ratios: Sequence[float]) -> Speed | None:
+    """Median of latency ratios, one a turn, and its sign-test interval; None if they prove nothing.
+
+    Of fewer than five turns even the smallest and the largest ratio are no interval: of a plan that
+    was given up after two runs nothing is known but that it was slow in these.
+    """
+    turns, ordered = len(ratios), sorted(ratios)
+    if 2 / 2**turns > DOUBT:
+        return None
+    left_out = _left_out(turns)
+    return Speed(median(ordered), ordered[left_out], ordered[-1 - left_out])
+
+
+def speed_beside(one_us: Sequence[float], other_us: Sequence[float]) -> Speed | None:
+    """How many times as fast the first is as the other, by their latencies in the same turns."""
+    return speed_of([other / one for one, other in zip(one_us, other_us, strict=True)])
+
+
+def _left_out(turns: int) -> int:
+    """How many of the extreme ratios on each side lie outside the interval."""
+    outside, count = 2 / 2**turns, 0
+    while (outside := outside + 2 * comb(turns, count + 1) / 2**turns) <= DOUBT:
+        count += 1
+    return count

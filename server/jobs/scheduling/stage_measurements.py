@@ -1,0 +1,112 @@
+"""Answers the planner's questions: from the store, else by measuring on the device.
+
+planner ──StageQuery──> StageMeasurer ──known?──> store
+                             └──no──> Bench.measure_stage ──> store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from time import monotonic
+
+from braid.core.precision import FP32, TF32
+from braid.server.jobs.interfaces import Device, StageQuery
+from braid.server.jobs.progress import Share
+from braid.server.jobs.retries import Retry
+from braid.server.jobs.services import Workshop
+from braid.server.store.tables.plans import Measurement
+
+ONE_THREAD = "@1"
+"""Ends the stored signature of a unit measured on one thread."""
+
+
+class StageMeasurer:
+    """Answers the planner's questions: from the store, else by measuring, one stage at a time.
+
+    A new latency is stored before the next stage is measured, so none is ever measured twice,
+    by any job, whatever ends this one; unless the planner wants a fresh measurement, to tell
+    two that are nearly equal.
+    """
+
+    def __init__(
+        self,
+        digest: str,
+        batch_size: int,
+        device: Device,
+        shop: Workshop,
+        share: Share,
+        precision: str = FP32,
+    ) -> None:
+        self._precision = precision
+        self._digest = digest
+        self._batch_size = batch_size
+        self._device = device
+        self._store = shop.store
+        self._observer = shop.observer
+        self._share = share
+        self._retry = Retry(shop.retry_pauses, share.retrying)
+        self._samples: dict[str, list[float]] = {}  # by stored name
+        self._is_searching = False
+        self.measured = 0
+        self.learned = 0  # of the measured ones, those whose latency was not stored before
+        self.reused = 0
+
+    async def measure(self, queries: Sequence[StageQuery]) -> Sequence[float]:
+        """Latencies in microseconds, in the order of the queries."""
+        key = self._device.device_key
+        names = [self._stored_name(query) for query in queries]
+        known = await self._store.call(self._store.find_latencies, key, names)
+        fresh = [
+            query.ask == "again" or name not in known
+            for query, name in zip(queries, names, strict=True)
+        ]
+        reused = fresh.count(False)
+        self.reused += reused
+        self._observer.stages_reused(self._device.name, reused)
+        found: list[float] = []
+        for query, name, is_fresh in zip(queries, names, fresh, strict=True):
+            if self._is_searching:
+                self._share.searching(self.measured)
+            else:
+                self._share.profiling(len(found), len(queries))
+            found.append(
+                await self._measure(query, name, known.get(name)) if is_fresh else known[name]
+            )
+        self._is_searching = True  # what is asked from now on depends on these answers
+        self._share.searching(self.measured)
+        return found
+
+    def _stored_name(self, query: StageQuery) -> str:
+        name = in_store(query.signature, self._precision)
+        return name + (ONE_THREAD if query.ask == "work" else "")
+
+    async def _measure(self, query: StageQuery, name: str, known_us: float | None) -> float:
+        """Measure now; what is stored is the median of all samples that this job knows."""
+        began = monotonic()
+        threads = 1 if query.ask == "work" else None
+        timing = await self._retry(
+            lambda: self._device.bench.measure_stage(
+                self._digest, self._batch_size, query.stage, threads
+            )
+        )
+        stored = self._samples.setdefault(name, [] if known_us is None else [known_us])
+        stored.append(timing.latency_us)
+        measurement = Measurement(
+            self._device.device_key,
+            name,
+            median(stored),
+            max(timing.spread, (max(stored) - min(stored)) / median(stored)),
+            timing.repeats * len(stored),
+        )
+        await self._store.call(self._store.put_measurement, measurement)
+        seconds = monotonic() - began
+        self.measured += 1
+        self.learned += known_us is None and len(stored) == 1
+        self._observer.stage_measured(self._device.name, seconds)
+        return timing.latency_us
+
+
+def in_store(signature: str, precision: str) -> str:
+    """What a stage's signature is stored under: TF32 units look like FP32 ones."""
+    return f"{signature}@{TF32}" if precision == TF32 else signature

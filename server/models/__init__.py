@@ -1,0 +1,1 @@
+"""The models that clients know by name: serving, loading, versions, queries."""

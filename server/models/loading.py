@@ -1,0 +1,226 @@
+"""Loading and unloading models by name, for clients that think of the server as a repository.
+
+    unload ──> UNLOADED: stays registered, answers nothing, also after a restart
+    load   ──> a registration job: finds artefact and schedules, and makes what is missing
+
+A load returns when the model answers. Scheduling goes on behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+from braid.core.errors import BraidError, InvalidUpload, ModelImportError, PreconditionFailed
+from braid.server.jobs.runner import JobRunner
+from braid.server.models.first_bytes import FirstBytes
+from braid.server.models.serving_models import Catalogue
+from braid.server.store.records import (
+    ModelState,
+    ModelVersion,
+    ReceivedUpload,
+    RegistrationOptions,
+    check_model_name,
+)
+from braid.server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """One version of one model, in the words of the protocol."""
+
+    name: str
+    version: int
+    state: str  # READY, LOADING, UNLOADING, UNAVAILABLE
+    reason: str
+
+
+class Repository:
+    """What clients may load and unload. Belongs to the event loop."""
+
+    def __init__(
+        self, store: Store, runner: JobRunner, catalogue: Catalogue, max_upload_bytes: int
+    ) -> None:
+        self._runner = runner
+        self._catalogue = catalogue
+        self._store = store
+        self._max_upload_bytes = max_upload_bytes
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def index(self, ready_only: bool) -> list[IndexEntry]:
+        """All versions of all models, or those that answer."""
+        entries = [self._entry(m) for m in await self._store.call(self._store.models)]
+        return [each for each in entries if not ready_only or each.state == "READY"]
+
+    async def started(self) -> None:
+        """Wait until the models of the store are restored: before that, nothing is changed."""
+        await self._runner.started()
+
+    async def load(
+        self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
+    ) -> None:
+        """Let a model answer; returns when it does. Once begun it completes.
+
+        Args:
+            name: of the model.
+            files: version -> model file, to register first; versions that have these bytes
+                already are loaded again.
+            options: what to schedule; without files, of the bytes that answer.
+
+        Raises:
+            ModelNotFound: nothing is registered under the name, and no file came.
+            PreconditionFailed: a version exists with other bytes, or all of them failed before.
+            BraidError: the model does not import.
+        """
+        check_model_name(name)
+        await self.started()
+        await asyncio.shield(self._load(name, files, options))
+
+    async def unload(self, name: str) -> None:
+        """Let no version of a model answer; requests that were accepted end first.
+
+        Raises:
+            ModelNotFound: nothing is registered under the name.
+        """
+        await self.started()
+        await asyncio.shield(self._unload(name))
+
+    async def serve_version(self, model: ModelVersion) -> None:
+        """Let one registered version answer; does nothing if it does."""
+        await self._serve(model)
+
+    async def unload_version(self, model: ModelVersion) -> None:
+        """Let one version not answer any more; accepted requests end first."""
+        answers = self._catalogue.served_version(model.name, model.version) is not None
+        if not answers and model.state is not ModelState.SERVING:  # else it was not restored
+            return
+        await self._runner.cancel_model(model.name, model.version)
+        unloaded = replace(model, state=ModelState.UNLOADED, message="")
+        await self._set_state(unloaded)
+        await self._catalogue.unload(unloaded)
+
+    async def _load(
+        self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
+    ) -> None:
+        async with self._turn(name):
+            for version, content in sorted(files.items()):
+                await self._register(name, version, content, options or RegistrationOptions())
+            if not files:
+                await self._load_registered(name, options)
+
+    async def _load_registered(self, name: str, options: RegistrationOptions | None) -> None:
+        """Let every version answer that can; one that fails hides no other.
+
+        Raises:
+            BraidError: of the newest version that cannot.
+        """
+        present = await self._store.call(self._store.versions, name)
+        if options is not None:
+            number = self._catalogue.number(name, "")
+            newest = next((each for each in present if each.version == number), present[-1])
+            if newest.options != options:
+                await self._reschedule(newest, options)
+                present = await self._store.call(self._store.versions, name)
+        able = [model for model in present if not model.state.has_failed]
+        errors: list[BraidError] = []
+        for model in able or present[-1:]:
+            try:
+                await self._serve(model)
+            except BraidError as error:
+                errors.append(error)
+        if errors:
+            raise errors[-1]
+
+    async def _register(
+        self, name: str, version: int, content: bytes, options: RegistrationOptions
+    ) -> None:
+        if not content:
+            raise InvalidUpload(f"the file of version {version} is empty")
+        first = FirstBytes()
+        first.take(content)
+        first.end()
+        async with self._store.receive(self._max_upload_bytes) as upload:
+            await upload.write(content)
+            received = await upload.finish(sha256(content).hexdigest())
+            made = await self._runner.register(name, received, options, version)
+        if made.is_new_job:
+            await self._until_serving(made.model, made.job.id)
+        else:
+            await self._serve(made.model)
+
+    async def _reschedule(self, newest: ModelVersion, options: RegistrationOptions) -> None:
+        """The newest bytes as a new version with other options; their artefact is there."""
+        if newest.state not in (ModelState.SERVING, ModelState.UNLOADED):
+            raise PreconditionFailed(
+                f"{newest.name} version {newest.version} is {newest.state.value}; send its file"
+            )
+        await self._run_job(newest, options)
+
+    async def _serve(self, model: ModelVersion) -> None:
+        """Let a registered version answer."""
+        if self._catalogue.served_version(model.name, model.version) is not None:
+            return
+        if model.state is ModelState.LOADING:
+            for job in await self._runner.list(model.name):
+                if job.version == model.version:
+                    await self._until_serving(model, job.id)
+                    return
+        elif model.state is ModelState.UNLOADED or self._catalogue.was_not_restored(model):
+            await self._run_job(model, model.options, model.version)
+        else:
+            self._catalogue.for_request(model.name, str(model.version)).require()
+
+    async def _run_job(
+        self, model: ModelVersion, options: RegistrationOptions, version: int | None = None
+    ) -> None:
+        """Register bytes that were imported before, and wait until they answer."""
+        received = ReceivedUpload(None, model.sha256, model.size_bytes)
+        made = await self._runner.register(model.name, received, options, version)
+        await self._until_serving(made.model, made.job.id)
+
+    async def _until_serving(self, model: ModelVersion, job_id: str) -> None:
+        message = ""
+        async with aclosing(self._runner.watch(job_id)) as changes:
+            async for job in changes:
+                if self._catalogue.served_version(model.name, model.version) is not None:
+                    return
+                message = job.message
+        raise ModelImportError(message)
+
+    async def _unload(self, name: str) -> None:
+        async with self._turn(name):
+            for model in await self._store.call(self._store.versions, name):
+                if model.state not in (ModelState.LOADING, ModelState.SERVING):
+                    continue
+                await self._runner.cancel_model(name, model.version)  # also one not serving yet
+                await self.unload_version(model)
+
+    async def _set_state(self, model: ModelVersion) -> None:
+        await self._store.call(
+            self._store.set_model_state, model.name, model.version, model.state, model.message
+        )
+
+    def _turn(self, name: str) -> asyncio.Lock:
+        """Loads and unloads of one name go one after the other."""
+        return self._turns.setdefault(name, asyncio.Lock())
+
+    def _entry(self, model: ModelVersion) -> IndexEntry:
+        if self._catalogue.served_version(model.name, model.version) is not None:
+            state, reason = "READY", ""
+        else:
+            model = self._catalogue.as_seen(model)
+            state, reason = _STATES[model.state]
+        return IndexEntry(model.name, model.version, state, model.message or reason)
+
+
+_STATES: Mapping[ModelState, tuple[str, str]] = {
+    ModelState.LOADING: ("LOADING", ""),
+    ModelState.SERVING: ("UNAVAILABLE", "does not serve at present"),
+    ModelState.FAILED: ("UNAVAILABLE", "failed"),
+    ModelState.DAMAGED: ("UNAVAILABLE", "damaged"),
+    ModelState.DRAINING: ("UNLOADING", ""),
+    ModelState.UNLOADED: ("UNAVAILABLE", "unloaded"),
+}

@@ -1,0 +1,157 @@
+"""What is registered, as people ask for it: by name and version, with schedules and their graphs.
+
+AdminService, console ──> Registry ──> store, runner, catalogue, device
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from braid.core.errors import ScheduleNotFound
+from braid.core.graph import OpGraph
+from braid.core.schedule import Schedule
+from braid.engine.importer.host.report import read_graph, read_report
+from braid.server.devices.device import Device
+from braid.server.devices.pool import Devices
+from braid.server.jobs.profiled_inputs import profiled_inputs
+from braid.server.jobs.runner import JobRunner
+from braid.server.models.serving_models import Catalogue
+from braid.server.models.versions import Serving
+from braid.server.store.records import ModelState, ModelVersion
+from braid.server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A schedule, and the device that it is for."""
+
+    device: str
+    schedule: Schedule
+
+
+class Registry:
+    """Finds and deletes model versions. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        runner: JobRunner,
+        catalogue: Catalogue,
+        devices: Devices,
+        serving: Serving,
+    ) -> None:
+        self._serving = serving
+        self._store = store
+        self._runner = runner
+        self._catalogue = catalogue
+        self._devices = devices
+
+    async def models(self) -> list[ModelVersion]:
+        """All versions of all models, by name and version."""
+        return self._as_seen(await self._store.call(self._store.models))
+
+    async def versions(self, name: str) -> list[ModelVersion]:
+        """All versions of one model, oldest first.
+
+        Raises:
+            ModelNotFound: nothing is registered under the name.
+        """
+        return self._as_seen(await self._store.call(self._store.versions, name))
+
+    async def find(self, name: str, version: str) -> ModelVersion:
+        """One version, by its number or a label; "" is the one that requests get.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+        number = self._catalogue.number(name, version)
+        found = await self._store.call(self._store.find_model, name, number)
+        return self._catalogue.as_seen(found)
+
+    def _as_seen(self, models: list[ModelVersion]) -> list[ModelVersion]:
+        return list(map(self._catalogue.as_seen, models))
+
+    async def schedules(self, model: ModelVersion) -> list[Placed]:
+        """The schedules that a version was registered for, on the present devices in turn."""
+        return [
+            Placed(device.name, schedule)
+            for device in self._devices.all
+            for schedule in await self._schedules_on(device, model)
+        ]
+
+    async def _schedules_on(self, device: Device, model: ModelVersion) -> list[Schedule]:
+        found = await self._store.call(self._store.schedules_of, model.sha256, device.device_key)
+        options = model.options
+        wanted = options.planner.text, options.precision, options.accepted_error
+        return [
+            each
+            for each in found
+            if (each.key.planner, each.key.precision, each.key.accepted_error) == wanted
+        ]
+
+    async def schedule(self, model: ModelVersion, batch_size: int, device: str = "") -> Placed:
+        """The schedule of one batch size; "" is the first device.
+
+        Raises:
+            ScheduleNotFound: there is no such device, or no schedule yet.
+        """
+        on = self._named(device)
+        schedules = await self._schedules_on(on, model)
+        for schedule in schedules:
+            if schedule.key.batch_size == batch_size:
+                return Placed(on.name, schedule)
+        made = sorted(schedule.key.batch_size for schedule in schedules)
+        raise ScheduleNotFound(
+            f"model {model.name!r} version {model.version} has no schedule for batch size "
+            f"{batch_size} on {on.name}; batch sizes with one: "
+            f"{', '.join(map(str, made)) or 'none yet'}"
+        )
+
+    def _named(self, device: str) -> Device:
+        on = self._devices.named(device)
+        if on is None:
+            known = ", ".join(each.name for each in self._devices.all)
+            raise ScheduleNotFound(f"there is no device {device!r}; devices: {known}")
+        return on
+
+    async def graph(self, model: ModelVersion, placed: Placed) -> OpGraph:
+        """The units that a schedule's indices refer to."""
+        artefact = self._store.folder.artefact(model.sha256)
+        template = await asyncio.to_thread(read_graph, artefact)
+        report = await asyncio.to_thread(read_report, artefact)
+        size = placed.schedule.key.batch_size
+        inputs = profiled_inputs(template.inputs, report, model.options.input_shapes, size)
+        on = self._named(placed.device)
+        async with on.keeping(model.sha256):
+            await on.load(model.sha256, artefact)
+            return await on.describe(model.sha256, inputs, placed.schedule.key.precision)
+
+    async def delete(self, name: str, version: str) -> None:
+        """Refuse new requests, finish accepted ones, then remove; completes once begun.
+
+        Args:
+            name: of the model.
+            version: "" for all versions.
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+            PreconditionFailed: the version has a label.
+        """
+        await self._runner.started()
+        doomed = [await self.find(name, version)] if version else await self.versions(name)
+        if version:
+            await self._serving.prepare_deletion(name, doomed[0].version)
+        await asyncio.shield(self._delete(doomed))
+
+    async def _delete(self, doomed: list[ModelVersion]) -> None:
+        draining = ModelState.DRAINING
+        try:
+            for model in doomed:
+                name, version = model.name, model.version
+                await self._store.call(self._store.set_model_state, name, version, draining)
+                await self._runner.cancel_model(name, version)
+                await self._catalogue.remove(name, version)
+                await self._store.call(self._store.delete_model, name, version)
+        finally:
+            await self._serving.forget(doomed[0].name, [model.version for model in doomed])

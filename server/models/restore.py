@@ -1,0 +1,89 @@
+"""After a restart: the models that served before serve again, the small ones first.
+
+    store ──know──> catalogue: their names answer UNAVAILABLE with a hint ──> ports open
+          ──serve──> several at a time, each with the schedules of the cache ──> jobs go on, ready
+
+Until then nothing is registered, deleted or unloaded: such calls wait (``JobRunner.started``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+
+from braid.core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact, WorkerFault
+from braid.server.jobs.registration import serve_again
+from braid.server.jobs.services import Workshop
+from braid.server.models.serving_models import Catalogue
+from braid.server.store.records import ModelState, ModelVersion
+
+log = logging.getLogger("braid.restore")
+
+AT_ONCE = 4
+"""Models whose files are read while the worker, which does one thing at a time, loads others."""
+
+
+class Restore:
+    """What a start does with the models of the store. Belongs to the event loop."""
+
+    def __init__(self, shop: Workshop, catalogue: Catalogue) -> None:
+        self._shop = shop
+        self._catalogue = catalogue
+        self._models: list[ModelVersion] = []
+
+    async def know(self) -> None:
+        """Register every model in the catalogue, before the first request can come."""
+        store = self._shop.store
+        for model in await store.call(store.models):
+            if model.state in (ModelState.SERVING, ModelState.DAMAGED):
+                self._catalogue.restoring(model)
+                self._models.append(model)
+            else:
+                self._catalogue.register(model)
+
+    async def serve(self) -> None:
+        """Serve again what served before; returns when all of it does, or cannot."""
+        places = asyncio.Semaphore(AT_ONCE)
+        async with asyncio.TaskGroup() as restored:
+            for model in sorted(self._models, key=lambda model: model.size_bytes):
+                restored.create_task(self._serve(model, places))
+
+    async def _serve(self, model: ModelVersion, places: asyncio.Semaphore) -> None:
+        """Serve one model again; an error of it stops no other."""
+        facts = {"model": model.name, "version": model.version}
+        problem: BraidError | None = None
+        try:
+            async with places:
+                await serve_again(model, self._shop)
+            if model.state is ModelState.DAMAGED:  # its files were put back
+                await self._change(model, ModelState.SERVING)
+        except (DamagedArtefact, InvalidArtefact) as error:
+            await self._damaged(model, error)
+        except BraidError as error:
+            problem = error
+            log.error("model does not serve again", extra={**facts, "reason": str(error)})
+        except Exception:
+            problem = WorkerFault("internal error; the server's log has more")
+            log.exception("model does not serve again", extra=facts)
+        self._catalogue.restored(model, problem)
+
+    async def withdraw(self, device: str, digest: str, error: DamagedArtefact) -> None:
+        """A device lost its models of some bytes: they serve on the others, or are damaged."""
+        for model in self._catalogue.using(digest, device):
+            if await self._catalogue.leave(model, device):
+                await self._damaged(model, error)
+
+    async def _damaged(self, model: ModelVersion, error: BraidError) -> None:
+        facts = {"model": model.name, "version": model.version, "reason": str(error)}
+        log.error("model is damaged; register the same file again", extra=facts)
+        known = error if isinstance(error, DamagedArtefact) else DamagedArtefact(str(error))
+        await self._change(model, ModelState.DAMAGED, str(known))
+
+    async def _change(self, model: ModelVersion, state: ModelState, message: str = "") -> None:
+        """Set the state of a version; on a full disk, until the next start only."""
+        self._catalogue.register(replace(model, state=state, message=message))
+        store = self._shop.store
+        with suppress(DiskFailure):
+            await store.call(store.set_model_state, model.name, model.version, state, message)

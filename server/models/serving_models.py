@@ -1,0 +1,434 @@
+"""The models that clients know by name, and which of them answer.
+
+    registered (store) ──serve──> ServedModel, sequential ──swap──> scheduled ──remove──> gone
+
+Owns every ServedModel. What may be asked for by name is what the store has registered; a version
+answers from the moment it is imported, and the newest one that answers is the default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from braid.core.errors import (
+    BraidError,
+    Draining,
+    ModelLoading,
+    ModelNotFound,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+    VersionNotFound,
+)
+from braid.core.schedule import Schedule
+from braid.engine.importer.host.report import read_graph, read_report
+from braid.server.devices.device import Specs
+from braid.server.devices.pool import Devices
+from braid.server.inference.batching.batcher import Batcher
+from braid.server.inference.replica import ServedModel
+from braid.server.inference.routing import Replicas
+from braid.server.jobs.profiled_inputs import profiled_inputs
+from braid.server.jobs.retries import RetriesExhausted
+from braid.server.observability.metrics import Metrics, ModelMetrics
+from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.files import StoreFolder
+from braid.server.store.records import ModelState, ModelVersion
+from braid.server.store.serving_config import STABLE, ServingConfig
+
+_DEFAULT = ServingConfig()
+
+OnServing = Callable[[str, bool], None]
+"""Told a model's name and whether any of its versions answers now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request named: a model that answers, or the reason why none does."""
+
+    metrics: ModelMetrics
+    served: Replicas | None
+    refusal: BraidError | None = None
+
+    def require(self) -> Replicas:
+        """The model on its devices, or the error."""
+        if self.served is None:
+            assert self.refusal is not None
+            raise self.refusal
+        return self.served
+
+
+@dataclass(slots=True)
+class _Name:
+    """All versions of one name."""
+
+    versions: dict[int, ModelVersion] = field(default_factory=dict)
+    served: dict[int, Replicas] = field(default_factory=dict)
+    restoring: set[int] = field(default_factory=set)  # will serve in a moment, as before
+    problems: dict[int, BraidError] = field(default_factory=dict)  # why a version was not restored
+
+    @property
+    def newest(self) -> int:
+        """The newest version that answers; else the newest that has not failed, else the newest."""
+        if self.served or self.restoring:  # the usual case, which each request asks for
+            return max((*self.served, *self.restoring))
+        able = [number for number, each in self.versions.items() if not each.state.has_failed]
+        return max(able or self.versions)
+
+
+class Catalogue:
+    """Names, versions and what serves them. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        devices: Devices,
+        folder: StoreFolder,
+        metrics: Metrics,
+        policy: BatchPolicy,
+    ) -> None:
+        self._devices = devices
+        self._folder = folder
+        self._metrics = metrics
+        self._policy = policy
+        self._names: dict[str, _Name] = {}
+        self._is_refusing = False
+        self._configs: dict[str, ServingConfig] = {}
+        self.on_serving: OnServing = lambda name, serving: None
+        self.on_version: Callable[[str], None] = lambda name: None
+        """Told a model's name when one more of its versions answers."""
+
+    def refuse_requests(self) -> None:
+        """From now on every request is refused: the server is shutting down."""
+        self._is_refusing = True
+
+    def batcher(self, served: ServedModel) -> Batcher:
+        """The queue of the device that a model is on."""
+        return self._devices.batchers[served.device.name]
+
+    def for_request(self, name: str, version: str) -> Target:
+        """What a request for ``name`` gets.
+
+        Args:
+            name: of the model.
+            version: a number, a label, or "": the stable version, or else the newest that answers.
+        """
+        try:
+            number = self.number(name, version)
+        except NotFound as missing:
+            return Target(self._metrics.unknown, None, missing)
+        known = self._names[name]
+        metrics = self._metrics.find_model(name, number)
+        if self._is_refusing:
+            return Target(metrics, None, Draining("the server is shutting down; try again"))
+        served = known.served.get(number)
+        refusal = None if served else self._refusal(known, number)
+        return Target(metrics, served, refusal)
+
+    def number(self, name: str, version: str) -> int:
+        """The version that ``version`` means: a number, a label, or "" (see ``for_request``).
+
+        Raises:
+            ModelNotFound, VersionNotFound: there is none.
+        """
+        known = self._names.get(name)
+        if known is None:
+            raise ModelNotFound(name)
+        number = self._number(name, known, version)
+        if number is None:
+            raise VersionNotFound(name, version, tuple(sorted(known.versions)))
+        return number
+
+    def as_seen(self, model: ModelVersion) -> ModelVersion:
+        """Return a version as callers see it: one that is not restored yet is LOADING."""
+        known = self._names.get(model.name)
+        if known is None or model.version in known.served:
+            return model
+        if model.version in known.restoring:
+            return replace(model, state=ModelState.LOADING, message="is being loaded")
+        if model.state is not ModelState.SERVING:
+            return model
+        problem = known.problems.get(model.version)
+        return replace(model, message=f"does not serve: {problem}") if problem else model
+
+    def restoring(self, model: ModelVersion) -> None:
+        """Record a version that served before the restart, and will again in a moment."""
+        self.register(model)
+        self._names[model.name].restoring.add(model.version)
+
+    def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
+        """Record that a version serves again, or that a ``problem`` prevents it."""
+        known = self._names.get(model.name)
+        if known is None or model.version not in known.versions:
+            return
+        known.restoring.discard(model.version)
+        if problem is not None and model.version not in known.served:
+            known.problems[model.version] = problem
+
+    def was_not_restored(self, model: ModelVersion) -> bool:
+        """Whether a version that served before the server was restarted could not since."""
+        known = self._names.get(model.name)
+        return known is not None and model.version in known.problems
+
+    def refusal(self) -> Target | None:
+        """What any request gets now, whichever model it names; None: that depends on it.
+
+        So a request can be refused before it is read, while every model has all that may wait.
+        """
+        refusal: Target | None = None
+        for served in self._every_served():
+            full = self.batcher(served).refusal(served)
+            if full is None:
+                return None
+            metrics = self._metrics.find_model(served.name, served.version)
+            if refusal is not None and refusal.metrics is not metrics:
+                metrics = self._metrics.unknown  # it may be meant for any of them
+            refusal = Target(metrics, None, full)
+        return refusal
+
+    def _every_served(self) -> Iterator[ServedModel]:
+        for known in self._names.values():
+            for replicas in known.served.values():
+                yield from replicas
+
+    def _number(self, name: str, known: _Name, version: str) -> int | None:
+        labels = self.config(name).labels
+        if not version:
+            stable = labels.get(STABLE)
+            return known.newest if stable is None else stable
+        if version.isascii() and version.isdigit() and len(version) < 10:
+            return int(version) if int(version) in known.versions else None
+        return labels.get(version)
+
+    def knows(self, name: str) -> bool:
+        """Whether any version is registered under a name."""
+        return name in self._names
+
+    def answers(self, name: str) -> bool:
+        """Whether any version answers."""
+        known = self._names.get(name)
+        return known is not None and bool(known.served)
+
+    def config(self, name: str) -> ServingConfig:
+        """How a model serves."""
+        return self._configs.get(name, _DEFAULT)
+
+    def configure(self, name: str, config: ServingConfig) -> None:
+        """Apply labels and batching; ``braid.server.models.versions`` applies the versions."""
+        self._configs[name] = config
+        known = self._names.get(name)
+        for replicas in known.served.values() if known else ():
+            for served in replicas:
+                served.policy = config.batching.over(self._policy)
+
+    def served_version(self, name: str, version: int) -> Replicas | None:
+        """The serving side of one version, if it answers."""
+        known = self._names.get(name)
+        return known.served.get(version) if known else None
+
+    def answers_with(self, replicas: Replicas, served: ServedModel) -> bool:
+        """True if requests still go to these replicas of a version; ``served`` is one of them."""
+        return (
+            not self._is_refusing and self.served_version(served.name, served.version) is replicas
+        )
+
+    def missing_on(self, device: str) -> list[ModelVersion]:
+        """Versions that answer on other devices only, or could not be restored on any.
+
+        Leaves out those whose retries are exhausted: they may end each worker that loads them.
+        """
+        return [
+            model
+            for known in self._names.values()
+            for version, model in known.versions.items()
+            if (version in known.served or version in known.problems)
+            and not isinstance(known.problems.get(version), RetriesExhausted)
+            and self._on(model.name, version, device) is None
+        ]
+
+    def all_served(self) -> list[ServedModel]:
+        """Every version that answers, by name and version, each on one of its devices."""
+        return [
+            known.served[version].any
+            for _, known in sorted(self._names.items())
+            for version in sorted(known.served)
+        ]
+
+    def register(self, model: ModelVersion) -> None:
+        """Know a version, or its new state."""
+        if model.name not in self._names:
+            self._names[model.name] = _Name()
+            self.on_serving(model.name, False)
+        self._names[model.name].versions[model.version] = model
+        self._metrics.add_model(model.name, model.version)
+
+    async def serve(self, model: ModelVersion, device: str) -> None:
+        """Let a model that is loaded on a device answer there; does nothing if it does already.
+
+        It begins with the sequential plan.
+
+        Raises:
+            InvalidRequest: it cannot run at the shapes it was registered for.
+            DeviceOutOfMemory: the device has no room for it.
+            PreconditionFailed: it was deleted meanwhile.
+        """
+        if not self._lacks(model, device):
+            return
+        served = await self._replica(model, device)
+        if not self._lacks(model, device):  # another job was faster
+            await served.close()
+            return
+        known = self._names[model.name]
+        replicas = known.served.setdefault(model.version, Replicas(self._devices.batchers))
+        known.problems.pop(model.version, None)
+        is_first = not replicas
+        replicas.add(served)
+        self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
+        if is_first:
+            self.on_serving(model.name, True)
+            self.on_version(model.name)
+
+    def _lacks(self, model: ModelVersion, device: str) -> bool:
+        """Whether a version does not answer on a device; raises PreconditionFailed if deleted."""
+        known = self._names.get(model.name)
+        if known is None or model.version not in known.versions:
+            raise PreconditionFailed(f"{model.name} version {model.version} was deleted")
+        return self._on(model.name, model.version, device) is None
+
+    async def _replica(self, model: ModelVersion, device: str) -> ServedModel:
+        on = self._devices.named(device)
+        assert on is not None
+        artefact = self._folder.artefact(model.sha256)
+        graph = await asyncio.to_thread(read_graph, artefact)
+        report = await asyncio.to_thread(read_report, artefact)
+        served = ServedModel(model.name, model.version, graph, report, on)
+        try:
+            served.policy = self.config(model.name).batching.over(self._policy)
+            served.offer_batch_sizes(model.options.batch_sizes)
+            inputs = profiled_inputs(graph.inputs, report, model.options.input_shapes, 1)
+            served.profiled = served.profiled_class(inputs)
+            for batch_size in served.batch_sizes:
+                await served.use_plan(served.profiled, batch_size)
+        except BaseException:
+            await served.close()
+            raise
+        return served
+
+    async def swap(
+        self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
+    ) -> None:
+        """Let batches formed from now on, on a device, run ``schedule.plan``.
+
+        Raises:
+            InvalidArtefact: the plan does not fit the model; the old plan stays.
+            PreconditionFailed: the model does not answer there (any more).
+        """
+        served = self._on(model.name, model.version, device)
+        if served is None:
+            raise PreconditionFailed(
+                f"{model.name} version {model.version} does not serve on {device}"
+            )
+        await served.use_plan(
+            served.profiled_class(inputs),
+            schedule.key.batch_size,
+            schedule.plan,
+            schedule.plan_id,
+            schedule.in_onnxruntime,
+            schedule.key.precision,
+            schedule.provenance.choices,
+        )
+
+    def _on(self, name: str, version: int, device: str) -> ServedModel | None:
+        replicas = self.served_version(name, version)
+        return None if replicas is None else replicas.on(device)
+
+    def expect(self, name: str, version: int, device: str, schedule: Schedule) -> None:
+        """Form batches by what a schedule says that its batch size takes on a device."""
+        served = self._on(name, version, device)
+        seen = schedule.provenance
+        latency_us = seen.measured_us if seen.promoted else seen.sequential_us
+        if served is not None and served.profiled is not None and latency_us:
+            served.latencies(served.profiled).expect(schedule.key.batch_size, latency_us / 1e6)
+
+    async def remove(self, name: str, version: int) -> None:
+        """Stop taking requests, finish the accepted ones, then forget the version."""
+        known = self._names.get(name)
+        if known is None:
+            return
+        known.versions.pop(version, None)
+        known.restoring.discard(version)
+        known.problems.pop(version, None)
+        if not known.versions:
+            del self._names[name]
+        await self._stop_serving(known, name, version)
+        self._metrics.remove_model(name, version)
+
+    async def unload(self, model: ModelVersion) -> None:
+        """As ``remove``, but the version stays known, in its new state."""
+        self.register(model)
+        known = self._names[model.name]
+        known.problems.pop(model.version, None)
+        await self._stop_serving(known, model.name, model.version)
+
+    async def _stop_serving(self, known: _Name, name: str, version: int) -> None:
+        replicas = known.served.pop(version, None)
+        if not known.served:
+            self.on_serving(name, False)
+        for served in replicas or ():
+            await self._end(served)
+
+    async def _end(self, served: ServedModel) -> None:
+        """Finish what was accepted, then give back what is loaded."""
+        batcher = self.batcher(served)
+        await batcher.drain(served)
+        batcher.forget(served)
+        await served.close()
+
+    def using(self, digest: str, device: str) -> list[ModelVersion]:
+        """Versions with this digest that answer on a device."""
+        return [
+            known.versions[version]
+            for known in self._names.values()
+            for version, replicas in known.served.items()
+            if (served := replicas.on(device)) is not None and served.digest == digest
+        ]
+
+    async def leave(self, model: ModelVersion, device: str) -> bool:
+        """As ``unload``, on one device; the others go on. The version keeps its state.
+
+        Returns whether it answers nowhere any more although it is to.
+        """
+        replicas = self.served_version(model.name, model.version)
+        if replicas is None or replicas.on(device) is None:  # deleted or unloaded meanwhile
+            return False
+        known = self._names[model.name]
+        served = replicas.remove(device)
+        if not replicas:
+            del known.served[model.version]
+        if not known.served:
+            self.on_serving(model.name, False)
+        await self._end(served)
+        now = known.versions.get(model.version)
+        is_wanted = now is not None and now.state is not ModelState.UNLOADED
+        return is_wanted and model.version not in known.served
+
+    def _refusal(self, known: _Name, number: int) -> BraidError:
+        """Why a version does not answer."""
+        model = known.versions[number]
+        label = f"model {model.name!r} version {number}"
+        if number in known.restoring:
+            return ModelLoading(f"{label} is being loaded; try again in a moment")
+        if model.state is ModelState.UNLOADED:
+            return PreconditionFailed(f"{label} is unloaded; load it again to use it")
+        if model.state is ModelState.FAILED:
+            return PreconditionFailed(f"{label} could not be imported: {model.message}")
+        if model.state is ModelState.DAMAGED:
+            return PreconditionFailed(f"{label} does not serve: {model.message}")
+        if (problem := known.problems.get(number)) is not None:
+            kind = ModelLoading if isinstance(problem, Unavailable) else PreconditionFailed
+            return kind(f"{label} does not serve: {problem}")
+        if model.state is ModelState.LOADING:
+            return ModelLoading(
+                f"{label} is being imported; watch its job, or try again in a moment"
+            )
+        return ModelLoading(f"{label} is being loaded; try again in a moment")

@@ -1,0 +1,1 @@
+"""Metrics, statistics, traces, logs, drift of schedules."""

@@ -1,0 +1,153 @@
+"""Schedule drift: how long plans take now, beside how long they took when they were profiled.
+
+    Device ──ran(plan id, us)──> DriftWatch ──every few seconds──> gauges, and on_drift
+    Metrics ──expect(labels, schedule)──┘
+
+A schedule is as good as its measurements. If the device changes under it (clocks, a neighbour, a
+driver), its live latency moves away from the profiled one. The watch keeps the median of the
+latest batches of each promoted plan. A plan *drifts* once its median has been above ``ratio`` times
+the profile, and above it by at least ``MIN_EXCESS_US``, for ``sustained_seconds`` without a break:
+copies and a busy moment are no drift.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from time import monotonic
+from typing import Protocol
+
+from braid.core.schedule import Schedule
+from braid.server.observability.metrics import PlanLabels
+
+log = logging.getLogger("braid.drift")
+
+CHECK_SECONDS = 5.0
+SAMPLES, MIN_SAMPLES = 128, 16
+SAMPLE_SECONDS = 300.0  # older batches say nothing about now
+MIN_EXCESS_US = 200.0
+PAUSE_SECONDS = 6 * 3600.0  # between two reports of one plan: profiling again may not help
+
+
+class DriftGauges(Protocol):
+    """Where the watch shows what it sees; see ``braid.server.observability.metrics``."""
+
+    def knows(self, model: str, version: str) -> bool:
+        """Whether this model version is still there."""
+
+    def drift_is(self, plan: PlanLabels, live_us: float, ratio: float, drifting: bool) -> None:
+        """A plan was seen."""
+
+    def drift_unknown(self, plan: PlanLabels) -> None:
+        """A plan has not run lately."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """One plan that serves. Several models with the same bytes share it."""
+
+    profiled_us: float
+    labels: set[PlanLabels] = field(default_factory=set)
+    samples: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    slow_since: float | None = None
+    reported_at: float | None = None
+
+
+class DriftWatch:
+    """Owns what is known of every promoted plan. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        gauges: DriftGauges,
+        ratio: float,
+        sustained_seconds: float,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._gauges = gauges
+        self._ratio = ratio
+        self._sustained_seconds = sustained_seconds
+        self._clock = clock
+        self._plans: dict[str, _Plan] = {}
+        self.on_drift: Callable[[PlanLabels], None] = lambda plan: None
+
+    def expect(self, labels: PlanLabels, schedule: Schedule) -> None:
+        """A schedule serves from now on (if it was promoted): this is what it should take."""
+        this = schedule.plan_id
+        for plan_id, plan in list(self._plans.items()):
+            if labels in plan.labels:
+                plan.labels.discard(labels)
+                self._gauges.drift_unknown(labels)
+                if not plan.labels and plan_id != this:
+                    del self._plans[plan_id]
+        measured_us = schedule.provenance.measured_us
+        if not schedule.provenance.promoted or not measured_us:
+            return
+        known = self._plans.get(this)
+        if known is None or known.profiled_us != measured_us:
+            reported_at = known.reported_at if known else None
+            kept = known.labels if known else set()
+            known = _Plan(measured_us, labels=kept, reported_at=reported_at)
+            self._plans[this] = known
+        known.labels.add(labels)
+
+    def ran(self, plan_id: str, compute_us: int) -> None:
+        """One batch ran under a plan. Cheap: called for every batch."""
+        plan = self._plans.get(plan_id)
+        if plan is not None:
+            plan.samples.append((self._clock(), compute_us))
+
+    async def run(self) -> None:
+        """Check every few seconds, until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            self.check()
+
+    def check(self) -> None:
+        """Set the gauges, and report plans that have begun to drift."""
+        now = self._clock()
+        for plan_id, plan in list(self._plans.items()):
+            plan.labels = {each for each in plan.labels if self._gauges.knows(*each[:2])}
+            if not plan.labels:
+                del self._plans[plan_id]
+                continue
+            while plan.samples and plan.samples[0][0] < now - SAMPLE_SECONDS:
+                plan.samples.popleft()
+            self._check(plan, now)
+
+    def _check(self, plan: _Plan, now: float) -> None:
+        if len(plan.samples) < MIN_SAMPLES:
+            plan.slow_since = None
+            for labels in plan.labels:
+                self._gauges.drift_unknown(labels)
+            return
+        live_us = median(us for _, us in plan.samples)
+        ratio = live_us / plan.profiled_us
+        if ratio <= self._ratio or live_us - plan.profiled_us < MIN_EXCESS_US:
+            plan.slow_since = None
+        elif plan.slow_since is None:
+            plan.slow_since = now
+        is_drifting = (
+            plan.slow_since is not None and now - plan.slow_since >= self._sustained_seconds
+        )
+        for labels in plan.labels:
+            self._gauges.drift_is(labels, live_us, ratio, is_drifting)
+        if is_drifting and (plan.reported_at is None or now - plan.reported_at >= PAUSE_SECONDS):
+            plan.reported_at = now
+            self._report(plan, live_us, ratio)
+
+    def _report(self, plan: _Plan, live_us: float, ratio: float) -> None:
+        for labels in sorted(plan.labels):
+            log.warning(
+                "a plan is slower than it was profiled",
+                extra={
+                    **labels._asdict(),
+                    "live_us": round(live_us),
+                    "profiled_us": round(plan.profiled_us),
+                    "ratio": round(ratio, 2),
+                },
+            )
+            self.on_drift(labels)

@@ -1,0 +1,1 @@
+"""The gRPC and HTTP ports."""

@@ -1,0 +1,201 @@
+"""The gRPC ports: which services each one offers, who may call them, and its limits.
+
+BRAID_GRPC_PORT       everything, or everything but admin calls where those have their own
+BRAID_ADMIN_ADDRESS   everything, on another port or a Unix socket
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import grpc
+
+from braid.core.errors import StartupError
+from braid.server.inference.call_memory import CallMemory
+from braid.server.observability.telemetry import start_tracing
+from braid.server.observability.tracing import Sampling
+from braid.server.rpc.departures import filter_grpc_log
+from braid.server.rpc.guarding import Guarding
+from braid.server.security.certificates import Certificates, TlsFiles
+from braid.server.security.exposure import check_exposure
+from braid.server.security.gate import Gate
+from braid.server.security.roles import Role
+from braid.server.security.tokens import Tokens, TokenSource
+from braid.server.settings import Settings
+
+MESSAGE_OVERHEAD_BYTES = 64 * 1024  # names, shapes and framing around the tensors
+UPLOAD_CHUNK_BYTES = 4 << 20
+
+KEEPALIVE_ANSWER_MS = 20_000
+CLIENT_PING_MS = 5_000
+
+AddServices = Callable[[grpc.aio.Server], None]
+"""Adds all services to a server."""
+
+
+class GrpcPorts:
+    """Every gRPC server of this process. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        add_services: AddServices,
+        sampling: Sampling,
+        memory: CallMemory,
+    ) -> None:
+        """Make the servers.
+
+        Args:
+            settings: addresses, tokens, certificates and limits.
+            add_services: to each server.
+            sampling: which requests are traced.
+            memory: that answers are charged to.
+
+        Raises:
+            StartupError: tokens or certificates cannot be used, or strangers could come in.
+        """
+        self._settings = settings
+        self.tokens = configured_tokens(settings)
+        self.certificates = configured_certificates(settings)
+        self.telemetry = start_tracing(settings.tracing, sampling)
+        traced: list[grpc.aio.ServerInterceptor] = [self.telemetry] if self.telemetry else []
+        self._main = public_server(settings, memory, [*main_gate(settings, self.tokens), *traced])
+        servers = [self._main]
+        self._admin: grpc.aio.Server | None = None
+        if settings.admin_address:
+            self._admin = public_server(settings, memory, [Gate(self.tokens), *traced])
+            servers.append(self._admin)
+        for server in servers:
+            add_services(server)
+        self._check_exposure()
+
+    def _check_exposure(self) -> None:
+        settings, admin = self._settings, self._settings.admin_address
+        is_mutual = self.certificates is not None and self.certificates.are_mutual
+        for host in (settings.host, admin.rpartition(":")[0] if admin else settings.host):
+            check_exposure(
+                "unix:" if host == "unix" else host,
+                authenticated=self.tokens.are_required or is_mutual,
+                allowed=settings.allow_unauthenticated,
+            )
+
+    async def start(self) -> int:
+        """Listen; returns the port of the main server.
+
+        Raises:
+            StartupError: an address cannot be used.
+        """
+        port = bind_main(self._main, self._settings, self.certificates)
+        await self._main.start()
+        if self._admin is not None:
+            await self._start_admin(self._admin)
+        return port
+
+    async def close(self) -> None:
+        """Take no more calls and end those under way."""
+        for server in filter(None, (self._main, self._admin)):
+            await server.stop(None)
+
+    async def _start_admin(self, server: grpc.aio.Server) -> None:
+        address = self._settings.admin_address
+        if address.startswith("unix:"):
+            path = Path(address.removeprefix("unix:"))
+            await _start_on_socket(server, path, "BRAID_ADMIN_ADDRESS")
+            return
+        _bind(server, address, "BRAID_ADMIN_ADDRESS", self.certificates)
+        await server.start()
+
+
+def main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterceptor]:
+    """What guards the main port; nothing if everybody may do everything."""
+    if not tokens.are_required and not settings.admin_address:
+        return []
+    anonymous = Role.INFER if settings.allow_unauthenticated else Role.ANYONE
+    return [Gate(tokens, anonymous=anonymous, admin_elsewhere=settings.admin_address)]
+
+
+def public_server(
+    settings: Settings, memory: CallMemory, interceptors: Sequence[grpc.aio.ServerInterceptor]
+) -> grpc.aio.Server:
+    """A server for strangers, not listening yet."""
+    filter_grpc_log()
+    limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
+    return grpc.aio.server(
+        interceptors=[*interceptors, Guarding(memory)],
+        options=[
+            ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
+            ("grpc.so_reuseport", 0),
+            ("grpc.keepalive_time_ms", round(settings.keepalive_seconds * 1000)),
+            ("grpc.keepalive_timeout_ms", KEEPALIVE_ANSWER_MS),
+            ("grpc.http2.ping_timeout_ms", KEEPALIVE_ANSWER_MS),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.max_pings_without_data", 0),  # however quiet a connection is
+            # Clients may ask as often; gRPC's own limit of five minutes ends quiet watches.
+            ("grpc.http2.min_ping_interval_without_data_ms", CLIENT_PING_MS),
+        ],
+    )
+
+
+def bind_main(
+    server: grpc.aio.Server, settings: Settings, certificates: Certificates | None
+) -> int:
+    """Let a server listen on the main port; returns its number.
+
+    Raises:
+        StartupError: the address cannot be used.
+    """
+    address = f"{settings.host}:{settings.grpc_port}"
+    return _bind(server, address, "BRAID_GRPC_PORT or --grpc-port", certificates)
+
+
+def _bind(
+    server: grpc.aio.Server, address: str, setting: str, certificates: Certificates | None
+) -> int:
+    try:
+        if certificates is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, certificates.grpc_credentials())
+    except RuntimeError as error:
+        raise StartupError(
+            f"gRPC address {address} cannot be used (taken?); choose another with {setting}"
+        ) from error
+
+
+async def _start_on_socket(server: grpc.aio.Server, path: Path, setting: str) -> None:
+    """Listen on a Unix socket that only its owner may connect to."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)  # of a server that was killed
+    before = os.umask(0o177)
+    try:
+        _bind(server, f"unix:{path}", setting, None)
+        await server.start()
+    finally:
+        os.umask(before)
+
+
+def configured_tokens(settings: Settings) -> Tokens:
+    """The tokens of all roles."""
+    return Tokens(
+        [
+            TokenSource(
+                Role.ADMIN, settings.admin_token_file, settings.admin_token.get_secret_value()
+            ),
+            TokenSource(
+                Role.INFER, settings.infer_token_file, settings.infer_token.get_secret_value()
+            ),
+        ]
+    )
+
+
+def configured_certificates(settings: Settings) -> Certificates | None:
+    """TLS, if it is configured."""
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    return Certificates(
+        TlsFiles(settings.tls_certificate, settings.tls_key, settings.tls_client_ca)
+    )

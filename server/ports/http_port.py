@@ -1,0 +1,319 @@
+"""The HTTP port: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes, the console.
+
+A handful of routes on asyncio streams, without a framework: GET and HEAD, and POST of small forms
+below a *folder*; one request a connection.
+
+A request must arrive whole within ``request_seconds``, and its answer be taken within
+``response_seconds``. Beyond ``max_connections`` a new connection takes the place of one that is
+still sending or taking: the oldest of the address that has most of them. At most half of the
+connections wait for answers other than those of the probes, so probes always get through.
+
+``Host`` must name this server, but for probes and scrapers: those call it by names that only
+their network knows, and are shown nothing that scripts could change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry
+from prometheus_client import exposition as plain_text
+from prometheus_client.openmetrics import exposition as openmetrics
+
+from braid.server.security.peers import network_of
+
+log = logging.getLogger("braid.http")
+
+MAX_HEAD_BYTES = 16 * 1024
+MAX_FORM_BYTES = 8 * 1024
+
+PROBES = ("/healthz", "/readyz")
+BY_ANY_NAME = (*PROBES, "/metrics")
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """How long callers may take, and how many there may be."""
+
+    request_seconds: float = 5.0  # until a request is there
+    response_seconds: float = 10.0  # until its answer is taken
+    page_seconds: float = 60.0  # of a page that only shows; forms take as long as what they change
+    max_connections: int = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a route sees of a request."""
+
+    method: str
+    path: str
+    query: str
+    headers: Mapping[str, str]  # names in lower case
+    body: bytes = b""  # of a POST
+    peer: str = ""  # address of the caller
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer, complete."""
+
+    body: bytes
+    status: HTTPStatus = HTTPStatus.OK
+    content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()  # more of them
+
+
+Route = Callable[[Request], Awaitable[Response]]
+
+
+def text(message: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
+    """A line of text."""
+    return Response(f"{message}\n".encode(), status)
+
+
+def metrics_route(registry: CollectorRegistry) -> Route:
+    """Expose a registry as OpenMetrics 1.0 to scrapers that accept it, else as plain text."""
+    turn = asyncio.Lock()  # scrapers that come together occupy one thread
+
+    async def metrics(request: Request) -> Response:
+        render: Callable[[CollectorRegistry], bytes]
+        if _accepts_openmetrics(request.headers.get("accept", "")):
+            render, content_type = openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST
+        else:
+            render, content_type = plain_text.generate_latest, plain_text.CONTENT_TYPE_PLAIN_0_0_4
+        async with turn:
+            # A thread: rendering thousands of series must not delay inference on this event loop.
+            return Response(await asyncio.to_thread(render, registry), content_type=content_type)
+
+    return metrics
+
+
+def _accepts_openmetrics(accept: str) -> bool:
+    """Whether an Accept header names OpenMetrics, of version 1 or any; what is odd is passed over.
+
+    ``prometheus_client.choose_encoder`` raises for versions that are no numbers.
+    """
+    for each in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in each.split(";"))
+        versions = {part for part in parameters if part.startswith("version=")}
+        is_wanted = kind == "application/openmetrics-text" and "q=0" not in parameters
+        if is_wanted and versions <= {"version=1.0.0"}:
+            return True
+    return False
+
+
+def health_routes(is_ready: Callable[[], bool]) -> dict[str, Route]:
+    """``/healthz`` answers while the process lives, ``/readyz`` while it takes requests."""
+
+    async def alive(_: Request) -> Response:
+        return text("ok")
+
+    async def ready(_: Request) -> Response:
+        return text("ready") if is_ready() else text("not ready", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return {"/healthz": alive, "/readyz": ready}
+
+
+class BadRequest(Exception):
+    """What came is not a request that this server answers."""
+
+    def __init__(self, status: HTTPStatus, message: str = "") -> None:
+        super().__init__(message or status.phrase)
+        self.status = status
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """One caller's connection."""
+
+    peer: str
+    network: str  # whose it is
+    writer: asyncio.StreamWriter
+    task: asyncio.Task[None] | None = None
+    is_answering: bool = False  # a route is at work: the caller waits, not the server
+
+    def drop(self) -> None:
+        """End it without a word."""
+        self.writer.transport.abort()
+        if self.task is not None:
+            self.task.cancel()
+
+
+class HttpServer:
+    """Serves ``routes`` (path -> route) from ``start`` until ``stop``.
+
+    A path that ends with ``/``, but for the root, is a folder: its route answers everything below
+    that has no route of its own, POST included.
+    """
+
+    def __init__(
+        self,
+        routes: Mapping[str, Route],
+        is_our_name: Callable[[str], bool] = lambda host: True,
+        limits: HttpLimits | None = None,
+    ) -> None:
+        """Not started yet; ``is_our_name`` says which ``Host`` is answered."""
+        self._limits = limits or HttpLimits()
+        self._routes = dict(routes)
+        self._is_our_name = is_our_name
+        self._folders = {
+            path: route for path, route in routes.items() if path.endswith("/") and path != "/"
+        }
+        self._server: asyncio.Server | None = None
+        self._connections: dict[_Connection, None] = {}  # in the order they came
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen; returns the port, which matters when 0 was asked for.
+
+        Raises:
+            OSError: the address is in use or not ours.
+        """
+        self._server = await asyncio.start_server(
+            *(self._accept, host, port),
+            limit=MAX_HEAD_BYTES,
+            backlog=128,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self._limits.request_seconds,
+        )
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self, grace_seconds: float = 1.0) -> None:
+        """Take no more connections, let answers under way finish for a moment, then close."""
+        if self._server is None:
+            return
+        self._server.close()
+        tasks = [each.task for each in self._connections if each.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_seconds)
+        for connection in list(self._connections):
+            connection.drop()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._server = None
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._connections) >= self._limits.max_connections:
+            self._make_room()
+        peername = writer.get_extra_info("peername")
+        peer = peername[0] if peername else ""
+        connection = _Connection(peer, network_of(peer), writer)
+        connection.task = asyncio.get_running_loop().create_task(self._serve(reader, connection))
+        self._connections[connection] = None
+        connection.task.add_done_callback(lambda _: self._connections.pop(connection, None))
+
+    def _make_room(self) -> None:
+        """Drop the oldest connection of the address that has most that do not wait for us."""
+        idle = [each for each in self._connections if not each.is_answering]
+        held = Counter(each.network for each in idle)
+        if idle:
+            victim = max(idle, key=lambda each: held[each.network])  # of several the first
+            del self._connections[victim]
+            victim.drop()
+
+    async def _serve(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
+        writer = connection.writer
+        try:
+            try:
+                reading = _read(reader, connection.peer)
+                request = await asyncio.wait_for(reading, self._limits.request_seconds)
+                response = await self._answer(request, connection)
+            except BadRequest as error:
+                request = None
+                response = text(str(error), error.status)
+            body = b"" if request and request.method == "HEAD" else response.body
+            writer.write(_head(response) + body)
+            await asyncio.wait_for(writer.drain(), self._limits.response_seconds)
+            writer.close()
+            await asyncio.wait_for(writer.wait_closed(), self._limits.response_seconds)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError):
+            pass  # too slow, or gone: nobody to tell
+        finally:
+            writer.transport.abort()
+
+    async def _answer(self, request: Request, connection: _Connection) -> Response:
+        host = request.headers.get("host")
+        if host and request.path not in BY_ANY_NAME and not self._is_our_name(host):
+            message = (
+                f"this server is not called {host[:100]!r}: use its address, or start it with "
+                "BRAID_HTTP_HOSTS naming all names that it is reached by"
+            )
+            raise BadRequest(HTTPStatus.MISDIRECTED_REQUEST, message)
+        below = (route for path, route in self._folders.items() if request.path.startswith(path))
+        folder = next(below, None)
+        route = folder or self._routes.get(request.path)
+        if route is None:
+            raise BadRequest(HTTPStatus.NOT_FOUND)
+        if request.method not in (("GET", "HEAD", "POST") if folder else ("GET", "HEAD")):
+            raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED)
+        answering = sum(each.is_answering for each in self._connections)
+        if answering >= self._limits.max_connections // 2 and request.path not in PROBES:
+            raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once; try again")
+        connection.is_answering = True
+        try:
+            seconds = None if request.method == "POST" else self._limits.page_seconds
+            async with asyncio.timeout(seconds):
+                return await route(request)
+        except TimeoutError:
+            log.warning("a page took too long", extra={"path": request.path})
+            message = "this page took too long; try again"
+            raise BadRequest(HTTPStatus.SERVICE_UNAVAILABLE, message) from None
+        except Exception:
+            log.exception("a page failed", extra={"path": request.path})
+            raise BadRequest(HTTPStatus.INTERNAL_SERVER_ERROR) from None
+        finally:
+            connection.is_answering = False
+
+
+async def _read(reader: asyncio.StreamReader, peer: str) -> Request:
+    """Read a request; only a POST's body is read."""
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
+    first, *lines = head.decode("latin-1").split("\r\n")[:-2]
+    parts = first.split(" ")
+    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
+        raise BadRequest(HTTPStatus.BAD_REQUEST)
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        name = name.strip().lower()
+        if not colon or (name in headers and name in ("host", "content-length")):
+            raise BadRequest(HTTPStatus.BAD_REQUEST)
+        headers[name] = value.strip()
+    body = await _read_body(reader, headers) if parts[0] == "POST" else b""
+    with contextlib.suppress(ValueError):
+        target = urlsplit(parts[1])
+        return Request(parts[0], target.path, target.query, headers, body, peer)
+    raise BadRequest(HTTPStatus.BAD_REQUEST)
+
+
+async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
+    """The body of a form; its length must be said beforehand."""
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
+        raise BadRequest(HTTPStatus.LENGTH_REQUIRED)
+    if len(length) > 9 or int(length) > MAX_FORM_BYTES:
+        raise BadRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    return await reader.readexactly(int(length))
+
+
+def _head(response: Response) -> bytes:
+    lines = (
+        f"HTTP/1.1 {response.status.value} {response.status.phrase}",
+        f"Content-Type: {response.content_type}",
+        f"Content-Length: {len(response.body)}",
+        "X-Content-Type-Options: nosniff",
+        "Cache-Control: no-store",
+        "Connection: close",
+        *(f"{name}: {value}" for name, value in response.headers),
+    )
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

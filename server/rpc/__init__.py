@@ -1,0 +1,1 @@
+"""What all gRPC services share: status codes, handlers, guards."""

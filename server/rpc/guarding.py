@@ -1,0 +1,166 @@
+"""Between gRPC and every servicer: bad messages, callers that have left, unread answers.
+
+    call ──gate──> handler ──this──> the same handler, which
+                                       ├── refuses what is no message of its type: INVALID_ARGUMENT
+                                       ├── waits while earlier answers fill its caller's memory
+                                       └── ends when its caller has left
+
+gRPC reads a message before a servicer sees it, and answers what cannot be read with UNKNOWN and a
+traceback in the log. So handlers are replaced, on their way to gRPC, by ones whose reading does not
+fail: a single message is refused in place of being handled, in a stream its iteration raises.
+
+A caller that leaves while an answer is being written makes that fail before gRPC cancels the
+handler (``braid.server.rpc.departures``). It is the same event, so it becomes the same exception.
+
+Methods that carry tensors charge their own answers (``braid.server.servicers.inference.infer``);
+others' are charged here where they are large, to the memory of their connection
+(``braid.server.inference.call_memory``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from braid.core.errors import UndecodableMessage
+from braid.server.inference.call_memory import CallMemory
+from braid.server.observability.logs import Seldom
+from braid.server.rpc.departures import has_left
+from braid.server.rpc.handlers import Behaviour, behaviour_of, with_behaviour
+from braid.server.rpc.status import Handler, answering
+
+log = logging.getLogger("braid.rpc")
+
+LOG_SECONDS = 60.0
+"""Between two lines about the messages of one method."""
+
+SMALL_BYTES = 16 << 10
+"""Answers up to this size are not counted: as many as a connection may have calls are little."""
+
+Details = grpc.HandlerCallDetails
+
+
+class Guarding(grpc.aio.ServerInterceptor):
+    """Guards one server's methods; comes after whatever refuses calls unread."""
+
+    def __init__(self, memory: CallMemory) -> None:
+        self._memory = memory
+        self._guarded: dict[str, tuple[Handler, Handler]] = {}
+
+    async def intercept_service(
+        self, continuation: Callable[[Details], Awaitable[Handler | None]], details: Details
+    ) -> Handler | None:
+        """The call's handler, guarded; each is made once."""
+        handler = await continuation(details)
+        if handler is None or handler.request_deserializer is None:
+            return handler
+        known = self._guarded.get(details.method)
+        if known is None or known[0] is not handler:
+            guard = guarded(handler, details.method, self._memory)
+            known = self._guarded[details.method] = handler, guard
+        return known[1]
+
+
+def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:
+    """Copy of a handler whose messages, writes and answers are guarded."""
+    assert handler.request_deserializer is not None
+    behaviour = behaviour_of(handler)
+    if handler.unary_unary is not None and handler.response_serializer is not None:
+        behaviour = _charging(behaviour, memory)
+    if inspect.isasyncgenfunction(behaviour):
+        behaviour = _writing(behaviour)
+    if handler.request_streaming:
+        behaviour = _reading(behaviour)
+    read = _reader(handler.request_deserializer, method, handler.request_streaming)
+    return with_behaviour(handler, _refusing(behaviour), read)
+
+
+def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Callable[[bytes], Any]:
+    """Like ``decode``, but returns its failure as UndecodableMessage, raised in a stream."""
+    seldom = Seldom(LOG_SECONDS)
+
+    def read(data: bytes) -> Any:
+        try:
+            return decode(data)
+        except Exception as error:  # whatever a parser makes of such bytes
+            held_back = seldom.passes()
+            if held_back is not None:
+                facts = {"method": method, "size_bytes": len(data), "kind": type(error).__name__}
+                log.warning("a message cannot be decoded", extra={**facts, "not_logged": held_back})
+            undecodable = UndecodableMessage(method)
+            if is_stream:
+                raise undecodable from None
+            return undecodable
+
+    return read
+
+
+def _charging(behaviour: Behaviour, memory: CallMemory) -> Behaviour:
+    """Charges a method's answers, as large as its largest so far, if that is worth counting."""
+    largest_bytes = 0
+
+    async def method(request: Any, context: Any) -> Any:
+        nonlocal largest_bytes
+        charge = None
+        if largest_bytes > SMALL_BYTES:
+            charge = await memory.connection(context.peer()).take(largest_bytes, None)
+            charge.release_when_done(context)
+        answer = await behaviour(request, context)
+        size_bytes = answer.ByteSize()
+        largest_bytes = max(largest_bytes, size_bytes)
+        if charge is not None:
+            charge.answered(size_bytes)
+        return answer
+
+    return method
+
+
+def _writing(behaviour: Behaviour) -> Behaviour:
+    """Writes the answers that a method yields, and keeps none of them."""
+
+    async def method(request: Any, context: Any) -> None:
+        async with aclosing(behaviour(request, context)) as answers:
+            async for answer in answers:
+                await context.write(answer)
+                del answer
+
+    return method
+
+
+def _reading(behaviour: Behaviour) -> Behaviour:
+    """Hands a method the messages of its stream, and keeps none of them: gRPC keeps the last."""
+
+    async def messages(context: Any) -> AsyncIterator[Any]:
+        while (message := await context.read()) is not grpc.aio.EOF:
+            yield message
+            del message
+
+    async def method(_: Any, context: Any) -> Any:
+        return await behaviour(messages(context), context)
+
+    return method
+
+
+def _refusing(behaviour: Behaviour) -> Behaviour:
+    """Ends a method with the status of an undecodable message; silently if its caller has left."""
+
+    async def method(request: Any, context: Any) -> Any:
+        try:
+            if type(request) is UndecodableMessage:
+                raise request
+            return await behaviour(request, context)
+        except UndecodableMessage as error:
+            async with answering(context):
+                raise error
+        except grpc.aio.InternalError as error:
+            if has_left(error):
+                raise asyncio.CancelledError from None
+            raise
+
+    return method

@@ -1,0 +1,165 @@
+"""How an error becomes a gRPC status: the one place that knows both.
+
+    servicer ──raises──> braid.core.errors ──this table──> status, message, retry hint, request id
+
+A caller never sees a stack trace: what is not in the tree says "internal error" with the request
+id under which the log has the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+from google.protobuf import any_pb2, duration_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
+from braid.core import errors
+from braid.server.observability.logs import new_request_id, printable, request_id
+
+log = logging.getLogger("braid.rpc")
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
+    errors.BraidError: grpc.StatusCode.INTERNAL,
+    errors.InvalidRequest: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.UndecodableMessage: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidTensor: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidUpload: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.InvalidArtefact: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.UploadTooLarge: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.ModelImportError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.UnsupportedOperators: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.ImportLimitExceeded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NotFound: grpc.StatusCode.NOT_FOUND,
+    errors.ModelNotFound: grpc.StatusCode.NOT_FOUND,
+    errors.VersionNotFound: grpc.StatusCode.NOT_FOUND,
+    errors.JobNotFound: grpc.StatusCode.NOT_FOUND,
+    errors.ScheduleNotFound: grpc.StatusCode.NOT_FOUND,
+    errors.ResourceExhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.QueueFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.DeviceOutOfMemory: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.DiskFailure: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.Unavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.ModelLoading: grpc.StatusCode.UNAVAILABLE,
+    errors.Draining: grpc.StatusCode.UNAVAILABLE,
+    errors.WorkerRestarting: grpc.StatusCode.UNAVAILABLE,
+    errors.DeadlineExceeded: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.RunStopped: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.RunTooLong: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.RequestCancelled: grpc.StatusCode.CANCELLED,
+    errors.PreconditionFailed: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.ModelQuarantined: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.DamagedArtefact: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.NotOffered: grpc.StatusCode.UNIMPLEMENTED,
+    errors.Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    errors.PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.SearchTooLarge: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.WorkerFault: grpc.StatusCode.INTERNAL,
+    errors.DeviceLost: grpc.StatusCode.INTERNAL,
+    errors.StartupError: grpc.StatusCode.INTERNAL,
+}
+"""Every class of the tree, each on a line of its own, so that a new one has to be decided on."""
+
+# A status travels in headers, and clients take 8 KiB of them. Characters outside ASCII cost up to
+# 12 bytes each (percent-encoded UTF-8), and a retry hint repeats the message in base64.
+MAX_ASCII_CHARS, MAX_OTHER_CHARS = 3000, 400
+
+
+def status_code(error: BaseException) -> grpc.StatusCode:
+    """Status of an error: that of its class or of the nearest base that has one."""
+    for base in type(error).__mro__:
+        if base in STATUS:
+            return STATUS[base]
+    return grpc.StatusCode.INTERNAL
+
+
+def status_message(error: BaseException) -> str:
+    """What the caller may read: the message of our own errors, never that of foreign ones."""
+    if isinstance(error, errors.BraidError) and type(error) is not errors.BraidError:
+        text = str(error)
+        return printable(text, MAX_ASCII_CHARS if text.isascii() else MAX_OTHER_CHARS)
+    return f"internal error (request id {request_id.get() or 'unknown'})"
+
+
+def wire_error(error: BaseException) -> tuple[int, str]:
+    """Code (a ``google.rpc.Code``) and message, for an error inside a stream's answer."""
+    _log(error)
+    return status_code(error).value[0], status_message(error)
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> NoReturn:
+    """End the RPC with the status of ``error``.
+
+    Trailing metadata carries ``braid-request-id`` and, where waiting helps, the hint both as
+    ``braid-retry-after-ms`` and as ``google.rpc.RetryInfo`` in ``grpc-status-details-bin``.
+    """
+    _log(error)
+    code, message = status_code(error), status_message(error)
+    trailing: list[tuple[str, str | bytes]] = [("braid-request-id", request_id.get())]
+    retry_after_s = getattr(error, "retry_after_s", None)
+    if retry_after_s is not None:
+        trailing.append(("braid-retry-after-ms", str(max(1, round(retry_after_s * 1000)))))
+        trailing.append(("grpc-status-details-bin", _retry_details(code, message, retry_after_s)))
+    await context.abort(code, message, tuple(trailing))
+
+
+class answering:
+    """Surround the body of a servicer's method: gives it a request id, maps what it raises.
+
+    async def GetModel(self, request, context):
+        async with answering(context):
+            return to_wire(self.registry.model(request.model, request.version))
+    """
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> str:
+        """The call's request id, from now on that of all it logs."""
+        current = new_request_id()
+        request_id.set(current)
+        self._context.set_trailing_metadata((("braid-request-id", current),))
+        return current
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        """Let cancellation pass: the caller is gone. So may what is its status already."""
+        if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
+            await abort(self._context, error)
+
+
+def refusing(error: BaseException) -> Handler:
+    """A handler of any arity that ends a call with an error, and reads nothing of its messages."""
+
+    async def refuse(_: AsyncIterator[Any], context: Any) -> None:
+        async with answering(context):
+            raise error
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+def _retry_details(code: grpc.StatusCode, message: str, retry_after_s: float) -> bytes:
+    delay = duration_pb2.Duration()
+    delay.FromNanoseconds(round(retry_after_s * 1e9))
+    detail = any_pb2.Any()
+    detail.Pack(error_details_pb2.RetryInfo(retry_delay=delay))
+    status = status_pb2.Status(code=code.value[0], message=message, details=[detail])
+    return bytes(status.SerializeToString())
+
+
+def _log(error: BaseException) -> None:
+    """Our own errors in one line; anything else is a bug and is logged in full."""
+    code = status_code(error)
+    if code is grpc.StatusCode.INTERNAL:
+        log.error("internal error", exc_info=error)
+    else:
+        # Not the message: it repeats what the caller sent, and the caller has it.
+        log.debug("refused", extra={"status": code.name, "kind": type(error).__name__})

@@ -1,0 +1,150 @@
+"""Records of the store and the catalogue as messages of ``braid.v1``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from braid.core.precision import FP32
+from braid.core.tensor import TensorSpec
+from braid.scheduler.options import PlannerOptions
+from braid.server.inference.replica import ServedModel
+from braid.server.models.queries import Placed
+from braid.server.store.records import Job, ModelState, ModelVersion, RegistrationOptions
+from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
+from braid_client.wire import admin_pb2 as wire
+
+
+def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
+    """What a registration asks for; zero and empty mean the defaults.
+
+    Raises:
+        InvalidRequest: a batch size, limit, shape or error is out of range, or no such precision.
+    """
+    planner = PlannerOptions.for_serving(header.planner.name)
+    return RegistrationOptions(
+        batch_sizes=tuple(header.batch_sizes) or (1,),
+        planner=replace(
+            planner,
+            max_group_ops=header.planner.max_group_ops or planner.max_group_ops,
+            max_groups=header.planner.max_groups or planner.max_groups,
+        ),
+        input_shapes={name: tuple(shape.dims) for name, shape in header.input_shapes.items()},
+        precision=header.precision or FP32,
+        accepted_error=header.accepted_error or None,
+    )
+
+
+def job_to_wire(job: Job) -> wire.Job:
+    """A job, as it stands."""
+    return wire.Job(
+        id=job.id,
+        model=job.model,
+        version=str(job.version),
+        state=job.state.value,
+        progress=job.progress,
+        detail=job.detail,
+        eta_seconds=job.eta_seconds,
+        done=job.done,
+        total=job.total,
+        message=job.message,
+        created_unix=job.created_unix,
+        updated_unix=job.updated_unix,
+    )
+
+
+_STATES = {ModelState.DAMAGED: "FAILED"}
+"""States that older clients do not know, as what is nearest; the message says the rest."""
+
+
+def model_to_wire(
+    model: ModelVersion, served: ServedModel | None, schedules: Iterable[Placed]
+) -> wire.Model:
+    """A model version; what it takes and gives is known once it serves."""
+    message = wire.Model(
+        name=model.name,
+        version=str(model.version),
+        state=_STATES.get(model.state, model.state.value),
+        message=model.message,
+        sha256=model.sha256,
+        size_bytes=model.size_bytes,
+        created_unix=model.created_unix,
+        schedules=map(_summary, schedules),
+    )
+    if served is not None:
+        message.inputs.extend(_specs_to_wire(served.inputs))
+        message.outputs.extend(_specs_to_wire(served.output_specs))
+        message.batched = served.batched
+        message.warnings.extend(served.warnings)
+    return message
+
+
+_BATCHING = (
+    "max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "max_queue_ms",
+    "share",
+)  # fmt: skip
+
+
+def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
+    """How a model is to serve.
+
+    Raises:
+        InvalidRequest: something is out of range.
+    """
+    given = message.batching
+    batching = {name: getattr(given, name) for name in _BATCHING if given.HasField(name)}
+    return ServingConfig(
+        VersionPolicy(message.versions.latest or None, tuple(message.versions.specific)),
+        dict(message.labels),
+        Batching(**batching),
+    )
+
+
+def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
+    """How a model serves."""
+    batching = {name: getattr(config.batching, name) for name in _BATCHING}
+    return wire.ServingConfig(
+        model=model,
+        versions=wire.VersionPolicy(
+            latest=config.versions.latest or 0, specific=config.versions.specific
+        ),
+        labels=config.labels,
+        batching=wire.Batching(**{k: v for k, v in batching.items() if v is not None}),
+    )
+
+
+def _specs_to_wire(specs: Mapping[str, TensorSpec]) -> list[wire.TensorSpec]:
+    return [
+        wire.TensorSpec(
+            name=name,
+            dtype=spec.dtype,
+            shape=[
+                wire.Extent(symbol=dim) if isinstance(dim, str) else wire.Extent(fixed=dim)
+                for dim in spec.shape
+            ],
+        )
+        for name, spec in specs.items()
+    ]
+
+
+def _summary(placed: Placed) -> wire.ScheduleSummary:
+    schedule = placed.schedule
+    seen, speed = schedule.provenance, schedule.speed
+    return wire.ScheduleSummary(
+        plan_id=schedule.plan_id,
+        device=placed.device,
+        batch_size=schedule.key.batch_size,
+        planner=schedule.planner,
+        stages=len(schedule.stages),
+        groups=sum(len(stage.groups) for stage in schedule.stages),
+        measured_us=seen.measured_us or 0.0,
+        sequential_us=seen.sequential_us or 0.0,
+        speedup=speed.median if speed else 0.0,
+        speedup_least=speed.least if speed else None,
+        speedup_most=speed.most if speed else None,
+        spread=seen.spread,
+        sequential_spread=schedule.sequential_spread,
+        promoted=seen.promoted,
+        precision=schedule.key.precision,
+        max_rel_error=seen.max_rel_error or 0.0,
+    )

@@ -1,0 +1,1 @@
+"""Inference over gRPC: ``braid.v1.InferenceService`` and what both protocols share."""

@@ -1,0 +1,1 @@
+"""Tensors of the Open Inference Protocol, from and to messages."""

@@ -1,0 +1,84 @@
+"""Typed tensor contents as raw bytes, and elements of BYTES tensors in their raw form.
+
+Raw: little-endian elements in row-major order; for BYTES each element is preceded by its length
+in four bytes. FP16 and BF16 have no typed form, they are always sent raw.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from braid.core.errors import InvalidTensor
+
+TYPED: Mapping[str, tuple[str, str]] = {
+    "BOOL": ("bool_contents", "?"),
+    "INT8": ("int_contents", "i1"),
+    "INT16": ("int_contents", "<i2"),
+    "INT32": ("int_contents", "<i4"),
+    "INT64": ("int64_contents", "<i8"),
+    "UINT8": ("uint_contents", "u1"),
+    "UINT16": ("uint_contents", "<u2"),
+    "UINT32": ("uint_contents", "<u4"),
+    "UINT64": ("uint64_contents", "<u8"),
+    "FP32": ("fp32_contents", "<f4"),
+    "FP64": ("fp64_contents", "<f8"),
+}
+"""Datatype -> field of InferTensorContents, element type."""
+
+_WIDE: Mapping[str, str] = {
+    "bool_contents": "?",
+    "int_contents": "<i4",
+    "int64_contents": "<i8",
+    "uint_contents": "<u4",
+    "uint64_contents": "<u8",
+    "fp32_contents": "<f4",
+    "fp64_contents": "<f8",
+}
+"""Field -> type of its elements on the wire."""
+
+_BYTES_FIELD = "bytes_contents"
+
+
+def raw_bytes(name: str, datatype: str, contents: Any) -> bytes:
+    """Raw form of an ``InferTensorContents``.
+
+    Args:
+        name: of the input, for messages.
+        datatype: as the request says.
+        contents: the message.
+
+    Raises:
+        InvalidTensor: the datatype has no typed form, another field is filled, or a value is out
+            of the datatype's range.
+    """
+    filled = [field.name for field, _ in contents.ListFields()]
+    wanted = _BYTES_FIELD if datatype == "BYTES" else TYPED.get(datatype, ("",))[0]
+    if not wanted:
+        raise InvalidTensor(
+            f"input {name!r} of datatype {datatype!r} has no typed contents; "
+            "send it in raw_input_contents"
+        )
+    if filled not in ([], [wanted]):
+        raise InvalidTensor(
+            f"input {name!r} of datatype {datatype} has {', '.join(filled)}; "
+            f"its elements belong in {wanted}"
+        )
+    values = getattr(contents, wanted)
+    if datatype == "BYTES":
+        return length_prefixed(values)
+    array = np.array(values, _WIDE[wanted])
+    dtype = np.dtype(TYPED[datatype][1])
+    if dtype.kind in "iu" and array.size:
+        limits = np.iinfo(dtype)
+        if array.min() < limits.min or array.max() > limits.max:
+            raise InvalidTensor(f"input {name!r} has a value outside the range of {datatype}")
+    return array.astype(dtype).tobytes()
+
+
+def length_prefixed(elements: Iterable[bytes]) -> bytes:
+    """Raw form of BYTES elements."""
+    return b"".join(part for each in elements for part in (struct.pack("<I", len(each)), each))

@@ -1,0 +1,131 @@
+"""Parameters of requests, inputs and outputs.
+
+What the protocol reserves is read or refused, never guessed at. A request's own parameters are
+for the model, and no model of ours takes any: those, and only those, are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from braid.core.errors import InvalidRequest, NotOffered
+from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
+
+MAX_TIMEOUT_US = 2**53
+"""285 years: what is beyond is a mistake."""
+
+_SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+_HTTP_ONLY = ("headers", "binary_data_output")
+_RESERVED_PREFIX = "triton_"
+_FINAL = "triton_enable_empty_final_response"  # each of our answers is the only and final one
+_REGION = "shared_memory_region"
+_SIZE = "shared_memory_byte_size"
+_OFFSET = "shared_memory_offset"
+_CLASSES = "classification"
+_BINARY_SIZE = "binary_data_size"  # kserve's client says again how long the raw contents are
+_BINARY = "binary_data"  # outputs are always raw
+
+MAX_CLASSES = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where in shared memory a tensor lies or shall lie."""
+
+    region: str
+    offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestParameters:
+    """What a request says about how it wants to be run."""
+
+    priority: int = DEFAULT_PRIORITY
+    timeout_s: float | None = None
+
+
+def request_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
+    """Read a request's parameters.
+
+    Raises:
+        InvalidRequest: one is of the wrong type, out of range or reserved.
+        NotOffered: it asks for sequences.
+    """
+    if not parameters:
+        return RequestParameters()
+    for name in parameters:
+        if name in _SEQUENCE and _value(parameters[name]) not in (None, 0, "", False):
+            raise NotOffered(f"parameter {name!r}: models with state are not offered here")
+        if name in _HTTP_ONLY or (name.startswith(_RESERVED_PREFIX) and name != _FINAL):
+            raise InvalidRequest(f"parameter {name[:100]!r} is reserved; leave it out")
+    priority = _integer(parameters, "priority", PRIORITY_LEVELS)
+    timeout_us = _integer(parameters, "timeout", MAX_TIMEOUT_US)
+    return RequestParameters(priority or DEFAULT_PRIORITY, timeout_us / 1e6 if timeout_us else None)
+
+
+def input_placement(name: str, parameters: Mapping[str, Any]) -> Placement | None:
+    """Where an input lies in shared memory; None if it is in the message.
+
+    Raises:
+        InvalidRequest: a parameter is unknown, incomplete or out of range.
+    """
+    if not parameters:
+        return None
+    _only(f"input {name!r}", parameters, (_REGION, _SIZE, _OFFSET, _BINARY_SIZE))
+    return _placement(parameters) if len(parameters) > (_BINARY_SIZE in parameters) else None
+
+
+def output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[Placement | None, int]:
+    """Where an output shall go, and how many classes are wanted instead of the tensor (0: none).
+
+    Raises:
+        InvalidRequest: a parameter is unknown, incomplete or out of range.
+    """
+    if not parameters:
+        return None, 0
+    _only(f"output {name!r}", parameters, (_REGION, _SIZE, _OFFSET, _CLASSES, _BINARY))
+    classes = _integer(parameters, _CLASSES, MAX_CLASSES)
+    others = parameters.keys() - {_CLASSES, _BINARY}
+    placement = _placement(parameters) if others else None
+    if classes and placement is not None:
+        raise InvalidRequest(f"output {name!r}: classification does not go to shared memory")
+    return placement, classes
+
+
+def _placement(parameters: Mapping[str, Any]) -> Placement:
+    region = _value(parameters[_REGION]) if _REGION in parameters else None
+    if not isinstance(region, str) or not region:
+        raise InvalidRequest(f"parameter {_REGION!r} must name a registered region")
+    if _SIZE not in parameters:
+        raise InvalidRequest(f"parameter {_SIZE!r} is missing beside {_REGION!r}")
+    return Placement(
+        region, _integer(parameters, _OFFSET, 2**62), _integer(parameters, _SIZE, 2**62)
+    )
+
+
+def _only(where: str, parameters: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for name in parameters:
+        if name not in known:
+            raise InvalidRequest(
+                f"{where} has the unknown parameter {name[:100]!r}; known: {', '.join(known)}"
+            )
+
+
+def _integer(parameters: Mapping[str, Any], name: str, largest: int) -> int:
+    """A parameter between 0 and ``largest``; 0 if it is not given."""
+    if name not in parameters:
+        return 0
+    value = _value(parameters[name])
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidRequest(f"parameter {name!r} must be an integer")
+    if not 0 <= value <= largest:
+        raise InvalidRequest(f"parameter {name!r} is {value}; it lies between 0 and {largest}")
+    return value
+
+
+def _value(parameter: Any) -> bool | int | str | float | None:
+    which = parameter.WhichOneof("parameter_choice")
+    return getattr(parameter, which) if which else None

@@ -1,0 +1,1 @@
+"""The tables of the store. Every function runs inside the caller's transaction."""

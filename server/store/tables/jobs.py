@@ -1,0 +1,137 @@
+"""Jobs in the database. Every function runs inside the caller's transaction."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from itertools import takewhile
+from typing import Any
+
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
+
+from braid.core.errors import JobNotFound
+from braid.server.store.records import Job, JobState, ModelState, ModelVersion
+from braid.server.store.tables import models as models_table
+from braid.server.store.tables.schema import jobs, models
+
+_ENDED = [state.value for state in JobState if state.has_ended]
+_FIELDS = Job.__slots__
+
+
+def add(connection: Connection, model: ModelVersion, device_keys: str) -> Job:
+    """A new job for a model version, QUEUED."""
+    now = time.time()
+    job = Job(secrets.token_hex(8), model.name, model.version, created_unix=now, updated_unix=now)
+    connection.execute(insert(jobs).values(**_to_row(job), device_keys=device_keys))
+    return job
+
+
+def save(connection: Connection, job: Job) -> None:
+    """Store a job's new state. A job that has ended is never changed again."""
+    connection.execute(
+        update(jobs).where(jobs.c.id == job.id, jobs.c.state.not_in(_ENDED)).values(_to_row(job))
+    )
+
+
+def end(connection: Connection, job: Job) -> str | None:
+    """Store a job's last state; a model that it never made serve is FAILED from then on.
+
+    One that serves without all its schedules says so. Returns the digest of the upload that the job
+    was about, unless the model was deleted.
+    """
+    save(connection, job)
+    model = models_table.find(connection, job.model, job.version)
+    if model is None:
+        return None
+    if model.state is ModelState.LOADING:
+        failed = ModelState.FAILED
+        models_table.set_state(connection, job.model, job.version, failed, job.message)
+    elif model.state is ModelState.SERVING and job.state is JobState.UNSCHEDULED:
+        models_table.set_state(connection, job.model, job.version, model.state, job.message)
+    return model.sha256
+
+
+def get(connection: Connection, job_id: str) -> Job:
+    """One job.
+
+    Raises:
+        JobNotFound: there is none.
+    """
+    row = connection.execute(select(jobs).where(jobs.c.id == job_id)).first()
+    if row is None:
+        raise JobNotFound(job_id[:100])
+    return _from_row(row)
+
+
+def newest(connection: Connection, model: str | None = None, limit: int = 100) -> list[Job]:
+    """The newest jobs, newest first; of one model if given."""
+    query = select(jobs).order_by(jobs.c.sequence.desc()).limit(limit)
+    if model is not None:
+        query = query.where(jobs.c.model == model)
+    return [_from_row(row) for row in connection.execute(query)]
+
+
+def last_of(connection: Connection, model: ModelVersion) -> tuple[Job, str] | None:
+    """The newest job of a model version, and the devices it was made for."""
+    row = connection.execute(
+        select(jobs)
+        .where(jobs.c.model == model.name, jobs.c.version == model.version)
+        .order_by(jobs.c.sequence.desc())
+        .limit(1)
+    ).first()
+    return None if row is None else (_from_row(row), row.device_keys)
+
+
+def unscheduled_in_a_row(connection: Connection, model: ModelVersion) -> int:
+    """Number of the newest jobs of a model version that ended UNSCHEDULED, one after the other."""
+    states = connection.scalars(
+        select(jobs.c.state)
+        .where(jobs.c.model == model.name, jobs.c.version == model.version)
+        .order_by(jobs.c.sequence.desc())
+    )
+    return len(list(takewhile(lambda state: state == JobState.UNSCHEDULED.value, states)))
+
+
+def unfinished(connection: Connection) -> list[Job]:
+    """Jobs that have not ended, oldest first."""
+    query = select(jobs).where(jobs.c.state.not_in(_ENDED)).order_by(jobs.c.sequence)
+    return [_from_row(row) for row in connection.execute(query)]
+
+
+def count_by_state(connection: Connection) -> dict[str, int]:
+    """Number of jobs in each state, the empty ones included."""
+    query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+    counts = {state.value: 0 for state in JobState}
+    counts.update((state, count) for state, count in connection.execute(query))
+    return counts
+
+
+def waiting_for(connection: Connection, sha256: str) -> int:
+    """Number of jobs not ended whose model was made from this upload."""
+    query = (
+        select(func.count())
+        .select_from(jobs.join(models, jobs.c.model == models.c.name))
+        .where(jobs.c.version == models.c.version, models.c.sha256 == sha256)
+        .where(jobs.c.state.not_in(_ENDED))
+    )
+    return connection.scalar(query) or 0
+
+
+def forget_oldest(connection: Connection, keep: int) -> None:
+    """Delete ended jobs that ``keep`` younger ones follow, so that the table stays bounded."""
+    oldest_kept = connection.scalar(
+        select(jobs.c.sequence).order_by(jobs.c.sequence.desc()).offset(keep).limit(1)
+    )
+    if oldest_kept is not None:
+        connection.execute(
+            delete(jobs).where(jobs.c.sequence <= oldest_kept, jobs.c.state.in_(_ENDED))
+        )
+
+
+def _to_row(job: Job) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in _FIELDS} | {"state": job.state.value}
+
+
+def _from_row(row: Row[Any]) -> Job:
+    fields = {name: getattr(row, name) for name in _FIELDS}
+    return Job(**fields | {"state": JobState(row.state)})

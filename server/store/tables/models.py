@@ -1,0 +1,119 @@
+"""Model versions in the database. Every function runs inside the caller's transaction."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from braid.core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
+from braid.server.store.records import (
+    ModelState,
+    ModelVersion,
+    RegistrationOptions,
+    options_from_json,
+)
+from braid.server.store.tables.schema import models
+
+
+def add(
+    connection: Connection,
+    name: str,
+    sha256: str,
+    size_bytes: int,
+    options: RegistrationOptions,
+    version: int | None = None,
+) -> ModelVersion:
+    """A new version: ``version``, or one above every version this name ever had.
+
+    Raises:
+        PreconditionFailed: the name had ``version`` before, for something else.
+    """
+    taken = set(connection.scalars(select(models.c.version).where(models.c.name == name)))
+    if version in taken:
+        raise PreconditionFailed(
+            f"{name} has or had a version {version} with other bytes or options, and a version "
+            f"never changes; send it as version {max(taken) + 1}"
+        )
+    number = version or max(taken, default=0) + 1
+    model = ModelVersion(name, number, sha256, size_bytes, options, created_unix=time.time())
+    row = {
+        "name": model.name,
+        "version": model.version,
+        "sha256": sha256,
+        "size_bytes": size_bytes,
+        "options": options.to_json(),
+        "state": model.state.value,
+        "created_unix": model.created_unix,
+    }
+    connection.execute(insert(models).values(row))
+    return model
+
+
+def present(connection: Connection, name: str | None = None) -> list[ModelVersion]:
+    """All versions that are not deleted, by name and version; of one name if given."""
+    query = select(models).where(models.c.deleted_unix.is_(None))
+    if name is not None:
+        query = query.where(models.c.name == name)
+    rows = connection.execute(query.order_by(models.c.name, models.c.version))
+    return [_from_row(row) for row in rows]
+
+
+def get(connection: Connection, name: str, version: int) -> ModelVersion:
+    """One version.
+
+    Raises:
+        ModelNotFound, VersionNotFound: there is none, or it was deleted.
+    """
+    versions = {model.version: model for model in present(connection, name)}
+    if not versions:
+        raise ModelNotFound(name)
+    if version not in versions:
+        raise VersionNotFound(name, str(version), tuple(versions))
+    return versions[version]
+
+
+def find(connection: Connection, name: str, version: int) -> ModelVersion | None:
+    """One version, if there is one that was not deleted."""
+    found = (model for model in present(connection, name) if model.version == version)
+    return next(found, None)
+
+
+def set_state(
+    connection: Connection, name: str, version: int, state: ModelState, message: str = ""
+) -> None:
+    """Change where a version stands; nothing happens to a deleted one."""
+    connection.execute(
+        update(models)
+        .where(models.c.name == name, models.c.version == version)
+        .where(models.c.deleted_unix.is_(None))
+        .values(state=state.value, message=message)
+    )
+
+
+def mark_deleted(connection: Connection, name: str, version: int) -> None:
+    """The version is gone; its number stays taken."""
+    connection.execute(
+        update(models)
+        .where(models.c.name == name, models.c.version == version)
+        .values(deleted_unix=time.time())
+    )
+
+
+def digests(connection: Connection) -> set[str]:
+    """SHA-256 of every version that is not deleted: the artefacts that are needed."""
+    return set(connection.scalars(select(models.c.sha256).where(models.c.deleted_unix.is_(None))))
+
+
+def _from_row(row: Any) -> ModelVersion:
+    return ModelVersion(
+        name=row.name,
+        version=row.version,
+        sha256=row.sha256,
+        size_bytes=row.size_bytes,
+        options=options_from_json(row.options),
+        state=ModelState(row.state),
+        message=row.message,
+        created_unix=row.created_unix,
+    )

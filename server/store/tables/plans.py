@@ -1,0 +1,138 @@
+"""The schedule cache and the stage measurements. Every function runs in the caller's transaction.
+
+Both outlive the models they were made for: equal bytes, or equal stages of another model, find
+them again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from braid.core.errors import InvalidArtefact
+from braid.core.measured import check_latency
+from braid.core.schedule import Schedule, schedule_from_json, schedule_to_json
+from braid.server.store.tables.schema import measurements, schedules
+
+log = logging.getLogger("braid.store")
+
+_KEYS_A_QUERY = 500  # databases bound the number of parameters of a statement
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Latency of one stage on one device."""
+
+    device_key: str
+    signature: str
+    latency_us: float
+    spread: float
+    repeats: int
+
+    def __post_init__(self) -> None:
+        check_latency(self.latency_us)
+
+
+def put_schedule(connection: Connection, schedule: Schedule) -> None:
+    """Store a schedule under its key, in place of an older one."""
+    key = schedule.key
+    connection.execute(delete(schedules).where(schedules.c.id == key.id))
+    row = {
+        "id": key.id,
+        "model_digest": key.model_digest,
+        "device_key": key.device_key,
+        "batch_size": key.batch_size,
+        "key": key.to_json(),
+        "schedule": json.dumps(schedule_to_json(schedule)),
+        "created_unix": time.time(),
+    }
+    connection.execute(insert(schedules).values(row))
+
+
+def find_schedule(connection: Connection, schedule_id: str) -> Schedule | None:
+    """The schedule with this key, if there is one that can be read."""
+    text = connection.scalar(select(schedules.c.schedule).where(schedules.c.id == schedule_id))
+    return None if text is None else _read(schedule_id, text)
+
+
+def schedules_of(
+    connection: Connection, model_digest: str, device_key: str | None = None
+) -> list[Schedule]:
+    """All schedules of a model, by batch size, oldest first; of one device if given."""
+    query = select(schedules.c.id, schedules.c.schedule).where(
+        schedules.c.model_digest == model_digest
+    )
+    if device_key is not None:
+        query = query.where(schedules.c.device_key == device_key)
+    query = query.order_by(schedules.c.batch_size, schedules.c.created_unix)
+    found = [_read(row.id, row.schedule) for row in connection.execute(query)]
+    return [schedule for schedule in found if schedule is not None]
+
+
+def forget_schedule(connection: Connection, schedule_id: str) -> None:
+    """Remove a schedule that does not fit its model any more."""
+    connection.execute(delete(schedules).where(schedules.c.id == schedule_id))
+
+
+def forget_profile(connection: Connection, model_digest: str, device_key: str) -> None:
+    """Remove a model's schedules on one device, and all measurements no younger than them."""
+    mine = (schedules.c.model_digest == model_digest, schedules.c.device_key == device_key)
+    newest = connection.scalar(select(func.max(schedules.c.created_unix)).where(*mine))
+    if newest is None:
+        return
+    connection.execute(delete(schedules).where(*mine))
+    connection.execute(
+        delete(measurements)
+        .where(measurements.c.device_key == device_key)
+        .where(measurements.c.created_unix <= newest)
+    )
+
+
+def drop_impossible(connection: Connection) -> int:
+    """Remove latencies of zero, which earlier versions stored under load; returns how many."""
+    zeros = delete(measurements).where(measurements.c.latency_us <= 0)
+    return connection.execute(zeros).rowcount
+
+
+def put_measurement(connection: Connection, measurement: Measurement) -> None:
+    """Store a measurement, in place of an older one."""
+    table = measurements.c
+    row = {name: getattr(measurement, name) for name in Measurement.__slots__}
+    row["created_unix"] = time.time()
+    changed = connection.execute(
+        update(measurements)
+        .where(table.device_key == measurement.device_key)
+        .where(table.signature == measurement.signature)
+        .values(row)
+    )
+    if not changed.rowcount:
+        connection.execute(insert(measurements).values(row))
+
+
+def find_latencies(
+    connection: Connection, device_key: str, signatures: Sequence[str]
+) -> dict[str, float]:
+    """Known latencies in microseconds, by signature."""
+    table, known = measurements.c, {}
+    for start in range(0, len(signatures), _KEYS_A_QUERY):
+        query = (
+            select(table.signature, table.latency_us)
+            .where(table.device_key == device_key)
+            .where(table.signature.in_(signatures[start : start + _KEYS_A_QUERY]))
+        )
+        known.update({row.signature: row.latency_us for row in connection.execute(query)})
+    return known
+
+
+def _read(schedule_id: str, text: str) -> Schedule | None:
+    """A schedule that cannot be read is as good as none: it is made again."""
+    try:
+        return schedule_from_json(json.loads(text))
+    except (InvalidArtefact, ValueError) as error:
+        log.warning("unreadable schedule", extra={"schedule_id": schedule_id, "reason": str(error)})
+        return None
