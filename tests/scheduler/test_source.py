@@ -38,5 +38,5 @@ def test_only_the_standard_library_and_core_are_imported(path: Path) -> None:
 
 
 def is_allowed(module: str) -> bool:
-    ours = module.startswith(("braid.core.", "braid.scheduler."))
+    ours = module.startswith(("braid.core", "braid.scheduler"))
     return ours or module.partition(".")[0] in sys.stdlib_module_names
