@@ -52,12 +52,9 @@ def test_what_it_copies_exists_and_every_package_of_ours_is_copied() -> None:
             copied |= set(sources)
     assert all((ROOT / source).exists() for source in copied)
     listed = (ROOT / ".dockerignore").read_text()
-    packages = re.search(
-        r"^include = \[(.*)\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE
-    )
-    assert packages is not None
-    for name in re.findall(r'"(\w+)\*"', packages[1]):
-        folder = "client" if name == "braid_client" else name
+    folders = re.search(r"^FOLDERS = \((.*)\)", (ROOT / "setup.py").read_text(), re.MULTILINE)
+    assert folders is not None
+    for folder in [*re.findall(r'"(\w+)"', folders[1]), "client"]:
         assert folder in copied, f"{folder} is not copied"
         assert f"!{folder}/**" in listed, f"{folder} is ignored by .dockerignore"
 

@@ -268,4 +268,4 @@ def test_kills_of_whatever_measures_and_plans_end_a_registration_ready(
 
 def _planner(server: ServerProcess) -> psutil.Process:
     """The process that plans now."""
-    return next(p for p in server.children if "planner_process" in " ".join(p.cmdline()))
+    return next(p for p in server.children if "planner.process" in " ".join(p.cmdline()))

@@ -74,7 +74,7 @@ def children() -> list[psutil.Process]:
         child
         for child in psutil.Process().children()
         if child.status() != psutil.STATUS_ZOMBIE
-        and any("planner_process" in part for part in child.cmdline())
+        and any("planner.process" in part for part in child.cmdline())
     ]
 
 
