@@ -35,7 +35,7 @@ from braid.engine.link.slot_layout import SlotLayout, slot_layout
 from braid.engine.link.supervisor import LinkState, WorkerLink
 from braid.engine.link.watch import RunBound
 from braid.server.devices.measuring.bench import Bench, LoadedModel, describe_fields
-from braid.server.devices.measuring.bench_process import Apart, InService, Place
+from braid.server.devices.measuring.process import Apart, InService, Place
 from braid.server.devices.run_limits import RunLimits
 from braid.server.devices.static_values import StaticBytes, StaticValues, static_bytes
 

@@ -17,8 +17,8 @@ from tests.chaos.blows import FRONT_END, Blows
 from tests.chaos.registrations import Registrations
 from tests.chaos.traffic import Traffic, questions
 from tests.child_processes import kill_children_at_exit
-from tests.server.service import ServerProcess, free_port
 from tests.server.small_models import small_cnn
+from tests.service.server_process import ServerProcess, free_port
 
 CALM_S = 30.0
 """Without blows at the end: everything must be well again."""

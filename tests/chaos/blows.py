@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import psutil
 
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 FRONT_END = "front end"
 

@@ -13,8 +13,8 @@ import pytest
 
 from tests.console.browser import Browser, chromium
 from tests.console.test_site import TOKEN
-from tests.server.service import ServerProcess
 from tests.server.small_models import small_cnn
+from tests.service.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.server.service import ServerProcess
 from tests.server.small_models import small_cnn
+from tests.service.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
 

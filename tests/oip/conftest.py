@@ -10,8 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.server.service import ServerProcess
 from tests.server.small_models import save, small_cnn
+from tests.service.server_process import ServerProcess
 
 
 def doubling(path: Path, element: int, *, columns: int = 3) -> Path:

@@ -16,7 +16,7 @@ import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tests.oip.conftest import ramp
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 Request = service_pb2.ModelInferRequest
 Tensor = Request.InferInputTensor

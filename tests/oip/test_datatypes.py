@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid.server.servicers.oip.tensors.contents import raw_bytes
 from tests.oip.conftest import ramp
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 
 @pytest.fixture

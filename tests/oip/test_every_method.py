@@ -21,7 +21,7 @@ import tritonclient.utils.shared_memory as shm
 from tritonclient.utils import InferenceServerException
 
 from tests.oip.conftest import ramp
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 UNTESTED = {"close", "plugin", "register_plugin", "unregister_plugin"}  # speak to no server
 

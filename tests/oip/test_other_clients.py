@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 )
 
 from tests.oip.conftest import ramp
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 SERVICE = "inference.GRPCInferenceService"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.child_processes import kill_children_at_exit
 from tests.regressions.scripts import run, script_names
-from tests.server.service import HERE
+from tests.service.server_process import HERE
 
 
 def main() -> int:

@@ -18,8 +18,8 @@ import numpy as np
 from braid_client import BraidError, Client
 from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.regressions.scripts import FaultyServer
-from tests.server.service import free_port
 from tests.server.small_models import small_cnn
+from tests.service.server_process import free_port
 
 RESTARTS = 2
 BRANCHES = (1, 2, 3, 4)  # a model for each; they serve one after the other after a restart

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from tests.server.service import HERE, ServerProcess
+from tests.service.server_process import HERE, ServerProcess
 
 _NOT_SCRIPTS = {"__init__", "__main__", "scripts"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.service import ServerProcess
 from tests.server.small_models import embedding, small_cnn
+from tests.service.server_process import ServerProcess
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import pytest
 
 from braid_client import InvalidArgument, ModelNotFound, ResourceExhausted
 from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 Tensor = inference_pb2.Tensor
 

@@ -15,8 +15,8 @@ from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException
 
 from braid.server.security.tokens import new_token
-from tests.server.service import ServerProcess
 from tests.server.small_models import identity
+from tests.service.server_process import ServerProcess
 
 BYTES = 12  # of the model's input, FP32 [1, 3]
 

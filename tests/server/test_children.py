@@ -14,8 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from braid.core.child_process import child_environment
 from braid_client import Client, Job, ResourceExhausted
-from tests.server.service import ServerProcess
 from tests.server.small_models import save, small_cnn
+from tests.service.server_process import ServerProcess
 
 KINDS = (
     "braid.engine.worker.process.main",

@@ -21,9 +21,9 @@ from braid.engine.importer.upload.sources import open_upload
 from braid.server.devices.device import Device
 from braid_client import Client, FailedPrecondition
 from tests.server.fake_worker import OPTIONS, FakeWorker
-from tests.server.service import ServerProcess
 from tests.server.small_models import embedding, identity, small_cnn
 from tests.server_state.fakes import template, write_artefact
+from tests.service.server_process import ServerProcess
 
 INPUTS: dict[str, dict[str, NDArray[Any]]] = {
     "cnn": {"x": np.ones((1, 3, 16, 16), np.float32)},

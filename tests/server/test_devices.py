@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from braid_client import PlannerOptions
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 ROW = np.zeros((1, 3, 16, 16), dtype=np.float32)
 NO_GPU = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")

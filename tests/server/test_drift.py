@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from braid.server.store.store import Store
-from tests.server.service import ServerProcess
 from tests.server.small_models import small_cnn
+from tests.service.server_process import ServerProcess
 
 
 def claim_to_be_fast(store_folder: Path) -> float:

@@ -10,8 +10,8 @@ from onnx import TensorProto, helper
 
 from braid.server.cli.main import main
 from braid_client import JobFailed
-from tests.server.service import ServerProcess
 from tests.server.small_models import embedding, save
+from tests.service.server_process import ServerProcess
 
 
 def unknown_operator(path: Path) -> Path:

@@ -17,8 +17,8 @@ import pytest
 
 from braid_client import Client, JobState
 from braid_client.wire import inference_pb2, inference_pb2_grpc
-from tests.server.service import ServerProcess
 from tests.server.small_models import small_cnn
+from tests.service.server_process import ServerProcess
 
 MEASURING = (JobState.PROFILING, JobState.SCHEDULING, JobState.VERIFYING)
 

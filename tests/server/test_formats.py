@@ -10,7 +10,7 @@ import torch
 
 from braid_client import JobFailed
 from tests.importer.bad_pt2 import Sound, attack, packed, sound
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 
 def test_a_pt2_is_scheduled_and_answers_like_torch(shared: ServerProcess, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from braid_client import Client, InvalidArgument
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
 

@@ -15,8 +15,8 @@ import pytest
 
 from braid_client import Client, DeadlineExceeded, FailedPrecondition, Unavailable
 from tests.server.endless import FOREVER, endless
-from tests.server.service import ServerProcess
 from tests.server.small_models import identity
+from tests.service.server_process import ServerProcess
 
 ROW = np.ones((1, 3), np.float32)
 ONES = np.ones((1, 4), np.float32)

@@ -10,8 +10,8 @@ import pytest
 from braid.core.errors import StartupError
 from braid.server.cli.main import main
 from braid.server.models.preload import model_file
-from tests.server.service import ServerProcess
 from tests.server.small_models import small_cnn
+from tests.service.server_process import ServerProcess
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from tests.models import (
     light_model,
     real_path,
 )
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 BATCHES = (1, 3, 8)
 FORMATS = ("onnx", "pt2")

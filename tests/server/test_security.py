@@ -26,8 +26,8 @@ from braid.server.security.roles import Role, needed_role
 from braid.server.security.tokens import hashed, new_token
 from braid_client import BraidError, Client, RetryPolicy, Tls, Unauthenticated, Unavailable
 from braid_client.wire import admin_pb2, inference_pb2
-from tests.server.service import ServerProcess
 from tests.server.small_models import identity
+from tests.service.server_process import ServerProcess
 
 MARK = "xK9-content-of-a-request-Zq7"
 NAMED = b"\x08\x08\x12" + bytes([len(MARK)]) + MARK.encode()  # an ONNX file without a graph

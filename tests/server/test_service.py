@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from braid_client import InvalidArgument
-from tests.server.service import ServerProcess
 from tests.server.small_models import best_boxes, identity
+from tests.service.server_process import ServerProcess
 
 Models = dict[str, Path]
 

@@ -17,8 +17,8 @@ from braid.core.errors import DeadlineExceeded, ResourceExhausted
 from braid.server.servicers.upload_parts import SLOWEST_BYTES_PER_S, IdleTime, arriving, caller_of
 from braid.server.store.quota import Quota, StoreLimits
 from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2_grpc
-from tests.server.service import HERE, ServerProcess
 from tests.server.unread_connections import unread_connections
+from tests.service.server_process import HERE, ServerProcess
 
 HEADER = admin_pb2.RegisterModelRequest(header=admin_pb2.RegisterModelHeader(name="m"))
 CHUNK = admin_pb2.RegisterModelRequest(chunk=b"x")

@@ -14,8 +14,8 @@ from braid.core.schedule import Contender, schedule_from_json
 from braid.server.cli.main import main
 from braid.server.cli.remote.register import print_schedules
 from braid.server.store.store import Store
-from tests.server.service import ServerProcess
 from tests.server.small_models import small_cnn
+from tests.service.server_process import ServerProcess
 
 SHOWN = "1.031x (1.012 to 1.048)"
 SPEED = Speed(1.0312, 1.0118, 1.0482)

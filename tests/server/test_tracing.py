@@ -11,8 +11,8 @@ import pytest
 
 from braid.server.settings import load_settings
 from braid_client import Client, ModelNotFound
-from tests.server.service import ServerProcess
 from tests.server.small_models import identity
+from tests.service.server_process import ServerProcess
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

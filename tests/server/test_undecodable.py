@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from tritonclient.grpc import service_pb2
 
 from braid_client.wire import admin_pb2, inference_pb2
-from tests.server.service import ServerProcess
+from tests.service.server_process import ServerProcess
 
 TOKEN = "an-admin-token-of-this-test"
 AUTHORIZED = (("authorization", f"Bearer {TOKEN}"),)

@@ -14,8 +14,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from braid_client.aio import AsyncClient
 from braid_client.wire import inference_pb2, inference_pb2_grpc
 from tests.regressions.unread_answers import wide_model
-from tests.server.service import ServerProcess
 from tests.server.unread_connections import unread_connections
+from tests.service.server_process import ServerProcess
 
 MIB = 1 << 20
 COLUMNS = 1 << 16  # an answer of one row has 256 KiB

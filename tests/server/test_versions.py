@@ -24,8 +24,8 @@ from tritonclient.utils import InferenceServerException
 
 from braid.server.cli.main import main
 from braid_client import Client, FailedPrecondition, JobFailed, ModelNotFound, RetryPolicy, Serving
-from tests.server.service import ServerProcess
 from tests.server.small_models import save
+from tests.service.server_process import ServerProcess
 
 CLIENTS = 16
 

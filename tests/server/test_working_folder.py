@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from braid.core.python_process import python_environment
-from tests.server.service import CONSOLE_SCRIPT, ServerProcess
 from tests.server.small_models import small_cnn
+from tests.service.server_process import CONSOLE_SCRIPT, ServerProcess
 
 HOSTILE = (
     'import pathlib; pathlib.Path(__file__).with_suffix(".imported").touch(); raise SystemExit(7)'

@@ -15,7 +15,7 @@ import pytest
 from braid.core.errors import WorkerRestarting
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
-from braid.server.devices.measuring.bench_process import Apart
+from braid.server.devices.measuring.process import Apart
 
 OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.worker.losing_worker")
 

@@ -1,6 +1,6 @@
 """What registration jobs ask of a device: its static graphs, and how long parts of them take.
 
-jobs ──> Bench ──> Place, a worker that measures     (server/devices/measuring/bench_process.py)
+jobs ──> Bench ──> Place, a worker that measures     (server/devices/measuring/process.py)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from braid.core.precision import FP32
 from braid.core.schedule import Stage
 from braid.engine.link.worker_process import OnProgress
 from braid.scheduler.cost import Overheads
-from braid.server.devices.measuring.bench_process import Place
+from braid.server.devices.measuring.process import Place
 from braid.server.devices.static_values import StaticBytes, static_message
 from braid.server.jobs.interfaces import GraphFacts, Showing, Specs, StageTiming, UnitKernels
 

@@ -1,6 +1,6 @@
 """Turns for a bench, however busy its device is.
 
-A bench runs where requests leave cores to it (server/devices/measuring/bench_process.py). If they
+A bench runs where requests leave cores to it (server/devices/measuring/process.py). If they
 leave none, its threads still get a share of each core, but at different moments, and wait for each
 other: what they measure then is mostly that. So while something is measured, a device that was
 hardly idle in a while gets nothing to do for a moment, in which the bench has all cores at once.
