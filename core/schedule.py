@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from braid.core.errors import InvalidArtefact
-from braid.core.measured import Speed, is_latency
+from braid.core.measurement import Speed, is_latency
 from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
 
 SCHEDULE_FORMAT = 1

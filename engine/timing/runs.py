@@ -14,7 +14,7 @@ from time import perf_counter_ns, thread_time_ns
 
 from torch import Tensor
 
-from braid.core.measured import check_latency
+from braid.core.measurement import check_latency
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import (
     CoreWait,

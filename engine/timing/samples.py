@@ -12,7 +12,7 @@ from time import monotonic
 
 import torch
 
-from braid.core.measured import check_latency, is_latency
+from braid.core.measurement import check_latency, is_latency
 from braid.engine.runtime.yielding import RESOLUTION_NS
 
 REFERENCE_DRIFT = 0.10
@@ -41,7 +41,7 @@ def uninterrupted(sample: Callable[[], tuple[float, bool]]) -> float:
 
     If all of them are it is the least: interruptions add to a latency, or do not show in it. What
     was certainly theirs may have been taken off (engine/runtime/yielding.py), never more. A sample
-    that cannot be (``braid.core.measured``) counts as interrupted, and never as a latency.
+    that cannot be (``braid.core.measurement``) counts as interrupted, and never as a latency.
     """
     until, least_us = monotonic() + PATIENCE_S, inf
     for attempt in count(1):

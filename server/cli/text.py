@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from braid.core.measured import Speed, speed_text, spread_text
+from braid.core.measurement import Speed, speed_text, spread_text
 from braid_client import ScheduleSummary
 
 PIPED_WIDTH = 1000
@@ -60,7 +60,7 @@ def latency_text(latency_us: float, spread: float | None) -> str:
 
 
 def summary_speed(plan: ScheduleSummary) -> str:
-    """A plan's speed beside sequential, as ``braid.core.measured.speed_text`` has it everywhere."""
+    """Speed of a plan beside the sequential one, as text of ``speed_text``."""
     if not plan.speedup:
         return speed_text(None)
     return speed_text(Speed(plan.speedup, plan.speedup_least, plan.speedup_most))

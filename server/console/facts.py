@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from braid.core.measured import Speed
+from braid.core.measurement import Speed
 from braid.server.console.pictures import Drawn
 from braid.server.console.rates import Activity, Key, Rates
 from braid.server.devices.pool import Devices

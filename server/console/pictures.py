@@ -16,7 +16,7 @@ from braid.charts.svg import time_text, timeline_svg
 from braid.charts.timeline import Timeline, scheduled, sequential
 from braid.core.errors import InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph, graph_from_json
-from braid.core.measured import speed_text
+from braid.core.measurement import speed_text
 from braid.core.schedule import Schedule, schedule_from_json
 from braid.scheduler.blocks import split_blocks
 from braid.scheduler.options import PlannerOptions

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from braid.core.graph import OpGraph
-from braid.core.measured import check_latency
+from braid.core.measurement import check_latency
 from braid.core.plan import StreamPlan
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorSpec

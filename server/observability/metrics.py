@@ -24,7 +24,7 @@ from prometheus_client import (
     ProcessCollector,
 )
 
-from braid.core.measured import Speed
+from braid.core.measurement import Speed
 from braid.core.schedule import Schedule
 from braid.engine.link.options import EndReason
 from braid.server.inference.call_memory import CallMemory

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from braid.core.measured import Speed
+from braid.core.measurement import Speed
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.core.schedule import (
     ONNXRUNTIME,

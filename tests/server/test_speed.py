@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from braid.core.measured import Speed, speed_text
+from braid.core.measurement import Speed, speed_text
 from braid.core.schedule import Contender, schedule_from_json
 from braid.server.cli.main import main
 from braid.server.cli.remote.register import print_schedules

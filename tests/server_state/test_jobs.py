@@ -23,7 +23,7 @@ from braid.core.errors import (
     PreconditionFailed,
     WorkerRestarting,
 )
-from braid.core.measured import Speed
+from braid.core.measurement import Speed
 from braid.core.schedule import Stage
 from braid.engine.importer.host.launch import ImporterKilled
 from braid.scheduler.options import PlannerOptions

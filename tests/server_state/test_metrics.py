@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from prometheus_client import generate_latest
 
-from braid.core.measured import Speed
+from braid.core.measurement import Speed
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Contender, Provenance, Schedule, ScheduleKey
 from braid.server.observability.metrics import UNKNOWN_MODEL, Metrics, PlanLabels

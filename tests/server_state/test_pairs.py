@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from braid.core.measured import Speed, speed_text
+from braid.core.measurement import Speed, speed_text
 from braid.server.jobs.scheduling.sign_test import speed_beside, speed_of
 
 

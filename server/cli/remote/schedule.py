@@ -18,7 +18,7 @@ from braid.charts.difference import compare
 from braid.charts.kinds import kind_text
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph, graph_from_json
-from braid.core.measured import speed_text, spread_text
+from braid.core.measurement import speed_text, spread_text
 from braid.core.schedule import Schedule, schedule_from_json
 from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.text import duration_text, latency_text, print_table, size_text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from urllib.parse import quote, urlencode
 
-from braid.core.measured import spread_text
+from braid.core.measurement import spread_text
 from braid.server.console.pages.html import Child, Html, h, text
 
 BASE = "/console/"

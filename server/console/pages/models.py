@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from braid.core.measured import Speed, speed_text
+from braid.core.measurement import Speed, speed_text
 from braid.core.schedule import Contender, Schedule
 from braid.core.tensor import TensorSpec
 from braid.server.console.facts import Facts

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from braid.charts.difference import compare
 from braid.charts.kinds import kind_text
-from braid.core.measured import speed_text
+from braid.core.measurement import speed_text
 from braid.core.schedule import Provenance, Schedule, schedule_to_json
 from braid.server.console import pictures
 from braid.server.console.facts import Facts

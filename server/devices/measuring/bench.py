@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from braid.core.graph import OpGraph, graph_from_json
-from braid.core.measured import is_latency
+from braid.core.measurement import is_latency
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32
 from braid.core.schedule import Stage

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from braid.core.measured import Speed, speed_text
+from braid.core.measurement import Speed, speed_text
 from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from braid.core.precision import FP32
 from braid.core.schedule import ONNXRUNTIME, SEQUENTIAL, Contender

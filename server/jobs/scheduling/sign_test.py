@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from math import comb
 from statistics import median
 
-from braid.core.measured import Speed
+from braid.core.measurement import Speed
 
 DOUBT = 0.1
 """Probability that the true ratio of two that run again and again lies outside, on either side."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from braid.core.errors import InvalidArtefact
-from braid.core.measured import check_latency
+from braid.core.measurement import check_latency
 from braid.core.schedule import Schedule, schedule_from_json, schedule_to_json
 from braid.server.store.tables.schema import measurements, schedules
 
