@@ -26,7 +26,7 @@ from braid.scheduler.options import PlannerOptions
 from braid.server.devices.device import Device
 from braid.server.jobs.interfaces import StageQuery
 from braid.server.jobs.planner.driver import PlannerProcess
-from braid.server.jobs.scheduling.choose_plan import Field, Verdict, judge
+from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
 
 if TYPE_CHECKING:
     from braid.server.store.store import Store
@@ -128,19 +128,19 @@ async def plans_on(
     began = monotonic()
     choices: Mapping[str, str] = NO_CHOICES
     if store is not None:
-        from braid.server.jobs.retries import Retry, RetryPauses
+        from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
         from braid.server.jobs.scheduling.kernel_measurements import (
             choose_kernels,  # with the database's packages
         )
 
-        retry = Retry(RetryPauses(), lambda what: None)
+        retry = RetryWhileRestarting(RetryPauses(), lambda what: None)
         chosen = await choose_kernels(graph, digest, batch, device, store, precision, retry)
         choices = chosen.choices
     chose = monotonic()
     planner = PlannerProcess(8 * _GIB, 1800.0)
     planned = await planner(graph, options, await device.bench.facts(digest, batch), measure)
     searched = monotonic()
-    field = Field.of(planned, len(graph.operators), onnxruntime=onnxruntime)
+    field = ComparedPlans.of(planned, len(graph.operators), onnxruntime=onnxruntime)
     showings = await device.bench.contest(
         digest,
         batch,
@@ -150,7 +150,7 @@ async def plans_on(
         on_progress=lambda _: None,
     )
     scheduling = Scheduling(chose - began, searched - chose, asked, monotonic() - searched)
-    verdict = judge(field, showings, tolerance, choose=True, precision=precision)
+    verdict = choose_plan(field, showings, tolerance, choose=True, precision=precision)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     return _found(field, verdict, folder, scheduling, choices)
 
@@ -161,8 +161,8 @@ async def _latency_us(device: Device, digest: str, batch: int, query: StageQuery
 
 
 def _found(
-    field: Field,
-    verdict: Verdict,
+    field: ComparedPlans,
+    verdict: PlanChoice,
     folder: Path,
     scheduling: Scheduling,
     choices: Mapping[str, str],

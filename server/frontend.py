@@ -40,13 +40,13 @@ from braid.server.jobs.imports import Imports
 from braid.server.jobs.planner.driver import PlannerProcess
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
-from braid.server.jobs.services import Workshop
-from braid.server.models.loading import Repository
+from braid.server.jobs.services import JobServices
+from braid.server.models.loading import ModelLoader
 from braid.server.models.preload import preload
-from braid.server.models.queries import Registry
+from braid.server.models.queries import ModelQueries
 from braid.server.models.restore import Restore
-from braid.server.models.serving_models import Catalogue
-from braid.server.models.versions import Serving
+from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import VersionPolicies
 from braid.server.observability.drift import DriftWatch
 from braid.server.observability.logs import configure_logging
 from braid.server.observability.metrics import Metrics, PlanLabels
@@ -93,23 +93,23 @@ class FrontEnd:
         self.devices = Devices(settings)
         self.devices.on_change = self._worker_changed
         self.devices.on_end = self._worker_ended
-        self.catalogue = Catalogue(
+        self.models = ServingModels(
             self.devices, self.store.folder, self.metrics, batch_policy(settings)
         )
-        self.catalogue.on_serving = self.health.model
-        self.shop = Workshop(
+        self.models.on_serving = self.health.model
+        self.services = JobServices(
             store=self.store,
             import_model=Imports(
                 import_model, import_limits(settings), settings.import_together_bytes
             ),
             devices=self.devices.all,
             planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
-            catalogue=self.catalogue,
+            models=self.models,
             observer=self.metrics,
             tolerance=settings.tolerance,
         )
-        self.restore = Restore(self.shop, self.catalogue)
-        self.runner = JobRunner(self.shop)
+        self.restore = Restore(self.services, self.models)
+        self.runner = JobRunner(self.services)
         self.drift = DriftWatch(self.metrics, settings.drift_ratio, settings.drift_seconds)
         self.metrics.on_schedule = self._scheduled
         for device in self.devices.all:
@@ -120,12 +120,10 @@ class FrontEnd:
         self._catching_up: set[str] = set()  # devices that models are being loaded on
         if settings.triton_metrics:
             self.metrics.registry.register(TritonMetrics(self.metrics))
-        self.repository = Repository(
-            self.store, self.runner, self.catalogue, settings.max_upload_bytes
-        )
-        self.serving = Serving(self.store, self.catalogue, self.repository)
-        self.registry = Registry(
-            self.store, self.runner, self.catalogue, self.devices, self.serving
+        self.loader = ModelLoader(self.store, self.runner, self.models, settings.max_upload_bytes)
+        self.policies = VersionPolicies(self.store, self.models, self.loader)
+        self.queries = ModelQueries(
+            self.store, self.runner, self.models, self.devices, self.policies
         )
         self.regions = SharedRegions(
             settings.system_shared_memory,
@@ -137,7 +135,7 @@ class FrontEnd:
         self.sampling = Sampling()
         self.memory = CallMemory(memory_limits(settings))
         self.metrics.watch_calls(self.memory)
-        self._inference = InferenceServicer(self.catalogue, self.memory)
+        self._inference = InferenceServicer(self.models, self.memory)
         self._oip = self._oip_servicer()
         self._grpc = GrpcPorts(settings, self._add_services, self.sampling, self.memory)
         self._http = HttpServer(
@@ -152,9 +150,9 @@ class FrontEnd:
     def _console(self) -> Console:
         """Shows what is here; changes it for those who know the admin token."""
         facts = Facts(
-            self.registry,
+            self.queries,
             self.runner,
-            self.catalogue,
+            self.models,
             self.metrics,
             self.devices,
             shown_settings(self.settings),
@@ -164,10 +162,10 @@ class FrontEnd:
 
     def _oip_servicer(self) -> OipServicer:
         return OipServicer(
-            self.catalogue,
+            self.models,
             self.memory,
-            self.repository,
-            self.serving,
+            self.loader,
+            self.policies,
             self.devices,
             self.regions,
             self.metrics,
@@ -177,15 +175,15 @@ class FrontEnd:
         )
 
     def _add_services(self, server: grpc.aio.Server) -> None:
-        refusal = self.catalogue.refusal
+        refusal = self.models.refusal
         tensors.add_to_server(self._inference, server, refusal)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(
             AdminServicer(
                 self.store,
                 self.runner,
-                self.catalogue,
-                self.registry,
-                self.serving,
+                self.models,
+                self.queries,
+                self.policies,
                 self.settings.max_upload_bytes,
                 self.settings.upload_idle_seconds,
             ),
@@ -211,7 +209,7 @@ class FrontEnd:
         await self.devices.start()
         for device in self.devices.all:
             self.metrics.add_device(device.name)
-        await self.serving.restore()
+        await self.policies.restore()
         await self.restore.know()
         await self._listen()
         await self.restore.serve()
@@ -251,7 +249,7 @@ class FrontEnd:
         self._takes_requests = False
         self._reachability_changed()
         self.runner.release_watchers()  # else they would hold the ports open
-        self.catalogue.refuse_requests()
+        self.models.refuse_requests()
         try:
             async with asyncio.timeout(self.settings.drain_seconds):
                 await self.devices.drain()
@@ -314,7 +312,7 @@ class FrontEnd:
     def _scheduled(self, plan: PlanLabels, schedule: Schedule) -> None:
         """What a schedule promises is what the batcher and the drift watch go by."""
         self.drift.expect(plan, schedule)
-        self.catalogue.expect(plan.model, int(plan.version), plan.device, schedule)
+        self.models.expect(plan.model, int(plan.version), plan.device, schedule)
 
     def _worker_changed(self, device: Device) -> None:
         """Health follows the workers: without any, nothing can be answered."""
@@ -322,7 +320,7 @@ class FrontEnd:
             return
         self._reachability_changed()
         is_loading = device.name in self._catching_up  # that goes on with the new worker
-        if device.is_up and not is_loading and (missing := self.catalogue.missing_on(device.name)):
+        if device.is_up and not is_loading and (missing := self.models.missing_on(device.name)):
             self._in_background(self._serve_on(device, missing))
 
     def _reachability_changed(self) -> None:
@@ -340,9 +338,9 @@ class FrontEnd:
 
     async def _serve_one_on(self, device: Device, model: ModelVersion) -> None:
         try:
-            await serve_again(model, self.shop, [device])
+            await serve_again(model, self.services, [device])
         except BraidError as error:
-            self.catalogue.restored(model, error)
+            self.models.restored(model, error)
             facts = {"model": model.name, "device": device.name, "reason": str(error)}
             log.error("not served", extra=facts)
 

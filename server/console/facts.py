@@ -10,10 +10,10 @@ from braid.core.measurement import Speed
 from braid.server.console.pictures import Drawn
 from braid.server.console.rates import Activity, Key, Rates
 from braid.server.devices.pool import Devices
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.jobs.runner import JobRunner
-from braid.server.models.queries import Placed, Registry
-from braid.server.models.serving_models import Catalogue
+from braid.server.models.queries import ModelQueries, Placed
+from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics, PlanLabels
 from braid.server.store.records import Job, ModelVersion
 
@@ -24,9 +24,9 @@ LISTED_JOBS = 200
 class Facts:
     """Belongs to the event loop."""
 
-    registry: Registry
+    queries: ModelQueries
     runner: JobRunner
-    catalogue: Catalogue
+    models: ServingModels
     metrics: Metrics
     devices: Devices
     settings: Mapping[str, str]  # names and values that may be shown
@@ -45,9 +45,9 @@ class Facts:
         """The newest jobs, newest first."""
         return await self.runner.list(model or None, LISTED_JOBS)
 
-    def served(self, model: ModelVersion) -> ServedModel | None:
+    def served(self, model: ModelVersion) -> ModelReplica | None:
         """The serving side of a version, if it answers, on one of its devices."""
-        replicas = self.catalogue.served_version(model.name, model.version)
+        replicas = self.models.served_version(model.name, model.version)
         return None if replicas is None else replicas.any
 
     def waiting(self, model: ModelVersion) -> int:
@@ -70,5 +70,5 @@ class Facts:
 
     async def drawn(self, model: ModelVersion, placed: Placed, block: int | None = None) -> Drawn:
         """A schedule with its graph, ready to be drawn."""
-        graph = await self.registry.graph(model, placed)
+        graph = await self.queries.graph(model, placed)
         return await asyncio.to_thread(Drawn.of, model.name, placed.schedule, graph, block)

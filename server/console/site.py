@@ -153,13 +153,13 @@ class Console:
             case ["models", name, version, "delete"]:
 
                 async def act() -> str:
-                    await self._facts.registry.delete(name, version)
+                    await self._facts.queries.delete(name, version)
                     return BASE
 
             case ["models", name, version, "profile"]:
 
                 async def act() -> str:
-                    model = await self._facts.registry.find(name, version)
+                    model = await self._facts.queries.find(name, version)
                     job = await self._facts.runner.profile_again(model.name, model.version)
                     return url("jobs", job.id)
 

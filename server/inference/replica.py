@@ -1,6 +1,6 @@
 """One version of a model that answers requests, and the executables it answers them with.
 
-    ServedModel
+    ModelReplica
       └── executables: (shape class, batch size) ──> Executable (sequential, or a schedule's plan)
 
 A *shape class* is everything about a request's inputs that an executable is specialised to,
@@ -51,7 +51,7 @@ class ShapeClass:
         return self._hash
 
 
-class ServedModel:
+class ModelReplica:
     """A model version on one device, which keeps its model loaded until ``close``.
 
     Belongs to the event loop.

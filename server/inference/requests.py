@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from braid.core.errors import InvalidRequest, InvalidTensor
 from braid.core.tensor import BATCH, DTYPE_BYTES, TensorSpec
-from braid.server.inference.replica import ServedModel, ShapeClass
+from braid.server.inference.replica import ModelReplica, ShapeClass
 
 MAX_REQUEST_ID_BYTES = 128
 
@@ -91,7 +91,7 @@ class CheckedRequest:
     build_reply: BuildReply | None = None
 
 
-def check_request(model: ServedModel, request: GivenRequest) -> CheckedRequest:
+def check_request(model: ModelReplica, request: GivenRequest) -> CheckedRequest:
     """Validate names, dtypes, shapes, byte counts, wanted outputs and the priority.
 
     Raises:
@@ -115,7 +115,7 @@ def check_request(model: ServedModel, request: GivenRequest) -> CheckedRequest:
     )
 
 
-def _check_inputs(model: ServedModel, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
+def _check_inputs(model: ModelReplica, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
     """The inputs' shape class and rows. What was right once is right again."""
     looks = tuple([(each.name, each.dtype, each.shape, len(each.data)) for each in inputs])
     seen = model.seen_shapes.get(looks)

@@ -15,7 +15,7 @@ from braid.core.tensor import DTYPE_BYTES
 from braid.engine.link.slot_layout import Field
 from braid.server.devices.device import Executable
 from braid.server.inference.batching.tickets import Piece
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, Content
 
 
@@ -88,7 +88,7 @@ def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
 
 
 def outcome_of(
-    memory: memoryview, model: ServedModel, run: BatchRun, piece: Piece, row: int
+    memory: memoryview, model: ModelReplica, run: BatchRun, piece: Piece, row: int
 ) -> Outcome:
     """Cut one piece's rows out of the slot; a whole request's reply is built right from there."""
     request = piece.request
@@ -133,7 +133,7 @@ def _cut(
     return OutputTensor(spec.dtype, cut, array[index].tobytes())
 
 
-def join(model: ServedModel, request: CheckedRequest, parts: Sequence[Outcome]) -> Outcome:
+def join(model: ModelReplica, request: CheckedRequest, parts: Sequence[Outcome]) -> Outcome:
     """Put the pieces of one request together again."""
     largest = max(parts, key=lambda part: part.batch_size)
     outputs = {

@@ -1,11 +1,11 @@
 """What a registration job asks of the rest of the server, as small Protocols.
 
-    registration ──> ImportModel   braid.engine.importer.host.launch
-                 ──> Device        braid.server.devices.device: where models serve
-                 ──> Bench         braid.server.devices.measuring.bench: where they are measured
-                 ──> Planner       braid.server.jobs.planner.process
-                 ──> Catalogue     what serves: braid.server.frontend
-                 ──> JobObserver   braid.server.observability.metrics
+    registration ──> ImportModel    braid.engine.importer.host.launch
+                 ──> ServingDevice  braid.server.devices.device: where models serve
+                 ──> Measurer       braid.server.devices.measuring.bench: where they are measured
+                 ──> Planner        braid.server.jobs.planner.driver
+                 ──> PlanTarget     braid.server.models.serving_models: what answers requests
+                 ──> JobObserver    braid.server.observability.metrics
 
 Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (a worker restarts).
 """
@@ -145,7 +145,7 @@ class RunImport(Protocol):
         """Import within ``limits``; the folder appears whole or not at all."""
 
 
-class Bench(Protocol):
+class Measurer(Protocol):
     """Where models are measured on one device, as they will run. A cancelled call stops it."""
 
     def wake(self) -> None:
@@ -192,13 +192,13 @@ class Bench(Protocol):
         """
 
 
-class Device(Protocol):
+class ServingDevice(Protocol):
     """One device worker, as far as jobs use it."""
 
     name: str
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> Measurer:
         """To measure on this device."""
 
     @property
@@ -235,7 +235,7 @@ class Planner(Protocol):
         """
 
 
-class Catalogue(Protocol):
+class PlanTarget(Protocol):
     """What answers requests."""
 
     def register(self, model: ModelVersion) -> None:

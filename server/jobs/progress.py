@@ -32,7 +32,7 @@ GROWTH = 0.35  # of time with the batch: eight rows take about twice as long as 
 TELL_EVERY_S = 0.02
 
 
-class Tell(Protocol):
+class ReportProgress(Protocol):
     """Where a job reports to."""
 
     def __call__(
@@ -165,10 +165,10 @@ def _growth(size: int, other: int) -> float:
 
 
 @dataclass(slots=True)
-class Share:
+class BatchSizeProgress:
     """The part of a job's progress that belongs to one batch size on one device."""
 
-    tell: Tell
+    report: ReportProgress
     label: str  # "batch size 4"
     forecast: Forecast
     told_at: float = float("-inf")
@@ -206,7 +206,7 @@ class Share:
     def retrying(self, what: str) -> None:
         """Report that something is done again; the phase is the same."""
         self.told_at = float("-inf")  # what comes next is told at once
-        self.tell(self.state, LOAD_ENDS, f"{self.label}: {what}")
+        self.report(self.state, LOAD_ENDS, f"{self.label}: {what}")
 
     def finished(self) -> None:
         """This batch size is done, one way or the other."""
@@ -222,7 +222,7 @@ class Share:
         self.phase, self.state = phase, state
         if is_new or now >= self.told_at + TELL_EVERY_S:
             self.told_at = now
-            self.tell(
+            self.report(
                 state,
                 self.forecast.progress(left_s),
                 f"{self.label}: {what}",

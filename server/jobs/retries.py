@@ -45,7 +45,7 @@ class RetryPauses:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class RetryWhileRestarting:
     """Makes calls, and repeats those that raise Unavailable; ``report`` gets a text per retry."""
 
     pauses: RetryPauses

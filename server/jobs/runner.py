@@ -29,8 +29,8 @@ from typing import Any
 from braid.core.background import log_failure
 from braid.core.errors import BraidError, DiskFailure, Draining, NotFound, PreconditionFailed
 from braid.server.jobs.progress import UNKNOWN
-from braid.server.jobs.registration import Outcome, register_model
-from braid.server.jobs.services import Workshop, check_offered
+from braid.server.jobs.registration import RegistrationOutcome, register_model
+from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.records import (
     Job,
     JobState,
@@ -67,9 +67,9 @@ class _Live:
 class JobRunner:
     """Runs all registration jobs of a server. Belongs to one event loop."""
 
-    def __init__(self, shop: Workshop) -> None:
-        self._shop = shop
-        self._store = shop.store
+    def __init__(self, services: JobServices) -> None:
+        self._services = services
+        self._store = services.store
         self._live: dict[str, _Live] = {}
         self._counts: dict[str, int] = {}
         self._storing_ends: asyncio.Task[None] | None = None  # while there are any to store
@@ -88,7 +88,7 @@ class JobRunner:
         with suppress(DiskFailure):  # logged; what serves goes on serving
             await self._store.call(self._store.reschedule, self.device_keys)
         self._counts = await self._store.call(self._store.count_jobs)
-        self._shop.observer.jobs_counted(self._counts)
+        self._services.observer.jobs_counted(self._counts)
         for job in await self._store.call(self._store.unfinished_jobs):
             try:
                 model = await self._store.call(self._store.find_model, job.model, job.version)
@@ -140,7 +140,7 @@ class JobRunner:
     @property
     def device_keys(self) -> str:
         """What jobs schedule for, as one text."""
-        return " | ".join(sorted(device.device_key for device in self._shop.devices))
+        return " | ".join(sorted(device.device_key for device in self._services.devices))
 
     async def register(
         self,
@@ -160,7 +160,7 @@ class JobRunner:
         """
         if self._is_stopping:
             raise Draining("the server is shutting down; register again after its restart")
-        check_offered(options.precision, self._shop.devices)
+        check_offered(options.precision, self._services.devices)
         await self.started()
         return await asyncio.shield(self._register(name, received, options, version))
 
@@ -175,10 +175,10 @@ class JobRunner:
             made = await self._store.call(
                 self._store.register, name, received, options, self.device_keys, version
             )
-            if made.job.state.has_ended and self._shop.catalogue.was_not_restored(made.model):
+            if made.job.state.has_ended and self._services.models.was_not_restored(made.model):
                 job = await self._store.call(self._store.add_job, made.model, self.device_keys)
                 made = Registration(made.model, job, is_new_job=True)
-            self._shop.catalogue.register(made.model)
+            self._services.models.register(made.model)
             self._begin(made)
         return made
 
@@ -200,7 +200,7 @@ class JobRunner:
         if self._is_stopping:
             raise Draining("the server is shutting down; profile again after its restart")
         await self.started()
-        devices = [device.device_key for device in self._shop.devices]
+        devices = [device.device_key for device in self._services.devices]
         async with self._registering:
             made = await self._store.call(
                 self._store.profile_again, name, version, self.device_keys, devices
@@ -301,13 +301,13 @@ class JobRunner:
     async def _run(self, live: _Live) -> None:
         """Run a job to its end. Cancelled, it leaves the end to whoever cancelled it."""
 
-        def tell(state: JobState, progress: float, detail: str, **counts: Any) -> None:
+        def report(state: JobState, progress: float, detail: str, **counts: Any) -> None:
             self._report(live, state, progress, detail, **counts)
 
         where = {"job": live.job.id, "model": live.job.model, "version": live.job.version}
         log.info("job begins", extra=where)
         try:
-            outcome = await register_model(live.model, self._shop, tell)
+            outcome = await register_model(live.model, self._services, report)
         except DiskFailure as error:
             log.error("job failed: %s", error, extra=where)
             await self._end(live, JobState.FAILED, str(error))
@@ -371,7 +371,7 @@ class JobRunner:
             model = await self._store.call(self._store.end_job, job)
             await self._store.call(self._store.discard_upload, live.model.sha256)
             if model is not None:
-                self._shop.catalogue.register(model)
+                self._services.models.register(model)
         except Exception:  # watchers of the job must see its end all the same
             log.exception("a job's end could not be stored", extra={"job": job.id})
         self._count(before.state, state)
@@ -386,7 +386,7 @@ class JobRunner:
         tries = 0
         while self._store.has_unstored_ends:
             tries += 1
-            await self._shop.retry_pauses.pause(tries)
+            await self._services.retry_pauses.pause(tries)
             try:
                 await self._store.call(self._store.store_ends)
             except DiskFailure:
@@ -401,10 +401,10 @@ class JobRunner:
         if before is not None:
             self._counts[before.value] -= 1
         self._counts[after.value] += 1
-        self._shop.observer.jobs_counted(self._counts)
+        self._services.observer.jobs_counted(self._counts)
 
 
-def _verdict(outcome: Outcome) -> tuple[JobState, str]:
+def _verdict(outcome: RegistrationOutcome) -> tuple[JobState, str]:
     if outcome.failures:
         why = "; ".join((*outcome.failures, *outcome.remarks))
         serves = "the model serves sequentially, or as before, where no schedule was made"

@@ -1,6 +1,6 @@
 """What registration jobs work with, and what they know of a model.
 
-Workshop   the server's parts, one for all jobs
+JobServices   the server's parts, one for all jobs
 Imported   the artefact of one model, as far as the front end reads it
 """
 
@@ -18,7 +18,14 @@ from braid.core.precision import TOLERANCES
 from braid.core.schedule import ScheduleKey
 from braid.core.tensor import BATCH, TensorSpec
 from braid.engine.importer.host.report import Report, read_graph, read_report
-from braid.server.jobs.interfaces import Catalogue, Device, ImportModel, JobObserver, Planner, Specs
+from braid.server.jobs.interfaces import (
+    ImportModel,
+    JobObserver,
+    Planner,
+    PlanTarget,
+    ServingDevice,
+    Specs,
+)
 from braid.server.jobs.profiled_inputs import profiled_inputs
 from braid.server.jobs.retries import RetryPauses
 from braid.server.store.records import ModelVersion, RegistrationOptions
@@ -26,14 +33,14 @@ from braid.server.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class JobServices:
     """What registrations work with. One for all jobs of a server."""
 
     store: Store
     import_model: ImportModel
-    devices: Sequence[Device]
+    devices: Sequence[ServingDevice]
     planner: Planner
-    catalogue: Catalogue
+    models: PlanTarget
     observer: JobObserver
     tolerance: float  # of outputs in FP32, relative to the largest element
     retry_pauses: RetryPauses = field(default_factory=RetryPauses)
@@ -67,9 +74,9 @@ class Imported:
     report: Report
 
 
-async def read_imported(model: ModelVersion, shop: Workshop) -> Imported:
+async def read_imported(model: ModelVersion, services: JobServices) -> Imported:
     """Read what the import of a model left."""
-    artefact = shop.store.folder.artefact(model.sha256)
+    artefact = services.store.folder.artefact(model.sha256)
     graph = await asyncio.to_thread(read_graph, artefact)
     return Imported(graph.inputs, await asyncio.to_thread(read_report, artefact))
 
@@ -79,7 +86,7 @@ def profiled(model: ModelVersion, imported: Imported, batch_size: int) -> Specs:
     return profiled_inputs(imported.inputs, imported.report, model.options.input_shapes, batch_size)
 
 
-def check_offered(precision: str, devices: Sequence[Device]) -> None:
+def check_offered(precision: str, devices: Sequence[ServingDevice]) -> None:
     """Raise InvalidRequest unless all ``devices`` can compute in ``precision``."""
     for device in devices:
         if precision not in device.precisions:
@@ -90,11 +97,11 @@ def check_offered(precision: str, devices: Sequence[Device]) -> None:
             )
 
 
-def tolerance_of(options: RegistrationOptions, shop: Workshop) -> float:
+def tolerance_of(options: RegistrationOptions, services: JobServices) -> float:
     """How far outputs may be from the FP32 reference, relative to the largest element."""
     if options.accepted_error is not None:
         return options.accepted_error
-    return TOLERANCES.get(options.precision, shop.tolerance)
+    return TOLERANCES.get(options.precision, services.tolerance)
 
 
 def schedule_key(

@@ -17,7 +17,7 @@ from hashlib import sha256
 from braid.core.errors import BraidError, InvalidUpload, ModelImportError, PreconditionFailed
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.first_bytes import FirstBytes
-from braid.server.models.serving_models import Catalogue
+from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import (
     ModelState,
     ModelVersion,
@@ -38,14 +38,14 @@ class IndexEntry:
     reason: str
 
 
-class Repository:
+class ModelLoader:
     """What clients may load and unload. Belongs to the event loop."""
 
     def __init__(
-        self, store: Store, runner: JobRunner, catalogue: Catalogue, max_upload_bytes: int
+        self, store: Store, runner: JobRunner, models: ServingModels, max_upload_bytes: int
     ) -> None:
         self._runner = runner
-        self._catalogue = catalogue
+        self._models = models
         self._store = store
         self._max_upload_bytes = max_upload_bytes
         self._turns: dict[str, asyncio.Lock] = {}
@@ -94,13 +94,13 @@ class Repository:
 
     async def unload_version(self, model: ModelVersion) -> None:
         """Let one version not answer any more; accepted requests end first."""
-        answers = self._catalogue.served_version(model.name, model.version) is not None
+        answers = self._models.served_version(model.name, model.version) is not None
         if not answers and model.state is not ModelState.SERVING:  # else it was not restored
             return
         await self._runner.cancel_model(model.name, model.version)
         unloaded = replace(model, state=ModelState.UNLOADED, message="")
         await self._set_state(unloaded)
-        await self._catalogue.unload(unloaded)
+        await self._models.unload(unloaded)
 
     async def _load(
         self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
@@ -119,7 +119,7 @@ class Repository:
         """
         present = await self._store.call(self._store.versions, name)
         if options is not None:
-            number = self._catalogue.number(name, "")
+            number = self._models.number(name, "")
             newest = next((each for each in present if each.version == number), present[-1])
             if newest.options != options:
                 await self._reschedule(newest, options)
@@ -161,17 +161,17 @@ class Repository:
 
     async def _serve(self, model: ModelVersion) -> None:
         """Let a registered version answer."""
-        if self._catalogue.served_version(model.name, model.version) is not None:
+        if self._models.served_version(model.name, model.version) is not None:
             return
         if model.state is ModelState.LOADING:
             for job in await self._runner.list(model.name):
                 if job.version == model.version:
                     await self._until_serving(model, job.id)
                     return
-        elif model.state is ModelState.UNLOADED or self._catalogue.was_not_restored(model):
+        elif model.state is ModelState.UNLOADED or self._models.was_not_restored(model):
             await self._run_job(model, model.options, model.version)
         else:
-            self._catalogue.for_request(model.name, str(model.version)).require()
+            self._models.for_request(model.name, str(model.version)).require()
 
     async def _run_job(
         self, model: ModelVersion, options: RegistrationOptions, version: int | None = None
@@ -185,7 +185,7 @@ class Repository:
         message = ""
         async with aclosing(self._runner.watch(job_id)) as changes:
             async for job in changes:
-                if self._catalogue.served_version(model.name, model.version) is not None:
+                if self._models.served_version(model.name, model.version) is not None:
                     return
                 message = job.message
         raise ModelImportError(message)
@@ -208,10 +208,10 @@ class Repository:
         return self._turns.setdefault(name, asyncio.Lock())
 
     def _entry(self, model: ModelVersion) -> IndexEntry:
-        if self._catalogue.served_version(model.name, model.version) is not None:
+        if self._models.served_version(model.name, model.version) is not None:
             state, reason = "READY", ""
         else:
-            model = self._catalogue.as_seen(model)
+            model = self._models.as_seen(model)
             state, reason = _STATES[model.state]
         return IndexEntry(model.name, model.version, state, model.message or reason)
 

@@ -1,6 +1,6 @@
 """What is registered, as people ask for it: by name and version, with schedules and their graphs.
 
-AdminService, console ──> Registry ──> store, runner, catalogue, device
+AdminService, console ──> ModelQueries ──> store, runner, models, device
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
 from braid.server.jobs.profiled_inputs import profiled_inputs
 from braid.server.jobs.runner import JobRunner
-from braid.server.models.serving_models import Catalogue
-from braid.server.models.versions import Serving
+from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import VersionPolicies
 from braid.server.store.records import ModelState, ModelVersion
 from braid.server.store.store import Store
 
@@ -30,21 +30,21 @@ class Placed:
     schedule: Schedule
 
 
-class Registry:
+class ModelQueries:
     """Finds and deletes model versions. Belongs to the event loop."""
 
     def __init__(
         self,
         store: Store,
         runner: JobRunner,
-        catalogue: Catalogue,
+        models: ServingModels,
         devices: Devices,
-        serving: Serving,
+        policies: VersionPolicies,
     ) -> None:
-        self._serving = serving
+        self._policies = policies
         self._store = store
         self._runner = runner
-        self._catalogue = catalogue
+        self._models = models
         self._devices = devices
 
     async def models(self) -> list[ModelVersion]:
@@ -65,12 +65,12 @@ class Registry:
         Raises:
             ModelNotFound, VersionNotFound: there is none.
         """
-        number = self._catalogue.number(name, version)
+        number = self._models.number(name, version)
         found = await self._store.call(self._store.find_model, name, number)
-        return self._catalogue.as_seen(found)
+        return self._models.as_seen(found)
 
     def _as_seen(self, models: list[ModelVersion]) -> list[ModelVersion]:
-        return list(map(self._catalogue.as_seen, models))
+        return list(map(self._models.as_seen, models))
 
     async def schedules(self, model: ModelVersion) -> list[Placed]:
         """The schedules that a version was registered for, on the present devices in turn."""
@@ -141,7 +141,7 @@ class Registry:
         await self._runner.started()
         doomed = [await self.find(name, version)] if version else await self.versions(name)
         if version:
-            await self._serving.prepare_deletion(name, doomed[0].version)
+            await self._policies.prepare_deletion(name, doomed[0].version)
         await asyncio.shield(self._delete(doomed))
 
     async def _delete(self, doomed: list[ModelVersion]) -> None:
@@ -151,7 +151,7 @@ class Registry:
                 name, version = model.name, model.version
                 await self._store.call(self._store.set_model_state, name, version, draining)
                 await self._runner.cancel_model(name, version)
-                await self._catalogue.remove(name, version)
+                await self._models.remove(name, version)
                 await self._store.call(self._store.delete_model, name, version)
         finally:
-            await self._serving.forget(doomed[0].name, [model.version for model in doomed])
+            await self._policies.forget(doomed[0].name, [model.version for model in doomed])

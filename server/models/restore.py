@@ -1,6 +1,6 @@
 """After a restart: the models that served before serve again, the small ones first.
 
-    store ──know──> catalogue: their names answer UNAVAILABLE with a hint ──> ports open
+    store ──know──> ServingModels: their names answer UNAVAILABLE with a hint ──> ports open
           ──serve──> several at a time, each with the schedules of the cache ──> jobs go on, ready
 
 Until then nothing is registered, deleted or unloaded: such calls wait (``JobRunner.started``).
@@ -15,8 +15,8 @@ from dataclasses import replace
 
 from braid.core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact, WorkerFault
 from braid.server.jobs.registration import serve_again
-from braid.server.jobs.services import Workshop
-from braid.server.models.serving_models import Catalogue
+from braid.server.jobs.services import JobServices
+from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelState, ModelVersion
 
 log = logging.getLogger("braid.restore")
@@ -28,26 +28,26 @@ AT_ONCE = 4
 class Restore:
     """What a start does with the models of the store. Belongs to the event loop."""
 
-    def __init__(self, shop: Workshop, catalogue: Catalogue) -> None:
-        self._shop = shop
-        self._catalogue = catalogue
-        self._models: list[ModelVersion] = []
+    def __init__(self, services: JobServices, models: ServingModels) -> None:
+        self._services = services
+        self._models = models
+        self._restored: list[ModelVersion] = []
 
     async def know(self) -> None:
-        """Register every model in the catalogue, before the first request can come."""
-        store = self._shop.store
+        """Register every stored model, before the first request can come."""
+        store = self._services.store
         for model in await store.call(store.models):
             if model.state in (ModelState.SERVING, ModelState.DAMAGED):
-                self._catalogue.restoring(model)
-                self._models.append(model)
+                self._models.restoring(model)
+                self._restored.append(model)
             else:
-                self._catalogue.register(model)
+                self._models.register(model)
 
     async def serve(self) -> None:
         """Serve again what served before; returns when all of it does, or cannot."""
         places = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as restored:
-            for model in sorted(self._models, key=lambda model: model.size_bytes):
+            for model in sorted(self._restored, key=lambda model: model.size_bytes):
                 restored.create_task(self._serve(model, places))
 
     async def _serve(self, model: ModelVersion, places: asyncio.Semaphore) -> None:
@@ -56,7 +56,7 @@ class Restore:
         problem: BraidError | None = None
         try:
             async with places:
-                await serve_again(model, self._shop)
+                await serve_again(model, self._services)
             if model.state is ModelState.DAMAGED:  # its files were put back
                 await self._change(model, ModelState.SERVING)
         except (DamagedArtefact, InvalidArtefact) as error:
@@ -67,12 +67,12 @@ class Restore:
         except Exception:
             problem = WorkerFault("internal error; the server's log has more")
             log.exception("model does not serve again", extra=facts)
-        self._catalogue.restored(model, problem)
+        self._models.restored(model, problem)
 
     async def withdraw(self, device: str, digest: str, error: DamagedArtefact) -> None:
         """A device lost its models of some bytes: they serve on the others, or are damaged."""
-        for model in self._catalogue.using(digest, device):
-            if await self._catalogue.leave(model, device):
+        for model in self._models.using(digest, device):
+            if await self._models.leave(model, device):
                 await self._damaged(model, error)
 
     async def _damaged(self, model: ModelVersion, error: BraidError) -> None:
@@ -83,7 +83,7 @@ class Restore:
 
     async def _change(self, model: ModelVersion, state: ModelState, message: str = "") -> None:
         """Set the state of a version; on a full disk, until the next start only."""
-        self._catalogue.register(replace(model, state=state, message=message))
-        store = self._shop.store
+        self._models.register(replace(model, state=state, message=message))
+        store = self._services.store
         with suppress(DiskFailure):
             await store.call(store.set_model_state, model.name, model.version, state, message)

@@ -1,8 +1,8 @@
 """The models that clients know by name, and which of them answer.
 
-    registered (store) ──serve──> ServedModel, sequential ──swap──> scheduled ──remove──> gone
+    registered (store) ──serve──> ModelReplica, sequential ──swap──> scheduled ──remove──> gone
 
-Owns every ServedModel. What may be asked for by name is what the store has registered; a version
+Owns every ModelReplica. What may be asked for by name is what the store has registered; a version
 answers from the moment it is imported, and the newest one that answers is the default.
 """
 
@@ -27,7 +27,7 @@ from braid.engine.importer.host.report import read_graph, read_report
 from braid.server.devices.device import Specs
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.routing import Replicas
 from braid.server.jobs.profiled_inputs import profiled_inputs
 from braid.server.jobs.retries import RetriesExhausted
@@ -44,7 +44,7 @@ OnServing = Callable[[str, bool], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ResolvedModel:
     """What a request named: a model that answers, or the reason why none does."""
 
     metrics: ModelMetrics
@@ -77,7 +77,7 @@ class _Name:
         return max(able or self.versions)
 
 
-class Catalogue:
+class ServingModels:
     """Names, versions and what serves them. Belongs to the event loop."""
 
     def __init__(
@@ -102,11 +102,11 @@ class Catalogue:
         """From now on every request is refused: the server is shutting down."""
         self._is_refusing = True
 
-    def batcher(self, served: ServedModel) -> Batcher:
+    def batcher(self, served: ModelReplica) -> Batcher:
         """The queue of the device that a model is on."""
         return self._devices.batchers[served.device.name]
 
-    def for_request(self, name: str, version: str) -> Target:
+    def for_request(self, name: str, version: str) -> ResolvedModel:
         """What a request for ``name`` gets.
 
         Args:
@@ -116,14 +116,14 @@ class Catalogue:
         try:
             number = self.number(name, version)
         except NotFound as missing:
-            return Target(self._metrics.unknown, None, missing)
+            return ResolvedModel(self._metrics.unknown, None, missing)
         known = self._names[name]
         metrics = self._metrics.find_model(name, number)
         if self._is_refusing:
-            return Target(metrics, None, Draining("the server is shutting down; try again"))
+            return ResolvedModel(metrics, None, Draining("the server is shutting down; try again"))
         served = known.served.get(number)
         refusal = None if served else self._refusal(known, number)
-        return Target(metrics, served, refusal)
+        return ResolvedModel(metrics, served, refusal)
 
     def number(self, name: str, version: str) -> int:
         """The version that ``version`` means: a number, a label, or "" (see ``for_request``).
@@ -170,12 +170,12 @@ class Catalogue:
         known = self._names.get(model.name)
         return known is not None and model.version in known.problems
 
-    def refusal(self) -> Target | None:
+    def refusal(self) -> ResolvedModel | None:
         """What any request gets now, whichever model it names; None: that depends on it.
 
         So a request can be refused before it is read, while every model has all that may wait.
         """
-        refusal: Target | None = None
+        refusal: ResolvedModel | None = None
         for served in self._every_served():
             full = self.batcher(served).refusal(served)
             if full is None:
@@ -183,10 +183,10 @@ class Catalogue:
             metrics = self._metrics.find_model(served.name, served.version)
             if refusal is not None and refusal.metrics is not metrics:
                 metrics = self._metrics.unknown  # it may be meant for any of them
-            refusal = Target(metrics, None, full)
+            refusal = ResolvedModel(metrics, None, full)
         return refusal
 
-    def _every_served(self) -> Iterator[ServedModel]:
+    def _every_served(self) -> Iterator[ModelReplica]:
         for known in self._names.values():
             for replicas in known.served.values():
                 yield from replicas
@@ -226,7 +226,7 @@ class Catalogue:
         known = self._names.get(name)
         return known.served.get(version) if known else None
 
-    def answers_with(self, replicas: Replicas, served: ServedModel) -> bool:
+    def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
         """True if requests still go to these replicas of a version; ``served`` is one of them."""
         return (
             not self._is_refusing and self.served_version(served.name, served.version) is replicas
@@ -246,7 +246,7 @@ class Catalogue:
             and self._on(model.name, version, device) is None
         ]
 
-    def all_served(self) -> list[ServedModel]:
+    def all_served(self) -> list[ModelReplica]:
         """Every version that answers, by name and version, each on one of its devices."""
         return [
             known.served[version].any
@@ -295,13 +295,13 @@ class Catalogue:
             raise PreconditionFailed(f"{model.name} version {model.version} was deleted")
         return self._on(model.name, model.version, device) is None
 
-    async def _replica(self, model: ModelVersion, device: str) -> ServedModel:
+    async def _replica(self, model: ModelVersion, device: str) -> ModelReplica:
         on = self._devices.named(device)
         assert on is not None
         artefact = self._folder.artefact(model.sha256)
         graph = await asyncio.to_thread(read_graph, artefact)
         report = await asyncio.to_thread(read_report, artefact)
-        served = ServedModel(model.name, model.version, graph, report, on)
+        served = ModelReplica(model.name, model.version, graph, report, on)
         try:
             served.policy = self.config(model.name).batching.over(self._policy)
             served.offer_batch_sizes(model.options.batch_sizes)
@@ -338,7 +338,7 @@ class Catalogue:
             schedule.provenance.choices,
         )
 
-    def _on(self, name: str, version: int, device: str) -> ServedModel | None:
+    def _on(self, name: str, version: int, device: str) -> ModelReplica | None:
         replicas = self.served_version(name, version)
         return None if replicas is None else replicas.on(device)
 
@@ -377,7 +377,7 @@ class Catalogue:
         for served in replicas or ():
             await self._end(served)
 
-    async def _end(self, served: ServedModel) -> None:
+    async def _end(self, served: ModelReplica) -> None:
         """Finish what was accepted, then give back what is loaded."""
         batcher = self.batcher(served)
         await batcher.drain(served)

@@ -19,8 +19,8 @@ from typing import Any
 
 from braid.core.background import log_failure
 from braid.core.errors import BraidError, ModelNotFound, PreconditionFailed, VersionNotFound
-from braid.server.models.loading import Repository
-from braid.server.models.serving_models import Catalogue
+from braid.server.models.loading import ModelLoader
+from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelState, ModelVersion, check_model_name
 from braid.server.store.serving_config import ServingConfig
 from braid.server.store.store import Store
@@ -31,13 +31,13 @@ AVAILABLE = (ModelState.SERVING, ModelState.UNLOADED)
 """States of versions that were imported and could serve."""
 
 
-class Serving:
+class VersionPolicies:
     """The configurations of all models. Belongs to the event loop."""
 
-    def __init__(self, store: Store, catalogue: Catalogue, repository: Repository) -> None:
+    def __init__(self, store: Store, models: ServingModels, loader: ModelLoader) -> None:
         self._store = store
-        self._catalogue = catalogue
-        self._repository = repository
+        self._models = models
+        self._loader = loader
         self._turns: dict[str, asyncio.Lock] = {}
         self._going: set[tuple[str, int]] = set()  # versions being deleted: no policy wants them
         self._working: set[asyncio.Task[None]] = set()
@@ -45,8 +45,8 @@ class Serving:
     async def restore(self) -> None:
         """Let the stored configurations count; before any model serves."""
         for name, config in (await self._store.call(self._store.serving_configs)).items():
-            self._catalogue.configure(name, config)
-        self._catalogue.on_version = self._version_serves
+            self._models.configure(name, config)
+        self._models.on_version = self._version_serves
 
     def config(self, name: str) -> ServingConfig:
         """How a model serves.
@@ -54,9 +54,9 @@ class Serving:
         Raises:
             ModelNotFound: nothing is registered under the name.
         """
-        if not self._catalogue.knows(name):
+        if not self._models.knows(name):
             raise ModelNotFound(name)
-        return self._catalogue.config(name)
+        return self._models.config(name)
 
     async def configure(self, name: str, config: ServingConfig) -> None:
         """Serve a model in this way; returns when it does. Once begun it completes.
@@ -67,7 +67,7 @@ class Serving:
             PreconditionFailed: such a version was not imported (yet); nothing has changed.
         """
         check_model_name(name)
-        await self._repository.started()
+        await self._loader.started()
         await asyncio.shield(self._in_turn(name, self._configure(name, config)))
 
     async def prepare_deletion(self, name: str, version: int) -> None:
@@ -76,14 +76,14 @@ class Serving:
         Raises:
             PreconditionFailed: a label would be left pointing at nothing.
         """
-        for label, number in self._catalogue.config(name).labels.items():
+        for label, number in self._models.config(name).labels.items():
             if number == version:
                 raise PreconditionFailed(
                     f"{name} version {version} is labelled {label!r}; move the label first"
                 )
         self._going.add((name, version))
         try:
-            if self._catalogue.answers(name):
+            if self._models.answers(name):
                 await self._in_turn(name, self._load_wanted(name))
         except BaseException:  # it stays, and policies want it as before
             self._going.discard((name, version))
@@ -92,9 +92,9 @@ class Serving:
     async def forget(self, name: str, versions: Iterable[int]) -> None:
         """After a deletion: if nothing is left of the model, its configuration goes, too."""
         self._going.difference_update((name, version) for version in versions)
-        if not self._catalogue.knows(name):
+        if not self._models.knows(name):
             await self._store.call(self._store.forget_serving_config, name)
-            self._catalogue.configure(name, ServingConfig())
+            self._models.configure(name, ServingConfig())
 
     async def _configure(self, name: str, config: ServingConfig) -> None:
         present = {
@@ -110,22 +110,22 @@ class Serving:
                 )
         wanted = config.wanted(n for n, model in present.items() if model.state in AVAILABLE)
         for number in sorted(wanted):
-            await self._repository.serve_version(present[number])
+            await self._loader.serve_version(present[number])
         await self._store.call(self._store.put_serving_config, name, config)
-        self._catalogue.configure(name, config)
+        self._models.configure(name, config)
         await self._retire(name)
 
     async def _load_wanted(self, name: str) -> None:
         """Load what is wanted and does not serve."""
         present = await self._available(name)
-        for number in sorted(self._catalogue.config(name).wanted(present)):
-            await self._repository.serve_version(present[number])
+        for number in sorted(self._models.config(name).wanted(present)):
+            await self._loader.serve_version(present[number])
 
     async def _retire(self, name: str) -> None:
         """Unload what serves and is not wanted."""
         present = await self._available(name)
-        for number in sorted(present.keys() - self._catalogue.config(name).wanted(present)):
-            await self._repository.unload_version(present[number])
+        for number in sorted(present.keys() - self._models.config(name).wanted(present)):
+            await self._loader.unload_version(present[number])
 
     async def _available(self, name: str) -> dict[int, ModelVersion]:
         """Versions that were imported and are to stay, by number."""
@@ -135,7 +135,7 @@ class Serving:
             if (name, model.version) not in self._going
             and (
                 model.state in AVAILABLE
-                or self._catalogue.served_version(name, model.version) is not None
+                or self._models.served_version(name, model.version) is not None
             )
         }
 

@@ -13,9 +13,9 @@ from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.first_bytes import FirstBytes
-from braid.server.models.queries import Registry
-from braid.server.models.serving_models import Catalogue
-from braid.server.models.versions import Serving
+from braid.server.models.queries import ModelQueries
+from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import VersionPolicies
 from braid.server.rpc.status import answering
 from braid.server.servicers.admin_messages import (
     job_to_wire,
@@ -42,17 +42,17 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         self,
         store: Store,
         runner: JobRunner,
-        catalogue: Catalogue,
-        registry: Registry,
-        serving: Serving,
+        models: ServingModels,
+        queries: ModelQueries,
+        policies: VersionPolicies,
         max_upload_bytes: int,
         upload_idle_s: float,
     ) -> None:
         self._store = store
         self._runner = runner
-        self._catalogue = catalogue
-        self._registry = registry
-        self._serving = serving
+        self._models = models
+        self._queries = queries
+        self._policies = policies
         self._max_upload_bytes = max_upload_bytes
         self._upload_idle_s = upload_idle_s
 
@@ -117,20 +117,20 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> wire.ListModelsResponse:
         """All versions of all models."""
         async with answering(context):
-            models = await self._registry.models()
+            models = await self._queries.models()
             return wire.ListModelsResponse(models=[await self._describe(m) for m in models])
 
     async def GetModel(self, request: wire.GetModelRequest, context: Context) -> wire.Model:
         """One version of one model."""
         async with answering(context):
-            return await self._describe(await self._registry.find(request.model, request.version))
+            return await self._describe(await self._queries.find(request.model, request.version))
 
     async def DeleteModel(
         self, request: wire.DeleteModelRequest, context: Context
     ) -> wire.DeleteModelResponse:
         """Refuse new requests, finish accepted ones, then remove; completes once begun."""
         async with answering(context):
-            await self._registry.delete(request.model, request.version)
+            await self._queries.delete(request.model, request.version)
             return wire.DeleteModelResponse()
 
     async def GetServing(
@@ -138,22 +138,22 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> wire.ServingConfig:
         """How a model serves."""
         async with answering(context):
-            return serving_to_wire(request.model, self._serving.config(request.model))
+            return serving_to_wire(request.model, self._policies.config(request.model))
 
     async def SetServing(self, request: wire.ServingConfig, context: Context) -> wire.ServingConfig:
         """Let a model serve in this way."""
         async with answering(context):
-            await self._serving.configure(request.model, serving_from_wire(request))
-            return serving_to_wire(request.model, self._serving.config(request.model))
+            await self._policies.configure(request.model, serving_from_wire(request))
+            return serving_to_wire(request.model, self._policies.config(request.model))
 
     async def GetSchedule(
         self, request: wire.GetScheduleRequest, context: Context
     ) -> wire.GetScheduleResponse:
         """The schedule of a model at one batch size, and the graph it refers to."""
         async with answering(context):
-            model = await self._registry.find(request.model, request.version)
-            placed = await self._registry.schedule(model, request.batch_size or 1, request.device)
-            graph = await self._registry.graph(model, placed)
+            model = await self._queries.find(request.model, request.version)
+            placed = await self._queries.schedule(model, request.batch_size or 1, request.device)
+            graph = await self._queries.graph(model, placed)
             return wire.GetScheduleResponse(
                 plan_id=placed.schedule.plan_id,
                 schedule_json=json.dumps(schedule_to_json(placed.schedule)),
@@ -161,8 +161,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             )
 
     async def _describe(self, model: ModelVersion) -> wire.Model:
-        schedules = await self._registry.schedules(model)
-        served = self._catalogue.served_version(model.name, model.version)
+        schedules = await self._queries.schedules(model)
+        served = self._models.served_version(model.name, model.version)
         return model_to_wire(model, None if served is None else served.any, schedules)
 
 

@@ -1,4 +1,4 @@
-"""Records of the store and the catalogue as messages of ``braid.v1``."""
+"""Records of the store and of the serving models as messages of ``braid.v1``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from braid.core.precision import FP32
 from braid.core.tensor import TensorSpec
 from braid.scheduler.options import PlannerOptions
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed
 from braid.server.store.records import Job, ModelState, ModelVersion, RegistrationOptions
 from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
@@ -58,7 +58,7 @@ _STATES = {ModelState.DAMAGED: "FAILED"}
 
 
 def model_to_wire(
-    model: ModelVersion, served: ServedModel | None, schedules: Iterable[Placed]
+    model: ModelVersion, served: ModelReplica | None, schedules: Iterable[Placed]
 ) -> wire.Model:
     """A model version; what it takes and gives is known once it serves."""
     message = wire.Model(

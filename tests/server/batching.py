@@ -74,7 +74,7 @@ async def settle() -> None:
 
 
 class FakeModel:
-    """As much of a ServedModel as the batcher looks at."""
+    """As much of a ModelReplica as the batcher looks at."""
 
     def __init__(self, latencies_s: Mapping[int, float], policy: BatchPolicy | None = None) -> None:
         self.name, self.version = "fake", 1

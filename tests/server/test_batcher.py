@@ -25,7 +25,7 @@ from braid.server.devices.device import Executable, Specs, WhenUnwanted
 from braid.server.devices.static_values import StaticValues
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
-from braid.server.inference.replica import MAX_ON_DEMAND, ServedModel
+from braid.server.inference.replica import MAX_ON_DEMAND, ModelReplica
 from braid.server.inference.requests import GivenRequest, GivenTensor, check_request
 from braid.server.inference.slot_rows import Outcome
 from braid.server.store.batching_policy import BatchPolicy
@@ -123,7 +123,7 @@ async def device() -> FakeDevice:
     return FakeDevice()
 
 
-def serve(device: Any, sizes: tuple[int, ...] = (1, 4)) -> ServedModel:
+def serve(device: Any, sizes: tuple[int, ...] = (1, 4)) -> ModelReplica:
     x = TensorSpec("FP32", (BATCH, "width"))
     graph = OpGraph(
         "fake", {"x": x}, {"y": "y", "t": "t"}, {}, (),
@@ -132,7 +132,7 @@ def serve(device: Any, sizes: tuple[int, ...] = (1, 4)) -> ServedModel:
     axes = BatchAxes({"x": 0}, {"y": 0, "t": 1})
     seen = Verified("none", (1,), 0.0, 1e-4)
     report = Report("0" * 64, 1, "onnx", 17, axes, (), {"x": (1, WIDTH)}, {}, (), seen)
-    model = ServedModel("fake", 1, graph, report, device)
+    model = ModelReplica("fake", 1, graph, report, device)
     model.offer_batch_sizes(sizes)
     return model
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from braid.core.errors import QueueFull
-from braid.server.models.serving_models import Target
+from braid.server.models.serving_models import ResolvedModel
 from braid.server.observability.metrics import Metrics
 from braid.server.rpc.status import Handler
 from braid.server.servicers.inference.methods import Methods
@@ -19,7 +19,7 @@ class Echo:
 
     def __init__(self) -> None:
         self.read: list[bytes] = []
-        self.refusal: Target | None = None
+        self.refusal: ResolvedModel | None = None
 
     def note(self, data: bytes) -> bytes:
         self.read.append(data)
@@ -44,7 +44,7 @@ async def test_inference_is_refused_unread_with_a_hint_and_everything_else_is_an
         infer: Any = channel.unary_unary("/echo/Infer")
         look: Any = channel.unary_unary("/echo/Look")
         assert await infer(b"taken") == b"taken"
-        echo.refusal = Target(metrics.unknown, None, QueueFull("full", 0.25))
+        echo.refusal = ResolvedModel(metrics.unknown, None, QueueFull("full", 0.25))
 
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await infer(b"x" * 1_000_000)

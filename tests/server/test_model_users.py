@@ -20,7 +20,7 @@ from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
-from braid.server.models.serving_models import Catalogue
+from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.files import StoreFolder
@@ -74,7 +74,7 @@ class SameBytes(RuleBasedStateMachine):
             batchers={"cpu": Batcher(DeviceExecution(self.device))},
             named=lambda _: self.device,
         )
-        self.catalogue = Catalogue(cast(Devices, devices), self.store, Metrics(), BatchPolicy())
+        self.models = ServingModels(cast(Devices, devices), self.store, Metrics(), BatchPolicy())
 
     @rule(name=st.sampled_from(NAMES), digest=st.sampled_from(DIGESTS))
     def register(self, name: str, digest: str) -> None:
@@ -82,7 +82,7 @@ class SameBytes(RuleBasedStateMachine):
             self.version += 1
             options = RegistrationOptions((1, 2))
             self.model[name] = ModelVersion(name, self.version, digest, 1, options)
-            self.catalogue.register(self.model[name])
+            self.models.register(self.model[name])
             self.jobs[name] = self.loop.create_task(self._job(self.model[name]))
             self._settle()
 
@@ -105,7 +105,7 @@ class SameBytes(RuleBasedStateMachine):
     def infer(self, name: str, size: int) -> None:
         """A request that was accepted is answered, whatever ends behind it."""
         if name in self.model:
-            replicas = self.catalogue.served_version(name, self.model[name].version)
+            replicas = self.models.served_version(name, self.model[name].version)
             if replicas is not None:
                 self.runs[name].append(self.loop.create_task(self._infer(replicas.any, size)))
                 self._settle()
@@ -113,8 +113,8 @@ class SameBytes(RuleBasedStateMachine):
     async def _job(self, model: ModelVersion) -> None:
         async with self.device.keeping(model.sha256):
             await self.device.load(model.sha256, self.store.artefact(model.sha256))
-            await self.catalogue.serve(model, "cpu")
-            served = self.catalogue.served_version(model.name, model.version)
+            await self.models.serve(model, "cpu")
+            served = self.models.served_version(model.name, model.version)
             assert served is not None
             assert served.any.profiled is not None
             for size in (1, 2):
@@ -125,7 +125,7 @@ class SameBytes(RuleBasedStateMachine):
         with suppress(asyncio.CancelledError):
             await job
         await asyncio.gather(*self.runs[model.name])  # as the queue's drain does
-        await self.catalogue.remove(model.name, model.version)
+        await self.models.remove(model.name, model.version)
 
     async def _infer(self, served: Any, size: int) -> int:
         ready = await served.executable(served.profiled, size)
@@ -143,7 +143,7 @@ class SameBytes(RuleBasedStateMachine):
         """Everything ends well, and nothing stays loaded without a user."""
         try:
             self._finish()
-            serving = len(self.catalogue.all_served())
+            serving = len(self.models.all_served())
             assert len(self.worker.executables) == SIZES * serving  # none is left of others
             for name in NAMES:
                 self.delete(name)

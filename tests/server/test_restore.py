@@ -21,7 +21,7 @@ from braid.core.errors import (
 )
 from braid.server.jobs.retries import RetriesExhausted
 from braid.server.models.restore import Restore
-from braid.server.models.serving_models import Catalogue
+from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.records import ModelState, ModelVersion, RegistrationOptions
@@ -35,9 +35,9 @@ def version(
 
 
 @pytest.fixture
-def catalogue() -> Catalogue:
+def models() -> ServingModels:
     devices = SimpleNamespace(all=[], batchers={}, named=lambda _: None)
-    return Catalogue(cast(Any, devices), cast(Any, None), Metrics(), BatchPolicy())
+    return ServingModels(cast(Any, devices), cast(Any, None), Metrics(), BatchPolicy())
 
 
 @pytest.fixture
@@ -48,37 +48,37 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 def test_models_that_are_being_restored_are_loading_the_others_unknown(
-    catalogue: Catalogue,
+    models: ServingModels,
 ) -> None:
     serving: dict[str, bool] = {}
-    catalogue.on_serving = serving.__setitem__
-    catalogue.restoring(version("a", 1))
-    catalogue.register(version("a", 2, ModelState.FAILED))
+    models.on_serving = serving.__setitem__
+    models.restoring(version("a", 1))
+    models.register(version("a", 2, ModelState.FAILED))
 
     for wanted in ("", "1"):
-        refusal = catalogue.for_request("a", wanted).refusal
+        refusal = models.for_request("a", wanted).refusal
         assert isinstance(refusal, ModelLoading)
         assert refusal.retry_after_s > 0
         assert "version 1 is being loaded" in str(refusal)
-    assert isinstance(catalogue.for_request("b", "").refusal, ModelNotFound)
-    seen = catalogue.as_seen(version("a", 1))
+    assert isinstance(models.for_request("b", "").refusal, ModelNotFound)
+    seen = models.as_seen(version("a", 1))
     assert (seen.state, seen.message) == (ModelState.LOADING, "is being loaded")
     assert serving == {"a": False}
 
 
-def test_what_could_not_be_restored_says_why(catalogue: Catalogue) -> None:
+def test_what_could_not_be_restored_says_why(models: ServingModels) -> None:
     model = version("a", 1)
-    catalogue.restoring(model)
+    models.restoring(model)
 
-    catalogue.restored(model, DeviceOutOfMemory("there is no room on cuda:0"))
+    models.restored(model, DeviceOutOfMemory("there is no room on cuda:0"))
 
-    refusal = catalogue.for_request("a", "").refusal
+    refusal = models.for_request("a", "").refusal
     assert isinstance(refusal, PreconditionFailed)
     assert "no room on cuda:0" in str(refusal)
-    assert "no room on cuda:0" in catalogue.as_seen(model).message
-    assert catalogue.missing_on("cuda:0") == [model]
-    catalogue.restored(model, RetriesExhausted(WorkerRestarting("the worker died"), 11))
-    assert catalogue.missing_on("cuda:0") == []
+    assert "no room on cuda:0" in models.as_seen(model).message
+    assert models.missing_on("cuda:0") == [model]
+    models.restored(model, RetriesExhausted(WorkerRestarting("the worker died"), 11))
+    assert models.missing_on("cuda:0") == []
 
 
 async def test_registrations_wait_until_models_are_restored(server: Server) -> None:
@@ -113,17 +113,17 @@ async def test_a_start_that_is_given_up_refuses_what_waits_for_its_end(server: S
         await cancelling
 
 
-async def test_a_model_deleted_while_it_is_withdrawn_stays_deleted(catalogue: Catalogue) -> None:
+async def test_a_model_deleted_while_it_is_withdrawn_stays_deleted(models: ServingModels) -> None:
     model = version("a", 1)
-    catalogue.register(model)
-    await catalogue.remove("a", 1)
+    models.register(model)
+    await models.remove("a", 1)
 
-    assert not await catalogue.leave(model, "cpu")
-    assert not catalogue.knows("a")
+    assert not await models.leave(model, "cpu")
+    assert not models.knows("a")
 
 
 async def test_small_models_come_first_and_one_that_fails_stops_no_other(
-    server: Server, catalogue: Catalogue
+    server: Server, models: ServingModels
 ) -> None:
     await server.runner.start()
     for name, content in (("large", b"1" * 300), ("small", b"2"), ("middle", b"3" * 20)):
@@ -132,7 +132,7 @@ async def test_small_models_come_first_and_one_that_fails_stops_no_other(
             pass
     again = await server.restarted()
     served: list[str] = []
-    serve = again.catalogue.serve
+    serve = again.models.serve
 
     async def serve_or_fail(model: ModelVersion, device: str) -> None:
         served.append(model.name)
@@ -140,8 +140,8 @@ async def test_small_models_come_first_and_one_that_fails_stops_no_other(
             raise RuntimeError("a fault of the server")
         await serve(model, device)
 
-    again.catalogue.serve = serve_or_fail  # type: ignore[method-assign]
-    restore = Restore(again.shop, catalogue)
+    again.models.serve = serve_or_fail  # type: ignore[method-assign]
+    restore = Restore(again.services, models)
     try:
         await restore.know()
         await restore.serve()
@@ -149,5 +149,5 @@ async def test_small_models_come_first_and_one_that_fails_stops_no_other(
         await again.stop()
 
     assert served == ["small", "middle", "large"]
-    assert again.catalogue.serving == {("middle", 1), ("large", 1)}
-    assert "internal error" in catalogue.as_seen(version("small", 1)).message
+    assert again.models.serving == {("middle", 1), ("large", 1)}
+    assert "internal error" in models.as_seen(version("small", 1)).message

@@ -1,4 +1,4 @@
-"""Stand-ins for what jobs ask for: an importer, a device, a planner, a catalogue.
+"""Stand-ins for what jobs ask for: an importer, a device, a planner, serving models.
 
 The device's latencies come from a formula, so a plan is right or wrong by arithmetic.
 """
@@ -39,7 +39,7 @@ from braid.server.jobs.interfaces import (
 )
 from braid.server.jobs.retries import RetryPauses
 from braid.server.jobs.runner import JobRunner
-from braid.server.jobs.services import Workshop
+from braid.server.jobs.services import JobServices
 from braid.server.store.records import ModelVersion, Registration, RegistrationOptions
 from braid.server.store.store import Store
 
@@ -265,7 +265,7 @@ class InProcessPlanner:
         ]  # fmt: skip
 
 
-class FakeCatalogue:
+class FakeServingModels:
     """Remembers what serves."""
 
     def __init__(self) -> None:
@@ -339,21 +339,21 @@ class Server:
         self.device = FakeDevice()
         self.devices = [self.device]
         self.planner = InProcessPlanner()
-        self.catalogue = FakeCatalogue()
+        self.models = FakeServingModels()
         self.observer = Observer()
-        self.shop = Workshop(
+        self.services = JobServices(
             store=self.store,
             import_model=self.importer,
             devices=self.devices,
             planner=self.planner,
-            catalogue=self.catalogue,
+            models=self.models,
             observer=self.observer,
             tolerance=1e-4,
             retry_pauses=RetryPauses((0.25, 0.5, 1.0), self._sleep),
         )
         self.sleeping: Callable[[], Awaitable[object]] = a_moment
         self.slept_s: list[float] = []
-        self.runner = JobRunner(self.shop)
+        self.runner = JobRunner(self.services)
 
     async def _sleep(self, seconds: float) -> None:
         """Time that jobs wait before they try again; as long as ``sleeping`` is."""

@@ -75,7 +75,7 @@ async def test_a_killed_job_goes_on_where_it_was_and_measures_nothing_twice(
     assert job.state is JobState.READY
     assert set(measured(log).values()) == {1}
     assert measured(log).total() == STAGES * len(SIZES)
-    assert sorted(size for _, _, size in server.catalogue.plans) == list(SIZES)
+    assert sorted(size for _, _, size in server.models.plans) == list(SIZES)
 
 
 async def test_killed_again_and_again_a_job_repeats_at_most_what_was_under_way(

@@ -138,7 +138,7 @@ async def test_a_job_whose_end_cannot_be_stored_ends_all_the_same(
         assert await server.runner.list() == [job]
         assert server.store.count_jobs()["FAILED"] == 1
         assert server.store.find_model("lenet", 1).state is ModelState.FAILED
-        assert server.catalogue.known["lenet", 1].state is ModelState.FAILED
+        assert server.models.known["lenet", 1].state is ModelState.FAILED
         assert server.store.has_unstored_ends
         assert len(list(server.store.folder.uploads.iterdir())) == 1, "a crash needs it"
     asleep.set()
@@ -186,8 +186,8 @@ async def test_a_model_that_cannot_be_stored_as_serving_does_not_serve(server: S
 
     assert job.state is JobState.FAILED
     assert "disk is full" in job.message
-    assert not server.catalogue.serving
-    assert server.catalogue.known["lenet", 1].state is ModelState.FAILED
+    assert not server.models.serving
+    assert server.models.known["lenet", 1].state is ModelState.FAILED
 
 
 async def test_a_job_is_cancelled_without_room_for_its_end(server: Server) -> None:
@@ -230,7 +230,7 @@ async def test_a_full_disk_while_stages_are_measured_leaves_the_model_serving(
 
     assert job.state is JobState.UNSCHEDULED
     assert job.message.count("disk is full") == 1
-    assert server.catalogue.known["lenet", 1].state is ModelState.SERVING
+    assert server.models.known["lenet", 1].state is ModelState.SERVING
     again = await server.register(sizes=(1, 4))
     assert (await until_ended(server, again.job.id)).state is JobState.READY
 

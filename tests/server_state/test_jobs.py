@@ -83,8 +83,8 @@ async def test_a_registration_ends_with_a_verified_schedule_for_each_batch_size(
 
     assert seen[-1].state is JobState.READY
     assert seen[-1].message == ""
-    assert sorted(server.catalogue.plans) == [("lenet", 1, 1), ("lenet", 1, 4)]
-    schedule = server.catalogue.plans["lenet", 1, 4]
+    assert sorted(server.models.plans) == [("lenet", 1, 1), ("lenet", 1, 4)]
+    schedule = server.models.plans["lenet", 1, 4]
     assert [stage.groups for stage in schedule.stages] == [((0,),), ((1,), (2,)), ((3,),)]
     assert schedule.unit_names == ("a", "b", "c", "d")
     assert schedule.provenance.promoted
@@ -119,7 +119,7 @@ async def test_progress_never_goes_back_and_counts_the_measurements(server: Serv
 async def test_the_model_serves_sequentially_before_anything_is_measured(server: Server) -> None:
     served_at_first_measurement = []
     server.device.before_measuring = lambda _: served_at_first_measurement.append(
-        ("lenet", 1) in server.catalogue.serving
+        ("lenet", 1) in server.models.serving
     )
 
     await registered(server)
@@ -132,7 +132,7 @@ async def test_a_model_without_a_batch_has_one_schedule(server: Server) -> None:
 
     await registered(server, sizes=(1, 4, 8))
 
-    assert list(server.catalogue.plans) == [("lenet", 1, 1)]
+    assert list(server.models.plans) == [("lenet", 1, 1)]
 
 
 async def test_open_extents_are_part_of_the_key(server: Server) -> None:
@@ -141,7 +141,7 @@ async def test_open_extents_are_part_of_the_key(server: Server) -> None:
     await registered(server, shapes={"x": (1, 320)})
     await registered(server, shapes={"x": (1, 64)})
 
-    keys = {schedule.key.shapes for schedule in server.catalogue.plans.values()}
+    keys = {schedule.key.shapes for schedule in server.models.plans.values()}
     assert keys == {"width=320", "width=64"}
 
 
@@ -166,7 +166,7 @@ async def test_the_same_bytes_under_another_name_measure_and_import_nothing(serv
     assert (server.device.measured.total(), len(server.device.contests)) == (measured, compared)
     assert (server.importer.imports, server.planner.calls) == (1, 2)
     assert server.device.wakes == 1, "what measures is started while the model is imported"
-    assert ("other", 1, 4) in server.catalogue.plans
+    assert ("other", 1, 4) in server.models.plans
     assert server.observer.looked_up == {False: 2, True: 2}
 
 
@@ -177,7 +177,7 @@ async def test_equal_stages_of_another_model_are_not_measured_again(server: Serv
     await registered(server, name="other", content=b"other bytes, same graph")
 
     assert server.device.measured.total() == measured
-    schedule = server.catalogue.plans["other", 1, 1]
+    schedule = server.models.plans["other", 1, 1]
     assert (schedule.provenance.stages_measured, schedule.provenance.stages_reused) == (0, measured)
 
 
@@ -201,7 +201,7 @@ async def test_a_failed_import_fails_the_job_and_the_model_with_its_reason(serve
     job = await registered(server)
 
     assert (job.state, job.message) == (JobState.FAILED, "node 'n' is cyclic")
-    model = server.catalogue.known["lenet", 1]
+    model = server.models.known["lenet", 1]
     assert (model.state, model.message) == (ModelState.FAILED, "node 'n' is cyclic")
     assert not list(server.store.folder.uploads.iterdir())
 
@@ -214,7 +214,7 @@ async def test_registering_again_after_a_failed_import_tries_again(server: Serve
     job = await registered(server)
 
     assert (job.state, job.version) == (JobState.READY, 1)
-    assert server.catalogue.known["lenet", 1].state is ModelState.SERVING
+    assert server.models.known["lenet", 1].state is ModelState.SERVING
 
 
 async def test_one_failed_batch_size_leaves_the_others_scheduled_and_all_served(
@@ -226,7 +226,7 @@ async def test_one_failed_batch_size_leaves_the_others_scheduled_and_all_served(
 
     assert job.state is JobState.UNSCHEDULED
     assert "batch size 4: cannot run four" in job.message
-    assert sorted(size for _, _, size in server.catalogue.plans) == [1, 8]
+    assert sorted(size for _, _, size in server.models.plans) == [1, 8]
     assert server.store.find_model("lenet", 1).state is ModelState.SERVING
 
 
@@ -240,13 +240,13 @@ async def test_a_device_that_cannot_take_a_model_does_not_stop_the_others(server
 
     assert job.state is JobState.UNSCHEDULED
     assert "cuda:0 does not serve it: the GPU ran out of memory" in job.message
-    assert server.catalogue.on_devices == {"cpu"}
+    assert server.models.on_devices == {"cpu"}
     assert server.device.measured
     assert not other.measured
 
     other.refusal = None
-    await serve_again(server.store.find_model("lenet", 1), server.shop, [other])
-    assert server.catalogue.on_devices == {"cpu", "cuda:0"}
+    await serve_again(server.store.find_model("lenet", 1), server.services, [other])
+    assert server.models.on_devices == {"cpu", "cuda:0"}
 
 
 async def test_a_model_lost_while_it_is_measured_fails_its_job(server: Server) -> None:
@@ -298,7 +298,7 @@ async def test_a_plan_that_is_wrong_or_slower_is_kept_but_does_not_serve(
     job = await registered(server)
 
     assert job.state is JobState.READY
-    assert server.catalogue.plans == {}
+    assert server.models.plans == {}
     (schedule,) = server.store.schedules_of(server.store.find_model("lenet", 1).sha256)
     assert not schedule.provenance.promoted
     assert job.message == f"batch size 1: {schedule.provenance.reason}"
@@ -313,7 +313,7 @@ async def test_a_plan_within_the_noise_of_the_sequential_one_does_not_serve(
 
     job = await registered(server)
 
-    assert not server.catalogue.plans
+    assert not server.models.plans
     assert "its speed-up over sequential is 1.020x (0.980 to 1.030)" in job.message
 
 
@@ -333,7 +333,7 @@ async def test_the_portfolio_serves_the_fastest_and_keeps_what_all_of_them_showe
     job = await registered(server, planner=PlannerOptions("portfolio"))
 
     assert (job.state, job.message) == (JobState.READY, "")
-    (schedule,) = server.catalogue.plans.values()
+    (schedule,) = server.models.plans.values()
     assert schedule.in_onnxruntime
     assert schedule.plan.streams > 1, "the best plan of our own is what runs if that cannot"
     seen = schedule.provenance
@@ -349,7 +349,7 @@ async def test_a_wrong_candidate_never_serves_and_the_job_says_so(server: Server
 
     job = await registered(server, planner=PlannerOptions("portfolio"))
 
-    (schedule,) = server.catalogue.plans.values()
+    (schedule,) = server.models.plans.values()
     assert (schedule.planner, schedule.plan.streams) == ("sequential", 1)
     assert job.state is JobState.READY
     assert re.search(r"greedy.* is refused: outputs differ by 0.3", job.message)
@@ -365,7 +365,7 @@ async def test_a_precision_has_schedules_and_measurements_of_its_own(server: Ser
     assert (exact.version, job.version, job.state) == (1, 2, JobState.READY)
     assert server.device.precision == "tf32"
     assert sum(server.device.measured.values()) == 2 * measured
-    keys = [schedule.key for schedule in server.catalogue.plans.values()]
+    keys = [schedule.key for schedule in server.models.plans.values()]
     assert {(key.precision, key.accepted_error) for key in keys} == {("fp32", None), ("tf32", None)}
 
 
@@ -374,13 +374,13 @@ async def test_a_precision_that_is_refused_leaves_the_model_in_fp32(server: Serv
 
     job = await registered(server, precision="fp16")
 
-    assert server.catalogue.serving, "sequentially, in FP32"
-    assert not server.catalogue.plans
+    assert server.models.serving, "sequentially, in FP32"
+    assert not server.models.plans
     assert "in fp16 outputs differ by 0.03 of the largest element, 0.01 is allowed" in job.message
     assert server.observer.refused > 0
     accepting = await registered(server, precision="fp16", accepted_error=0.05)
     assert accepting.message == ""
-    (schedule,) = server.catalogue.plans.values()
+    (schedule,) = server.models.plans.values()
     assert (schedule.key.precision, schedule.provenance.tolerance) == ("fp16", 0.05)
 
 
@@ -444,7 +444,7 @@ async def test_an_importer_that_is_killed_is_tried_again_for_a_while(
             raise ImporterKilled("the importer was killed (SIGKILL) by another process")
         await server.importer(*args, **options)
 
-    server.shop = server.runner._shop = replace(server.shop, import_model=import_or_die)
+    server.services = server.runner._services = replace(server.services, import_model=import_or_die)
 
     said = notes_while_waiting(server)
 
@@ -479,7 +479,7 @@ async def test_what_counts_is_tries_without_progress(server: Server) -> None:
     job = await registered(server)
 
     assert job.state is JobState.READY
-    assert len(server.slept_s) > len(server.shop.retry_pauses.pauses_s)
+    assert len(server.slept_s) > len(server.services.retry_pauses.pauses_s)
     assert set(server.slept_s) == {0.25}, "the pauses never grow"
 
 
@@ -493,7 +493,7 @@ async def test_a_planner_that_never_gets_on_leaves_the_model_serving(server: Ser
         "batch size 1: the planner process was killed (SIGKILL) (tried 4 times)"
     )
     assert server.planner.calls == 4
-    model = server.catalogue.known["lenet", 1]
+    model = server.models.known["lenet", 1]
     assert (model.state, model.message) == (ModelState.SERVING, job.message)
 
 
@@ -505,7 +505,7 @@ async def test_a_model_that_is_not_scheduled_is_by_registering_it_again(server: 
     job = await registered(server)
 
     assert (job.state, job.version) == (JobState.READY, unscheduled.version)
-    model = server.catalogue.known["lenet", 1]
+    model = server.models.known["lenet", 1]
     assert (model.state, model.message) == (ModelState.SERVING, "")
     assert server.importer.imports == 1
 
@@ -545,18 +545,18 @@ async def test_a_stage_that_kills_the_worker_each_time_fails_its_batch_size(
 
     assert job.state is JobState.UNSCHEDULED
     assert "batch size 1: the device worker died" in job.message
-    assert ("lenet", 1) in server.catalogue.serving
+    assert ("lenet", 1) in server.models.serving
 
 
 async def test_a_cached_schedule_that_does_not_fit_is_made_again(server: Server) -> None:
     await registered(server)
-    server.catalogue.swap_error = InvalidArtefact("the plan launches 4 of 5 units")
+    server.models.swap_error = InvalidArtefact("the plan launches 4 of 5 units")
 
     job = await registered(server, name="other")
 
     assert job.state is JobState.READY
     assert server.planner.calls == 2
-    assert ("other", 1, 1) in server.catalogue.plans
+    assert ("other", 1, 1) in server.models.plans
 
 
 # Watching.
@@ -623,7 +623,7 @@ async def test_jobs_take_turns_and_a_new_model_serves_while_another_is_measured(
     await reach(server, second.job.id, JobState.PROFILING)
     waiting = await server.runner.find(second.job.id)
 
-    assert ("second", 1) in server.catalogue.serving
+    assert ("second", 1) in server.models.serving
     assert waiting.detail == "batch size 1: waiting for the device"
     server.device.gate.set()
     for made in (first, second):
@@ -642,7 +642,7 @@ async def test_a_job_can_be_cancelled_while_queued_importing_and_profiling(serve
     assert (await server.runner.find(queued.job.id)).state is JobState.QUEUED
     for made in (queued, importing):
         assert (await server.runner.cancel(made.job.id)).state is JobState.CANCELLED
-        assert server.catalogue.known[made.model.name, 1].state is ModelState.FAILED
+        assert server.models.known[made.model.name, 1].state is ModelState.FAILED
     server.importer.gate = None
     profiling = await server.register("c", b"3")
     await reach(server, profiling.job.id, JobState.PROFILING)
@@ -760,9 +760,9 @@ async def test_after_a_restart_a_model_serves_its_schedules_and_measures_nothing
     await registered(server, sizes=(1, 4))
 
     again = await server.restarted()
-    await serve_again(again.store.find_model("lenet", 1), again.shop)
+    await serve_again(again.store.find_model("lenet", 1), again.services)
 
-    assert again.catalogue.plans == server.catalogue.plans
+    assert again.models.plans == server.models.plans
     assert (again.device.measured.total(), again.importer.imports) == (0, 0)
     assert again.device.wakes == 0
     assert again.observer.chosen == [(1, True), (4, True)]
@@ -773,14 +773,14 @@ async def test_a_model_that_was_not_restored_is_served_by_registering_it_again(
     server: Server,
 ) -> None:
     first = await registered(server)
-    server.catalogue.serving.clear()
-    server.catalogue.not_restored.add("lenet")
+    server.models.serving.clear()
+    server.models.not_restored.add("lenet")
 
     again = await registered(server)
 
     assert (again.state, again.version) == (JobState.READY, 1)
     assert again.id != first.id
-    assert server.catalogue.serving == {("lenet", 1)}
+    assert server.models.serving == {("lenet", 1)}
     assert (server.importer.imports, server.planner.calls) == (1, 1)
 
 
@@ -836,17 +836,17 @@ async def test_one_symbol_cannot_have_two_extents(server: Server) -> None:
 async def test_profiling_again_measures_anew_while_the_old_plan_serves(server: Server) -> None:
     await registered(server)
     measured = server.device.measured.total()
-    first = server.catalogue.plans["lenet", 1, 1]
+    first = server.models.plans["lenet", 1, 1]
     server.device.gate = asyncio.Event()
 
     job = await server.runner.profile_again("lenet", 1)
     again = await server.runner.profile_again("lenet", 1)
     assert again.id == job.id, "one is under way already"
-    assert server.catalogue.plans["lenet", 1, 1] is first
+    assert server.models.plans["lenet", 1, 1] is first
     server.device.gate.set()
     await until_ended(server, job.id)
 
     assert server.device.measured.total() == 2 * measured
-    assert server.catalogue.plans["lenet", 1, 1] is not first
-    assert server.catalogue.plans["lenet", 1, 1].plan_id == first.plan_id
+    assert server.models.plans["lenet", 1, 1] is not first
+    assert server.models.plans["lenet", 1, 1].plan_id == first.plan_id
     assert server.importer.imports == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.server.jobs.retries import Retry, RetryPauses
+from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
 from braid.server.jobs.scheduling.kernel_measurements import choose_kernels, fastest
 from tests.server_state.fakes import Server, template
 
@@ -31,7 +31,7 @@ async def test_the_fastest_kernel_is_chosen_and_remembered(tmp_path: Path) -> No
     device, graph = server.device, template()
     device.kernel_us["other"] = 50.0
 
-    retry, store = Retry(RetryPauses(), lambda what: None), server.shop.store
+    retry, store = RetryWhileRestarting(RetryPauses(), lambda what: None), server.services.store
     first = await choose_kernels(graph, "d" * 64, 1, device, store, "fp32", retry)
     again = await choose_kernels(graph, "e" * 64, 1, device, store, "fp32", retry)
     await server.stop()

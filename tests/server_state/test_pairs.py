@@ -7,7 +7,7 @@ import random
 import pytest
 
 from braid.core.measurement import Speed, speed_text
-from braid.server.jobs.scheduling.sign_test import speed_beside, speed_of
+from braid.server.jobs.scheduling.sign_test import sign_test_interval, speed_beside
 
 
 def test_what_slows_both_down_does_not_show() -> None:
@@ -23,7 +23,7 @@ def test_what_slows_both_down_does_not_show() -> None:
 def test_the_interval_is_that_of_the_sign_test(turns: int, left_out: int) -> None:
     ratios = [1 + number / 100 for number in range(turns)]
 
-    found = speed_of(ratios)
+    found = sign_test_interval(ratios)
 
     assert found is not None
     assert (found.least, found.most) == (ratios[left_out], ratios[-1 - left_out])
@@ -31,7 +31,7 @@ def test_the_interval_is_that_of_the_sign_test(turns: int, left_out: int) -> Non
 
 @pytest.mark.parametrize("turns", [0, 1, 4])
 def test_few_turns_prove_nothing(turns: int) -> None:
-    assert speed_of([1.5] * turns) is None
+    assert sign_test_interval([1.5] * turns) is None
 
 
 def test_a_speed_without_an_interval_is_not_faster_without_doubt() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from braid.server.jobs.progress import UNKNOWN, Forecast, Share
+from braid.server.jobs.progress import UNKNOWN, BatchSizeProgress, Forecast
 from braid.server.store.records import JobState
 
 # Seconds of measuring units, searching and comparing, as seen at registrations on two cores.
@@ -55,18 +55,18 @@ def reports(
 
     forecast = Forecast(sizes, 15.0, clock)
     for size, (profile_s, search_s, compare_s) in zip(sizes, phases, strict=True):
-        share = Share(tell, f"batch size {size}", forecast)
-        share.begun()
+        progress = BatchSizeProgress(tell, f"batch size {size}", forecast)
+        progress.begun()
         for step in range(100):
-            share.profiling(step, 100)
+            progress.profiling(step, 100)
             clock.now += profile_s / 100
         for step in range(100):
-            share.searching(step)
+            progress.searching(step)
             clock.now += search_s / 100
         for step in range(100):
-            share.comparing(max(0.0, step - 20) / 80)  # first each runs once, to be checked
+            progress.comparing(max(0.0, step - 20) / 80)  # first each runs once, to be checked
             clock.now += compare_s / 100
-        share.finished()
+        progress.finished()
     yield from told
 
 
@@ -111,10 +111,10 @@ def test_nothing_is_told_twice_in_a_moment() -> None:
     ) -> None:  # fmt: skip
         told.append(detail)
 
-    share = Share(tell, "batch size 1", Forecast((1,), None, clock))
+    progress = BatchSizeProgress(tell, "batch size 1", Forecast((1,), None, clock))
 
     for number in range(1000):
-        share.searching(number)
+        progress.searching(number)
         clock.now += 0.001
 
     assert 30 < len(told) < 70

@@ -9,12 +9,12 @@ import pytest
 
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.server.jobs.interfaces import PlannedModel, Showing
-from braid.server.jobs.scheduling.choose_plan import Field, Verdict, judge
+from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
 
 SEQUENTIAL = sequential_plan(3)
 PARALLEL = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 1)), streams=2)
 JOINED = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 0, (1,))), streams=2)
-FIELD = Field.of(
+FIELD = ComparedPlans.of(
     [PlannedModel("lios", JOINED, ()), PlannedModel("greedy", PARALLEL, ())], 3, onnxruntime=True
 )
 
@@ -34,7 +34,7 @@ TURNS_US = tuple(100.0 + 10 * turn for turn in range(12))  # a machine that slow
 
 def chosen(*showings: Showing) -> tuple[str, str]:
     """Who serves, and whose plan runs if ONNX Runtime cannot."""
-    verdict: Verdict = judge(FIELD, showings, 1e-4, choose=True)
+    verdict: PlanChoice = choose_plan(FIELD, showings, 1e-4, choose=True)
     names = [contender.name for contender in verdict.contenders]
     return names[verdict.chosen], names[verdict.fallback]
 
@@ -93,7 +93,7 @@ def test_never_slower_than_sequential() -> None:
 def test_who_is_wrong_never_serves(error: float) -> None:
     wrong = Showing(None, None, 0, (), error, error)
 
-    verdict = judge(FIELD, [ran(100), wrong, wrong, wrong], 1e-4, choose=True)
+    verdict = choose_plan(FIELD, [ran(100), wrong, wrong, wrong], 1e-4, choose=True)
 
     assert verdict.chosen == 0
     assert [contender.erred for contender in verdict.contenders] == [False, True, True, True]
@@ -105,7 +105,7 @@ def test_who_was_given_up_early_does_not_win_by_few_runs() -> None:
 
 
 def test_who_cannot_run_is_listed_with_its_reason() -> None:
-    verdict = judge(
+    verdict = choose_plan(
         FIELD, [ran(100), ran(90), ran(95), Showing(None, problem="no file")], 1e-4, choose=True
     )
 
@@ -118,8 +118,8 @@ def test_who_cannot_run_is_listed_with_its_reason() -> None:
 def test_equal_plans_take_part_once_under_all_their_names() -> None:
     planned = [PlannedModel("lios", SEQUENTIAL, (), also=("opara",))]
 
-    field = Field.of(planned, 3, onnxruntime=False)
-    verdict = judge(field, [ran(100)], 1e-4, choose=False)
+    field = ComparedPlans.of(planned, 3, onnxruntime=False)
+    verdict = choose_plan(field, [ran(100)], 1e-4, choose=False)
 
     assert field.plans == [SEQUENTIAL]
     assert verdict.contenders[0].also == ("lios", "opara")
@@ -127,11 +127,11 @@ def test_equal_plans_take_part_once_under_all_their_names() -> None:
 
 
 def test_one_planner_alone_serves_only_if_it_is_faster_without_doubt() -> None:
-    field = Field.of([PlannedModel("lios", JOINED, ())], 3, onnxruntime=False)
+    field = ComparedPlans.of([PlannedModel("lios", JOINED, ())], 3, onnxruntime=False)
 
-    faster = judge(field, [ran(100), ran(90)], 1e-4, choose=False)
-    slower = judge(field, [ran(100), ran(103)], 1e-4, choose=False)
-    few = judge(field, [ran(100, runs=4), ran(90, runs=4)], 1e-4, choose=False)
+    faster = choose_plan(field, [ran(100), ran(90)], 1e-4, choose=False)
+    slower = choose_plan(field, [ran(100), ran(103)], 1e-4, choose=False)
+    few = choose_plan(field, [ran(100, runs=4), ran(90, runs=4)], 1e-4, choose=False)
 
     assert (faster.chosen, faster.reason) == (1, "")
     assert slower.chosen == 1
@@ -152,10 +152,10 @@ def test_one_planner_alone_serves_only_if_it_is_faster_without_doubt() -> None:
     ],
 )
 def test_a_plan_that_is_sequential_in_effect_is_sequential_and_named_so(plan: StreamPlan) -> None:
-    field = Field.of([PlannedModel("lios", plan, ())], 3, onnxruntime=False)
+    field = ComparedPlans.of([PlannedModel("lios", plan, ())], 3, onnxruntime=False)
 
     assert field.plans == [SEQUENTIAL]
-    verdict = judge(field, [ran(100)], 1e-4, choose=False)
+    verdict = choose_plan(field, [ran(100)], 1e-4, choose=False)
     assert (verdict.contenders[0].name, verdict.contenders[0].also) == ("sequential", ("lios",))
     assert (verdict.chosen, verdict.reason) == (0, "")
 
@@ -163,27 +163,29 @@ def test_a_plan_that_is_sequential_in_effect_is_sequential_and_named_so(plan: St
 def test_a_plan_with_one_merged_kernel_is_not_sequential() -> None:
     merged = StreamPlan((Launch(0, 0), Launch(1, 0), Launch(2, 0)), 1, merges=((1, 2),))
 
-    assert Field.of([PlannedModel("ios", merged, ())], 3, onnxruntime=False).plans[1] == merged
+    assert (
+        ComparedPlans.of([PlannedModel("ios", merged, ())], 3, onnxruntime=False).plans[1] == merged
+    )
 
 
 @pytest.mark.parametrize("choose", [True, False])
 def test_a_precision_that_errs_too_much_is_refused_as_a_whole(choose: bool) -> None:
     showings = [ran(100, error=0.03), ran(90, error=0.03), ran(80, error=0.009), ran(70)]
 
-    verdict = judge(FIELD, showings, 1e-2, choose=choose, precision="fp16")
+    verdict = choose_plan(FIELD, showings, 1e-2, choose=choose, precision="fp16")
 
     assert verdict.reason.startswith("the sequential plan in FP32 goes on serving: in fp16 outputs")
     assert "--accept-error" in verdict.reason
-    accepted = judge(FIELD, showings, 5e-2, choose=choose, precision="fp16")
+    accepted = choose_plan(FIELD, showings, 5e-2, choose=choose, precision="fp16")
     assert not accepted.reason
 
 
 def test_a_slow_plan_of_one_planner_gives_way_to_its_precisions_sequential_plan() -> None:
-    field = Field.of([PlannedModel("greedy", PARALLEL, ())], 3, onnxruntime=False)
+    field = ComparedPlans.of([PlannedModel("greedy", PARALLEL, ())], 3, onnxruntime=False)
     slow = [ran(100), ran(120)]
 
-    narrow = judge(field, slow, 1e-2, choose=False, precision="fp16")
-    plain = judge(field, slow, 1e-4, choose=False)
+    narrow = choose_plan(field, slow, 1e-2, choose=False, precision="fp16")
+    plain = choose_plan(field, slow, 1e-4, choose=False)
 
     assert (narrow.chosen, narrow.reason) == (0, "")
     assert (plain.chosen, plain.reason[:35]) == (1, "the sequential plan goes on serving")

@@ -34,7 +34,7 @@ FEW = 12  # models that need no filter
 
 async def all_models(facts: Facts, wanted: str) -> Page:
     """Every model version with what it does now; those whose name holds ``wanted``."""
-    models = await facts.registry.models()
+    models = await facts.queries.models()
     shown = [each for each in models if wanted.lower() in each.name.lower()]
     activity = await facts.activity()
     jobs = [each for each in await facts.jobs() if not each.state.has_ended]
@@ -115,9 +115,9 @@ def _activity_cells(now: Activity | None) -> tuple[str, str, str, str]:
 
 async def one_model(facts: Facts, name: str, version: str, *, is_admin: bool) -> Page:
     """One version: what it takes and gives, what it does now, its schedules, its jobs."""
-    versions = await facts.registry.versions(name)
-    model = await facts.registry.find(name, version)
-    schedules = await facts.registry.schedules(model)
+    versions = await facts.queries.versions(name)
+    model = await facts.queries.find(name, version)
+    schedules = await facts.queries.schedules(model)
     body = h(
         "div",
         _versions(versions, model),

@@ -28,15 +28,15 @@ async def one_schedule(
     facts: Facts, name: str, version: str, batch_size: int, device: str, block: int | None
 ) -> Page:
     """A schedule: timeline beside the sequential plan, where it came from, its stages."""
-    model = await facts.registry.find(name, version)
-    placed = await facts.registry.schedule(model, batch_size, device)
+    model = await facts.queries.find(name, version)
+    placed = await facts.queries.schedule(model, batch_size, device)
     schedule = placed.schedule
     which = await facts.drawn(model, placed, block)
     picture = await asyncio.to_thread(pictures.svg, which)
     blocks = await asyncio.to_thread(_choices, schedule, which)
     where = ("schedules", model.name, model.version, batch_size)
     same: dict[str, str | int | None] = {"device": placed.device, "block": block}
-    others = await facts.registry.schedules(model)
+    others = await facts.queries.schedules(model)
     body = h(
         "div",
         h("p", ONNXRUNTIME_SERVES) if schedule.in_onnxruntime else None,
@@ -142,9 +142,9 @@ def _stages(which: Drawn) -> Iterator[Sequence[Child]]:
 
 async def comparison(facts: Facts, name: str, version: str, *which: tuple[int, str]) -> Page:
     """Two schedules of one model, by batch size and device, on one axis, and what differs."""
-    model = await facts.registry.find(name, version)
+    model = await facts.queries.find(name, version)
     sides = [
-        await facts.drawn(model, await facts.registry.schedule(model, size, device))
+        await facts.drawn(model, await facts.queries.schedule(model, size, device))
         for size, device in which
     ]
     (first, _), (second, _) = which
@@ -173,8 +173,8 @@ async def download(
     block: int | None,
 ) -> tuple[str, str, str]:
     """A schedule as (file name, content type, text)."""
-    model = await facts.registry.find(name, version)
-    placed = await facts.registry.schedule(model, batch_size, device)
+    model = await facts.queries.find(name, version)
+    placed = await facts.queries.schedule(model, batch_size, device)
     stem = f"{model.name}-{model.version}-batch{batch_size}"
     if kind == "json":
         document = json.dumps(schedule_to_json(placed.schedule), indent=2)

@@ -32,7 +32,7 @@ from braid.server.inference.batching.latencies import LatencyTable
 from braid.server.inference.batching.quarantine import Quarantine
 from braid.server.inference.batching.queues import BatchObserver, Lane, ModelQueue
 from braid.server.inference.batching.tickets import Piece, Ticket
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest
 from braid.server.inference.slot_rows import Outcome, join
 
@@ -82,7 +82,7 @@ class MonotonicClock:
 class Execution(Protocol):
     """What runs batches; see ``braid.server.inference.batching.execution``."""
 
-    async def run(self, model: ServedModel, pieces: Sequence[Piece], size: int) -> Ran:
+    async def run(self, model: ModelReplica, pieces: Sequence[Piece], size: int) -> Ran:
         """Run pieces of one shape class as a batch of ``size`` rows."""
 
 
@@ -110,7 +110,7 @@ class Batcher:
         self._execution = execution
         self._quarantine = quarantine or Quarantine()
         self._clock: Clock = clock or MonotonicClock()
-        self._queues: dict[ServedModel, ModelQueue] = {}
+        self._queues: dict[ModelReplica, ModelQueue] = {}
         self._in_flight: dict[asyncio.Task[bool], _Batch] = {}
         self._free_at = 0.0  # when the device will have done what was sent to it
         self._used_s = 0.0  # of the queue that went last: where a queue that wakes up begins
@@ -120,7 +120,7 @@ class Batcher:
 
     async def submit(
         self,
-        model: ServedModel,
+        model: ModelReplica,
         request: CheckedRequest,
         observer: BatchObserver,
         deadline: float | None = None,
@@ -170,7 +170,7 @@ class Batcher:
                 queue.tell()
                 self._has_progressed()
 
-    def expected_s(self, model: ServedModel, request: CheckedRequest) -> float:
+    def expected_s(self, model: ModelReplica, request: CheckedRequest) -> float:
         """Time until a request that came now would be answered, as far as is known."""
         queue = self._queues.get(model)
         lane = None if queue is None or queue.is_empty else queue.lane(request.shape_class)
@@ -178,14 +178,14 @@ class Batcher:
         table = model.latencies(request.shape_class)
         return self._clearing_s(model, table, before + request.rows, self._clock.now())
 
-    def refusal(self, model: ServedModel) -> QueueFull | None:
+    def refusal(self, model: ModelReplica) -> QueueFull | None:
         """Why any request for a model would be refused now; None: some would not."""
         queue = self._queues.get(model)
         if queue is None or queue.requests < model.policy.max_requests:
             return None
         return self._full(queue, queue.next_lane(), 1, self._clock.now())
 
-    async def drain(self, model: ServedModel | None = None) -> None:
+    async def drain(self, model: ModelReplica | None = None) -> None:
         """Wait until nothing is queued or running (for ``model``)."""
         while any(
             not queue.is_empty or any(batch.queue is queue for batch in self._in_flight.values())
@@ -194,7 +194,7 @@ class Batcher:
         ):
             await self._progress.wait()
 
-    def forget(self, model: ServedModel) -> None:
+    def forget(self, model: ModelReplica) -> None:
         """Drop the (empty) queue of a model that is gone."""
         self._queues.pop(model, None)
         self._quarantine.forget(model.name, model.version)
@@ -246,7 +246,7 @@ class Batcher:
             self._retry_after_s(lane, over, now),
         )
 
-    def _clearing_s(self, model: ServedModel, table: LatencyTable, rows: int, now: float) -> float:
+    def _clearing_s(self, model: ModelReplica, table: LatencyTable, rows: int, now: float) -> float:
         """Expected time until ``rows`` rows of a model are done, other models taking their part."""
         others = sum(
             each.model.policy.share
@@ -384,7 +384,7 @@ class Batcher:
         more_s = max(0.0, spent_s - batch.expected_s)
         batch.queue.used_s += more_s / batch.queue.model.policy.share
 
-    def _strike(self, model: ServedModel) -> None:
+    def _strike(self, model: ModelReplica) -> None:
         if self._quarantine.strike(model.name, model.version):
             facts = {"model": model.name, "version": model.version}
             log.error("a model is refused for a while: it held its device up", extra=facts)
@@ -398,7 +398,7 @@ class Batcher:
                 was_strike |= await self._run(replace(batch, pieces=[piece], size=size))
         return was_strike
 
-    def _deliver(self, model: ServedModel, piece: Piece, outcome: Outcome) -> None:
+    def _deliver(self, model: ModelReplica, piece: Piece, outcome: Outcome) -> None:
         """Give a piece's rows to its request, and the answer to the caller once it is whole."""
         ticket = piece.ticket
         if ticket.has_ended:

@@ -12,7 +12,7 @@ from braid.core.errors import DeviceOutOfMemory
 from braid.server.devices.device import Device, Executable
 from braid.server.devices.measuring.duty_cycle import Turns
 from braid.server.inference.batching.tickets import Piece, still_wanted, when_all_ended
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.slot_rows import BatchRun, Outcome, outcome_of, with_rows, write_rows
 
 SLOT_SECONDS = 30.0
@@ -36,7 +36,7 @@ class DeviceExecution:
         self._turns = Turns(lambda: device.bench.is_measuring)
         self._slot_freed = asyncio.Event()
 
-    async def run(self, model: ServedModel, pieces: Sequence[Piece], size: int) -> Ran:
+    async def run(self, model: ModelReplica, pieces: Sequence[Piece], size: int) -> Ran:
         """Run pieces of one shape class as a batch of ``size`` rows.
 
         What ended before the device was asked is left out; if that is all, nothing runs.
@@ -60,7 +60,7 @@ class DeviceExecution:
 
     async def _run(
         self,
-        model: ServedModel,
+        model: ModelReplica,
         ready: Executable,
         offset: int,
         pieces: Sequence[Piece],

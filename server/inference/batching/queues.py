@@ -16,7 +16,7 @@ from typing import Protocol
 from braid.server.inference.batching.completion import CompletionPlan
 from braid.server.inference.batching.latencies import ArrivalRate, LatencyTable
 from braid.server.inference.batching.tickets import Piece, Ticket
-from braid.server.inference.replica import ServedModel, ShapeClass
+from braid.server.inference.replica import ModelReplica, ShapeClass
 
 MAX_IDLE_LANES = 64
 """Shape classes of one model that are kept without anything waiting."""
@@ -92,7 +92,7 @@ class Lane:
 class ModelQueue:
     """Everything that waits for one model on one device."""
 
-    def __init__(self, model: ServedModel, observer: BatchObserver) -> None:
+    def __init__(self, model: ModelReplica, observer: BatchObserver) -> None:
         self.model = model
         self.observer = observer
         self.arrivals = ArrivalRate()

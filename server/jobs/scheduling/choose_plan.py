@@ -22,7 +22,7 @@ from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from braid.core.precision import FP32
 from braid.core.schedule import ONNXRUNTIME, SEQUENTIAL, Contender
 from braid.server.jobs.interfaces import PlannedModel, Showing
-from braid.server.jobs.scheduling.sign_test import speed_beside, speed_of
+from braid.server.jobs.scheduling.sign_test import sign_test_interval, speed_beside
 
 LEAST_GAIN = 0.005
 """By which a plan must be faster than a simpler one; below, nobody could see it."""
@@ -32,14 +32,14 @@ NOISE_MARGIN = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ComparedPlans:
     """Who takes part: the sequential plan, then all other plans, then ONNX Runtime if wanted."""
 
     planned: tuple[PlannedModel, ...]  # the first one's plan is sequential
     onnxruntime: bool
 
     @staticmethod
-    def of(planned: Sequence[PlannedModel], units: int, *, onnxruntime: bool) -> Field:
+    def of(planned: Sequence[PlannedModel], units: int, *, onnxruntime: bool) -> ComparedPlans:
         """The field of what a planner found; plans that are sequential in effect are one."""
         plan = sequential_plan(units)
         in_sequence = [model for model in planned if runs_in_sequence(model.plan)]
@@ -54,7 +54,7 @@ class Field:
             also=tuple(name for name in also if name != SEQUENTIAL),
         )
         others = (model for model in planned if not runs_in_sequence(model.plan))
-        return Field((first, *others), onnxruntime)
+        return ComparedPlans((first, *others), onnxruntime)
 
     @property
     def plans(self) -> list[StreamPlan]:
@@ -63,7 +63,7 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PlanChoice:
     """What serves, or why what was asked for does not."""
 
     contenders: tuple[Contender, ...]  # in the order of the field
@@ -77,14 +77,14 @@ class Verdict:
         return tuple(contender for contender in self.contenders if contender.remark)
 
 
-def judge(
-    field: Field,
+def choose_plan(
+    field: ComparedPlans,
     showings: Sequence[Showing],
     tolerance: float,
     *,
     choose: bool,
     precision: str = FP32,
-) -> Verdict:
+) -> PlanChoice:
     """Decide.
 
     Args:
@@ -96,13 +96,13 @@ def judge(
     """
     contenders = _contenders(field, showings, tolerance)
     if precision != FP32 and contenders[0].remark:
-        return Verdict(contenders, 0, 0, _too_coarse(contenders[0], precision))
+        return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision))
     if not choose:
         asked = len(contenders) - 1  # sequential itself, if that is what the planner found
         reason = _refusal(contenders[asked]) if asked else _refusal_of_errors(contenders[asked])
         if reason and precision != FP32:  # its sequential plan is right, and the better one
-            return Verdict(contenders, 0, 0)
-        return Verdict(contenders, asked, asked, reason)
+            return PlanChoice(contenders, 0, 0)
+        return PlanChoice(contenders, asked, asked, reason)
     longest = max(contender.runs for contender in contenders)
     fit = [
         index
@@ -111,11 +111,11 @@ def judge(
     ]
     own = [index for index in fit if index < len(field.planned)]
     chosen, fallback = (_best(field, contenders, showings, some) for some in (fit, own))
-    return Verdict(contenders, chosen, fallback)
+    return PlanChoice(contenders, chosen, fallback)
 
 
 def _contenders(
-    field: Field, showings: Sequence[Showing], tolerance: float
+    field: ComparedPlans, showings: Sequence[Showing], tolerance: float
 ) -> tuple[Contender, ...]:
     named = [(model.planner, model.also) for model in field.planned]
     named += [(ONNXRUNTIME, ())] if field.onnxruntime else []
@@ -126,7 +126,7 @@ def _contenders(
 
 
 def _contender(name: str, also: tuple[str, ...], showing: Showing, tolerance: float) -> Contender:
-    speed = speed_of(showing.ratios)
+    speed = sign_test_interval(showing.ratios)
     return Contender(
         name,
         latency_us=showing.latency_us,
@@ -176,7 +176,10 @@ def _refusal_of_errors(contender: Contender) -> str:
 
 
 def _best(
-    field: Field, contenders: Sequence[Contender], showings: Sequence[Showing], fit: Sequence[int]
+    field: ComparedPlans,
+    contenders: Sequence[Contender],
+    showings: Sequence[Showing],
+    fit: Sequence[int],
 ) -> int:
     """The fastest of those that gain over the sequential plan; in a draw, the simplest."""
 
@@ -202,7 +205,7 @@ def _is_faster(one: Showing, other: Showing) -> bool:
     return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
 
 
-def _complexity(field: Field, index: int) -> float:
+def _complexity(field: ComparedPlans, index: int) -> float:
     """Points at which threads wait for each other; another runtime is the last resort."""
     if index >= len(field.planned):
         return math.inf

@@ -14,8 +14,8 @@ from functools import partial
 from math import inf
 
 from braid.core.graph import OpGraph
-from braid.server.jobs.interfaces import Device, UnitKernels
-from braid.server.jobs.retries import Retry
+from braid.server.jobs.interfaces import ServingDevice, UnitKernels
+from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.stage_measurements import in_store
 from braid.server.store.store import Store
 from braid.server.store.tables.plans import Measurement
@@ -43,10 +43,10 @@ async def choose_kernels(
     graph: OpGraph,
     digest: str,
     batch_size: int,
-    device: Device,
+    device: ServingDevice,
     store: Store,
     precision: str,
-    retry: Retry,
+    retry: RetryWhileRestarting,
 ) -> ChosenKernels:
     """Measure what is not known yet; the static graph runs on the fastest kernels afterwards."""
     known = _Latencies(digest, batch_size, device, store, precision, retry)
@@ -79,10 +79,10 @@ class _Latencies:
         self,
         digest: str,
         batch_size: int,
-        device: Device,
+        device: ServingDevice,
         store: Store,
         precision: str,
-        retry: Retry,
+        retry: RetryWhileRestarting,
     ) -> None:
         self._retry = retry
         self._digest = digest

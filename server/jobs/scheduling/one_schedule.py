@@ -14,43 +14,45 @@ from braid.core.schedule import Provenance, Schedule, Stage
 from braid.scheduler.options import PORTFOLIO
 from braid.scheduler.signature import stage_signature
 from braid.scheduler.units import UnitGraph
-from braid.server.jobs.interfaces import Device, Specs
-from braid.server.jobs.progress import Share
-from braid.server.jobs.retries import Retry
-from braid.server.jobs.scheduling.choose_plan import Field, judge
+from braid.server.jobs.interfaces import ServingDevice, Specs
+from braid.server.jobs.progress import BatchSizeProgress
+from braid.server.jobs.retries import RetryWhileRestarting
+from braid.server.jobs.scheduling.choose_plan import ComparedPlans, choose_plan
 from braid.server.jobs.scheduling.kernel_measurements import choose_kernels
 from braid.server.jobs.scheduling.stage_measurements import StageMeasurer, in_store
-from braid.server.jobs.services import Imported, Workshop, schedule_key, tolerance_of
+from braid.server.jobs.services import Imported, JobServices, schedule_key, tolerance_of
 from braid.server.store.records import ModelVersion
 
 
 async def make_schedule(
     model: ModelVersion,
     imported: Imported,
-    device: Device,
+    device: ServingDevice,
     inputs: Specs,
     batch_size: int,
-    shop: Workshop,
-    share: Share,
+    services: JobServices,
+    progress: BatchSizeProgress,
 ) -> Schedule:
     """Profile, search and verify: the schedule, promoted or not."""
     digest, options = model.sha256, model.options.planner
     precision, bench = model.options.precision, device.bench
-    tolerance = tolerance_of(model.options, shop)
-    retry = Retry(shop.retry_pauses, share.retrying)
+    tolerance = tolerance_of(model.options, services)
+    retry = RetryWhileRestarting(services.retry_pauses, progress.retrying)
     graph = await retry(lambda: bench.static_graph(digest, batch_size, inputs, precision))
-    kernels = await choose_kernels(graph, digest, batch_size, device, shop.store, precision, retry)
-    timer = StageMeasurer(digest, batch_size, device, shop, share, precision)
+    kernels = await choose_kernels(
+        graph, digest, batch_size, device, services.store, precision, retry
+    )
+    timer = StageMeasurer(digest, batch_size, device, services, progress, precision)
     facts = await retry(lambda: bench.facts(digest, batch_size))
     planned = await retry(
-        lambda: shop.planner(graph, options, facts, timer.measure), lambda: timer.learned
+        lambda: services.planner(graph, options, facts, timer.measure), lambda: timer.learned
     )
     predecessors = graph.predecessors()
     for found in planned:
         verify_plan(found.plan, predecessors)
     choose = options.planner == PORTFOLIO
-    field = Field.of(planned, len(graph.operators), onnxruntime=choose)
-    share.comparing(0.0)
+    field = ComparedPlans.of(planned, len(graph.operators), onnxruntime=choose)
+    progress.comparing(0.0)
     showings = await retry(
         lambda: bench.contest(
             digest,
@@ -58,10 +60,10 @@ async def make_schedule(
             field.plans,
             onnxruntime=field.onnxruntime,
             tolerance=tolerance,
-            on_progress=share.comparing,
+            on_progress=progress.comparing,
         )
     )
-    verdict = judge(field, showings, tolerance, choose=choose, precision=precision)
+    verdict = choose_plan(field, showings, tolerance, choose=choose, precision=precision)
     chosen, served = verdict.contenders[verdict.chosen], field.planned[verdict.fallback]
     return Schedule(
         key=schedule_key(model, imported, device.device_key, inputs, batch_size),
@@ -84,7 +86,7 @@ async def make_schedule(
             promoted=not verdict.reason,
             reason=verdict.reason,
             software=device.software,
-            unit_us=await _unit_latencies(graph, device, shop, precision),
+            unit_us=await _unit_latencies(graph, device, services, precision),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             candidates=verdict.contenders,
             kernels=kernels.by_unit,
@@ -94,7 +96,7 @@ async def make_schedule(
 
 
 async def _unit_latencies(
-    graph: OpGraph, device: Device, shop: Workshop, precision: str
+    graph: OpGraph, device: ServingDevice, services: JobServices, precision: str
 ) -> dict[str, float]:
     """What is known of each unit alone, by name; for those who look at the schedule later."""
 
@@ -107,5 +109,5 @@ async def _unit_latencies(
 
     named = await asyncio.to_thread(signatures)
     wanted = list(set(named.values()))
-    known = await shop.store.call(shop.store.find_latencies, device.device_key, wanted)
+    known = await services.store.call(services.store.find_latencies, device.device_key, wanted)
     return {name: known[mark] for name, mark in named.items() if mark in known}

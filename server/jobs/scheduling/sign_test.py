@@ -20,7 +20,7 @@ DOUBT = 0.1
 """Probability that the true ratio of two that run again and again lies outside, on either side."""
 
 
-def speed_of(ratios: Sequence[float]) -> Speed | None:
+def sign_test_interval(ratios: Sequence[float]) -> Speed | None:
     """Median of latency ratios, one a turn, and its sign-test interval; None if they prove nothing.
 
     Of fewer than five turns even the smallest and the largest ratio are no interval: of a plan that
@@ -35,7 +35,7 @@ def speed_of(ratios: Sequence[float]) -> Speed | None:
 
 def speed_beside(one_us: Sequence[float], other_us: Sequence[float]) -> Speed | None:
     """How many times as fast the first is as the other, by their latencies in the same turns."""
-    return speed_of([other / one for one, other in zip(one_us, other_us, strict=True)])
+    return sign_test_interval([other / one for one, other in zip(one_us, other_us, strict=True)])
 
 
 def _left_out(turns: int) -> int:

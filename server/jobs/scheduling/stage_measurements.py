@@ -1,7 +1,7 @@
 """Answers the planner's questions: from the store, else by measuring on the device.
 
 planner ──StageQuery──> StageMeasurer ──known?──> store
-                             └──no──> Bench.measure_stage ──> store
+                             └──no──> Measurer.measure_stage ──> store
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from statistics import median
 from time import monotonic
 
 from braid.core.precision import FP32, TF32
-from braid.server.jobs.interfaces import Device, StageQuery
-from braid.server.jobs.progress import Share
-from braid.server.jobs.retries import Retry
-from braid.server.jobs.services import Workshop
+from braid.server.jobs.interfaces import ServingDevice, StageQuery
+from braid.server.jobs.progress import BatchSizeProgress
+from braid.server.jobs.retries import RetryWhileRestarting
+from braid.server.jobs.services import JobServices
 from braid.server.store.tables.plans import Measurement
 
 ONE_THREAD = "@1"
@@ -33,19 +33,19 @@ class StageMeasurer:
         self,
         digest: str,
         batch_size: int,
-        device: Device,
-        shop: Workshop,
-        share: Share,
+        device: ServingDevice,
+        services: JobServices,
+        progress: BatchSizeProgress,
         precision: str = FP32,
     ) -> None:
         self._precision = precision
         self._digest = digest
         self._batch_size = batch_size
         self._device = device
-        self._store = shop.store
-        self._observer = shop.observer
-        self._share = share
-        self._retry = Retry(shop.retry_pauses, share.retrying)
+        self._store = services.store
+        self._observer = services.observer
+        self._progress = progress
+        self._retry = RetryWhileRestarting(services.retry_pauses, progress.retrying)
         self._samples: dict[str, list[float]] = {}  # by stored name
         self._is_searching = False
         self.measured = 0
@@ -67,14 +67,14 @@ class StageMeasurer:
         found: list[float] = []
         for query, name, is_fresh in zip(queries, names, fresh, strict=True):
             if self._is_searching:
-                self._share.searching(self.measured)
+                self._progress.searching(self.measured)
             else:
-                self._share.profiling(len(found), len(queries))
+                self._progress.profiling(len(found), len(queries))
             found.append(
                 await self._measure(query, name, known.get(name)) if is_fresh else known[name]
             )
         self._is_searching = True  # what is asked from now on depends on these answers
-        self._share.searching(self.measured)
+        self._progress.searching(self.measured)
         return found
 
     def _stored_name(self, query: StageQuery) -> str:

@@ -16,9 +16,9 @@ from time import monotonic, perf_counter
 
 from braid.core.errors import DeadlineExceeded, RequestCancelled
 from braid.server.inference.call_memory import Account, Call, Charge
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, GivenRequest, check_request
-from braid.server.models.serving_models import Catalogue
+from braid.server.models.serving_models import ServingModels
 from braid.server.observability import tracing
 from braid.server.rpc.status import status_code
 
@@ -42,17 +42,17 @@ class Answer:
 
 
 async def infer(
-    catalogue: Catalogue,
+    models: ServingModels,
     model: str,
     version: str,
     time_remaining: float | None,
-    read: Callable[[ServedModel], GivenRequest],
+    read: Callable[[ModelReplica], GivenRequest],
     memory: Account,
 ) -> Answer:
     """Run one request.
 
     Args:
-        catalogue: of the models.
+        models: that serve, by name.
         model: its name.
         version: "" for the one that answers by default.
         time_remaining: seconds until the caller's deadline.
@@ -66,7 +66,7 @@ async def infer(
     outcome_name, served, outcome = "OK", None, None
     charge: Charge | None = None
     soon = asyncio.get_running_loop().call_soon  # once the answer is on its way
-    found = catalogue.for_request(model, version)
+    found = models.for_request(model, version)
     try:
         replicas = found.require()
         served = replicas.any
@@ -75,11 +75,11 @@ async def infer(
         limits = [limit for limit in (time_remaining, given.timeout_s) if limit is not None]
         deadline = monotonic() + min(limits) if limits else None
         charge = await memory.take(_size_bytes(served, checked), deadline)
-        if not catalogue.answers_with(replicas, served):  # unloaded or replaced during the wait
-            replicas = catalogue.for_request(served.name, str(served.version)).require()
+        if not models.answers_with(replicas, served):  # unloaded or replaced during the wait
+            replicas = models.for_request(served.name, str(served.version)).require()
         served = replicas.choose(checked)
         series = found.metrics.on(served.device.name)
-        outcome = await catalogue.batcher(served).submit(served, checked, series, deadline)
+        outcome = await models.batcher(served).submit(served, checked, series, deadline)
         soon(series.request_computed, outcome.queue_us / 1e6, outcome.compute_us / 1e6)
         reply = outcome.reply
         if reply is None:
@@ -106,7 +106,7 @@ async def infer(
             trace.request_ended(name, number, outcome_name, seconds, outcome)
 
 
-def _size_bytes(served: ServedModel, request: CheckedRequest) -> int | None:
+def _size_bytes(served: ModelReplica, request: CheckedRequest) -> int | None:
     """Bytes of a request and its answer in this process's memory; None: not known."""
     answer_bytes = served.answer_bytes(request.shape_class, request.rows, request.outputs)
     if answer_bytes is None:

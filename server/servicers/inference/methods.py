@@ -15,10 +15,10 @@ from collections.abc import Callable, Collection, Mapping
 import grpc
 
 from braid.core.errors import BraidError
-from braid.server.models.serving_models import Target
+from braid.server.models.serving_models import ResolvedModel
 from braid.server.rpc.status import Handler, refusing, status_code
 
-Refusal = Callable[[], Target | None]
+Refusal = Callable[[], ResolvedModel | None]
 """What any inference request gets now; None: that depends on the request."""
 
 
@@ -45,7 +45,7 @@ class Methods(grpc.GenericRpcHandler):
         return self._handlers.get(method)
 
 
-def counted(target: Target) -> BraidError:
+def counted(target: ResolvedModel) -> BraidError:
     """What a request that is refused unread gets."""
     assert target.refusal is not None
     target.metrics.request_ended(status_code(target.refusal).name, 0.0)

@@ -12,10 +12,10 @@ import grpc
 
 from braid.core.errors import InvalidRequest
 from braid.server.inference.call_memory import Account, CallMemory
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import DEFAULT_PRIORITY, GivenRequest
 from braid.server.inference.slot_rows import Outcome
-from braid.server.models.serving_models import Catalogue
+from braid.server.models.serving_models import ServingModels
 from braid.server.rpc.status import answering, wire_error
 from braid.server.servicers.inference.infer import Answer, infer
 from braid.server.servicers.inference.protowire import Part
@@ -31,8 +31,8 @@ Write = Callable[[wire.InferRequest, int, Outcome, int], list[Part]]
 class InferenceServicer:
     """Runs models. Messages come and go as ``tensors.py`` has them."""
 
-    def __init__(self, catalogue: Catalogue, memory: CallMemory) -> None:
-        self._catalogue = catalogue
+    def __init__(self, models: ServingModels, memory: CallMemory) -> None:
+        self._models = models
         self._memory = memory
 
     async def Infer(self, request: Received, context: Context) -> bytes:
@@ -78,11 +78,11 @@ class InferenceServicer:
     ) -> Answer:
         model, version = request.message.model, request.message.version
         read = partial(given_request, request, write, perf_counter_ns())
-        return await infer(self._catalogue, model, version, time_remaining, read, memory)
+        return await infer(self._models, model, version, time_remaining, read, memory)
 
 
 def given_request(
-    request: Received, write: Write, began_ns: int, model: ServedModel
+    request: Received, write: Write, began_ns: int, model: ModelReplica
 ) -> GivenRequest:
     """The request in the server's own terms, and how it is answered.
 

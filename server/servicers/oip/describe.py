@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from braid.core.tensor import BATCH, TensorSpec
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from braid.server.models.loading import IndexEntry
 from braid.server.observability.statistics import Duration, Statistics
@@ -18,7 +18,7 @@ BACKEND = "braid"
 _TYPE_NAMES = {"BOOL": "TYPE_BOOL", "BYTES": "TYPE_STRING"}
 
 
-def metadata_of(model: ServedModel, versions: Iterable[int]) -> Any:
+def metadata_of(model: ModelReplica, versions: Iterable[int]) -> Any:
     """ModelMetadataResponse; open extents, the batch among them, are -1."""
     return messages.ModelMetadataResponse(
         name=model.name,
@@ -29,7 +29,7 @@ def metadata_of(model: ServedModel, versions: Iterable[int]) -> Any:
     )
 
 
-def config_of(model: ServedModel) -> Any:
+def config_of(model: ModelReplica) -> Any:
     """ModelConfig; with a batch, dims leave dimension 0 out, as everywhere in this message."""
     batched = model.batched
     described = config.ModelConfig(
@@ -54,7 +54,7 @@ def config_of(model: ServedModel) -> Any:
     return described
 
 
-def statistics_of(model: ServedModel, seen: Statistics) -> Any:
+def statistics_of(model: ModelReplica, seen: Statistics) -> Any:
     """ModelStatistics. Copies to and from the device are part of compute_infer."""
     return messages.ModelStatistics(
         name=model.name,

@@ -14,13 +14,13 @@ import grpc
 from braid.core.errors import InvalidRequest, NotOffered
 from braid.server.devices.pool import Devices
 from braid.server.inference.call_memory import Account, CallMemory
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import GivenRequest
 from braid.server.inference.shared_regions import SharedRegions
 from braid.server.inference.slot_rows import Outcome
-from braid.server.models.loading import Repository
-from braid.server.models.serving_models import Catalogue
-from braid.server.models.versions import Serving
+from braid.server.models.loading import ModelLoader
+from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import VersionPolicies
 from braid.server.observability.metrics import Metrics
 from braid.server.rpc.status import answering, wire_error
 from braid.server.security.tokens import Digest, owner_in
@@ -63,10 +63,10 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
 
     def __init__(
         self,
-        catalogue: Catalogue,
+        models: ServingModels,
         memory: CallMemory,
-        repository: Repository,
-        serving: Serving,
+        loader: ModelLoader,
+        policies: VersionPolicies,
         devices: Devices,
         regions: SharedRegions,
         metrics: Metrics,
@@ -74,10 +74,10 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         trace_settings: TraceSettings,
         log_settings: LogSettings,
     ) -> None:
-        self._catalogue = catalogue
+        self._models = models
         self._memory = memory
-        self._repository = repository
-        self._serving = serving
+        self._loader = loader
+        self._policies = policies
         self._devices = devices
         self._regions = regions
         self._metrics = metrics
@@ -106,28 +106,28 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
 
     async def ModelReady(self, request: Any, context: Context) -> Any:
         """Whether a model answers; no for one that is unloaded or was never there."""
-        found = self._catalogue.for_request(request.name, request.version)
+        found = self._models.for_request(request.name, request.version)
         return messages.ModelReadyResponse(ready=found.served is not None)
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:
         """Versions that answer, inputs and outputs."""
         async with answering(context):
-            model = self._catalogue.for_request(request.name, request.version).require().any
-            served = [m.version for m in self._catalogue.all_served() if m.name == model.name]
+            model = self._models.for_request(request.name, request.version).require().any
+            served = [m.version for m in self._models.all_served() if m.name == model.name]
             return metadata_of(model, served)
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:
         """How a model is served."""
         async with answering(context):
-            model = self._catalogue.for_request(request.name, request.version).require().any
+            model = self._models.for_request(request.name, request.version).require().any
             return messages.ModelConfigResponse(config=config_of(model))
 
     async def ModelStatistics(self, request: Any, context: Context) -> Any:
         """Sums of one version, of a name's versions, or of all."""
         async with answering(context):
-            models = self._catalogue.all_served()
+            models = self._models.all_served()
             if request.name:
-                found = self._catalogue.for_request(request.name, request.version).require().any
+                found = self._models.for_request(request.name, request.version).require().any
                 models = [m for m in models if m.name == found.name]
                 if request.version:
                     models = [found]
@@ -191,7 +191,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
     ) -> Answer:
         model, version = request.message.model_name, request.message.model_version
         read = partial(_given_request, request, write, find)
-        return await infer(self._catalogue, model, version, time_remaining, read, memory)
+        return await infer(self._models, model, version, time_remaining, read, memory)
 
     # Repository.
 
@@ -199,7 +199,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
         """All versions, or those that answer."""
         async with answering(context):
             _one_repository(request.repository_name)
-            return index_of(await self._repository.index(request.ready))
+            return index_of(await self._loader.index(request.ready))
 
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:
         """Let a model answer, from files in the request if there are any."""
@@ -208,10 +208,10 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
             name = request.model_name
             devices = [device.name for device in self._devices.all]
             wanted = load_request(name, request.parameters, devices)
-            await self._repository.load(name, wanted.files, wanted.options)
+            await self._loader.load(name, wanted.files, wanted.options)
             if wanted.versions is not None:
-                config = replace(self._serving.config(name), versions=wanted.versions)
-                await self._serving.configure(name, config)
+                config = replace(self._policies.config(name), versions=wanted.versions)
+                await self._policies.configure(name, config)
             return messages.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:
@@ -221,7 +221,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
             for name in request.parameters:
                 if name != "unload_dependents":
                     raise InvalidRequest(f"parameter {name[:100]!r} is not known")
-            await self._repository.unload(request.model_name)
+            await self._loader.unload(request.model_name)
             return messages.RepositoryModelUnloadResponse()
 
     # Shared memory.
@@ -293,7 +293,7 @@ class OipServicer(service.GRPCInferenceServiceServicer):  # type: ignore[misc]
 
 
 def _given_request(
-    request: Received, write: Write, find: FindRegion, model: ServedModel
+    request: Received, write: Write, find: FindRegion, model: ModelReplica
 ) -> GivenRequest:
     """The request in the server's own terms, and how it is answered."""
     message = request.message

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from braid.core.errors import InvalidRequest
-from braid.server.inference.replica import ServedModel
+from braid.server.inference.replica import ModelReplica
 from braid.server.inference.slot_rows import OutputTensor
 from braid.server.servicers.oip.tensors.classification import classify
 from braid.server.servicers.oip.tensors.requests import Wishes
@@ -15,7 +15,7 @@ from braid.server.servicers.oip.wire import messages
 
 
 def reply_to(
-    request: Any, model: ServedModel, outputs: Mapping[str, OutputTensor], wishes: Wishes
+    request: Any, model: ModelReplica, outputs: Mapping[str, OutputTensor], wishes: Wishes
 ) -> Reply:
     """The response to one request.
 
