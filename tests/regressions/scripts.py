@@ -14,7 +14,8 @@ class FaultyServer(ServerProcess):
     """``braid serve`` of any checkout, with a folder for the script's own files."""
 
     def __init__(self, folder: Path, tree: Path = HERE) -> None:
-        super().__init__(folder / "store", tree=tree)
+        script = None if tree == HERE else tree / ".venv/bin/braid"
+        super().__init__(folder / "store", script=script, folder=tree)
         self.folder = folder
 
     def set(self, **environment: str) -> None:

@@ -36,14 +36,18 @@ class ServerProcess:
     """
 
     def __init__(
-        self, store: Path, *, tree: Path = HERE, folder: Path | None = None, **environment: str
+        self, store: Path, *, script: Path | None = None, folder: Path = HERE, **environment: str
     ) -> None:
-        """Not started yet; ``tree`` is the checkout whose server it is, with a .venv of its own.
+        """Not started yet.
 
-        It is started in ``folder``, else at the top of the tree.
+        Args:
+            store: folder of the server's data.
+            script: console script of another installation; by default this one is started.
+            folder: working folder of the server.
+            environment: variables beside those of this process.
         """
         self.store = store
-        self._tree = tree
+        self._script = script
         self._folder = folder
         self.log_path = store.with_name(f"{store.name}.log")
         usual = {"BRAID_LOG_LEVEL": "DEBUG", "BRAID_MEASURE_APART": "false"}
@@ -55,18 +59,10 @@ class ServerProcess:
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    *self._command,
-                    *(
-                        "serve",
-                        "--store",
-                        str(self.store),
-                        "--grpc-port",
-                        grpc_port,
-                        "--http-port",
-                        "0",
-                    ),
+                    *(*self._command, "serve", "--store", str(self.store)),
+                    *("--grpc-port", grpc_port, "--http-port", "0"),
                 ],
-                cwd=self._folder or self._tree,
+                cwd=self._folder,
                 env=self._environment,
                 stdout=log,
                 stderr=log,
@@ -77,8 +73,8 @@ class ServerProcess:
 
     @property
     def _command(self) -> tuple[str, ...]:
-        if self._folder is not None:
-            return (str(CONSOLE_SCRIPT),)
+        if self._script is not None:
+            return (str(self._script),)
         return (sys.executable, "-P", "-m", "braid.server.cli.main")
 
     def _await(self, pattern: str) -> re.Match[str]:
