@@ -14,16 +14,18 @@ import onnx
 from onnx import defs
 from torch import Tensor
 
-from braid.core.errors import InvalidArtefact, ModelImportError, UnsupportedOperators
+from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import Branch, OpGraph
 from braid.core.tensor import TensorSpec
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.finish import finish
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families import TABLE
 from braid.engine.onnx.lowering_table import NEWEST_OPSET, OLDEST_OPSET
-from braid.engine.onnx.node import Node, UnsupportedUse
-from braid.engine.onnx.structure import check_nesting, count_reads, in_order
+from braid.engine.onnx.node import Node
+from braid.engine.onnx.node_order import count_reads, in_order
+from braid.engine.onnx.structure import check_nesting
 from braid.engine.onnx.tensors import input_spec, to_tensor
-from braid.engine.ops.dtypes import spec_of
 
 DEFAULT_DOMAINS = ("", "ai.onnx")
 
@@ -51,25 +53,11 @@ class _Lowering:
         self._reasons: list[str] = []
 
     def run(self) -> tuple[OpGraph, dict[str, Tensor]]:
-        builder = self._builder
         inputs = self._inputs()
         outputs = self._body(self._graph, "")
         if self._reasons:
             raise UnsupportedOperators(tuple(self._reasons))
-        read = {name for op in builder.operators for name in op.reads()} | set(outputs.values())
-        constants = separate(builder.constants, read)
-        graph = OpGraph(
-            name=self._graph.name or "model",
-            inputs=inputs,
-            outputs=outputs,
-            constants={name: spec_of(tensor) for name, tensor in constants.items()},
-            operators=tuple(builder.operators),
-        )
-        try:
-            graph.verify()
-        except InvalidArtefact as error:
-            raise ModelImportError(f"the model does not lower to a valid graph: {error}") from error
-        return graph, constants
+        return finish(self._builder, self._graph.name or "model", inputs, outputs)
 
     def _inputs(self) -> dict[str, TensorSpec]:
         """The inputs a caller must give: those without an initialiser of the same name."""
@@ -184,27 +172,6 @@ class _Lowering:
         with self._builder.subgraph() as operators:
             outputs = self._body(arm, f"{node.name}/{label}/")
         return Branch(tuple(operators), tuple(outputs.values()))
-
-
-def separate(constants: dict[str, Tensor], read: set[str]) -> dict[str, Tensor]:
-    """The constants that are read, each dense and with memory of its own.
-
-    So far some are views: transposed weights, parts of others. Emptied one by one, so that the
-    peak is one tensor above the sum.
-    """
-    kept: dict[str, Tensor] = {}
-    taken: set[int] = set()
-    for name in list(constants):
-        tensor = constants.pop(name)
-        if name not in read:
-            continue
-        tensor = tensor.contiguous()
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() in taken or storage.nbytes() != tensor.nbytes:
-            tensor = tensor.clone()
-        taken.add(tensor.untyped_storage().data_ptr())
-        kept[name] = tensor
-    return kept
 
 
 def opset_of(model: onnx.ModelProto) -> int:

@@ -13,6 +13,7 @@ import onnx
 from onnx import AttributeProto
 
 from braid.core.errors import ModelImportError
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 
 
 def shortest(value: float) -> float:
@@ -21,10 +22,6 @@ def shortest(value: float) -> float:
     It is what the exporter was given, and what other formats say in double precision.
     """
     return float(str(np.float32(value)))
-
-
-class UnsupportedUse(Exception):
-    """A use of an operator that the table does not cover; the message is the reason."""
 
 
 class Node:

@@ -12,10 +12,9 @@ import onnx
 from onnx import checker, defs, helper, inliner, shape_inference, version_converter
 
 from braid.core.errors import ModelImportError
-from braid.engine.importer.upload.parse import check_structure
 from braid.engine.onnx.lowering import DEFAULT_DOMAINS
 from braid.engine.onnx.lowering_table import OLDEST_OPSET
-from braid.engine.onnx.structure import check_nesting, subgraphs
+from braid.engine.onnx.structure import all_nodes, check_nesting, check_structure
 
 MAX_EXPANSIONS = 4  # a function of ONNX's own may be defined by others
 
@@ -104,16 +103,13 @@ def _with_defaults(model: onnx.ModelProto, op_types: set[str]) -> onnx.ModelProt
     """Spell out default attributes of some operators: the inliner forgets them."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
-    graphs = [copy.graph]
-    while graphs:
-        for node in graphs.pop().node:
-            graphs.extend(subgraphs(node))
-            if node.op_type not in op_types or node.domain not in DEFAULT_DOMAINS:
-                continue
-            given = {attribute.name for attribute in node.attribute}
-            for name, attribute in defs.get_schema(node.op_type).attributes.items():
-                if name not in given and attribute.default_value.name:
-                    node.attribute.append(attribute.default_value)
+    for node in all_nodes(copy.graph.node):
+        if node.op_type not in op_types or node.domain not in DEFAULT_DOMAINS:
+            continue
+        given = {attribute.name for attribute in node.attribute}
+        for name, attribute in defs.get_schema(node.op_type).attributes.items():
+            if name not in given and attribute.default_value.name:
+                node.attribute.append(attribute.default_value)
     return copy
 
 
@@ -133,5 +129,4 @@ def _with_types(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _used(graph: onnx.GraphProto) -> set[str]:
     """Operators of the default domain, subgraphs included."""
-    used = {node.op_type for node in graph.node if node.domain in DEFAULT_DOMAINS}
-    return used.union(*(_used(inner) for node in graph.node for inner in subgraphs(node)))
+    return {node.op_type for node in all_nodes(graph.node) if node.domain in DEFAULT_DOMAINS}

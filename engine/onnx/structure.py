@@ -1,117 +1,101 @@
-"""The structure of an untrusted graph: nesting, who reads what, an order to lower nodes in.
+"""Bounds on the structure of an untrusted model: nesting of subgraphs, number of nodes.
 
-Recursion goes through subgraphs only, whose depth is bounded first.
+Loads no torch: a file is checked before that. The bounds come before onnx's checker and inliner,
+which themselves can be made to spin: thirty functions that each call the next one twice stand for
+a billion nodes in two kilobytes.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from heapq import heappop, heappush
+from collections import deque
+from collections.abc import Iterable, Iterator
 
-import onnx
-from onnx import AttributeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from braid.core.errors import ModelImportError
-from braid.engine.lowering.builder import Builder
 
-MAX_NESTING = 16
+MAX_NODES = 200_000  # functions expanded; the largest real models have some 20,000
+MAX_NESTING = 16  # of subgraphs
 
 
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+def subgraphs(node: NodeProto) -> Iterator[GraphProto]:
     """The graphs among a node's attributes."""
     for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH:
+        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
             yield attribute.g
-        elif attribute.type == AttributeProto.GRAPHS:
-            yield from attribute.graphs
+        yield from attribute.graphs
 
 
-def check_nesting(graph: onnx.GraphProto) -> None:
-    """Refuse subgraphs in subgraphs beyond any real model, without recursion.
+def all_nodes(nodes: Iterable[NodeProto]) -> Iterator[NodeProto]:
+    """Nodes of a graph or function and of their subgraphs, without recursion.
 
     Raises:
-        ModelImportError: deeper than ``MAX_NESTING``.
+        ModelImportError: subgraphs nested more than ``MAX_NESTING`` deep.
     """
-    pending = [(graph, 0)]
+    pending = [(nodes, 0)]
     while pending:
-        current, depth = pending.pop()
+        level, depth = pending.pop()
         if depth > MAX_NESTING:
             raise ModelImportError(f"subgraphs are nested more than {MAX_NESTING} deep")
-        for node in current.node:
-            pending.extend((inner, depth + 1) for inner in subgraphs(node))
+        for node in level:
+            yield node
+            pending += [(graph.node, depth + 1) for graph in subgraphs(node)]
 
 
-def count_reads(graph: onnx.GraphProto) -> Counter[str]:
-    """How often each name is read anywhere, outputs included."""
-    reads: Counter[str] = Counter(info.name for info in graph.output)
-    for node in graph.node:
-        reads.update(node.input)
-        for inner in subgraphs(node):
-            reads.update(count_reads(inner))
-    return reads
-
-
-def _reads(node: onnx.NodeProto) -> set[str]:
-    """Names a node reads from its graph, through its subgraphs too."""
-    names = set(filter(None, node.input))
-    for graph in subgraphs(node):
-        inner = {proto.name for proto in graph.initializer} | {info.name for info in graph.input}
-        inner.update(output for child in graph.node for output in child.output)
-        for child in graph.node:
-            names |= _reads(child) - inner
-        names |= {info.name for info in graph.output} - inner
-    return names
-
-
-def in_order(
-    graph: onnx.GraphProto, path: str, builder: Builder
-) -> Iterator[tuple[onnx.NodeProto, str]]:
-    """Nodes so that each reads only what came before, with their labels.
-
-    Files list nodes in such an order already, mostly; then it is kept.
+def check_nesting(graph: GraphProto) -> None:
+    """Refuse subgraphs in subgraphs beyond any real model.
 
     Raises:
-        ModelImportError: a value that nothing produces, one produced twice, or a cycle.
+        ModelImportError: nested more than ``MAX_NESTING`` deep.
     """
-    labels = [f"{path}{node.name or f'{node.op_type}_{i}'}" for i, node in enumerate(graph.node)]
-    made_by: dict[str, int] = {}
-    for i, node in enumerate(graph.node):
-        for output in filter(None, node.output):
-            if output in made_by or builder.defined_here(output):
-                raise ModelImportError(
-                    f"value {output!r} is produced twice (the second time by {labels[i]!r})"
-                )
-            made_by[output] = i
-    waits: list[int] = []
-    readers: dict[int, list[int]] = {}
-    for i, node in enumerate(graph.node):
-        needed = set()
-        for name in _reads(node):
-            if name in made_by:
-                needed.add(made_by[name])
-            elif builder.resolve(name) is None:
-                raise ModelImportError(f"{labels[i]!r} reads {name!r}, which nothing produces")
-        waits.append(len(needed))
-        for source in needed:
-            readers.setdefault(source, []).append(i)
-    yield from ((graph.node[i], labels[i]) for i in _topological(waits, readers, labels))
+    deque(all_nodes(graph.node), maxlen=0)
 
 
-def _topological(
-    waits: list[int], readers: dict[int, list[int]], labels: Sequence[str]
-) -> list[int]:
-    """Kahn's algorithm, the earliest listed node first."""
-    ready = [i for i, count in enumerate(waits) if count == 0]
-    order = []
-    while ready:
-        node = heappop(ready)
-        order.append(node)
-        for reader in readers.get(node, ()):
-            waits[reader] -= 1
-            if waits[reader] == 0:
-                heappush(ready, reader)
-    if len(order) < len(waits):
-        stuck = [labels[i] for i, count in enumerate(waits) if count]
-        raise ModelImportError(f"the graph has a cycle through {', '.join(stuck[:5])}")
-    return order
+def check_structure(model: ModelProto) -> None:
+    """Bound the number of nodes, counting every function call as the function's body.
+
+    Raises:
+        ModelImportError: over the budget, nested too deep, or functions that call themselves.
+    """
+    functions = {(f.domain, f.name): f for f in model.functions}
+    if len(functions) != len(model.functions):
+        raise ModelImportError("two local functions of the model have the same name")
+    sizes: dict[tuple[str, str], int] = {}
+    for key in _calls_first(functions):
+        sizes[key] = _expanded_size(functions[key].node, sizes)
+    _expanded_size(model.graph.node, sizes)
+
+
+def _expanded_size(nodes: Iterable[NodeProto], sizes: dict[tuple[str, str], int]) -> int:
+    count = 0
+    for node in all_nodes(nodes):
+        count += 1 + sizes.get((node.domain, node.op_type), 0)
+        if count > MAX_NODES:
+            raise ModelImportError(
+                f"the model has more than {MAX_NODES} nodes (local functions expanded)"
+            )
+    return count
+
+
+def _calls_first(
+    functions: dict[tuple[str, str], FunctionProto],
+) -> Iterator[tuple[str, str]]:
+    """Functions, each after those it calls.
+
+    Raises:
+        ModelImportError: a function calls itself, directly or not.
+    """
+    calls = {
+        key: {(n.domain, n.op_type) for n in all_nodes(f.node)} & functions.keys()
+        for key, f in functions.items()
+    }
+    while calls:
+        ready = [key for key, called in calls.items() if not called]
+        if not ready:
+            names = ", ".join(sorted(name for _, name in calls)[:5])
+            raise ModelImportError(f"local functions of the model call themselves: {names}")
+        for key in ready:
+            del calls[key]
+            yield key
+        for called in calls.values():
+            called.difference_update(ready)

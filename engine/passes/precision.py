@@ -15,7 +15,8 @@ scheduled and measured. Constants are cast here, once for all plans of a model.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -27,7 +28,6 @@ from braid.core.tensor import TensorSpec
 from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import attempt
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps
-from braid.engine.program.kernel import PackedWeights
 
 WIDE = "FP32"
 
@@ -60,8 +60,16 @@ _CANCELLING = frozenset({"aten.sub"})  # of two FP32 values in FP32: what is lef
 _FIRST_ONLY = frozenset({"aten.batch_norm"})  # stored statistics stay FP32
 
 
+class DerivedConstants(Protocol):
+    """Keeps what was computed from constants, for all plans of a model (``PackedWeights``)."""
+
+    def derived(self, key: tuple[Any, ...], source: Tensor, make: Callable[[], Tensor]) -> Tensor:
+        """What ``make`` gave for ``source`` under ``key``, the first time."""
+        ...
+
+
 def in_precision(
-    graph: OpGraph, constants: Mapping[str, Tensor], precision: str, packed: PackedWeights
+    graph: OpGraph, constants: Mapping[str, Tensor], precision: str, packed: DerivedConstants
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     """The graph computing in ``precision``, and its constants.
 
@@ -85,7 +93,7 @@ class _Narrowing:
     """State of one rewrite: the units so far, and the types that each FP32 value exists in."""
 
     def __init__(
-        self, graph: OpGraph, constants: Mapping[str, Tensor], narrow: str, packed: PackedWeights
+        self, graph: OpGraph, constants: Mapping[str, Tensor], narrow: str, packed: DerivedConstants
     ) -> None:
         self._graph = graph
         self._constants = dict(constants)

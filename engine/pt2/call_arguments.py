@@ -9,13 +9,13 @@ import torch
 
 from braid.core.tensor import Dim
 from braid.engine.lowering.builder import Builder
-from braid.engine.onnx.node import UnsupportedUse
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.pt2.document import (
     Argument,
-    Call,
     Dtype,
-    Program,
+    ExportedProgram,
+    OperatorCall,
     Setting,
     Symbol,
     Tensor,
@@ -26,16 +26,16 @@ _MISSING = object()
 Read = Callable[[str], str]
 
 
-class Use:
+class CallArguments:
     """A call whose tensors and symbols have become values of the graph being built."""
 
     def __init__(
         self,
-        call: Call,
+        call: OperatorCall,
         label: str,
         builder: Builder,
         read: Read,
-        program: Program,
+        program: ExportedProgram,
     ) -> None:
         self.target = call.target
         self.label = label

@@ -81,12 +81,11 @@ Argument = (
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class OperatorCall:
     """One node: an operator applied to named arguments."""
 
     target: str  # "aten.conv2d.default", "_operator.mul"
     arguments: Mapping[str, Argument]
-    positional: tuple[str, ...]  # those given by place, in order
     outputs: tuple[Argument, ...]  # tensors, symbols, lists of tensors
 
     @property
@@ -101,20 +100,19 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ExportedProgram:
     """A whole exported program, without its weights."""
 
     inputs: Mapping[str, TensorSpec]
     weights: Mapping[str, str]  # name in the graph -> name of the weight
-    literals: Mapping[str, Argument]  # inputs with a fixed value
-    calls: tuple[Call, ...]
+    calls: tuple[OperatorCall, ...]
     outputs: Mapping[str, str]  # name callers see -> tensor
     dtypes: Mapping[str, str]  # of all tensors
     shapes: Mapping[str, tuple[Dim, ...]]  # of all tensors, as the exporter saw them
     opset: int
 
 
-def read_program(data: bytes | bytearray) -> Program:
+def read_program(data: bytes | bytearray) -> ExportedProgram:
     """Read ``models/<name>.json``.
 
     Raises:
@@ -130,7 +128,7 @@ def read_program(data: bytes | bytearray) -> Program:
         raise ModelImportError(f"the graph of the .pt2 is malformed: {error!r}") from error
 
 
-def _program(document: Mapping[str, Any]) -> Program:
+def _program(document: Mapping[str, Any]) -> ExportedProgram:
     major = document["schema_version"]["major"]
     if major != SCHEMA_MAJOR:
         raise ModelImportError(
@@ -152,14 +150,12 @@ def _program(document: Mapping[str, Any]) -> Program:
     shapes = {str(name): _shape(str(name), meta) for name, meta in values.items()}
     inputs: dict[str, TensorSpec] = {}
     weights: dict[str, str] = {}
-    literals: dict[str, Argument] = {}
     for spec in signature["input_specs"]:
-        _sort_input(spec, values, shapes, inputs, weights, literals)
+        _sort_input(spec, values, shapes, inputs, weights)
     outputs = [_output(spec) for spec in signature["output_specs"]]
-    return Program(
+    return ExportedProgram(
         inputs=inputs,
         weights=weights,
-        literals=literals,
         calls=tuple(_call(node) for node in graph["nodes"]),
         outputs=_named(outputs, module.get("module_call_graph")),
         dtypes={str(name): _dtype(meta["dtype"]) for name, meta in values.items()},
@@ -190,7 +186,6 @@ def _sort_input(
     shapes: Mapping[str, tuple[Dim, ...]],
     inputs: dict[str, TensorSpec],
     weights: dict[str, str],
-    literals: dict[str, Argument],
 ) -> None:
     match spec:
         case {"user_input": {"arg": {"as_tensor": {"name": str(name)}}}}:
@@ -204,8 +199,8 @@ def _sort_input(
             weights[name] = weight
         case {"tensor_constant": {"arg": {"name": str(name)}, "tensor_constant_name": str(weight)}}:
             weights[name] = weight
-        case {"constant_input": {"name": str(name), "value": value}}:
-            literals[name] = _argument(value)
+        case {"constant_input": {"name": str(), "value": value}}:
+            _argument(value)  # a fixed value: no node reads it by name
         case {"custom_obj": _}:
             raise ModelImportError("the model holds a custom object, which would have to be run")
         case _:
@@ -258,23 +253,19 @@ def _paths(spec: Mapping[str, Any], path: tuple[str, ...]) -> Iterable[tuple[str
         yield from _paths(child, (*path, key))
 
 
-def _call(node: Mapping[str, Any]) -> Call:
+def _call(node: Mapping[str, Any]) -> OperatorCall:
     target = str(node["target"])
     if not _TARGET.fullmatch(target):
         raise ModelImportError(f"the graph calls {target[:100]!r}, which is no operator of torch")
     arguments: dict[str, Argument] = {}
-    positional = []
     for given in node["inputs"]:
         name = str(given["name"])
         if name in arguments:
             raise ModelImportError(f"{target} is given {name!r} twice")
         arguments[name] = _argument(given["arg"])
-        if given.get("kind") != 2:
-            positional.append(name)
-    return Call(
+    return OperatorCall(
         target.removeprefix("torch.ops."),
         arguments,
-        tuple(positional),
         tuple(_argument(output) for output in node["outputs"]),
     )
 

@@ -1,6 +1,6 @@
 """From an exported program to a template graph, node by node through the allow-list.
 
-    Program + weights ──lower──> OpGraph (template) + constants
+    ExportedProgram + weights ──lower──> OpGraph (template) + constants
                           └── braid.engine.pt2.families: one function an aten operator
 
 The same builder, kinds and passes as for ONNX, so that one network uploaded in both formats gives
@@ -15,22 +15,21 @@ from collections.abc import Mapping
 
 import torch
 
-from braid.core.errors import InvalidArtefact, ModelImportError, UnsupportedOperators
+from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import OpGraph
 from braid.engine.lowering.builder import Builder
-from braid.engine.onnx.lowering import separate
-from braid.engine.onnx.node import UnsupportedUse
-from braid.engine.ops.dtypes import spec_of
-from braid.engine.pt2.aliases import Aliases
-from braid.engine.pt2.call_arguments import Use
-from braid.engine.pt2.document import Argument, Call, Program, Symbol, Tensor
+from braid.engine.lowering.finish import finish
+from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.pt2.call_arguments import CallArguments
+from braid.engine.pt2.current_values import CurrentValues
+from braid.engine.pt2.document import Argument, ExportedProgram, OperatorCall, Symbol, Tensor
 from braid.engine.pt2.families import TABLE
 from braid.engine.pt2.families.arithmetic.symbols import DROPPED
 from braid.engine.pt2.lowering_table import Lower, functional
 
 
 def lower(
-    program: Program, weights: Mapping[str, torch.Tensor], name: str = "model"
+    program: ExportedProgram, weights: Mapping[str, torch.Tensor], name: str = "model"
 ) -> tuple[OpGraph, dict[str, torch.Tensor]]:
     """Return the template graph of a program, and its constants by value name.
 
@@ -49,11 +48,11 @@ def covered(target: str) -> Lower | None:
 class _Lowering:
     """One run over one program."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ExportedProgram) -> None:
         self._program = program
         self._reads = _reads(program)
         self._builder = Builder(self._reads)
-        self._aliases = Aliases(self._builder, self._relowered)
+        self._values = CurrentValues(self._builder, self._relowered)
         self._reasons: list[str] = []
         self._again = 0
 
@@ -62,35 +61,22 @@ class _Lowering:
     ) -> tuple[OpGraph, dict[str, torch.Tensor]]:
         program, builder = self._program, self._builder
         for tensor in program.inputs:
-            self._aliases.define(tensor, builder.define(tensor))
+            self._values.define(tensor, builder.define(tensor))
         for tensor, content in weights.items():
             builder.define_constant(tensor, content)
-            self._aliases.define(tensor, builder.resolve(tensor) or tensor, weight=True)
+            self._values.define(tensor, builder.resolve(tensor) or tensor, weight=True)
         for call in program.calls:
             if call.target not in DROPPED:
                 self._call(call)
         if self._reasons:
             raise UnsupportedOperators(tuple(self._reasons))
         try:
-            outputs = {key: self._aliases.read(value) for key, value in program.outputs.items()}
+            outputs = {key: self._values.read(value) for key, value in program.outputs.items()}
         except UnsupportedUse as error:
             raise ModelImportError(f"an output of the .pt2: {error}") from error
-        read = {value for op in builder.operators for value in op.reads()} | set(outputs.values())
-        constants = separate(builder.constants, read)
-        graph = OpGraph(
-            name=name,
-            inputs=dict(program.inputs),
-            outputs=outputs,
-            constants={key: spec_of(tensor) for key, tensor in constants.items()},
-            operators=tuple(builder.operators),
-        )
-        try:
-            graph.verify()
-        except InvalidArtefact as error:
-            raise ModelImportError(f"the .pt2 does not lower to a valid graph: {error}") from error
-        return graph, constants
+        return finish(builder, name, program.inputs, outputs)
 
-    def _call(self, call: Call) -> None:
+    def _call(self, call: OperatorCall) -> None:
         names = [name for name in call.names if name]
         label = names[0] if names else call.target
         try:
@@ -101,16 +87,14 @@ class _Lowering:
         except UnsupportedUse as error:
             self._reasons.append(f"{call.target} ({label}): {error}")
             for name in names:  # let later nodes go on
-                self._aliases.define(
-                    name, self._builder.resolve(name) or self._builder.define(name)
-                )
+                self._values.define(name, self._builder.resolve(name) or self._builder.define(name))
 
-    def _lower_call(self, call: Call, label: str) -> None:
+    def _lower_call(self, call: OperatorCall, label: str) -> None:
         entry = covered(call.target)
         if entry is None:
             raise UnsupportedUse("not in the allow-list")
         self._builder.begin(label)
-        use = Use(call, label, self._builder, self._aliases.read, self._program)
+        use = CallArguments(call, label, self._builder, self._values.read, self._program)
         try:
             entry(use, self._builder)
         except (ValueError, IndexError) as error:
@@ -120,7 +104,7 @@ class _Lowering:
             raise UnsupportedUse(f"{', '.join(missed)} not covered")
         self._bind(call)
 
-    def _bind(self, call: Call) -> None:
+    def _bind(self, call: OperatorCall) -> None:
         """Note what each result is: a tensor of its own, a view, or a change of the operand."""
         for name in filter(None, call.names):
             value = self._builder.resolve(name)
@@ -131,11 +115,11 @@ class _Lowering:
             if call.target not in TABLE:
                 changed = call.arguments.get("self")
                 assert isinstance(changed, Tensor)
-                self._aliases.change(changed.name, self._typed(call, changed.name, value), name)
+                self._values.change(changed.name, self._typed(call, changed.name, value), name)
             else:
-                self._aliases.result(name, call, value)
+                self._values.result(name, call, value)
 
-    def _typed(self, call: Call, changed: str, value: str) -> str:
+    def _typed(self, call: OperatorCall, changed: str, value: str) -> str:
         """A change in place keeps the element type, whatever the operands promote to."""
         dtypes = self._program.dtypes
         others = [a.name for a in call.arguments.values() if isinstance(a, Tensor)]
@@ -144,7 +128,7 @@ class _Lowering:
             return value
         return self._builder.emit("braid.cast", [value], dtype=wanted)
 
-    def _relowered(self, call: Call, base: str) -> str:
+    def _relowered(self, call: OperatorCall, base: str) -> str:
         """The same view of another value."""
         self._again += 1
         name = f"{call.names[0]}/again{self._again}"
@@ -157,15 +141,15 @@ class _Lowering:
         assert isinstance(moved, Tensor)
 
         def read(tensor: str) -> str:
-            return base if tensor == moved.name else self._aliases.read(tensor)
+            return base if tensor == moved.name else self._values.read(tensor)
 
         entry = covered(call.target)
         assert entry is not None
-        entry(Use(again, name, self._builder, read, self._program), self._builder)
+        entry(CallArguments(again, name, self._builder, read, self._program), self._builder)
         return self._builder.resolve(name) or base
 
 
-def _reads(program: Program) -> Counter[str]:
+def _reads(program: ExportedProgram) -> Counter[str]:
     """How often each name is read, outputs included."""
     reads: Counter[str] = Counter(program.outputs.values())
 

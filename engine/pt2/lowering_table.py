@@ -1,8 +1,8 @@
 """The allow-list: for each overload of an aten operator, the function that lowers it.
 
     @lowers("aten.relu.default")
-    def relu(use: Use, to: Builder) -> None:
-        to.emit("aten.relu", [use.tensor("self")], use.output)
+    def relu(call: CallArguments, to: Builder) -> None:
+        to.emit("aten.relu", [call.tensor("self")], call.output)
 
 In-place forms (``aten.relu_.default``) are lowered as the form without the underscore; the caller
 rebinds what they change. An argument that the function does not look at is refused.
@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.pt2.call_arguments import Use
+from braid.engine.pt2.call_arguments import CallArguments
 
-Lower = Callable[[Use, Builder], None]
+Lower = Callable[[CallArguments, Builder], None]
 
 _TABLE: dict[str, Lower] = {}
 TABLE: Mapping[str, Lower] = MappingProxyType(_TABLE)

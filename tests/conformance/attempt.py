@@ -16,8 +16,9 @@ from braid.core.errors import BraidError
 from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.importer.upload.parse import parse_model
-from braid.engine.onnx import lower, prepare
+from braid.engine.importer.upload.onnx_file import parse_model
+from braid.engine.onnx.lowering import lower
+from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import specialise, static_inputs

@@ -12,7 +12,7 @@ from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from braid.core.schedule import Stage
 from braid.engine.cuda.executor import CudaExecutor
-from braid.engine.onnx import lower
+from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.fusion.residual import fuse_residuals

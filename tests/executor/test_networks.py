@@ -20,7 +20,7 @@ from braid.core.plan import StreamPlan, verify_plan
 from braid.core.schedule import Stage
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.onnx import lower
+from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.fusion.residual import fuse_residuals

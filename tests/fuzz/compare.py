@@ -15,7 +15,8 @@ from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.importer.verification.compare import relative_error
-from braid.engine.onnx import lower, prepare
+from braid.engine.onnx.lowering import lower
+from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import specialise

@@ -21,7 +21,7 @@ from braid.engine.importer.host.limits import GIB, ImportLimits
 from braid.engine.importer.sandbox import pipeline
 from braid.engine.importer.sandbox.__main__ import _as_import_error
 from braid.engine.importer.sandbox.confinement import confine
-from braid.engine.importer.upload.sources import open_upload
+from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.importer.verification import verify
 from braid.engine.importer.verification.compare import Disagreement
 from braid.engine.importer.verification.example_inputs import find_example

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from braid.core.errors import ModelImportError
-from braid.engine.importer.upload.sources import open_upload
+from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import specialise
 from tests.importer.bad_pt2 import CHANGES, attack, bomb, link, packed, sound

@@ -18,10 +18,10 @@ from braid.engine.importer.sandbox.pipeline import Study, study_batch, verify_el
 from braid.engine.importer.upload.batch_axis import guess_batch, without_batch_symbol
 from braid.engine.importer.verification.compare import relative_error
 from braid.engine.importer.verification.example_inputs import find_example
-from braid.engine.importer.verification.reference import Reference, open_reference
+from braid.engine.importer.verification.reference import ReferenceModel, open_reference
 from braid.engine.importer.verification.rounding_error import in_double
 from braid.engine.importer.verification.verify import Subject
-from braid.engine.onnx import lower
+from braid.engine.onnx.lowering import lower
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret, specialise
 from tests.importer.bad_models import model
@@ -30,7 +30,7 @@ MEMORY = 1 << 30
 IMAGE = [1, 3, 4, 4]
 
 
-def studied(made: onnx.ModelProto, folder: Path, reference: Reference | None = None) -> Study:
+def studied(made: onnx.ModelProto, folder: Path, reference: ReferenceModel | None = None) -> Study:
     upload = folder / "upload"
     upload.write_bytes(made.SerializeToString())
     oracle = open_reference(upload)
@@ -160,7 +160,7 @@ class Shifted:
     name = "an oracle"
     file: Path | None = None
 
-    def __init__(self, inner: Reference, factor: float, again: float) -> None:
+    def __init__(self, inner: ReferenceModel, factor: float, again: float) -> None:
         self._inner, self._factor, self._again = inner, factor, again
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -170,7 +170,7 @@ class Shifted:
         return {name: value * self._again for name, value in self._inner.run(inputs).items()}
 
 
-def shifted(folder: Path, factor: float, again: float) -> tuple[onnx.ModelProto, Reference]:
+def shifted(folder: Path, factor: float, again: float) -> tuple[onnx.ModelProto, ReferenceModel]:
     made = flat(IMAGE, [1, 48])
     (folder / "upload").write_bytes(made.SerializeToString())
     return made, Shifted(open_reference(folder / "upload"), factor, again)

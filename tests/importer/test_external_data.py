@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 from braid.core.errors import ModelImportError
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.upload.archive import Archive
-from braid.engine.importer.upload.bundle import unpack_bundle
-from braid.engine.importer.upload.sources import open_upload
+from braid.engine.importer.upload.onnx_bundle import unpack_bundle
+from braid.engine.importer.upload.uploaded_model import open_upload
 from tests.importer.bad_models import external_data, model
 from tests.importer.running import imported, left_in
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import defs, helper, numpy_helper
 
 from braid.core.graph import OpGraph
-from braid.engine.onnx import lower
+from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes.specialise import interpret, specialise, static_inputs

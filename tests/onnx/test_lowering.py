@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import graph_from_json, graph_to_json
-from braid.engine.onnx import lower
+from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from tests.onnx.oracle import as_model, assert_agrees, with_output_types
 

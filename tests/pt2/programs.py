@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from braid.core.graph import OpGraph
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.upload.archive import Archive
+from braid.engine.importer.upload.pt2_file import read_container
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret, specialise
-from braid.engine.pt2.container import read_container
 from braid.engine.pt2.lowering import lower
 
 Tensors = Sequence[Tensor]

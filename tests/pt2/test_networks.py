@@ -13,7 +13,8 @@ from benchmarks.networks import NETWORKS
 from benchmarks.networks.export import export_onnx, export_pt2
 from braid.core.graph import OpGraph
 from braid.core.tensor import TensorSpec
-from braid.engine.onnx import lower, prepare
+from braid.engine.onnx.lowering import lower
+from braid.engine.onnx.prepare import prepare
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import specialise
 from braid.scheduler.blocks import split_blocks

@@ -17,7 +17,7 @@ from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import check_files
 from braid.engine.importer.sandbox.pipeline import import_upload
-from braid.engine.importer.upload.sources import open_upload
+from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.server.devices.device import Device
 from braid_client import Client, FailedPrecondition
 from tests.server.fake_worker import OPTIONS, FakeWorker

@@ -20,7 +20,7 @@ import torch
 
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.sandbox.pipeline import import_upload
-from braid.engine.importer.upload.sources import open_upload
+from braid.engine.importer.upload.uploaded_model import open_upload
 from braid_client import Client
 
 START_SECONDS = 240.0  # on a machine where twenty others want the core

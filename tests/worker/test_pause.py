@@ -15,7 +15,7 @@ import torch
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.onnx import lower
+from braid.engine.onnx.lowering import lower
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights

@@ -20,7 +20,7 @@ from braid.engine.importer.host.limits import ImportLimits, limit_exceeded, limi
 from braid.engine.importer.host.messages import Done, Failed, Message, Progress, encode
 from braid.engine.importer.sandbox.confinement import confine
 from braid.engine.importer.sandbox.run_limit import bound_trials
-from braid.engine.importer.upload.sources import open_upload
+from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.runtime.out_of_memory import is_out_of_memory
 
 

@@ -23,7 +23,7 @@ from braid.engine.importer.upload.batch_axis import (
     repair_reshapes,
     without_batch_symbol,
 )
-from braid.engine.importer.upload.sources import Source
+from braid.engine.importer.upload.uploaded_model import UploadedModel
 from braid.engine.importer.verification.compare import TOLERANCE, Disagreement
 from braid.engine.importer.verification.example_inputs import (
     Example,
@@ -32,7 +32,7 @@ from braid.engine.importer.verification.example_inputs import (
     second_example,
 )
 from braid.engine.importer.verification.output_shapes import with_output_specs
-from braid.engine.importer.verification.reference import THREADS, Reference
+from braid.engine.importer.verification.reference import THREADS, ReferenceModel
 from braid.engine.importer.verification.verify import (
     CHECKED_BATCHES,
     Checked,
@@ -61,7 +61,7 @@ class Study:
 
 
 def import_upload(
-    source: Source,
+    source: UploadedModel,
     upload: Path,
     artefact: Path,
     limits: ImportLimits,
@@ -106,7 +106,7 @@ def import_upload(
 
 
 def _template(
-    source: Source, on_progress: OnProgress, given: Mapping[str, tuple[int, ...]]
+    source: UploadedModel, on_progress: OnProgress, given: Mapping[str, tuple[int, ...]]
 ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
     """The template after the passes, its constants, and a remark for the report.
 
@@ -144,7 +144,7 @@ def _check_static_inputs(template: OpGraph) -> None:
         raise UnsupportedOperators(tuple(reasons))
 
 
-def study_batch(subject: Subject, reference: Reference) -> Study:
+def study_batch(subject: Subject, reference: ReferenceModel) -> Study:
     """Verify the model at batch 1, then find out whether it takes any batch.
 
     Args:
@@ -192,7 +192,7 @@ def _one_row(template: OpGraph, static: OpGraph) -> BatchAxes | None:
     )
 
 
-def verify_elsewhere(subject: Subject, reference: Reference) -> None:
+def verify_elsewhere(subject: Subject, reference: ReferenceModel) -> None:
     """Compare at a second set of extents where the model leaves some open besides the batch.
 
     Raises:
@@ -220,7 +220,7 @@ def _cautions(checked: Checked) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _report(study: Study, reference: Reference, upload: Path, source: Source) -> Report:
+def _report(study: Study, reference: ReferenceModel, upload: Path, source: UploadedModel) -> Report:
     example: Example = study.subject.example
     template = study.subject.template
     batches = (1, *CHECKED_BATCHES) if study.batch and not study.batch.alone else (1,)

@@ -14,10 +14,6 @@ from pathlib import Path, PurePosixPath
 
 from braid.core.errors import ModelImportError
 
-EXPORT = (
-    "export the model instead: torch.export.save(torch.export.export(model, (example,)), "
-    "'model.pt2'), or torch.onnx.export(model, (example,), 'model.onnx', dynamo=True)"
-)
 MAX_MEMBERS = 100_000
 MAX_UNPACKED_BYTES = 16 << 30
 MAX_RATIO = 100  # weights hardly shrink

@@ -5,7 +5,7 @@
 
 Finds loops that certainly run too often: fixed counts, nested ones multiplied, and conditions that
 are always true. Functions must be inlined before. What depends on the inputs is not known here; the
-limit of a single run (``trial.py``) holds for it.
+limit of a single run (``sandbox/run_limit.py``) holds for it.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from braid.engine.importer.sandbox.run_limit import trial
 from braid.engine.importer.upload.loops import loops_against
 from braid.engine.importer.verification.example_inputs import Example, drawable
 from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
-from braid.engine.importer.verification.reference import Reference, ReferenceFailed
-from braid.engine.onnx.node import UnsupportedUse
-from braid.engine.onnx.structure import subgraphs
+from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
+from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.onnx.structure import all_nodes
 from braid.engine.onnx.tensors import input_spec
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.refused_values import ADDRESSES
@@ -44,7 +44,7 @@ Extents = Mapping[str, int]
 def as_one_unit(
     model: onnx.ModelProto,
     reasons: tuple[str, ...],
-    open_reference: Callable[[], Reference],
+    open_reference: Callable[[], ReferenceModel],
     given: Mapping[str, tuple[int, ...]],
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     """The template of one operator that runs the whole model.
@@ -118,21 +118,10 @@ def _zipped(model: onnx.ModelProto) -> set[str]:
     return {name for node in model.graph.node if node.op_type == "ZipMap" for name in node.output}
 
 
-def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """All nodes, subgraphs included; nesting was bounded before."""
-    for node in graph.node:
-        yield node
-        for inner in subgraphs(node):
-            yield from _nodes(inner)
-
-
 def _all_nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    yield from _nodes(model.graph)
-    for function in model.functions:
-        for node in function.node:
-            yield node
-            for inner in subgraphs(node):
-                yield from _nodes(inner)
+    """Nodes of the graph, of the local functions and of all their subgraphs."""
+    for body in (model.graph.node, *(function.node for function in model.functions)):
+        yield from all_nodes(body)
 
 
 def _foreign(model: onnx.ModelProto) -> list[str]:
@@ -164,7 +153,7 @@ class _Probe:
     """Runs the model at several extents to see which of them its outputs have."""
 
     inputs: Mapping[str, TensorSpec]
-    reference: Reference
+    reference: ReferenceModel
 
     def run(self, given: Mapping[str, tuple[int, ...]]) -> _Found:
         """Raises ModelImportError if nothing runs, or if shapes depend on content."""
@@ -282,16 +271,11 @@ def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:
         for place in ADDRESSES.get(node.op_type, ()):
             if place < len(node.input) and node.input[place] in sources:
                 found.setdefault(node.op_type, set()).update(sources[node.input[place]])
-        read = [*node.input, *(n for inner in subgraphs(node) for n in _names_read(inner))]
+        read = [name for inside in all_nodes([node]) for name in inside.input]
         from_here = none.union(*(sources.get(name, none) for name in read))
         if from_here:
             sources.update(dict.fromkeys(node.output, from_here))
     return [[kind, *sorted(names)] for kind, names in sorted(found.items())]
-
-
-def _names_read(graph: onnx.GraphProto) -> Iterator[str]:
-    for node in _nodes(graph):
-        yield from node.input
 
 
 def _template(

@@ -20,7 +20,7 @@ from braid.core.errors import ImportLimitExceeded, InvalidRequest, ModelImportEr
 from braid.core.graph import OpGraph
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
-from braid.engine.importer.verification.reference import Reference, ReferenceFailed
+from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import specialise, static_inputs
@@ -70,7 +70,7 @@ class Example:
 def find_example(
     template: OpGraph,
     weights: Weights,
-    reference: Reference,
+    reference: ReferenceModel,
     memory_bytes: int,
     given: Mapping[str, tuple[int, ...]],
 ) -> Example:
@@ -136,7 +136,7 @@ def _is_large(
 def second_example(
     template: OpGraph,
     weights: Weights,
-    reference: Reference,
+    reference: ReferenceModel,
     memory_bytes: int,
     first: Example,
 ) -> Example | None:
@@ -171,7 +171,7 @@ def _nothing_runs(template: OpGraph, refusals: Sequence[str | TooMuchMemory]) ->
 def _try(
     template: OpGraph,
     weights: Weights,
-    reference: Reference,
+    reference: ReferenceModel,
     memory_bytes: int,
     specs: Mapping[str, TensorSpec],
     static: Mapping[str, Tensor],
@@ -187,13 +187,13 @@ def _try(
     return _content(reference, specs, static)
 
 
-def drawable(reference: Reference, specs: Mapping[str, TensorSpec]) -> Example | str:
+def drawable(reference: ReferenceModel, specs: Mapping[str, TensorSpec]) -> Example | str:
     """An example at these shapes that the reference runs, or why it does not."""
     return _content(reference, specs, {})
 
 
 def _content(
-    reference: Reference, specs: Mapping[str, TensorSpec], static: Mapping[str, Tensor]
+    reference: ReferenceModel, specs: Mapping[str, TensorSpec], static: Mapping[str, Tensor]
 ) -> Example | str:
     """Kinds of content that the reference takes; those that give finite outputs go first."""
     integers = any(

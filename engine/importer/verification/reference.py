@@ -29,7 +29,7 @@ class ReferenceFailed(Exception):
     """The reference cannot run the model on these inputs; the message is its reason."""
 
 
-class Reference(Protocol):
+class ReferenceModel(Protocol):
     """An independent implementation of the uploaded model."""
 
     name: str
@@ -113,7 +113,7 @@ class _OnnxReference:
         raise ReferenceFailed("it computes in one way only")
 
 
-def open_reference(upload: Path) -> Reference:
+def open_reference(upload: Path) -> ReferenceModel:
     """Load the uploaded file into the first reference that takes it.
 
     Raises:

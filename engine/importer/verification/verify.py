@@ -33,7 +33,7 @@ from braid.engine.importer.verification.compare import (
     furthest,
 )
 from braid.engine.importer.verification.example_inputs import Example, check_memory
-from braid.engine.importer.verification.reference import Reference, ReferenceFailed
+from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.importer.verification.rounding_error import double_spec, in_double, widened
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
@@ -107,7 +107,7 @@ def run(
         raise InvalidRequest(f"running the model failed: {first}") from error
 
 
-def verify_single(subject: Subject, reference: Reference) -> tuple[Subject, Checked]:
+def verify_single(subject: Subject, reference: ReferenceModel) -> tuple[Subject, Checked]:
     """Compare with the reference at the example's shapes.
 
     Masks drawn as large numbers, or a vocabulary of two, can make rounding decisive: then the
@@ -136,7 +136,7 @@ def verify_single(subject: Subject, reference: Reference) -> tuple[Subject, Chec
     return chosen, checked
 
 
-def verify_content(subject: Subject, reference: Reference) -> Checked:
+def verify_content(subject: Subject, reference: ReferenceModel) -> Checked:
     """Compare with the reference for two seeds; for more, as long as rounding decides.
 
     Raises:
@@ -164,7 +164,7 @@ def verify_content(subject: Subject, reference: Reference) -> Checked:
 
 def _agree(
     subject: Subject,
-    reference: Reference,
+    reference: ReferenceModel,
     inputs: Mapping[str, Tensor],
     rows: int | None,
     got: Outputs,
@@ -224,7 +224,7 @@ def _own_rounding(
         return 0.0  # an operator without double precision
 
 
-def verify_batches(subject: Subject, reference: Reference) -> tuple[BatchAxes, Checked]:
+def verify_batches(subject: Subject, reference: ReferenceModel) -> tuple[BatchAxes, Checked]:
     """Prove that rows do not influence each other, and find the batch axis of each output.
 
     Raises:

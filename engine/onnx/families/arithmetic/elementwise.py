@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node, UnsupportedUse
+from braid.engine.onnx.node import Node
 from braid.engine.onnx.tensors import dtype_name
 
 # Operators without attributes that torch has under the kind: name, first and last form, kind.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families.layers.convolution import AUTO_PADS, spatial_rank, split_pads
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node, UnsupportedUse
+from braid.engine.onnx.node import Node
 from braid.engine.onnx.tensors import dtype_name
 
 

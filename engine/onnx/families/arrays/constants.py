@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node, UnsupportedUse
+from braid.engine.onnx.node import Node
 from braid.engine.onnx.tensors import dtype_name, to_tensor
 from braid.engine.ops.dtypes import DTYPE_NAMES
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node, UnsupportedUse
+from braid.engine.onnx.node import Node
 
 
 @lowers("Reshape", 5, 25, "the shape may be computed")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node, UnsupportedUse
+from braid.engine.onnx.node import Node
 
 
 @lowers("BatchNormalization", 7, 15, "at inference, with stored statistics")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families.layers.convolution import AUTO_PADS
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node, UnsupportedUse
+from braid.engine.onnx.node import Node
 
 
 def _window(node: Node) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node, UnsupportedUse
+from braid.engine.onnx.node import Node
 
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 _DEFAULTS = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"], "rnn": ["Tanh"]}

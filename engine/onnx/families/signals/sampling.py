@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families.layers.convolution import spatial_rank
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node, UnsupportedUse
+from braid.engine.onnx.node import Node
 from braid.engine.onnx.tensors import dtype_name
 
 _MODES = {"linear": "bilinear", "cubic": "bicubic"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.onnx.node import UnsupportedUse
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.pt2.call_arguments import Use
+from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers
 
 _UNARY = (
@@ -37,17 +37,17 @@ _PLAIN_BINARY = {
 
 def _enter_unary(name: str) -> None:
     @lowers(f"aten.{name}.default")
-    def unary(use: Use, to: Builder) -> None:
-        x = use.tensor("self")
+    def unary(call: CallArguments, to: Builder) -> None:
+        x = call.tensor("self")
         if name not in ("abs", "neg", "sign", "relu", "square", "isnan") and "not" not in name:
-            x = _as_float(use, to, x)
-        to.emit(f"aten.{name}", [x], use.output)
+            x = _as_float(call, to, x)
+        to.emit(f"aten.{name}", [x], call.output)
 
 
-def _as_float(use: Use, to: Builder, x: str) -> str:
+def _as_float(call: CallArguments, to: Builder, x: str) -> str:
     """Functions of integers are computed in FP32; rounding leaves integers alone."""
-    dtype = use.dtype_of("self")
-    rounding = use.target.split(".")[1] in ("ceil", "floor", "round")
+    dtype = call.dtype_of("self")
+    rounding = call.target.split(".")[1] in ("ceil", "floor", "round")
     if not dtype or torch_dtype(dtype).is_floating_point or rounding:
         return x
     return to.emit("braid.cast", [x], dtype="FP32")
@@ -55,8 +55,8 @@ def _as_float(use: Use, to: Builder, x: str) -> str:
 
 def _enter_binary(target: str, kind: str) -> None:
     @lowers(target)
-    def binary(use: Use, to: Builder) -> None:
-        to.emit(kind, [use.tensor("self"), use.operand("other")], use.output)
+    def binary(call: CallArguments, to: Builder) -> None:
+        to.emit(kind, [call.tensor("self"), call.operand("other")], call.output)
 
 
 for _name in _UNARY:
@@ -69,183 +69,183 @@ for _name, _kind in _PLAIN_BINARY.items():
 
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
-def add(use: Use, to: Builder) -> None:
+def add(call: CallArguments, to: Builder) -> None:
     """Sum; ``alpha`` scales the second operand."""
-    a, b = use.tensor("self"), _scaled(use, to)
-    if not (to.give_bias(a, b, use.outputs[0]) or to.give_bias(b, a, use.outputs[0])):
-        to.emit("aten.add", [a, b], use.output)
+    a, b = call.tensor("self"), _scaled(call, to)
+    if not (to.give_bias(a, b, call.outputs[0]) or to.give_bias(b, a, call.outputs[0])):
+        to.emit("aten.add", [a, b], call.output)
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
-def sub(use: Use, to: Builder) -> None:
+def sub(call: CallArguments, to: Builder) -> None:
     """Difference; ``alpha`` scales the second operand."""
-    to.emit("aten.sub", [use.tensor("self"), _scaled(use, to)], use.output)
+    to.emit("aten.sub", [call.tensor("self"), _scaled(call, to)], call.output)
 
 
 @lowers("aten.rsub.Scalar", "aten.rsub.Tensor")
-def rsub(use: Use, to: Builder) -> None:
+def rsub(call: CallArguments, to: Builder) -> None:
     """The second operand less the first."""
-    use.require("alpha", 1)
-    to.emit("aten.sub", [use.operand("other"), use.tensor("self")], use.output)
+    call.require("alpha", 1)
+    to.emit("aten.sub", [call.operand("other"), call.tensor("self")], call.output)
 
 
-def _scaled(use: Use, to: Builder) -> str:
-    alpha, other = use.number("alpha", 1), use.operand("other")
+def _scaled(call: CallArguments, to: Builder) -> str:
+    alpha, other = call.number("alpha", 1), call.operand("other")
     return other if alpha == 1 else to.emit("braid.affine", [other], scale=alpha, shift=0.0)
 
 
 @lowers("aten.div.Tensor", "aten.div.Scalar", "aten.true_divide.Tensor")
-def div(use: Use, to: Builder) -> None:
+def div(call: CallArguments, to: Builder) -> None:
     """True division."""
-    kinds = {use.dtype_of("self"), use.dtype_of("other") or use.dtype_of("self")}
+    kinds = {call.dtype_of("self"), call.dtype_of("other") or call.dtype_of("self")}
     floats = all(dtype and torch_dtype(dtype).is_floating_point for dtype in kinds)
     attributes = {"truncate": True} if floats else {}  # as ONNX has it; floats do not care
-    operands = [use.tensor("self"), use.operand("other")]
-    to.emit("aten.div", operands, use.output, host=None, **attributes)
+    operands = [call.tensor("self"), call.operand("other")]
+    to.emit("aten.div", operands, call.output, host=None, **attributes)
 
 
 @lowers("aten.div.Tensor_mode", "aten.div.Scalar_mode")
-def div_mode(use: Use, to: Builder) -> None:
+def div_mode(call: CallArguments, to: Builder) -> None:
     """Division rounded towards zero or down."""
-    mode = use.text("rounding_mode", "")
-    x, by = use.tensor("self"), use.operand("other")
+    mode = call.text("rounding_mode", "")
+    x, by = call.tensor("self"), call.operand("other")
     if mode == "floor":
-        _floor_divide(use, to, x, by)
+        _floor_divide(call, to, x, by)
         return
-    if mode != "trunc" or torch_dtype(use.dtype_of("self")).is_floating_point:
+    if mode != "trunc" or torch_dtype(call.dtype_of("self")).is_floating_point:
         raise UnsupportedUse(f"rounding_mode={mode}")
-    to.emit("aten.div", [x, by], use.output, truncate=True)
+    to.emit("aten.div", [x, by], call.output, truncate=True)
 
 
 @lowers("aten.floor_divide.default")
-def floor_divide(use: Use, to: Builder) -> None:
+def floor_divide(call: CallArguments, to: Builder) -> None:
     """Division rounded down."""
-    _floor_divide(use, to, use.tensor("self"), use.operand("other"))
+    _floor_divide(call, to, call.tensor("self"), call.operand("other"))
 
 
-def _floor_divide(use: Use, to: Builder, x: str, by: str) -> None:
-    if torch_dtype(use.dtype_of("self")).is_floating_point:
-        to.emit("aten.floor", [to.emit("aten.div", [x, by])], use.output)
+def _floor_divide(call: CallArguments, to: Builder, x: str, by: str) -> None:
+    if torch_dtype(call.dtype_of("self")).is_floating_point:
+        to.emit("aten.floor", [to.emit("aten.div", [x, by])], call.output)
         return
     rest = to.emit("aten.remainder", [x, by])  # of the divisor's sign: what is left divides evenly
-    to.emit("aten.div", [to.emit("aten.sub", [x, rest]), by], use.output, truncate=True)
+    to.emit("aten.div", [to.emit("aten.sub", [x, rest]), by], call.output, truncate=True)
 
 
 @lowers("aten.pow.Tensor_Scalar")
-def pow_scalar(use: Use, to: Builder) -> None:
+def pow_scalar(call: CallArguments, to: Builder) -> None:
     """Power with a fixed exponent."""
-    x, value = use.tensor("self"), use.number("exponent")
+    x, value = call.tensor("self"), call.number("exponent")
     if isinstance(value, float):
-        x = _as_float(use, to, x)
+        x = _as_float(call, to, x)
         value = int(value) if value.is_integer() and abs(value) < 2**31 else value
-    to.emit("braid.pow", [x], use.output, value=value)
+    to.emit("braid.pow", [x], call.output, value=value)
 
 
 @lowers("aten.pow.Tensor_Tensor")
-def pow_tensor(use: Use, to: Builder) -> None:
+def pow_tensor(call: CallArguments, to: Builder) -> None:
     """Power."""
-    if use.dtype_of("self") != use.dtype_of("exponent"):
+    if call.dtype_of("self") != call.dtype_of("exponent"):
         raise UnsupportedUse("base and exponent of different types")
-    to.emit("braid.pow", [use.tensor("self"), use.tensor("exponent")], use.output)
+    to.emit("braid.pow", [call.tensor("self"), call.tensor("exponent")], call.output)
 
 
 @lowers("aten.clamp.default", "aten.clamp_min.default", "aten.clamp_max.default")
-def clamp(use: Use, to: Builder) -> None:
+def clamp(call: CallArguments, to: Builder) -> None:
     """Limit to [min, max]."""
-    low, high = use.number("min", None), use.number("max", None)
+    low, high = call.number("min", None), call.number("max", None)
     if isinstance(low, float) or isinstance(high, float):
         low, high = (None if b is None else float(b) for b in (low, high))
-        if not torch_dtype(use.dtype_of("self")).is_floating_point:
+        if not torch_dtype(call.dtype_of("self")).is_floating_point:
             raise UnsupportedUse("integers clamped by floats")
-    to.emit("aten.clamp", [use.tensor("self")], use.output, min=low, max=high)
+    to.emit("aten.clamp", [call.tensor("self")], call.output, min=low, max=high)
 
 
 @lowers("aten.hardtanh.default", "aten.relu6.default")
-def hardtanh(use: Use, to: Builder) -> None:
+def hardtanh(call: CallArguments, to: Builder) -> None:
     """Limit to [min_val, max_val]."""
-    six = use.target == "aten.relu6.default"
-    low = float(use.number("min_val", 0.0 if six else -1.0))
-    high = float(use.number("max_val", 6.0 if six else 1.0))
-    to.emit("aten.clamp", [use.tensor("self")], use.output, min=low, max=high)
+    six = call.target == "aten.relu6.default"
+    low = float(call.number("min_val", 0.0 if six else -1.0))
+    high = float(call.number("max_val", 6.0 if six else 1.0))
+    to.emit("aten.clamp", [call.tensor("self")], call.output, min=low, max=high)
 
 
 @lowers("aten.leaky_relu.default")
-def leaky_relu(use: Use, to: Builder) -> None:
+def leaky_relu(call: CallArguments, to: Builder) -> None:
     """x where x >= 0, else slope * x."""
-    slope = float(use.number("negative_slope", 0.01))
-    to.emit("aten.leaky_relu", [use.tensor("self")], use.output, negative_slope=slope)
+    slope = float(call.number("negative_slope", 0.01))
+    to.emit("aten.leaky_relu", [call.tensor("self")], call.output, negative_slope=slope)
 
 
 @lowers("aten.elu.default")
-def elu(use: Use, to: Builder) -> None:
+def elu(call: CallArguments, to: Builder) -> None:
     """x where x >= 0, else alpha * (exp(x) - 1)."""
-    use.require("scale", 1)
-    use.require("input_scale", 1)
-    alpha = float(use.number("alpha", 1.0))
-    to.emit("aten.elu", [use.tensor("self")], use.output, alpha=alpha)
+    call.require("scale", 1)
+    call.require("input_scale", 1)
+    alpha = float(call.number("alpha", 1.0))
+    to.emit("aten.elu", [call.tensor("self")], call.output, alpha=alpha)
 
 
 @lowers("aten.celu.default")
-def celu(use: Use, to: Builder) -> None:
+def celu(call: CallArguments, to: Builder) -> None:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    alpha = float(use.number("alpha", 1.0))
-    to.emit("aten.celu", [use.tensor("self")], use.output, alpha=alpha)
+    alpha = float(call.number("alpha", 1.0))
+    to.emit("aten.celu", [call.tensor("self")], call.output, alpha=alpha)
 
 
 @lowers("aten.selu.default")
-def selu(use: Use, to: Builder) -> None:
+def selu(call: CallArguments, to: Builder) -> None:
     """Scaled exponential linear unit."""
     alpha, gamma = 1.6732632423543772, 1.0507009873554805
-    to.emit("braid.selu", [use.tensor("self")], use.output, alpha=alpha, gamma=gamma)
+    to.emit("braid.selu", [call.tensor("self")], call.output, alpha=alpha, gamma=gamma)
 
 
 @lowers("aten.gelu.default")
-def gelu(use: Use, to: Builder) -> None:
+def gelu(call: CallArguments, to: Builder) -> None:
     """Gaussian error linear unit."""
-    approximate = use.text("approximate", "none")
-    to.emit("aten.gelu", [use.tensor("self")], use.output, approximate=approximate)
+    approximate = call.text("approximate", "none")
+    to.emit("aten.gelu", [call.tensor("self")], call.output, approximate=approximate)
 
 
 @lowers("aten.hardsigmoid.default")
-def hardsigmoid(use: Use, to: Builder) -> None:
+def hardsigmoid(call: CallArguments, to: Builder) -> None:
     """clip(x + 3, 0, 6) / 6."""
-    to.emit("braid.hardsigmoid", [use.tensor("self")], use.output, alpha=1 / 6, beta=0.5)
+    to.emit("braid.hardsigmoid", [call.tensor("self")], call.output, alpha=1 / 6, beta=0.5)
 
 
 @lowers("aten.softplus.default")
-def softplus(use: Use, to: Builder) -> None:
+def softplus(call: CallArguments, to: Builder) -> None:
     """log(1 + exp(beta * x)) / beta, a straight line beyond the threshold."""
-    beta, threshold = float(use.number("beta", 1.0)), float(use.number("threshold", 20.0))
-    to.emit("aten.softplus", [use.tensor("self")], use.output, beta=beta, threshold=threshold)
+    beta, threshold = float(call.number("beta", 1.0)), float(call.number("threshold", 20.0))
+    to.emit("aten.softplus", [call.tensor("self")], call.output, beta=beta, threshold=threshold)
 
 
 @lowers("aten.log_sigmoid.default")
-def log_sigmoid(use: Use, to: Builder) -> None:
+def log_sigmoid(call: CallArguments, to: Builder) -> None:
     """Log of sigmoid."""
-    to.emit("aten.logsigmoid", [use.tensor("self")], use.output)
+    to.emit("aten.logsigmoid", [call.tensor("self")], call.output)
 
 
 @lowers("aten.softsign.default")
-def softsign(use: Use, to: Builder) -> None:
+def softsign(call: CallArguments, to: Builder) -> None:
     """x / (1 + |x|)."""
-    to.emit("aten.softsign", [use.tensor("self")], use.output)
+    to.emit("aten.softsign", [call.tensor("self")], call.output)
 
 
 @lowers("aten.prelu.default")
-def prelu(use: Use, to: Builder) -> None:
+def prelu(call: CallArguments, to: Builder) -> None:
     """x where x >= 0, else slope * x, a slope for each channel."""
-    slope, rank = use.tensor("weight"), use.rank("self")
-    if use.shape_of("weight") != (1,) and rank > 2:
+    slope, rank = call.tensor("weight"), call.rank("self")
+    if call.shape_of("weight") != (1,) and rank > 2:
         slope = to.emit("braid.reshape", [slope], shape=[-1] + [1] * (rank - 2))
-    to.emit("braid.prelu", [use.tensor("self"), slope], use.output)
+    to.emit("braid.prelu", [call.tensor("self"), slope], call.output)
 
 
 @lowers("aten.glu.default")
-def glu(use: Use, to: Builder) -> None:
+def glu(call: CallArguments, to: Builder) -> None:
     """One half times the sigmoid of the other."""
-    axis = use.axis("dim", use.rank(), -1)
-    a, b = _halves(to, use.tensor("self"), axis)
-    to.emit("aten.mul", [a, to.emit("aten.sigmoid", [b])], use.output)
+    axis = call.axis("dim", call.rank(), -1)
+    a, b = _halves(to, call.tensor("self"), axis)
+    to.emit("aten.mul", [a, to.emit("aten.sigmoid", [b])], call.output)
 
 
 def _halves(to: Builder, x: str, axis: int) -> tuple[str, str]:
@@ -256,49 +256,49 @@ def _halves(to: Builder, x: str, axis: int) -> tuple[str, str]:
 
 
 @lowers("aten.isinf.default")
-def isinf(use: Use, to: Builder) -> None:
+def isinf(call: CallArguments, to: Builder) -> None:
     """True at infinities."""
-    to.emit("braid.isinf", [use.tensor("self")], use.output)
+    to.emit("braid.isinf", [call.tensor("self")], call.output)
 
 
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
-def where(use: Use, to: Builder) -> None:
+def where(call: CallArguments, to: Builder) -> None:
     """Choose by a condition."""
-    like = "other" if use.dtype_of("other") else "self"
-    operands = [use.operand("self", like), use.operand("other", like)]
-    to.emit("aten.where", [use.tensor("condition"), *operands], use.output)
+    like = "other" if call.dtype_of("other") else "self"
+    operands = [call.operand("self", like), call.operand("other", like)]
+    to.emit("aten.where", [call.tensor("condition"), *operands], call.output)
 
 
 @lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
-def masked_fill(use: Use, to: Builder) -> None:
+def masked_fill(call: CallArguments, to: Builder) -> None:
     """A value where the mask is true."""
-    value = use.operand("value")
+    value = call.operand("value")
     content = to.constant(value)
-    dtype = use.dtype_of("self")
+    dtype = call.dtype_of("self")
     if content is not None and dtype:
-        value = to.add_constant(f"{use.label}/value", content.to(torch_dtype(dtype)))
-    to.emit("aten.where", [use.tensor("mask"), value, use.tensor("self")], use.output)
+        value = to.add_constant(f"{call.label}/value", content.to(torch_dtype(dtype)))
+    to.emit("aten.where", [call.tensor("mask"), value, call.tensor("self")], call.output)
 
 
 @lowers("aten.fill.Scalar", "aten.fill.Tensor")
-def fill(use: Use, to: Builder) -> None:
+def fill(call: CallArguments, to: Builder) -> None:
     """One value everywhere."""
-    value = to.literal(use.operand("value"))
+    value = to.literal(call.operand("value"))
     if value is None or isinstance(value, list) or not math.isfinite(value):
         raise UnsupportedUse("a fill value that is not fixed")
-    to.emit("braid.full_like", [use.tensor("self")], use.output, value=value, dtype=None)
+    to.emit("braid.full_like", [call.tensor("self")], call.output, value=value, dtype=None)
 
 
 @lowers("aten.zero.default")
-def zero(use: Use, to: Builder) -> None:
+def zero(call: CallArguments, to: Builder) -> None:
     """Zeros."""
-    to.emit("braid.full_like", [use.tensor("self")], use.output, value=0, dtype=None)
+    to.emit("braid.full_like", [call.tensor("self")], call.output, value=0, dtype=None)
 
 
 @lowers("aten.copy.default")
-def copy(use: Use, to: Builder) -> None:
+def copy(call: CallArguments, to: Builder) -> None:
     """The source, broadcast and converted to the target."""
-    use.without_effect("non_blocking")
-    target = use.tensor("self")
-    converted = to.emit("braid.cast_like", [use.tensor("src"), target])
-    to.emit("braid.expand_as", [converted, target], use.output)
+    call.without_effect("non_blocking")
+    target = call.tensor("self")
+    converted = to.emit("braid.cast_like", [call.tensor("src"), target])
+    to.emit("braid.expand_as", [converted, target], call.output)

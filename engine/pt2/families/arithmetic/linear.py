@@ -3,49 +3,49 @@
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.pt2.call_arguments import Use
+from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers
 
 
 @lowers("aten.linear.default")
-def linear(use: Use, to: Builder) -> None:
+def linear(call: CallArguments, to: Builder) -> None:
     """x times the transposed weight, plus the bias."""
-    weight = use.tensor("weight")
-    operands = [use.tensor("input"), weight, use.maybe("bias")]
-    to.emit("aten.linear", operands, use.output)
+    weight = call.tensor("weight")
+    operands = [call.tensor("input"), weight, call.maybe("bias")]
+    to.emit("aten.linear", operands, call.output)
 
 
 @lowers("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
-def matmul(use: Use, to: Builder) -> None:
+def matmul(call: CallArguments, to: Builder) -> None:
     """Matrix product; by a constant matrix, a linear operator with the weight transposed."""
-    other = "other" if use.target == "aten.matmul.default" else "mat2"
-    a, b = use.tensor("self"), use.tensor(other)
+    other = "other" if call.target == "aten.matmul.default" else "mat2"
+    a, b = call.tensor("self"), call.tensor(other)
     weight = to.constant(b)
     if weight is not None and weight.dim() == 2 and weight.is_floating_point():
         transposed = to.add_constant(f"{b}/transposed", weight.t())
-        to.emit("aten.linear", [a, transposed, ""], use.output)
+        to.emit("aten.linear", [a, transposed, ""], call.output)
     else:
-        to.emit("aten.matmul", [a, b], use.output)
+        to.emit("aten.matmul", [a, b], call.output)
 
 
 @lowers("aten.addmm.default", "aten.baddbmm.default")
-def addmm(use: Use, to: Builder) -> None:
+def addmm(call: CallArguments, to: Builder) -> None:
     """A matrix product plus another matrix."""
-    first, second = ("mat1", "mat2") if "addmm" in use.target else ("batch1", "batch2")
-    use.require("alpha", 1)
-    use.require("beta", 1)
-    bias, a, b = use.tensor("self"), use.tensor(first), use.tensor(second)
+    first, second = ("mat1", "mat2") if "addmm" in call.target else ("batch1", "batch2")
+    call.require("alpha", 1)
+    call.require("beta", 1)
+    bias, a, b = call.tensor("self"), call.tensor(first), call.tensor(second)
     weight, shift = to.constant(b), to.constant(bias)
     if weight is not None and shift is not None and weight.dim() == 2 and shift.dim() == 1:
         transposed = to.add_constant(f"{b}/transposed", weight.t())
-        to.emit("aten.linear", [a, transposed, bias], use.output)
+        to.emit("aten.linear", [a, transposed, bias], call.output)
     else:
-        to.emit("aten.add", [bias, to.emit("aten.matmul", [a, b])], use.output)
+        to.emit("aten.add", [bias, to.emit("aten.matmul", [a, b])], call.output)
 
 
 @lowers("aten.einsum.default")
-def einsum(use: Use, to: Builder) -> None:
+def einsum(call: CallArguments, to: Builder) -> None:
     """Einstein summation."""
-    use.require("path")
-    equation = use.text("equation", "").replace(" ", "")
-    to.emit("aten.einsum", use.tensors("tensors"), use.output, equation=equation)
+    call.require("path")
+    equation = call.text("equation", "").replace(" ", "")
+    to.emit("aten.einsum", call.tensors("tensors"), call.output, equation=equation)

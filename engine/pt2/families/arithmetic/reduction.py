@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.onnx.node import UnsupportedUse
+from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.pt2.call_arguments import Use
+from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers
 
 _REDUCTIONS = {
@@ -24,17 +24,17 @@ _REDUCTIONS = {
 
 def _enter(target: str, kind: str) -> None:
     @lowers(target)
-    def reduction(use: Use, to: Builder) -> None:
-        x, dtype = use.tensor("self"), use.dtype()
-        own = use.dtype_of("self")
+    def reduction(call: CallArguments, to: Builder) -> None:
+        x, dtype = call.tensor("self"), call.dtype()
+        own = call.dtype_of("self")
         summed = kind in ("aten.sum", "braid.prod")
         if not dtype and summed and own and not torch_dtype(own).is_floating_point:
             dtype = "INT64"  # torch adds integers up in 64 bits
         if dtype and dtype != own:
             x = to.emit("braid.cast", [x], dtype=dtype)
-        dims = use.integers("dim", None) or None
-        keepdim = use.flag("keepdim")
-        to.emit(kind, [x], use.output, dims=dims, keepdim=keepdim)
+        dims = call.integers("dim", None) or None
+        keepdim = call.flag("keepdim")
+        to.emit(kind, [x], call.output, dims=dims, keepdim=keepdim)
 
 
 for _target, _kind in _REDUCTIONS.items():
@@ -42,35 +42,35 @@ for _target, _kind in _REDUCTIONS.items():
 
 
 @lowers("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim")
-def vector_norm(use: Use, to: Builder) -> None:
+def vector_norm(call: CallArguments, to: Builder) -> None:
     """1- or 2-norm over some axes."""
-    order = use.number("ord" if "linalg" in use.target else "p", 2)
-    if order not in (1, 2) or use.dtype():
+    order = call.number("ord" if "linalg" in call.target else "p", 2)
+    if order not in (1, 2) or call.dtype():
         raise UnsupportedUse(f"norm of order {order}")
-    dims, keepdim = use.integers("dim", None) or None, use.flag("keepdim")
+    dims, keepdim = call.integers("dim", None) or None, call.flag("keepdim")
     kind = f"braid.l{int(order)}_norm"
-    to.emit(kind, [use.tensor("self")], use.output, dims=dims, keepdim=keepdim)
+    to.emit(kind, [call.tensor("self")], call.output, dims=dims, keepdim=keepdim)
 
 
 @lowers("aten.argmax.default", "aten.argmin.default")
-def arg_extreme(use: Use, to: Builder) -> None:
+def arg_extreme(call: CallArguments, to: Builder) -> None:
     """Position of an extreme along an axis."""
-    kind = "braid." + use.target.split(".")[1]
-    x, dim = use.tensor("self"), use.number("dim", None)
+    kind = "braid." + call.target.split(".")[1]
+    x, dim = call.tensor("self"), call.number("dim", None)
     if dim is None:
-        if use.flag("keepdim"):
+        if call.flag("keepdim"):
             raise UnsupportedUse("keepdim over all axes")
         x, dim = to.emit("braid.reshape", [x], shape=[-1]), 0
-    keepdim = use.flag("keepdim")
-    to.emit(kind, [x], use.output, dim=dim, keepdim=keepdim, select_last=False)
+    keepdim = call.flag("keepdim")
+    to.emit(kind, [x], call.output, dim=dim, keepdim=keepdim, select_last=False)
 
 
 @lowers("aten.max.dim", "aten.min.dim")
-def extreme_with_position(use: Use, to: Builder) -> None:
+def extreme_with_position(call: CallArguments, to: Builder) -> None:
     """An extreme along an axis, and its position."""
-    word = use.target.split(".")[1]
-    x, dim, keepdim = use.tensor("self"), use.integer("dim"), use.flag("keepdim")
-    values, places = (*use.outputs, "")[:2]
+    word = call.target.split(".")[1]
+    x, dim, keepdim = call.tensor("self"), call.integer("dim"), call.flag("keepdim")
+    values, places = (*call.outputs, "")[:2]
     if values:
         to.emit(f"aten.a{word}", [x], [values], dims=[dim], keepdim=keepdim)
     if places:
@@ -79,36 +79,36 @@ def extreme_with_position(use: Use, to: Builder) -> None:
 
 
 @lowers("aten.cumsum.default")
-def cumsum(use: Use, to: Builder) -> None:
+def cumsum(call: CallArguments, to: Builder) -> None:
     """Running sum along an axis."""
-    x, dtype, own = use.tensor("self"), use.dtype(), use.dtype_of("self")
+    x, dtype, own = call.tensor("self"), call.dtype(), call.dtype_of("self")
     if not dtype and own and not torch_dtype(own).is_floating_point:
         dtype = "INT64"
     if dtype and dtype != own:
         x = to.emit("braid.cast", [x], dtype=dtype)
-    dim = use.integer("dim")
-    to.emit("braid.cumsum", [x], use.output, dim=dim, exclusive=False, reverse=False)
+    dim = call.integer("dim")
+    to.emit("braid.cumsum", [x], call.output, dim=dim, exclusive=False, reverse=False)
 
 
 @lowers("aten.topk.default")
-def topk(use: Use, to: Builder) -> None:
+def topk(call: CallArguments, to: Builder) -> None:
     """The k largest or smallest along an axis, and their positions."""
-    use.without_effect("sorted")
+    call.without_effect("sorted")
     to.emit(
         "braid.topk",
-        [use.tensor("self")],
-        (*use.outputs, "")[:2],
-        k=use.integer("k"),
-        dim=use.integer("dim", -1),
-        largest=use.flag("largest", True),
+        [call.tensor("self")],
+        (*call.outputs, "")[:2],
+        k=call.integer("k"),
+        dim=call.integer("dim", -1),
+        largest=call.flag("largest", True),
     )
 
 
 @lowers("aten.any.dim", "aten.any.default", "aten.all.dim", "aten.all.default")
-def truth(use: Use, to: Builder) -> None:
+def truth(call: CallArguments, to: Builder) -> None:
     """True if any, or all, are."""
-    if use.dtype_of("self") != "BOOL":
+    if call.dtype_of("self") != "BOOL":
         raise UnsupportedUse("of other than booleans")
-    kind = "aten.amax" if use.target.startswith("aten.any") else "aten.amin"
-    dims, keepdim = use.integers("dim", None), use.flag("keepdim")
-    to.emit(kind, [use.tensor("self")], use.output, dims=dims, keepdim=keepdim)
+    kind = "aten.amax" if call.target.startswith("aten.any") else "aten.amin"
+    dims, keepdim = call.integers("dim", None), call.flag("keepdim")
+    to.emit(kind, [call.tensor("self")], call.output, dims=dims, keepdim=keepdim)

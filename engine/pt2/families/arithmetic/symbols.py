@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.onnx.node import UnsupportedUse
-from braid.engine.pt2.call_arguments import Use
+from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.document import Symbol
 from braid.engine.pt2.lowering_table import lowers
 
@@ -30,19 +30,19 @@ DROPPED = frozenset(
 """Assertions: what they state follows from the shapes, or the comparison finds out."""
 
 
-def _operand(use: Use, name: str) -> str:
-    value = use.argument(name)
+def _operand(call: CallArguments, name: str) -> str:
+    value = call.argument(name)
     if isinstance(value, Symbol):
-        return use.vector([value])
+        return call.vector([value])
     if isinstance(value, bool) or not isinstance(value, int):
         raise UnsupportedUse(f"{name} is not an integer")
-    return use.to.add_constant(f"{use.label}/{name}", torch.tensor([value]))
+    return call.to.add_constant(f"{call.label}/{name}", torch.tensor([value]))
 
 
 def _enter(target: str, kind: str) -> None:
     @lowers(target)
-    def arithmetic(use: Use, to: Builder) -> None:
-        to.emit(kind, [_operand(use, "a"), _operand(use, "b")], use.output)
+    def arithmetic(call: CallArguments, to: Builder) -> None:
+        to.emit(kind, [_operand(call, "a"), _operand(call, "b")], call.output)
 
 
 for _target, _kind in _ARITHMETIC.items():
@@ -50,28 +50,28 @@ for _target, _kind in _ARITHMETIC.items():
 
 
 @lowers("_operator.floordiv")
-def floordiv(use: Use, to: Builder) -> None:
+def floordiv(call: CallArguments, to: Builder) -> None:
     """Division rounded down."""
-    a, b = _operand(use, "a"), _operand(use, "b")
+    a, b = _operand(call, "a"), _operand(call, "b")
     rest = to.emit("aten.remainder", [a, b])
-    to.emit("aten.div", [to.emit("aten.sub", [a, rest]), b], use.output, truncate=True)
+    to.emit("aten.div", [to.emit("aten.sub", [a, rest]), b], call.output, truncate=True)
 
 
 @lowers("_operator.neg")
-def neg(use: Use, to: Builder) -> None:
+def neg(call: CallArguments, to: Builder) -> None:
     """The number with the other sign."""
-    to.emit("aten.neg", [_operand(use, "a")], use.output)
+    to.emit("aten.neg", [_operand(call, "a")], call.output)
 
 
 @lowers("aten.sym_size.int")
-def sym_size(use: Use, to: Builder) -> None:
+def sym_size(call: CallArguments, to: Builder) -> None:
     """An extent."""
-    axis = use.axis("dim", use.rank())
-    to.emit("braid.shape", [use.tensor("self")], use.output, start=axis, end=axis + 1)
+    axis = call.axis("dim", call.rank())
+    to.emit("braid.shape", [call.tensor("self")], call.output, start=axis, end=axis + 1)
 
 
 @lowers("aten.sym_numel.default")
-def sym_numel(use: Use, to: Builder) -> None:
+def sym_numel(call: CallArguments, to: Builder) -> None:
     """The number of elements."""
-    size = to.emit("braid.size", [use.tensor("self")])
-    to.emit("braid.unsqueeze", [size], use.output, axes=[0])
+    size = to.emit("braid.size", [call.tensor("self")])
+    to.emit("braid.unsqueeze", [size], call.output, axes=[0])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.onnx.node import UnsupportedUse
-from braid.engine.pt2.call_arguments import Use
+from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers
 
 
@@ -16,36 +16,38 @@ def spread(values: list[int], axes: int) -> list[int]:
 
 
 @lowers(*(f"aten.conv{n}d.{form}" for n in (1, 2, 3) for form in ("default", "padding")))
-def conv(use: Use, to: Builder) -> None:
+def conv(call: CallArguments, to: Builder) -> None:
     """Convolution; padding by amounts or by the words ``same`` and ``valid``."""
-    axes = int(use.target[len("aten.conv")])
-    stride = spread(use.integers("stride", [1]), axes)
-    dilation = spread(use.integers("dilation", [1]), axes)
-    x = use.tensor("input")
-    if use.rank("input") != axes + 2:
+    axes = int(call.target[len("aten.conv")])
+    stride = spread(call.integers("stride", [1]), axes)
+    dilation = spread(call.integers("dilation", [1]), axes)
+    x = call.tensor("input")
+    if call.rank("input") != axes + 2:
         raise UnsupportedUse("an input without a batch axis")
-    if use.target.endswith(".padding"):
-        x, padding = _named_padding(use, to, x, dilation)
+    if call.target.endswith(".padding"):
+        x, padding = _named_padding(call, to, x, dilation)
     else:
-        padding = spread(use.integers("padding", [0]), axes)
+        padding = spread(call.integers("padding", [0]), axes)
     to.emit(
         "aten.convolution",
-        [x, use.tensor("weight"), use.maybe("bias")],
-        use.output,
+        [x, call.tensor("weight"), call.maybe("bias")],
+        call.output,
         stride=stride,
         padding=padding,
         dilation=dilation,
         transposed=False,
         output_padding=[0] * axes,
-        groups=use.integer("groups", 1),
+        groups=call.integer("groups", 1),
     )
 
 
-def _named_padding(use: Use, to: Builder, x: str, dilation: list[int]) -> tuple[str, list[int]]:
-    word = use.text("padding", "valid")
+def _named_padding(
+    call: CallArguments, to: Builder, x: str, dilation: list[int]
+) -> tuple[str, list[int]]:
+    word = call.text("padding", "valid")
     if word == "valid":
         return x, [0] * len(dilation)
-    kernel = use.shape_of("weight")[2:]
+    kernel = call.shape_of("weight")[2:]
     if word != "same" or not all(isinstance(extent, int) for extent in kernel):
         raise UnsupportedUse(f"padding={word}")
     totals = [(int(k) - 1) * d for k, d in zip(kernel, dilation, strict=True)]
@@ -57,39 +59,39 @@ def _named_padding(use: Use, to: Builder, x: str, dilation: list[int]) -> tuple[
 
 
 @lowers("aten.convolution.default", "aten._convolution.default")
-def convolution(use: Use, to: Builder) -> None:
+def convolution(call: CallArguments, to: Builder) -> None:
     """Convolution in its general form, transposed or not."""
-    use.without_effect("benchmark", "deterministic", "cudnn_enabled", "allow_tf32")
-    axes = use.rank("input") - 2
+    call.without_effect("benchmark", "deterministic", "cudnn_enabled", "allow_tf32")
+    axes = call.rank("input") - 2
     to.emit(
         "aten.convolution",
-        [use.tensor("input"), use.tensor("weight"), use.maybe("bias")],
-        use.output,
-        stride=spread(use.integers("stride"), axes),
-        padding=spread(use.integers("padding"), axes),
-        dilation=spread(use.integers("dilation"), axes),
-        transposed=use.flag("transposed"),
-        output_padding=spread(use.integers("output_padding"), axes),
-        groups=use.integer("groups"),
+        [call.tensor("input"), call.tensor("weight"), call.maybe("bias")],
+        call.output,
+        stride=spread(call.integers("stride"), axes),
+        padding=spread(call.integers("padding"), axes),
+        dilation=spread(call.integers("dilation"), axes),
+        transposed=call.flag("transposed"),
+        output_padding=spread(call.integers("output_padding"), axes),
+        groups=call.integer("groups"),
     )
 
 
 @lowers(
     "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"
 )
-def conv_transpose(use: Use, to: Builder) -> None:
+def conv_transpose(call: CallArguments, to: Builder) -> None:
     """Transposed convolution."""
-    axes = int(use.target[len("aten.conv_transpose")])
-    if use.rank("input") != axes + 2:
+    axes = int(call.target[len("aten.conv_transpose")])
+    if call.rank("input") != axes + 2:
         raise UnsupportedUse("an input without a batch axis")
     to.emit(
         "aten.convolution",
-        [use.tensor("input"), use.tensor("weight"), use.maybe("bias")],
-        use.output,
-        stride=spread(use.integers("stride", [1]), axes),
-        padding=spread(use.integers("padding", [0]), axes),
-        dilation=spread(use.integers("dilation", [1]), axes),
+        [call.tensor("input"), call.tensor("weight"), call.maybe("bias")],
+        call.output,
+        stride=spread(call.integers("stride", [1]), axes),
+        padding=spread(call.integers("padding", [0]), axes),
+        dilation=spread(call.integers("dilation", [1]), axes),
         transposed=True,
-        output_padding=spread(use.integers("output_padding", [0]), axes),
-        groups=use.integer("groups", 1),
+        output_padding=spread(call.integers("output_padding", [0]), axes),
+        groups=call.integer("groups", 1),
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.onnx.node import UnsupportedUse
-from braid.engine.pt2.call_arguments import Use
+from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers
 
 _LAYERS = {
@@ -16,29 +16,29 @@ _LAYERS = {
 
 
 @lowers(*_LAYERS)
-def recurrent(use: Use, to: Builder) -> None:
+def recurrent(call: CallArguments, to: Builder) -> None:
     """Stacked layers, each in one or both directions."""
-    layer = _LAYERS[use.target]
-    use.without_effect("dropout")
-    use.require("train", False)
-    both, layers = use.flag("bidirectional"), use.integer("num_layers")
+    layer = _LAYERS[call.target]
+    call.without_effect("dropout")
+    call.require("train", False)
+    both, layers = call.flag("bidirectional"), call.integer("num_layers")
     directions = 2 if both else 1
-    weights = use.tensors("params")
-    per_direction = 4 if use.flag("has_biases") else 2
+    weights = call.tensors("params")
+    per_direction = 4 if call.flag("has_biases") else 2
     if len(weights) != layers * directions * per_direction:
         raise UnsupportedUse("projections")
-    if use.rank("input") != 3:
+    if call.rank("input") != 3:
         raise UnsupportedUse("an input without a batch axis")
-    hidden = use.hidden_size("params")
-    states = use.tensors("hx") if layer == "lstm" else [use.tensor("hx")]
-    x, batch_first = use.tensor("input"), use.flag("batch_first")
+    hidden = call.hidden_size("params")
+    states = call.tensors("hx") if layer == "lstm" else [call.tensor("hx")]
+    x, batch_first = call.tensor("input"), call.flag("batch_first")
     if batch_first:
         x = to.emit("aten.permute", [x], dims=[1, 0, 2])
     finals: list[list[str]] = [[] for _ in states]
     for index in range(layers):
         span = slice(index * directions * per_direction, (index + 1) * directions * per_direction)
         starts = [_layer_state(to, s, index * directions, directions, layers) for s in states]
-        names = [f"{use.label}/{what}{index}" for what in ("y", "h", "c")][: 1 + len(states)]
+        names = [f"{call.label}/{what}{index}" for what in ("y", "h", "c")][: 1 + len(states)]
         to.emit(
             "braid.recurrent",
             [x, "", *starts, *[""] * (2 - len(starts)), *weights[span]],
@@ -52,10 +52,10 @@ def recurrent(use: Use, to: Builder) -> None:
         for kept, end in zip(finals, ends, strict=True):
             kept.append(end)
         last = index == layers - 1 and not batch_first
-        x = _joined(to, y, directions, use.output if last else ("",))
+        x = _joined(to, y, directions, call.output if last else ("",))
     if batch_first:
-        to.emit("aten.permute", [x], use.output, dims=[1, 0, 2])
-    for name, parts in zip(use.outputs[1:], finals, strict=False):
+        to.emit("aten.permute", [x], call.output, dims=[1, 0, 2])
+    for name, parts in zip(call.outputs[1:], finals, strict=False):
         if name and len(parts) == 1:
             to.alias(name, parts[0])
         elif name:

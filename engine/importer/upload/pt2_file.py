@@ -23,7 +23,7 @@ from torch import Tensor
 from braid.core.errors import ModelImportError
 from braid.engine.importer.upload.archive import Archive
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.pt2.document import DTYPES, MAX_JSON_BYTES, Program, read_program
+from braid.engine.pt2.document import DTYPES, MAX_JSON_BYTES, ExportedProgram, read_program
 
 _MAX_CONFIG_BYTES = 64 << 20
 _MAX_SAMPLE_BYTES = 4 << 30
@@ -43,7 +43,7 @@ _HARMLESS = frozenset(
 )
 
 
-def read_container(archive: Archive) -> tuple[Program, dict[str, Tensor]]:
+def read_container(archive: Archive) -> tuple[ExportedProgram, dict[str, Tensor]]:
     """The program, and its weights by their names in the graph.
 
     Raises:

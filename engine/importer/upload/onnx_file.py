@@ -2,26 +2,26 @@
 
     bytes ──protobuf──> ModelProto ──budgets──> ready to lower
 
-Budgets come before onnx's checker and inliner, which themselves can be made to spin: thirty
-functions that each call the next one twice stand for a billion nodes in two kilobytes.
+Budgets come before onnx's checker and inliner (``braid.engine.onnx.structure``).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto
 
 from braid.core.errors import ModelImportError
-from braid.engine.importer.upload.archive import EXPORT
+from braid.engine.onnx.structure import all_nodes, check_structure, subgraphs
 
-MAX_NODES = 200_000  # functions expanded; the largest real models have some 20,000
-MAX_NESTING = 16  # of subgraphs
+EXPORT = (
+    "export the model instead: torch.export.save(torch.export.export(model, (example,)), "
+    "'model.pt2'), or torch.onnx.export(model, (example,), 'model.onnx', dynamo=True)"
+)
 MAX_TENSORS = 200_000
 
 _PIECE_BYTES = 1 << 20
@@ -89,87 +89,6 @@ def _decoded(data: bytes) -> ModelProto:
     return model
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """A graph and how many subgraphs it is inside."""
-
-    nodes: list[NodeProto]
-    depth: int
-
-
-def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _all_nodes(nodes: list[NodeProto]) -> Iterator[NodeProto]:
-    """Nodes of a graph and of its subgraphs, without recursion.
-
-    Raises:
-        ModelImportError: nested too deep.
-    """
-    pending = [_Level(nodes, 0)]
-    while pending:
-        level = pending.pop()
-        if level.depth > MAX_NESTING:
-            raise ModelImportError(f"subgraphs are nested more than {MAX_NESTING} deep")
-        for node in level.nodes:
-            yield node
-            pending += [_Level(list(g.node), level.depth + 1) for g in _subgraphs(node)]
-
-
-def check_structure(model: ModelProto) -> None:
-    """Bound the number of nodes, counting every function call as the function's body.
-
-    Raises:
-        ModelImportError: over the budget, nested too deep, or functions that call themselves.
-    """
-    functions = {(f.domain, f.name): f for f in model.functions}
-    if len(functions) != len(model.functions):
-        raise ModelImportError("two local functions of the model have the same name")
-    sizes: dict[tuple[str, str], int] = {}
-    for key in _calls_first(functions):
-        sizes[key] = _expanded_size(list(functions[key].node), sizes)
-    _expanded_size(list(model.graph.node), sizes)
-
-
-def _expanded_size(nodes: list[NodeProto], sizes: dict[tuple[str, str], int]) -> int:
-    count = 0
-    for node in _all_nodes(nodes):
-        count += 1 + sizes.get((node.domain, node.op_type), 0)
-        if count > MAX_NODES:
-            raise ModelImportError(
-                f"the model has more than {MAX_NODES} nodes (local functions expanded)"
-            )
-    return count
-
-
-def _calls_first(
-    functions: dict[tuple[str, str], onnx.FunctionProto],
-) -> Iterator[tuple[str, str]]:
-    """Functions, each after those it calls.
-
-    Raises:
-        ModelImportError: a function calls itself, directly or not.
-    """
-    calls = {
-        key: {(n.domain, n.op_type) for n in _all_nodes(list(f.node))} & functions.keys()
-        for key, f in functions.items()
-    }
-    while calls:
-        ready = [key for key, called in calls.items() if not called]
-        if not ready:
-            names = ", ".join(sorted(name for _, name in calls)[:5])
-            raise ModelImportError(f"local functions of the model call themselves: {names}")
-        for key in ready:
-            del calls[key]
-            yield key
-        for called in calls.values():
-            called.difference_update(ready)
-
-
 def _check_tensors(model: ModelProto, external: frozenset[str]) -> None:
     """Refuse data outside the upload; every tensor anywhere in the model is looked at.
 
@@ -200,10 +119,9 @@ def _leaves(place: str) -> bool:
 
 def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
     """Every tensor of a model: initialisers, attributes, those of subgraphs and functions."""
-    bodies = [list(model.graph.node), *(list(f.node) for f in model.functions)]
     yield from _graph_tensors(model.graph)
-    for body in bodies:
-        for node in _all_nodes(body):
+    for body in (model.graph.node, *(function.node for function in model.functions)):
+        for node in all_nodes(body):
             for attribute in node.attribute:
                 if attribute.HasField("t"):
                     yield attribute.t
@@ -213,7 +131,7 @@ def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
                     sparse.append(attribute.sparse_tensor)
                 for tensor in sparse:
                     yield from (tensor.values, tensor.indices)
-            for graph in _subgraphs(node):
+            for graph in subgraphs(node):
                 yield from _graph_tensors(graph)
 
 

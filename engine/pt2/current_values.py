@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.onnx.node import UnsupportedUse
-from braid.engine.pt2.document import Call, Tensor
+from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.pt2.document import OperatorCall, Tensor
 
 _VIEWS = frozenset(
     {
@@ -34,14 +34,14 @@ _PERHAPS = frozenset(
     }
 )
 
-Relower = Callable[[Call, str], str]  # (call, value of its self) -> value of its result
+Relower = Callable[[OperatorCall, str], str]  # (call, value of its self) -> value of its result
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
     """One operator of a chain; ``base`` is the tensor it was applied to."""
 
-    call: Call
+    call: OperatorCall
     base: str
     certain: bool  # False: torch may have copied
 
@@ -62,7 +62,7 @@ class _Place:
 
 
 @dataclass(slots=True)
-class Aliases:
+class CurrentValues:
     """The present value of every tensor of a program being lowered."""
 
     to: Builder
@@ -75,7 +75,7 @@ class Aliases:
         self._roots[tensor] = _Root(value, fixed=weight)
         self._places[tensor] = _Place(tensor, value=value)
 
-    def result(self, tensor: str, call: Call, value: str) -> None:
+    def result(self, tensor: str, call: OperatorCall, value: str) -> None:
         """What ``call`` made: a view of its first operand, or a tensor of its own."""
         base = _base(call)
         certain = call.target in _VIEWS
@@ -130,7 +130,7 @@ class Aliases:
         place.seen, place.value = root.version, value
         self._places[name] = _Place(place.root, place.steps, root.version, value)
 
-    def _put_back(self, call: Call, base: str, part: str) -> str:
+    def _put_back(self, call: OperatorCall, base: str, part: str) -> str:
         """``base`` with the view that ``call`` takes of it replaced by ``part``."""
         name = call.target.split(".")[1]
         given = call.arguments
@@ -153,7 +153,7 @@ class Aliases:
         operands = [base, part]
         return self.to.emit("braid.place", operands, axis=axis, start=start, end=end, step=step)
 
-    def _moved_back(self, call: Call, part: str) -> str:
+    def _moved_back(self, call: OperatorCall, part: str) -> str:
         if not call.target.startswith("aten.permute"):  # swapping twice changes nothing
             return self.relower(call, part)
         dims = call.arguments.get("dims")
@@ -163,7 +163,7 @@ class Aliases:
         return self.to.emit("aten.permute", [part], dims=inverse)
 
 
-def _base(call: Call) -> str:
+def _base(call: OperatorCall) -> str:
     for name in ("self", "input"):
         value = call.arguments.get(name)
         if isinstance(value, Tensor):

@@ -16,8 +16,8 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from braid.core.errors import ModelImportError
-from braid.engine.importer.upload.archive import EXPORT, Archive
-from braid.engine.importer.upload.parse import all_tensors, parse_model, read_model
+from braid.engine.importer.upload.archive import Archive
+from braid.engine.importer.upload.onnx_file import EXPORT, all_tensors, parse_model, read_model
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=,~ -]{0,200}")
 

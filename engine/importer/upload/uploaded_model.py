@@ -1,6 +1,6 @@
 """What was uploaded: an ONNX file, an ONNX model zipped with its external data, or a ``.pt2``.
 
-upload ──open_upload──> Source ──lowered()──> template + weights
+upload ──open_upload──> UploadedModel ──lowered()──> template + weights
                            └────reference()──> what the import is compared with
 """
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:  # torch is loaded only after the file has proved to be a mode
     from torch import Tensor
 
     from braid.core.graph import OpGraph
-    from braid.engine.importer.verification.reference import Reference
+    from braid.engine.importer.verification.reference import ReferenceModel
 
 _ZIP = b"PK\x03\x04"
 
 
-class Source(Protocol):
+class UploadedModel(Protocol):
     """An uploaded model, checked as far as that needs no torch."""
 
     kind: str  # "onnx" or "pt2"
@@ -51,7 +51,7 @@ class Source(Protocol):
         """
         ...
 
-    def reference(self) -> Reference:
+    def reference(self) -> ReferenceModel:
         """An independent implementation of the model.
 
         Raises:
@@ -60,7 +60,7 @@ class Source(Protocol):
         ...
 
 
-def open_upload(upload: Path, work: Path) -> Source:
+def open_upload(upload: Path, work: Path) -> UploadedModel:
     """Tell the format of an uploaded file and read it.
 
     Args:
@@ -73,18 +73,18 @@ def open_upload(upload: Path, work: Path) -> Source:
     with upload.open("rb") as file:
         zipped = file.read(4) == _ZIP
     if not zipped:
-        from braid.engine.importer.upload.parse import parse_model, read_model
+        from braid.engine.importer.upload.onnx_file import parse_model, read_model
 
-        return OnnxSource(parse_model(read_model(upload)), upload)
+        return OnnxUpload(parse_model(read_model(upload)), upload)
     archive = Archive(upload)
     if any(name.endswith("/archive_format") for name in archive.names):
-        return Pt2Source(archive)
-    from braid.engine.importer.upload.bundle import unpack_bundle
+        return Pt2Upload(archive)
+    from braid.engine.importer.upload.onnx_bundle import unpack_bundle
 
-    return OnnxSource(*unpack_bundle(archive, work))
+    return OnnxUpload(*unpack_bundle(archive, work))
 
 
-class OnnxSource:
+class OnnxUpload:
     """An ONNX model; its reference is ONNX Runtime on the file as it was uploaded."""
 
     kind = "onnx"
@@ -110,8 +110,8 @@ class OnnxSource:
         Raises:
             ModelImportError: it cannot be lowered.
         """
-        from braid.engine.importer.upload.parse import complaint
-        from braid.engine.onnx import lower
+        from braid.engine.importer.upload.onnx_file import complaint
+        from braid.engine.onnx.lowering import lower
         from braid.engine.onnx.prepare import prepare
 
         try:
@@ -137,7 +137,7 @@ class OnnxSource:
 
         return as_one_unit(self._model, refusal.reasons, self.reference, given)
 
-    def reference(self) -> Reference:
+    def reference(self) -> ReferenceModel:
         """ONNX Runtime, or onnx's own implementation.
 
         Raises:
@@ -148,13 +148,13 @@ class OnnxSource:
         return open_reference(self._file)
 
 
-class Pt2Source:
+class Pt2Upload:
     """A program that torch.export saved; its reference runs the aten operators one by one."""
 
     kind = "pt2"
 
     def __init__(self, archive: Archive) -> None:
-        from braid.engine.pt2.container import read_container
+        from braid.engine.importer.upload.pt2_file import read_container
 
         self._program, self._weights = read_container(archive)
 
@@ -188,8 +188,8 @@ class Pt2Source:
         """
         raise refusal
 
-    def reference(self) -> Reference:
+    def reference(self) -> ReferenceModel:
         """The program run as it stands."""
-        from braid.engine.pt2.eager import EagerReference
+        from braid.engine.importer.verification.pt2_reference import EagerReference
 
         return EagerReference(self._program, self._weights)

@@ -17,7 +17,15 @@ from braid.core.errors import ModelImportError
 from braid.engine.importer.sandbox.run_limit import trial
 from braid.engine.importer.verification.reference import ReferenceFailed
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.pt2.document import Argument, Call, Dtype, Program, Setting, Symbol, Tensor
+from braid.engine.pt2.document import (
+    Argument,
+    Dtype,
+    ExportedProgram,
+    OperatorCall,
+    Setting,
+    Symbol,
+    Tensor,
+)
 from braid.engine.pt2.families.arithmetic.symbols import DROPPED
 from braid.engine.pt2.lowering import covered
 
@@ -36,7 +44,7 @@ class EagerReference:
 
     file: Path | None = None  # nothing for ONNX Runtime
 
-    def __init__(self, program: Program, weights: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, program: ExportedProgram, weights: Mapping[str, torch.Tensor]) -> None:
         self.name = f"torch {torch.__version__} eager"
         self._program = program
         self._weights = weights
@@ -69,7 +77,7 @@ class EagerReference:
         """
         raise ReferenceFailed("it computes in one way only")
 
-    def _step(self, call: Call, values: dict[str, Any]) -> None:
+    def _step(self, call: OperatorCall, values: dict[str, Any]) -> None:
         try:
             result = _run(call, values)
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError) as error:
@@ -87,7 +95,7 @@ class EagerReference:
                 values[output.name] = value
 
 
-def _run(call: Call, values: Mapping[str, Any]) -> Any:
+def _run(call: OperatorCall, values: Mapping[str, Any]) -> Any:
     if covered(call.target) is None:
         raise ModelImportError(f"{call.target} is not in the allow-list")
     if call.target in _PYTHON:
@@ -117,8 +125,8 @@ def _value(argument: Argument, values: Mapping[str, Any]) -> Any:
     return argument
 
 
-def _last_reads(program: Program) -> dict[int, list[str]]:
-    """Call index -> tensors that nothing reads after it. A view keeps what it looks at alive."""
+def _last_reads(program: ExportedProgram) -> dict[int, list[str]]:
+    """Index of a call -> tensors that no later call reads. A view keeps its tensor alive."""
     last: dict[str, int] = {}
 
     def note(argument: Argument, index: int) -> None:

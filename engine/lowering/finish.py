@@ -1,0 +1,64 @@
+"""The end of a lowering: from a builder that has taken all nodes to a verified template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from braid.core.errors import InvalidArtefact, ModelImportError
+from braid.core.graph import OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.lowering.builder import Builder
+from braid.engine.ops.dtypes import spec_of
+
+
+def finish(
+    builder: Builder, name: str, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, str]
+) -> tuple[OpGraph, dict[str, Tensor]]:
+    """Return the template graph that a builder holds, and the constants it reads by value name.
+
+    Args:
+        builder: all nodes lowered; its constants are taken out of it.
+        name: of the graph.
+        inputs: specs of the model's inputs by name.
+        outputs: names that callers see -> values.
+
+    Raises:
+        ModelImportError: the graph is not valid.
+    """
+    read = {value for op in builder.operators for value in op.reads()} | set(outputs.values())
+    constants = _separate(builder.constants, read)
+    graph = OpGraph(
+        name=name,
+        inputs=dict(inputs),
+        outputs=dict(outputs),
+        constants={value: spec_of(tensor) for value, tensor in constants.items()},
+        operators=tuple(builder.operators),
+    )
+    try:
+        graph.verify()
+    except InvalidArtefact as error:
+        raise ModelImportError(f"the model does not lower to a valid graph: {error}") from error
+    return graph, constants
+
+
+def _separate(constants: dict[str, Tensor], read: set[str]) -> dict[str, Tensor]:
+    """The constants that are read, each dense and with memory of its own.
+
+    Some of the given ones are views: transposed weights, parts of larger tensors. The given
+    mapping is emptied tensor by tensor, so that the peak is one tensor above the sum.
+    """
+    kept: dict[str, Tensor] = {}
+    taken: set[int] = set()
+    for name in list(constants):
+        tensor = constants.pop(name)
+        if name not in read:
+            continue
+        tensor = tensor.contiguous()
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() in taken or storage.nbytes() != tensor.nbytes:
+            tensor = tensor.clone()
+        taken.add(tensor.untyped_storage().data_ptr())
+        kept[name] = tensor
+    return kept
