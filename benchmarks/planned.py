@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32, TOLERANCES
-from braid.core.schedule import NO_CHOICES
+from braid.core.schedule import USUAL_KERNELS
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
@@ -126,7 +126,7 @@ async def plans_on(
         return [await _latency_us(device, digest, batch, query) for query in queries]
 
     began = monotonic()
-    choices: Mapping[str, str] = NO_CHOICES
+    choices: Mapping[str, str] = USUAL_KERNELS
     if store is not None:
         from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
         from braid.server.jobs.scheduling.kernel_measurements import (
@@ -141,7 +141,7 @@ async def plans_on(
     planned = await planner(graph, options, await device.bench.facts(digest, batch), measure)
     searched = monotonic()
     field = ComparedPlans.of(planned, len(graph.operators), onnxruntime=onnxruntime)
-    showings = await device.bench.contest(
+    showings = await device.bench.compare(
         digest,
         batch,
         field.plans,

@@ -88,7 +88,7 @@ SEQUENTIAL = "sequential"
 PARALLEL = "parallel"
 """What the id of a plan begins with in which units may run side by side."""
 
-NO_CHOICES: Mapping[str, str] = MappingProxyType({})
+USUAL_KERNELS: Mapping[str, str] = MappingProxyType({})
 """Every unit runs on the kernel that is usually fastest."""
 
 ONNXRUNTIME = "onnxruntime"

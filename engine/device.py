@@ -1,7 +1,7 @@
 """What a device worker asks of its device; everything else in the worker is the same for all.
 
     Worker ──> Calls ────────> Backend.bind, prepare ──> Prepared.run      (models, requests)
-           └─> Measurements ─> Backend.prices, measure, entrant            (planning)
+           └─> Measurements ─> Backend.prices, measure, contender            (planning)
 
     engine/cpu/backend.py     a pool of pinned threads
     engine/cuda/backend.py   CUDA streams, captured into graphs
@@ -22,13 +22,13 @@ from braid.core.errors import BraidError
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.schedule import NO_CHOICES, Strategy
+from braid.core.schedule import USUAL_KERNELS, Strategy
 from braid.engine.cpu.overheads import StagePrices
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.program.work import Needs
-from braid.engine.runtime.yielding import Pause, no_pause
-from braid.engine.timing.contenders import Entrant
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
+from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.samples import Timing
 
 Tensors = Mapping[str, Tensor]
@@ -39,7 +39,7 @@ Task = Generator[float | None, None, dict[str, Any]]
 """Yields whenever a request may go first; a number is the fraction done."""
 
 
-class Flight(Protocol):
+class PendingRun(Protocol):
     """A run that was begun."""
 
     def is_done(self) -> bool:
@@ -50,7 +50,7 @@ class Flight(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Landed:
+class FinishedRun:
     """A run that was over when it was begun."""
 
     outputs: Tensors
@@ -75,13 +75,13 @@ class Prepared(Protocol):
     def activation_bytes(self) -> int | None:
         """Memory that a run takes beside the weights; None before it is known."""
 
-    def run(self, inputs: Tensors, pause: Pause | None = None) -> Tensors:
+    def run(self, inputs: Tensors, pause: YieldToRequests | None = None) -> Tensors:
         """Outputs by name, one tensor for each of the graph's inputs given.
 
         Where a run may take long, ``pause`` is called in it now and then, if given.
         """
 
-    def begin(self, inputs: Tensors) -> Flight:
+    def begin(self, inputs: Tensors) -> PendingRun:
         """As ``run``, but where the device works by itself, do not wait for it.
 
         At most ``RUNS_UNDERWAY`` at once; no other plan runs meanwhile.
@@ -137,9 +137,9 @@ class Backend(Protocol):
         graph: OpGraph,
         constants: Tensors,
         packed: PackedWeights,
-        pause: Pause,
+        pause: YieldToRequests,
         precision: str = FP32,
-        choices: Mapping[str, str] = NO_CHOICES,
+        choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Program:
         """Choose a kernel for each unit of a static graph; ``packed`` is shared by a model.
 
@@ -148,14 +148,16 @@ class Backend(Protocol):
         The graph is on the data of its ``precision`` already (engine/passes/precision.py).
         """
 
-    def prepare(self, program: Program, plan: StreamPlan, pause: Pause = no_pause) -> Prepared:
+    def prepare(
+        self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
+    ) -> Prepared:
         """Make a verified plan ready to run.
 
         Raises:
             DeviceOutOfMemory: there is no room for it.
         """
 
-    def interpret(self, program: Program, inputs: Tensors, pause: Pause) -> Tensors:
+    def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
         """Outputs by the plain operators in the order of the graph: slow, and right."""
 
     def open_whole(self, artefact: Path, digest: str) -> Whole:
@@ -173,14 +175,14 @@ class Backend(Protocol):
         """What stages cost besides their units' own work, measured."""
 
     def measure(
-        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, Timing]:
         """Latency of one stage; what is kept for the next one goes with ``forget``."""
 
     def forget(self) -> None:
         """Free what was kept from one measurement to the next."""
 
-    def entrant(self, prepared: Prepared) -> Entrant:
+    def contender(self, prepared: Prepared) -> TimedContender:
         """A prepared plan as one that takes part in a contest."""
 
     def fault(self, error: Exception) -> BraidError | None:

@@ -21,7 +21,7 @@ from braid.scheduler.options import Join, PlannerOptions
 from braid.scheduler.planners import Planned, plan
 from braid.scheduler.units import UnitGraph, as_units
 
-ENTRANTS = ("sequential", "greedy", "rammer", "lios", "opara", "nimble", "lazy-ios")
+CONTENDERS = ("sequential", "greedy", "rammer", "lios", "opara", "nimble", "lazy-ios")
 """Planners that enter; ``ios`` would find what ``lazy-ios`` finds and measure more for it."""
 
 _WITHOUT_BARRIERS: tuple[Join, ...] = ("group", "unit")
@@ -41,16 +41,16 @@ def candidates(
     cost: StageCost,
     options: PlannerOptions,
     facts: DeviceFacts | None = None,
-    entrants: Sequence[str] = ENTRANTS,
+    contenders: Sequence[str] = CONTENDERS,
 ) -> list[Candidate]:
-    """Plans of all entrants under the limits of ``options``, the sequential one first.
+    """Plans of all contenders under the limits of ``options``, the sequential one first.
 
     ``cost`` is asked for the same stage by several planners; give one that remembers.
     """
     units = as_units(graph)
     unit_us = [cost.stage_latency_us(Stage(((unit,),))) for unit in range(len(units))]
     found: dict[StreamPlan, Candidate] = {}
-    for planner in dict.fromkeys(("sequential", *entrants)):
+    for planner in dict.fromkeys(("sequential", *contenders)):
         entered = replace(options, planner=planner, join="stage")
         planned = plan(units, cost, entered, facts)
         _enter(found, Candidate(entered, planned))

@@ -18,10 +18,10 @@ from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import imported
 from braid.core.schedule import Stage
 from braid.engine.cuda.backend import CudaBackend
-from braid.engine.cuda.graphs.calls import Call, plan_calls
-from braid.engine.cuda.graphs.play import play
+from braid.engine.cuda.graphs.calls import StreamCall, plan_calls
+from braid.engine.cuda.graphs.commands import lower, order_calls
+from braid.engine.cuda.graphs.issue import issue
 from braid.engine.cuda.graphs.prepare import capturing
-from braid.engine.cuda.graphs.tape import lower, order_calls
 from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.device import AskedStage
 from braid.engine.importer.host.report import read_report
@@ -160,7 +160,7 @@ def _replays(ready: OnGpu, program: Program) -> dict[str, Figure]:
     return {"bitwise_equal": same, "finite": finite}
 
 
-def _last_readers(program: Program, calls: Sequence[Call]) -> dict[int, list[int]]:
+def _last_readers(program: Program, calls: Sequence[StreamCall]) -> dict[int, list[int]]:
     """Call -> slots that no later call, in launch order, reads or fills."""
     kept = program.kept()
     made = {slot for call in calls for slot in call.bound.outputs} - kept
@@ -186,18 +186,18 @@ def _noting_streams(bound: BoundUnit) -> BoundUnit:
 
 
 def _peak(
-    ready: OnGpu, calls: Sequence[Call], releases: Mapping[int, Sequence[int]]
+    ready: OnGpu, calls: Sequence[StreamCall], releases: Mapping[int, Sequence[int]]
 ) -> dict[str, Figure]:
     """Memory of a capture in a pool of its own, tensors released before these calls."""
     driver, streams = ready.executor.driver, ready.plan.streams
     pool = driver.pool()
-    tape = lower(calls, order_calls(calls), releases)
+    commands = lower(calls, order_calls(calls), releases)
     env = ready.plan.program.environment(ready.plan.inputs)
     driver.synchronise()
     before = driver.memory()
     driver.reset_peak()
     with capturing(driver, streams, pool) as captured:
-        play(tape, env, driver, streams)
+        issue(commands, env, driver, streams)
     after = driver.memory()
     driver.destroy(captured[0])
     env.clear()

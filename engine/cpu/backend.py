@@ -14,13 +14,13 @@ from braid.core.errors import BraidError, DeviceOutOfMemory
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.schedule import NO_CHOICES
+from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.device_key import cpu_device_key, software_versions
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.lanes import Layout, lay_out
 from braid.engine.cpu.overheads import StagePrices, measure_prices
-from braid.engine.cpu.stage_timer import LONG_US, StageTimer, TimerOptions
-from braid.engine.device import AskedStage, Landed, MakeInputs, Prepared, Tensors
+from braid.engine.cpu.stage_timer import LONG_US, CpuStageTimer, TimerOptions
+from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.onnxruntime_session import OnnxSession
@@ -28,8 +28,8 @@ from braid.engine.program.program import Program, bind
 from braid.engine.program.work import Needs, estimated_needs
 from braid.engine.runtime.out_of_memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
-from braid.engine.runtime.yielding import Pause, in_thread, no_pause
-from braid.engine.timing.contenders import Entrant
+from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
+from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.runs import timed
 from braid.engine.timing.samples import Timing
@@ -51,13 +51,13 @@ class LaidOut:
         """Of the bursts; known after the first run."""
         return self.layout.arena_bytes or None
 
-    def run(self, inputs: Tensors, pause: Pause | None = None) -> Tensors:
+    def run(self, inputs: Tensors, pause: YieldToRequests | None = None) -> Tensors:
         """Run the whole graph."""
         return self.executor.run(self.program, self.layout, inputs, pause)
 
-    def begin(self, inputs: Tensors) -> Landed:
+    def begin(self, inputs: Tensors) -> FinishedRun:
         """The calling thread is one of those that compute, so this is the whole run."""
-        return Landed(self.run(inputs))
+        return FinishedRun(self.run(inputs))
 
     def release(self) -> None:
         """Nothing is held but memory of this process."""
@@ -75,7 +75,7 @@ class CpuBackend:
         """Use ``executor``; keep at most ``activation_bytes`` while stages are measured."""
         self._executor = executor
         self._activation_bytes = activation_bytes
-        self._timer = StageTimer(executor, timer or TimerOptions())
+        self._timer = CpuStageTimer(executor, timer or TimerOptions())
         self._activations: Activations | None = None
         self._long_us: dict[int, float] = {}  # units of that program that take long
 
@@ -102,18 +102,20 @@ class CpuBackend:
         graph: OpGraph,
         constants: Tensors,
         packed: PackedWeights,
-        pause: Pause,
+        pause: YieldToRequests,
         precision: str = FP32,
-        choices: Mapping[str, str] = NO_CHOICES,
+        choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Program:
         """Choose kernels and reorder weights."""
         return bind(graph, constants, packed, self.threads, choices, pause)
 
-    def prepare(self, program: Program, plan: StreamPlan, pause: Pause = no_pause) -> LaidOut:
+    def prepare(
+        self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
+    ) -> LaidOut:
         """Assign launches to threads."""
         return LaidOut(self._executor, program, lay_out(program, plan, self.threads))
 
-    def interpret(self, program: Program, inputs: Tensors, pause: Pause) -> Tensors:
+    def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
         """Registry kernels, one after the other; unless somebody waits for it, giving way."""
         if pause is no_pause:
             return interpret(program.graph, program.constants(), inputs)
@@ -140,7 +142,7 @@ class CpuBackend:
         return measure_prices(self._executor)
 
     def measure(
-        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, Timing]:
         """On the values that the stage's producers really give.
 
@@ -176,9 +178,11 @@ class CpuBackend:
         self._long_us.clear()
         self._executor.forget()
 
-    def entrant(self, prepared: Prepared) -> Entrant:
+    def contender(self, prepared: Prepared) -> TimedContender:
         """Timed by the clock of this thread."""
-        return Entrant(timed(prepared.run), activation_bytes=lambda: prepared.activation_bytes)
+        return TimedContender(
+            timed(prepared.run), activation_bytes=lambda: prepared.activation_bytes
+        )
 
     def fault(self, error: Exception) -> BraidError | None:
         """Only that memory has run out."""

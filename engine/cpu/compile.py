@@ -15,9 +15,9 @@ import torch
 
 from braid.engine.cpu.lanes import Segment, Step
 from braid.engine.cpu.memory import Lifetime, plan_memory
-from braid.engine.cpu.segments import EXECUTE, SIGNAL, WAIT, Binding, Burst, Compiled
+from braid.engine.cpu.segments import EXECUTE, SIGNAL, WAIT, Compiled, NativeSegment, OutsideOperand
 from braid.engine.onednn.recipe import Buffer, Place, Recipe
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 _VIEWS = frozenset(
     {
@@ -48,7 +48,7 @@ def compile_layout(
     segments: Sequence[Segment],
     keep: frozenset[int],
     kinds: Mapping[int, str],
-    pause: Pause = no_pause,
+    pause: YieldToRequests = no_pause,
     *,
     apart: bool = False,
 ) -> Compiled:
@@ -75,7 +75,7 @@ def compile_layout(
 
     def flush() -> None:
         if pending:
-            compiled.parts.append(_burst(pending, values, apart=apart))
+            compiled.parts.append(_native_segment(pending, values, apart=apart))
             pending.clear()
 
     for segment, lanes in zip(segments, chosen, strict=True):
@@ -122,7 +122,7 @@ def _number(segments: Sequence[Segment]) -> Iterator[list[_Lane]]:
         yield numbered
 
 
-def _choose(segments: Iterator[list[_Lane]], pause: Pause) -> list[list[_Lane]]:
+def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[list[_Lane]]:
     """Give its recipe to each step that is native."""
     where: dict[int, Buffer] = {}  # slot -> how it lies in memory, if a burst makes it
     chosen = []
@@ -223,9 +223,11 @@ class _Values:
         }
 
 
-def _burst(segments: Sequence[Sequence[_Lane]], values: _Values, *, apart: bool) -> Burst:
+def _native_segment(
+    segments: Sequence[Sequence[_Lane]], values: _Values, *, apart: bool
+) -> NativeSegment:
     nothing = torch.empty(0)
-    burst = Burst(nothing, nothing, nothing)
+    native = NativeSegment(nothing, nothing, nothing)
     flags: dict[int, int] = {}
     # Steps that follow each other on one lane are one segment of the code.
     joined: list[list[_Lane]] = []
@@ -254,36 +256,39 @@ def _burst(segments: Sequence[Sequence[_Lane]], values: _Values, *, apart: bool)
             for item in lane:
                 for unit in item.step.waits:
                     body += [WAIT, flags.setdefault(unit, len(flags))]
-                body += _code(item, burst, results, values)
+                body += _code(item, native, results, values)
                 for unit in item.step.signals:
                     body += [SIGNAL, flags.setdefault(unit, len(flags))]
-                burst.releases += item.step.releases
+                native.releases += item.step.releases
             header += [start, words + len(body)]
-    burst.code = torch.tensor([*header, *body], dtype=torch.int64)
-    burst.flags = torch.zeros(max(1, len(flags)), dtype=torch.int64)
-    burst.bookmark = torch.zeros(2 + max(map(len, joined)), dtype=torch.int64)
-    burst.results = [(slot, buffers[slot], memories) for slot, memories in results.items()]
-    burst.shown = [(slot, buffers[slot]) for slot in sorted(buffers) if slot in values.shown]
-    return burst
+    native.code = torch.tensor([*header, *body], dtype=torch.int64)
+    native.flags = torch.zeros(max(1, len(flags)), dtype=torch.int64)
+    native.bookmark = torch.zeros(2 + max(map(len, joined)), dtype=torch.int64)
+    native.results = [(slot, buffers[slot], memories) for slot, memories in results.items()]
+    native.shown = [(slot, buffers[slot]) for slot in sorted(buffers) if slot in values.shown]
+    return native
 
 
 def _code(
-    item: _Numbered, burst: Burst, results: dict[int, list[tuple[int, int]]], values: _Values
+    item: _Numbered,
+    native: NativeSegment,
+    results: dict[int, list[tuple[int, int]]],
+    values: _Values,
 ) -> list[int]:
     """Words that execute a step; notes where its memory objects get their addresses from."""
     assert item.recipe is not None
     words: list[int] = []
     for action in item.recipe.actions:
         call = action.primitive.call(action.fixed, tuple(action.places))
-        burst.calls.append(call)
+        native.calls.append(call)
         for memory, place in zip(call.moving, action.places.values(), strict=True):
             slot, images = _slot(item, place, values)
             if slot in values.sizes:
-                burst.fixed.append((memory, slot, place.offset_bytes))
+                native.fixed.append((memory, slot, place.offset_bytes))
             elif slot in results:
                 results[slot].append((memory, place.offset_bytes))
             else:
-                burst.operands.append(Binding(memory, slot, images, place.offset_bytes))
+                native.operands.append(OutsideOperand(memory, slot, images, place.offset_bytes))
         words += [EXECUTE, *call.words]
     return words
 

@@ -1,13 +1,13 @@
-"""Runs laid-out plans on CPU: each lane on a crew of pinned threads.
+"""Runs laid-out plans on CPU: each lane on a team of pinned threads.
 
-torch operators release the GIL, so lanes overlap. A *crew* is a Python thread and an OpenMP team
+torch operators release the GIL, so lanes overlap. A *team* is a Python thread and an OpenMP team
 of fixed size, each thread pinned to a core of its own; teams that grow and shrink would lose
-threads and pins. The calling thread leads the crew of all cores; with one thread it can also be
-a lane by itself, without touching its team. Other crews are made when a segment first needs them.
+threads and pins. The calling thread leads the team of all cores; with one thread it can also be
+a lane by itself, without touching its team. Other teams are made when a segment first needs them.
 
-    2 threads, lanes 1 + 1:   caller on core 0 (its team on core 1 sleeps) │ crew of core 1
+    2 threads, lanes 1 + 1:   caller on core 0 (its team on core 1 sleeps) │ team of core 1
 
-States of a crew: waiting (on a queue) ──segment──> running ──done──> waiting; or closed.
+States of a team: waiting (on a queue) ──segment──> running ──done──> waiting; or closed.
 """
 
 from __future__ import annotations
@@ -24,19 +24,26 @@ from torch import Tensor
 
 from braid.engine.cpu.compile import compile_layout
 from braid.engine.cpu.lanes import Layout, Segment, Step, lay_out_stage
-from braid.engine.cpu.memory import Arena
-from braid.engine.cpu.segments import Burst, Compiled, Runner, Slices, find_runner, run_burst
+from braid.engine.cpu.memory import ActivationMemory
+from braid.engine.cpu.segments import (
+    Compiled,
+    NativeSegment,
+    Runner,
+    Slices,
+    find_runner,
+    run_native,
+)
 from braid.engine.program.program import Environment, Program
 from braid.engine.runtime.affinity import make_pinned_team, usable_cpus
 from braid.engine.runtime.stopping import StopSignal, check_stopped, stop_signal
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 SLICE_US = 1000.0
 
 STOP_LOOK_NS = 10_000_000
 """How often a run outside the interpreter looks whether it is to end."""
 
-TimedRun = Callable[[Pause | None], tuple[int, int]]
+StageRun = Callable[[YieldToRequests | None], tuple[int, int]]
 """Runs something; when it began and ended."""
 
 
@@ -58,11 +65,11 @@ class CpuExecutor:
         self.threads = threads
         self.cpus = tuple(cpus)
         self.usable_cores = len(usable_cpus())  # before this thread is pinned to one of them
-        self._crews: dict[tuple[int, int], _Crew] = {}  # (first thread, threads)
+        self._teams: dict[tuple[int, int], _PinnedTeam] = {}  # (first thread, threads)
         self._intra_op = threads
         self._slice_ns = round(slice_us * 1e3)
-        self._arena = Arena()
-        self._arena_with_pauses = Arena()
+        self._arena = ActivationMemory()
+        self._arena_with_pauses = ActivationMemory()
         torch.set_num_threads(threads)
         if self.cpus:
             make_pinned_team(self.cpus)
@@ -72,7 +79,7 @@ class CpuExecutor:
         program: Program,
         layout: Layout,
         inputs: Mapping[str, Tensor],
-        pause: Pause | None = None,
+        pause: YieldToRequests | None = None,
     ) -> dict[str, Tensor]:
         """Run the whole graph.
 
@@ -108,7 +115,7 @@ class CpuExecutor:
         """Run one unit by itself on the slots of ``env``, with all threads."""
         self.run_segment(lay_out_stage(program, [[unit]], self.threads), env)
 
-    def stage(self, program: Program, segment: Segment, env: Environment) -> TimedRun:
+    def stage(self, program: Program, segment: Segment, env: Environment) -> StageRun:
         """One segment made ready to run again and again on the slots of ``env``; see ``run``.
 
         A run answers when it began and ended, by the monotonic clock in nanoseconds. Of a segment
@@ -120,7 +127,7 @@ class CpuExecutor:
         if runner is not None:
             compiled = compile_layout([segment], frozenset(), program.kinds())
 
-        def run(pause: Pause | None) -> tuple[int, int]:
+        def run(pause: YieldToRequests | None) -> tuple[int, int]:
             start = perf_counter_ns()
             if compiled is None or runner is None:
                 self.run_segment(segment, env)
@@ -142,9 +149,9 @@ class CpuExecutor:
         compiled: Compiled,
         env: Environment,
         runner: Runner,
-        pause: Pause | None,
+        pause: YieldToRequests | None,
         stamps: Tensor | None = None,
-    ) -> Arena:
+    ) -> ActivationMemory:
         """Run all parts; returns the memory that their values lie in."""
         arena = self._arena if pause is None else self._arena_with_pauses
         compiled.place(arena, runner.library)
@@ -155,9 +162,9 @@ class CpuExecutor:
                 pause()
                 pause_at = perf_counter_ns() + self._slice_ns
             check_stopped()
-            if isinstance(part, Burst):
+            if isinstance(part, NativeSegment):
                 self._set_intra_op(self.threads)
-                run_burst(part, env, runner, slices, stamps)
+                run_native(part, env, runner, slices, stamps)
                 continue
             if isinstance(part, Segment):
                 self.run_segment(part, env)
@@ -172,7 +179,7 @@ class CpuExecutor:
                     env[slot] = tensor.clone() if arena.holds(tensor) else tensor
         return arena
 
-    def _slices(self, pause: Pause) -> Slices:
+    def _slices(self, pause: YieldToRequests) -> Slices:
         """After its pauses the team has the size again that bursts run on."""
 
         def pause_and_restore() -> None:
@@ -191,11 +198,11 @@ class CpuExecutor:
         events = {unit: threading.Event() for unit in segment.signals}
         firsts = [0, *accumulate(segment.threads[:-1])]
         lanes = list(zip(segment.lanes, firsts, segment.threads, strict=True))
-        crews = []
+        teams = []
         for lane, first, count in lanes[1:] if segment.threads[0] == 1 else lanes:
-            crew = self._crew(first, count)
-            crew.start_steps(lane, env, events)
-            crews.append(crew)
+            team = self._team(first, count)
+            team.start_steps(lane, env, events)
+            teams.append(team)
         failure: BaseException | None = None
         if segment.threads[0] == 1:
             self._set_intra_op(1)
@@ -204,8 +211,8 @@ class CpuExecutor:
             except BaseException as error:
                 failure = error
                 _release_waiters(events)
-        for crew in crews:
-            late = crew.join_steps()
+        for team in teams:
+            late = team.join_steps()
             failure = failure or late
         if failure is not None:
             raise failure
@@ -213,21 +220,21 @@ class CpuExecutor:
             env[slot] = None
 
     def close(self) -> None:
-        """End the crews."""
-        for crew in self._crews.values():
-            crew.close()
-        self._crews.clear()
+        """End the teams."""
+        for team in self._teams.values():
+            team.close()
+        self._teams.clear()
 
     def _set_intra_op(self, threads: int) -> None:
         if threads != self._intra_op:
             self._intra_op = threads
             torch.set_num_threads(threads)
 
-    def _crew(self, first: int, count: int) -> _Crew:
-        if (first, count) not in self._crews:
+    def _team(self, first: int, count: int) -> _PinnedTeam:
+        if (first, count) not in self._teams:
             cpus = self.cpus[first : first + count]
-            self._crews[first, count] = _Crew(f"lane-{first}+{count}", count, cpus)
-        return self._crews[first, count]
+            self._teams[first, count] = _PinnedTeam(f"lane-{first}+{count}", count, cpus)
+        return self._teams[first, count]
 
 
 def run_steps(
@@ -266,7 +273,7 @@ def _until_stopped() -> Slices | None:
 _Work = tuple[Sequence[Step], Environment, Mapping[int, threading.Event], StopSignal | None]
 
 
-class _Crew:
+class _PinnedTeam:
     """A thread with a team of its own that runs one lane at a time."""
 
     def __init__(self, name: str, threads: int, cpus: Sequence[int]) -> None:

@@ -131,7 +131,7 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
         if other in unit_lane and unit_lane[other] != unit_lane[launch.unit]
     }
     single = len(load) == 1
-    crew = _divide(threads, load)
+    given = _divide(threads, load)
     lanes: list[list[Step]] = [[] for _ in load]
     for together, slots in part.kernels():
         lane = unit_lane[together[0].unit]
@@ -140,7 +140,7 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
         lanes[lane].append(
             Step(
                 unit=unit,
-                threads=crew[lane],
+                threads=given[lane],
                 waits=tuple(sorted(w for w in others if unit_lane.get(w, lane) != lane)),
                 signals=tuple(launch.unit for launch in together if launch.unit in waited),
                 releases=slots if single else (),
@@ -148,7 +148,7 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
         )
     return Segment(
         lanes=tuple(tuple(lane) for lane in lanes),
-        threads=crew,
+        threads=given,
         releases=() if single else tuple(slot for slots in part.freed for slot in slots),
     )
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 ALIGNMENT = 64  # bytes; a cache line, and what oneDNN's vectors like
 
@@ -39,7 +39,7 @@ class MemoryPlan:
     peak_bytes: int
 
 
-def plan_memory(lifetimes: Mapping[int, Lifetime], pause: Pause = no_pause) -> MemoryPlan:
+def plan_memory(lifetimes: Mapping[int, Lifetime], pause: YieldToRequests = no_pause) -> MemoryPlan:
     """Give each value an offset so that values that may not share do not overlap."""
     placed: list[tuple[int, int, Lifetime]] = []  # offset, end, lifetime; by offset
     offsets: dict[int, int] = {}
@@ -65,7 +65,7 @@ def _first_gap(placed: Sequence[tuple[int, int, Lifetime]], life: Lifetime, size
     return at
 
 
-class Arena:
+class ActivationMemory:
     """Memory for the activations of one run at a time."""
 
     def __init__(self) -> None:

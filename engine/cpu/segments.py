@@ -21,8 +21,8 @@ from torch import Tensor
 
 import braid.engine.cpu.native
 from braid.engine.cpu.lanes import Segment, Step
-from braid.engine.cpu.memory import Arena, MemoryPlan
-from braid.engine.onednn.library import Call, OneDnn, find_onednn
+from braid.engine.cpu.memory import ActivationMemory, MemoryPlan
+from braid.engine.onednn.library import OneDnn, PrimitiveCall, find_onednn
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.program.program import Environment
 
@@ -65,23 +65,25 @@ class Runner:
         self.library = library
         self._execute = ctypes.cast(library.execute, pointer)
 
-    def run(self, burst: Burst, slices: Slices | None, stamps: Tensor | None = None) -> None:
+    def run(
+        self, native: NativeSegment, slices: Slices | None, stamps: Tensor | None = None
+    ) -> None:
         """Run compiled lanes to their end, in slices if so wanted.
 
         ``stamps`` receives the moments at which its segments began, and the end, in nanoseconds of
         the monotonic clock.
         """
-        words = burst.code.data_ptr(), burst.flags.data_ptr(), burst.runs, self._execute
+        words = native.code.data_ptr(), native.flags.data_ptr(), native.runs, self._execute
         slice_ns = 0 if slices is None else slices.length_ns
         arrivals = -1 if slices is None or slices.arrivals is None else slices.arrivals
         moments = None if stamps is None else stamps.data_ptr()
-        how = burst.bookmark.data_ptr(), slice_ns, arrivals, moments
+        how = native.bookmark.data_ptr(), slice_ns, arrivals, moments
         while (status := self._run(*words, *how)) == _CUT:
             assert slices is not None
             try:
                 slices.pause()
             except BaseException:
-                burst.bookmark.zero_()  # the next run begins at the start
+                native.bookmark.zero_()  # the next run begins at the start
                 raise
         if status:
             raise RuntimeError(f"oneDNN answered {status} inside a burst")
@@ -117,7 +119,7 @@ def find_runner() -> Runner | None:
 
 
 @dataclass(slots=True)
-class Binding:
+class OutsideOperand:
     """A memory object that must be told an address before its burst runs."""
 
     memory: int
@@ -127,16 +129,16 @@ class Binding:
 
 
 @dataclass(slots=True)
-class Burst:
+class NativeSegment:
     """Lanes as code for the runner, and what is told or made before and after."""
 
     code: Tensor  # int64
     flags: Tensor  # int64
     bookmark: Tensor  # int64; where a run that was cut goes on
-    calls: list[Call] = field(default_factory=list)
+    calls: list[PrimitiveCall] = field(default_factory=list)
     # memory object, place in the arena: value, bytes behind its start
     fixed: list[tuple[int, int, int]] = field(default_factory=list)
-    operands: list[Binding] = field(default_factory=list)  # values from outside
+    operands: list[OutsideOperand] = field(default_factory=list)  # values from outside
     # outputs of the graph: slot, buffer, memory objects with bytes behind the start
     results: list[tuple[int, Buffer, list[tuple[int, int]]]] = field(default_factory=list)
     shown: list[tuple[int, Buffer]] = field(default_factory=list)  # values that Python reads
@@ -145,7 +147,7 @@ class Burst:
     runs: int = 0
 
 
-Part = Burst | Step | Segment
+Part = NativeSegment | Step | Segment
 
 
 @dataclass(slots=True)
@@ -156,36 +158,36 @@ class Compiled:
     memory: MemoryPlan
     sizes: Mapping[int, int]  # value in the arena -> bytes
     may_be_views: frozenset[int]  # slots that Python fills and that may lie in the arena
-    placed_in: Arena | None = None  # where the addresses are from ...
+    placed_in: ActivationMemory | None = None  # where the addresses are from ...
     generation: int = -1  # ... and when
 
     def stamps(self) -> Tensor | None:
-        """Where a run can leave its moments, if all of it is one burst."""
+        """Where a run can leave its moments, if all of it is one native."""
         part = self.parts[0]
-        if len(self.parts) > 1 or not isinstance(part, Burst):
+        if len(self.parts) > 1 or not isinstance(part, NativeSegment):
             return None
         return torch.zeros(int(part.code[0]) + 1, dtype=torch.int64)
 
-    def place(self, arena: Arena, library: OneDnn) -> None:
+    def place(self, arena: ActivationMemory, library: OneDnn) -> None:
         """Tell all memory objects where they are, if the arena has moved."""
         arena.reserve(self.memory.peak_bytes)
         if self.placed_in is arena and self.generation == arena.generation:
             return
         self.placed_in, self.generation = arena, arena.generation
-        for burst in self.parts:
-            if not isinstance(burst, Burst):
+        for native in self.parts:
+            if not isinstance(native, NativeSegment):
                 continue
-            for memory, value, extra in burst.fixed:
+            for memory, value, extra in native.fixed:
                 tensor = arena.at(self.memory.offsets[value], self.sizes[value])
                 library.set_handle(memory, tensor.data_ptr() + extra)
-            burst.views = [
+            native.views = [
                 (slot, buffer.over(arena.at(self.memory.offsets[slot], buffer.size_bytes)))
-                for slot, buffer in burst.shown
+                for slot, buffer in native.shown
             ]
 
 
-def run_burst(
-    burst: Burst,
+def run_native(
+    native: NativeSegment,
     env: Environment,
     runner: Runner,
     slices: Slices | None = None,
@@ -194,7 +196,7 @@ def run_burst(
     """Run a burst on the slots of ``env``; the other arguments are ``Runner.run``'s."""
     set_handle = runner.library.set_handle
     held = []
-    for binding in burst.operands:
+    for binding in native.operands:
         tensor = env[binding.slot]
         assert tensor is not None, "an operand was released or never produced"
         if not binding.images:
@@ -203,13 +205,13 @@ def run_burst(
             tensor = runner.as_images(tensor)
         held.append(tensor)
         set_handle(binding.memory, tensor.data_ptr() + binding.offset_bytes)
-    for slot, buffer, memories in burst.results:
+    for slot, buffer, memories in native.results:
         env[slot] = fresh = buffer.fresh()
         for memory, extra in memories:
             set_handle(memory, fresh.data_ptr() + extra)
-    burst.runs += 1
-    runner.run(burst, slices, stamps)
-    for slot, view in burst.views:
+    native.runs += 1
+    runner.run(native, slices, stamps)
+    for slot, view in native.views:
         env[slot] = view
-    for slot in burst.releases:
+    for slot in native.releases:
         env[slot] = None

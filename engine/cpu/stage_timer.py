@@ -21,12 +21,12 @@ from math import inf
 from time import perf_counter_ns
 
 from braid.core.schedule import Strategy
-from braid.engine.cpu.executor import CpuExecutor, TimedRun
+from braid.engine.cpu.executor import CpuExecutor, StageRun
 from braid.engine.cpu.lanes import lay_out_stage
-from braid.engine.runtime.yielding import Interruptions, Left, Pause, no_pause
+from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests, no_pause
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import (
-    Reference,
+    ReferenceWork,
     Sweep,
     Timing,
     agree,
@@ -49,13 +49,13 @@ class TimerOptions:
     max_series: int = 3  # how often a series may be repeated because the machine drifted
 
 
-class StageTimer:
+class CpuStageTimer:
     """Times stages of one program at a time on one device."""
 
     def __init__(self, executor: CpuExecutor, options: TimerOptions) -> None:
         self._executor = executor
         self._options = options
-        self._reference = Reference()
+        self._reference = ReferenceWork()
         self._sweep = Sweep(executor.threads)
 
     def measure(
@@ -64,7 +64,7 @@ class StageTimer:
         groups: Sequence[Sequence[int]],
         threads: int | None = None,
         strategy: Strategy = "concurrent",
-        pause: Pause = no_pause,
+        pause: YieldToRequests = no_pause,
         hopeless_us: float = inf,
     ) -> Generator[None, None, Timing]:
         """Latency of one stage, in microseconds.
@@ -106,11 +106,11 @@ class StageTimer:
         """Whether the samples so far leave little to learn from more of them."""
         return agree(samples, self._options.agreeing, self._options.agreement)
 
-    def _sample(self, stage: TimedRun, pause: Pause) -> float:
-        def sample() -> Left:
+    def _sample(self, stage: StageRun, pause: YieldToRequests) -> float:
+        def sample() -> NetTime:
             self._sweep.run()
-            interruptions = Interruptions(pause)
-            return interruptions.left(*stage(interruptions))
+            clock = NetClock(pause)
+            return clock.net_time(*stage(clock))
 
         return uninterrupted(sample)
 

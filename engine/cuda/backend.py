@@ -1,7 +1,7 @@
 """A GPU as a worker's device: plans as CUDA graphs, kernels of cuDNN, cuBLAS and Inductor.
 
     Worker ──> CudaBackend ──> CudaExecutor   captured plans        (executor.py)
-                          ├──> StageTimer     stages inside graphs  (stage_timer.py)
+                          ├──> CudaStageTimer     stages inside graphs  (stage_timer.py)
                           └──> CudaKernels    kernels               (kernels/candidates.py)
 
 Faults (docs/decisions/0020-several-devices.md): out of memory fails the call that met it, after
@@ -22,7 +22,7 @@ from braid.core.errors import BraidError, DeviceOutOfMemory
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import MAX_STREAMS, StreamPlan
 from braid.core.precision import FP32
-from braid.core.schedule import NO_CHOICES
+from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.overheads import CHAIN, StagePrices, tiny_graph
 from braid.engine.cuda.driver.faults import classified, classify
 from braid.engine.cuda.driver.interface import Driver
@@ -40,8 +40,8 @@ from braid.engine.program.kernel_choice import KernelSource
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
 from braid.engine.program.program import Program, bind
 from braid.engine.program.work import Needs, estimated_flop, estimated_needs
-from braid.engine.runtime.yielding import Pause, no_pause
-from braid.engine.timing.contenders import Entrant
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
+from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.runs import timed
 from braid.engine.timing.samples import Timing
 
@@ -64,11 +64,11 @@ MIN_US = 1e-3
 log = logging.getLogger("braid.worker")
 
 
-class StageTimes(Protocol):
+class StageTimer(Protocol):
     """Measures stages inside graphs; see ``Backend.measure`` and ``Backend.forget``."""
 
     def measure(
-        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, Timing]:
         """Latency of one stage."""
 
@@ -84,7 +84,7 @@ class CudaBackend:
         driver: Driver,
         identity: GpuIdentity,
         kernels: KernelsFor,
-        timer: StageTimes,
+        timer: StageTimer,
         host_threads: int,
     ) -> None:
         """Take the device of ``driver``.
@@ -121,9 +121,9 @@ class CudaBackend:
         graph: OpGraph,
         constants: Tensors,
         packed: PackedWeights,
-        pause: Pause,
+        pause: YieldToRequests,
         precision: str = FP32,
-        choices: Mapping[str, str] = NO_CHOICES,
+        choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Program:
         """Choose kernels and put the constants on the device."""
         source = self._kernels(precision)
@@ -132,7 +132,9 @@ class CudaBackend:
             lambda: bind(graph, constants, packed, 1, choices, pause, source),
         )
 
-    def prepare(self, program: Program, plan: StreamPlan, pause: Pause = no_pause) -> OnGpu:
+    def prepare(
+        self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
+    ) -> OnGpu:
         """Capture the plan with the lever that suits it, or ready it for eager streams.
 
         The device is never parted here: that is for measurements by hand (levers.py).
@@ -143,7 +145,7 @@ class CudaBackend:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
         return OnGpu(self._executor, prepared, index_ranges(program.graph))
 
-    def interpret(self, program: Program, inputs: Tensors, pause: Pause) -> Tensors:
+    def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
         """Registry kernels on the device, one after the other, FP32 being FP32."""
         graph, constants = program.graph, program.constants()
         if any(unit.kind == ON_HOST for unit in graph.operators):
@@ -195,7 +197,7 @@ class CudaBackend:
         return timing.latency_us
 
     def measure(
-        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, Timing]:
         """Inside graphs; of one of the ``threads`` equal parts of the device, a lower bound.
 
@@ -217,10 +219,12 @@ class CudaBackend:
         """Free what the timer kept."""
         self._timer.forget()
 
-    def entrant(self, prepared: Prepared) -> Entrant:
+    def contender(self, prepared: Prepared) -> TimedContender:
         """Timed on the device, without the copies, which are the same for all plans."""
         assert isinstance(prepared, OnGpu)
-        return Entrant(timed(prepared.run), prepared.device_us, lambda: prepared.activation_bytes)
+        return TimedContender(
+            timed(prepared.run), prepared.device_us, lambda: prepared.activation_bytes
+        )
 
     def fault(self, error: Exception) -> BraidError | None:
         """What CUDA's errors mean."""

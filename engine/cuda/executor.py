@@ -21,19 +21,19 @@ from braid.core.errors import DeviceOutOfMemory
 from braid.core.plan import MAX_STREAMS, StreamPlan, verify_plan
 from braid.engine.cuda.driver.faults import classified, classify
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Pool
-from braid.engine.cuda.graphs.calls import Call, plan_calls
-from braid.engine.cuda.graphs.play import play
+from braid.engine.cuda.graphs.calls import StreamCall, plan_calls
+from braid.engine.cuda.graphs.issue import issue
 from braid.engine.cuda.graphs.prepare import PLAIN, Levers, PreparedPlan, prepare_calls, results
 from braid.engine.cuda.graphs.staging import Staging, Tensors, make_staging
 from braid.engine.program.program import Program
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 UPLOADS = MAX_STREAMS
 """Index of the stream for inputs that travel beside a replay, the first that no plan has."""
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class StartedRun:
     """A run that was started. ``outputs`` keeps an eager run's results alive."""
 
     staging: Staging
@@ -55,7 +55,7 @@ class CudaExecutor:
         program: Program,
         plan: StreamPlan,
         levers: Levers = PLAIN,
-        pause: Pause = no_pause,
+        pause: YieldToRequests = no_pause,
     ) -> PreparedPlan:
         """Capture a plan; where that fails, ready it for eager streams and keep the reason.
 
@@ -78,7 +78,11 @@ class CudaExecutor:
         return prepared
 
     def _prepare_or_make_room(
-        self, program: Program, calls: tuple[Call, ...], levers: Levers, pause: Pause
+        self,
+        program: Program,
+        calls: tuple[StreamCall, ...],
+        levers: Levers,
+        pause: YieldToRequests,
     ) -> PreparedPlan:
         if self._pool is None:
             self._pool = self.driver.pool()
@@ -115,7 +119,7 @@ class CudaExecutor:
         """
         return self.finish(prepared, self.start(prepared, inputs))
 
-    def start(self, prepared: PreparedPlan, inputs: Tensors) -> Flight:
+    def start(self, prepared: PreparedPlan, inputs: Tensors) -> StartedRun:
         """Begin a run; at most two of a plan may be under way. Finish them in order."""
         staging = self._next_staging(prepared)
         with classified(f"running {prepared.program.graph.name!r}"):
@@ -125,22 +129,22 @@ class CudaExecutor:
         staging.busy = True
         prepared.started += 1
         self._underway += 1
-        return Flight(staging, outputs)
+        return StartedRun(staging, outputs)
 
-    def is_done(self, flight: Flight) -> bool:
+    def is_done(self, run: StartedRun) -> bool:
         """Whether ``finish`` would not wait; what went wrong, it will tell."""
         try:
-            return self.driver.reached(flight.staging.done)
+            return self.driver.reached(run.staging.done)
         except RuntimeError:
             return True
 
-    def finish(self, prepared: PreparedPlan, flight: Flight) -> dict[str, Tensor]:
+    def finish(self, prepared: PreparedPlan, run: StartedRun) -> dict[str, Tensor]:
         """Wait for a run and give its outputs; see ``run``."""
-        flight.staging.busy = False
+        run.staging.busy = False
         self._underway -= 1
         with classified(f"running {prepared.program.graph.name!r}"):
-            self.driver.synchronise(flight.staging.done)
-        return dict(flight.staging.outputs)
+            self.driver.synchronise(run.staging.done)
+        return dict(run.staging.outputs)
 
     def _next_staging(self, prepared: PreparedPlan) -> Staging:
         if len(prepared.staging) <= prepared.started % 2:
@@ -174,7 +178,7 @@ class CudaExecutor:
             return prepared.outputs
         env = prepared.program.environment(prepared.inputs)
         try:
-            play(prepared.tape, env, self.driver, prepared.streams)
+            issue(prepared.commands, env, self.driver, prepared.streams)
             return results(self.driver, prepared.program, env, self._origin)
         except Exception:
             with suppress(Exception):  # streams that were not joined may still read what env holds

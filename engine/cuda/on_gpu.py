@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from braid.engine.cuda.executor import CudaExecutor, Flight
+from braid.engine.cuda.executor import CudaExecutor, StartedRun
 from braid.engine.cuda.graphs.prepare import PreparedPlan
 from braid.engine.cuda.kernels.index_guard import IndexRange, check_indices
 from braid.engine.device import Tensors
-from braid.engine.runtime.yielding import Pause
+from braid.engine.runtime.yielding import YieldToRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,15 +17,15 @@ class GpuRun:
 
     executor: CudaExecutor
     plan: PreparedPlan
-    flight: Flight
+    run: StartedRun
 
     def is_done(self) -> bool:
         """Whether the outputs have arrived."""
-        return self.executor.is_done(self.flight)
+        return self.executor.is_done(self.run)
 
     def finish(self) -> Tensors:
         """Wait for the outputs, in page-locked memory that the next run but one overwrites."""
-        return self.executor.finish(self.plan, self.flight)
+        return self.executor.finish(self.plan, self.run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class OnGpu:
         """Most that tensors held at once while the plan was captured."""
         return self.plan.cost.peak_bytes or None
 
-    def run(self, inputs: Tensors, _: Pause | None = None) -> Tensors:
+    def run(self, inputs: Tensors, _: YieldToRequests | None = None) -> Tensors:
         """Run the whole graph, without a pause; the next run but one overwrites the outputs."""
         return self.begin(inputs).finish()
 

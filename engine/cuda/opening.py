@@ -8,7 +8,7 @@ from braid.engine.cuda.driver.torch_driver import TorchDriver
 from braid.engine.cuda.identity import read_identity
 from braid.engine.cuda.kernels.candidates import CudaKernels
 from braid.engine.cuda.presence import require_gpu
-from braid.engine.cuda.stage_timer import StageTimer
+from braid.engine.cuda.stage_timer import CudaStageTimer
 
 
 def open_backend(activation_bytes: int, timer: TimerOptions, host_threads: int) -> CudaBackend:
@@ -28,6 +28,6 @@ def open_backend(activation_bytes: int, timer: TimerOptions, host_threads: int) 
         driver,
         read_identity(),
         lambda precision: CudaKernels(driver.device, precision),
-        StageTimer(driver, activation_bytes, timer),
+        CudaStageTimer(driver, activation_bytes, timer),
         host_threads,
     )

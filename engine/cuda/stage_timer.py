@@ -31,7 +31,7 @@ from braid.engine.cuda.graphs.prepare import capturing
 from braid.engine.cuda.graphs.staging import resident
 from braid.engine.device import AskedStage, MakeInputs
 from braid.engine.program.program import Program
-from braid.engine.runtime.yielding import Pause
+from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import Timing, agree, reduce_samples, steady
 
@@ -70,7 +70,7 @@ class _Pair:
         self.twice.destroy()
 
 
-class StageTimer:
+class CudaStageTimer:
     """Times stages of one program at a time. Made and used by the device's thread."""
 
     def __init__(
@@ -94,7 +94,7 @@ class StageTimer:
         self._known_us: dict[frozenset[int], float] = {}  # of the program: units -> best latency
 
     def measure(
-        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: Pause
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, Timing]:
         """Latency of one stage, in microseconds; ``threads`` is no matter here.
 
@@ -127,7 +127,7 @@ class StageTimer:
         self._pace_inputs.clear()
         self._driver.trim()
 
-    def _values(self, program: Program, inputs: MakeInputs, pause: Pause) -> Activations:
+    def _values(self, program: Program, inputs: MakeInputs, pause: YieldToRequests) -> Activations:
         if self._activations is None or not self._activations.serve(program):
             self._activations = None  # free before the next ones are made
             self._known_us.clear()

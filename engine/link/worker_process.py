@@ -32,7 +32,7 @@ OnProgress = Callable[[float], None]
 
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 
-_MEASUREMENTS = ("facts", "kernels", "measure", "contest")
+_MEASUREMENTS = ("facts", "kernels", "measure", "compare")
 """Calls that the worker drops when their future is cancelled."""
 
 

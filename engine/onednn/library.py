@@ -84,7 +84,7 @@ class OneDnn:
         self._engine = self.make("engine_create", _CPU, ctypes.c_size_t(0))
 
     def make(self, function: str, *arguments: Any) -> _Pointer:
-        """Call ``dnnl_<function>(&made, *arguments)``.
+        """PrimitiveCall ``dnnl_<function>(&made, *arguments)``.
 
         Raises:
             Unsupported: the library refuses.
@@ -368,14 +368,14 @@ class Primitive:
         known = DST if argument >= POST_OP else argument  # an operand of a sum is like the output
         return self._library.argument(self.description, known)
 
-    def call(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Call:
+    def call(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> PrimitiveCall:
         """A call of its own memory objects.
 
         Args:
             fixed: argument -> data that stays where it is; kept alive.
             moving: arguments whose data is named later.
         """
-        return Call(self._library, self, fixed, moving)
+        return PrimitiveCall(self._library, self, fixed, moving)
 
     def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
         """A function that takes the tensors of ``moving``, in this order, and executes."""
@@ -383,7 +383,7 @@ class Primitive:
         handle, stream, count, arguments = call.words
         handles, set_handle, execute = call.moving, self._library.set_handle, self._library.execute
 
-        def launch(*tensors: Any, kept: Call = call) -> None:
+        def launch(*tensors: Any, kept: PrimitiveCall = call) -> None:
             for memory, tensor in zip(handles, tensors, strict=True):
                 set_handle(memory, tensor.data_ptr())
             if status := execute(handle, stream, count, arguments):
@@ -399,7 +399,7 @@ class Primitive:
         return self._scratch
 
 
-class Call:
+class PrimitiveCall:
     """A primitive with a memory object for each argument: all that an execution is told.
 
     Calls of one primitive share its scratch memory: they must not run at the same time.

@@ -25,7 +25,7 @@ from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import TENSOR_BYTES, attempt, meta_like
 from braid.engine.ops.kinds import call, op
 from braid.engine.runtime.stopping import check_stopped
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 COND = "braid.cond"
 IDENTITY = "braid.identity"
@@ -74,7 +74,7 @@ def specialise(
     weights: Mapping[str, Tensor],
     inputs: Mapping[str, TensorSpec],
     static_values: Mapping[str, Tensor] | None = None,
-    pause: Pause = no_pause,
+    pause: YieldToRequests = no_pause,
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     """Return the static graph of ``template`` for these input shapes, and its constants.
 
@@ -129,7 +129,7 @@ class _Walk:
         weights: Mapping[str, Tensor],
         inputs: Mapping[str, TensorSpec],
         static_values: Mapping[str, Tensor],
-        pause: Pause,
+        pause: YieldToRequests,
     ) -> None:
         self._pause = pause
         self._template = template
@@ -292,7 +292,7 @@ def interpret(
     graph: OpGraph,
     constants: Mapping[str, Tensor],
     inputs: Mapping[str, Tensor],
-    pause: Pause = no_pause,
+    pause: YieldToRequests = no_pause,
     device: torch.device | None = None,
 ) -> dict[str, Tensor]:
     """Run a static graph operator by operator: the reference that every executor must match.

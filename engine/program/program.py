@@ -12,13 +12,13 @@ from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
-from braid.core.schedule import NO_CHOICES
+from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import KernelSource, choose, makeable
 from braid.engine.program.merge import bind_merged
 from braid.engine.program.work import estimated_work_us
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 Environment = list[Tensor | None]
 
@@ -140,8 +140,8 @@ def bind(
     constants: Mapping[str, Tensor],
     packed: PackedWeights,
     threads: int,
-    choices: Mapping[str, str] = NO_CHOICES,
-    pause: Pause = no_pause,
+    choices: Mapping[str, str] = USUAL_KERNELS,
+    pause: YieldToRequests = no_pause,
     source: KernelSource = CPU_KERNELS,
 ) -> Program:
     """Choose a kernel for each unit and number the values.

@@ -1,9 +1,9 @@
 """How long work on the device's thread lets inference go first.
 
 Binding a large network takes a second, a run of a large batch too, and a request does not wait for
-that. Whoever works long calls a ``Pause`` between its steps: it answers the inference requests that
-have arrived, on the spot. What is measured counts without that time, and without the time in which
-other processes had the core: ``Interruptions``.
+that. Long work calls a ``YieldToRequests`` between its steps, named ``pause``: it answers the
+inference requests that have arrived. A measured time counts without that, and without the time
+in which other processes had the core: ``NetClock``.
 
     clock      ├ counter ──────┤ start ═══════════ end ├────── counter ┤
     waiting         2 ms of it here, or in there?
@@ -34,7 +34,7 @@ RESOLUTION_NS = max(1, ceil(get_clock_info("perf_counter").resolution * 1e9))
 """The shortest time that the clock tells from none."""
 
 
-class Pause:
+class YieldToRequests:
     """This one is for work that nobody waits behind: it does nothing."""
 
     @property
@@ -51,10 +51,10 @@ class Pause:
         return False
 
 
-no_pause = Pause()
+no_pause = YieldToRequests()
 
 
-class Left(NamedTuple):
+class NetTime(NamedTuple):
     """What is left of a time."""
 
     us: float
@@ -97,7 +97,7 @@ class CoreWait:
         return Waited(max(0, waited_ns - max(0, around_ns)), waited_ns)
 
 
-class Interruptions(Pause):
+class NetClock(YieldToRequests):
     """A pause that keeps count of the time that was taken from what is measured around it.
 
     Also of what the kernel took: until ``left`` this thread may have waited for its core, or one
@@ -105,7 +105,10 @@ class Interruptions(Pause):
     """
 
     def __init__(
-        self, pause: Pause, now_ns: NowNs = perf_counter_ns, waited_ns: NowNs | None = None
+        self,
+        pause: YieldToRequests,
+        now_ns: NowNs = perf_counter_ns,
+        waited_ns: NowNs | None = None,
     ) -> None:
         self._pause = pause
         self._spans_ns: list[tuple[int, int]] = []
@@ -136,7 +139,7 @@ class Interruptions(Pause):
         self.count += any_ran
         return any_ran
 
-    def left(self, start_ns: int, end_ns: int, elsewhere: Waited | None = None) -> Left:
+    def net_time(self, start_ns: int, end_ns: int, elsewhere: Waited | None = None) -> NetTime:
         """What is left of a time that has just ended, without what was taken from it.
 
         ``elsewhere`` is how long another thread waited for its core, if that one did the work.
@@ -155,10 +158,10 @@ class Interruptions(Pause):
             taken_ns = max(answered_ns, waited.least)  # it also waits while this thread answers
         left_ns = elapsed_ns - taken_ns
         if left_ns <= RESOLUTION_NS:
-            return Left(max(elapsed_ns, RESOLUTION_NS) / 1e3, was_interrupted=True)
+            return NetTime(max(elapsed_ns, RESOLUTION_NS) / 1e3, was_interrupted=True)
         lost_a_core = involuntary_switches() > self._switches and left_ns < _SHORT_NS
         any_ran = self.count > 0
-        return Left(left_ns / 1e3, any_ran or lost_a_core or waited.most > _HARMLESS * left_ns)
+        return NetTime(left_ns / 1e3, any_ran or lost_a_core or waited.most > _HARMLESS * left_ns)
 
 
 def involuntary_switches() -> int:
@@ -195,7 +198,7 @@ def waited_for_core_ns() -> int:
     return _own.statistics.waited_ns()
 
 
-def in_thread(call: Callable[[], T], pause: Pause) -> T:
+def in_thread(call: Callable[[], T], pause: YieldToRequests) -> T:
     """Do ``call`` in a thread of its own, answering until it is done; for what gives up the GIL."""
     results: list[T] = []
     failures: list[BaseException] = []
@@ -222,7 +225,7 @@ def in_thread(call: Callable[[], T], pause: Pause) -> T:
     return results[0]
 
 
-def _answer_until(done: int, pause: Pause) -> None:
+def _answer_until(done: int, pause: YieldToRequests) -> None:
     """Answer what arrives until the descriptor ``done`` can be read."""
     while True:
         poller = select.poll()

@@ -1,14 +1,14 @@
 """Whole models against each other: are the numbers right, which one is fastest?
 
-    each once: errors ──wrong or failing ones leave──> rounds, everybody in turns
-         └─ after 2, 4, 8 rounds the clearly slower ones leave ─> finals of those that are left
+    each once: errors ──wrong or failing ones leave──> rounds, all contenders in turns
+         └─ after 2, 4, 8 rounds the clearly slower ones leave ─> final rounds of those left
 
-Everybody runs once a round, in an order that rotates, so that drift hits all alike; a pause after
-each run lets thread pools go to sleep. A quick one runs twice and the second run counts: when it
-serves, it finds its weights in the caches, not those of a dozen others. Runs that take so long that
-this does not show need no finals: rounds go on until time is over. Entrant 0 is the baseline
-and always stays. The numerical reference is none of them: it is the plain interpreter over registry
-kernels in fp32.
+Each contender runs once a round, in an order that rotates, so that drift hits all alike; a pause
+after each run lets thread pools go to sleep. A quick one runs twice and the second run counts: when
+it serves, it finds its weights in the caches, not those of a dozen others. Where runs take so long
+that this does not show, there are no final rounds: rounds go on until the time is used up.
+Contender 0 is the baseline and always stays. The numerical reference is none of the contenders: it
+is the plain interpreter over registry kernels in fp32.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from statistics import median
 from time import monotonic, sleep
 
 from braid.core.errors import BraidError, DeviceLost, WorkerFault
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.agreement import errors
-from braid.engine.timing.contenders import Entrant, sample_us
-from braid.engine.timing.final_rounds import FinalsOptions, finalists, hold_finals
+from braid.engine.timing.contenders import TimedContender, sample_us
+from braid.engine.timing.final_rounds import FinalRoundsOptions, last_contenders, run_final_rounds
 from braid.engine.timing.runs import Tensors
 from braid.engine.timing.samples import reduce_samples
 
 _LEAVES_ABOVE = {2: 1.25, 4: 1.08, 8: 1.03, 16: 1.015}
-"""After this many rounds an entrant leaves whose *best* run is this far above the best median."""
+"""Rounds -> factor: a contender whose *best* run is this far above the best median leaves then."""
 
-_LEAST_FINALS = 0.2
-"""How long finals take at least, as a fraction of what the rounds before them took: a guess."""
+_LEAST_FINAL_ROUNDS = 0.2
+"""Least time of the final rounds, as a fraction of the rounds before them: a guess."""
 
 
 @dataclass(frozen=True, slots=True)
-class ContestOptions:
-    """How long entrants are compared."""
+class ComparisonOptions:
+    """How long contenders are compared."""
 
-    tolerance: float  # of outputs, relative to the largest element; who errs more only runs once
+    tolerance: float  # of outputs, relative to the largest element; above it a contender runs once
     min_rounds: int = 5
-    max_rounds: int = 40  # of those that are not quick
-    heats: int = 8  # rounds before the finals of quick ones
+    max_rounds: int = 40  # of contenders that are not quick
+    quick_rounds: int = 8  # rounds of quick contenders, before the final rounds
     budget_s: float = 10.0  # a round that began is finished, and min_rounds are always held
     pause_s: float = 0.0005
-    finals: FinalsOptions = field(default_factory=FinalsOptions)
+    final_rounds: FinalRoundsOptions = field(default_factory=FinalRoundsOptions)
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an entrant showed. ``ratios`` are of the baseline over it, one a turn of both."""
+    """Measurement of one contender; ``ratios`` are baseline over contender, one a turn of both."""
 
     latency_us: float | None
     spread: float | None
@@ -59,60 +59,63 @@ class Result:
     max_rel_error: float | None
     problem: str
     activation_bytes: int | None
-    turns_us: tuple[float, ...]  # of those that stayed to the end, one number a turn
+    turns_us: tuple[float, ...]  # of contenders that stayed to the end, one number a turn
 
 
-def hold_contest(
-    entrants: Sequence[Entrant],
+def compare(
+    contenders: Sequence[TimedContender],
     inputs: Tensors,
     reference: Tensors,
-    options: ContestOptions,
-    pause: Pause = no_pause,
+    options: ComparisonOptions,
+    pause: YieldToRequests = no_pause,
 ) -> Generator[float | None, None, list[Result]]:
-    """Measure entrants, the first being the baseline; yields the fraction done after each run.
+    """Measure contenders, the first being the baseline; yields the fraction done after each run.
 
     Raises:
         WorkerFault: the baseline does not run.
     """
-    for entrant in entrants:
-        _check(entrant, inputs, reference, pause)
+    for contender in contenders:
+        _check(contender, inputs, reference, pause)
         yield 0.0
-    if entrants[0].problem:
-        raise WorkerFault(f"the baseline does not run: {entrants[0].problem}")
+    if contenders[0].problem:
+        raise WorkerFault(f"the baseline does not run: {contenders[0].problem}")
     staying = [
-        entrant
-        for entrant in entrants
-        if entrant is entrants[0]
-        or (not entrant.problem and (entrant.max_rel_error or 0.0) <= options.tolerance)
+        contender
+        for contender in contenders
+        if contender is contenders[0]
+        or (not contender.problem and (contender.max_rel_error or 0.0) <= options.tolerance)
     ]
     began = monotonic()
-    staying = yield from _hold_rounds(staying, inputs, options, pause)
+    staying = yield from _run_rounds(staying, inputs, options, pause)
     if len(staying) > 1 and staying[0].is_quick:
-        staying = finalists(staying, entrants[0], options.finals)
+        staying = last_contenders(staying, contenders[0], options.final_rounds)
         rounds = _part_of_all(monotonic() - began, 1.0, options.budget_s)
         until = began + options.budget_s
-        for fraction in hold_finals(staying, inputs, options.finals, until, pause):
+        for fraction in run_final_rounds(staying, inputs, options.final_rounds, until, pause):
             yield fraction and rounds + (1 - rounds) * fraction
-    return [_result(entrant, entrants[0], entrant in staying) for entrant in entrants]
+    return [_result(contender, contenders[0], contender in staying) for contender in contenders]
 
 
-def _hold_rounds(
-    staying: Sequence[Entrant], inputs: Tensors, options: ContestOptions, pause: Pause
-) -> Generator[float | None, None, list[Entrant]]:
-    """Rounds of everybody, until little is left to tell from them; returns who stays."""
+def _run_rounds(
+    staying: Sequence[TimedContender],
+    inputs: Tensors,
+    options: ComparisonOptions,
+    pause: YieldToRequests,
+) -> Generator[float | None, None, list[TimedContender]]:
+    """Run rounds until more of them would tell little; returns the contenders that stay."""
     baseline, staying = staying[0], list(staying)
     began = monotonic()
     for round_ in range(options.max_rounds):
-        rounds = options.heats if baseline.is_quick else options.max_rounds
+        rounds = options.quick_rounds if baseline.is_quick else options.max_rounds
         is_enough = monotonic() - began >= options.budget_s or len(staying) == 1
         if round_ >= rounds or (round_ >= options.min_rounds and is_enough):
             break
         first = round_ % len(staying)
-        for place, entrant in enumerate([*staying[first:], *staying[:first]], start=1):
-            if entrant.is_quick:
-                entrant.run(inputs, pause)
+        for place, contender in enumerate([*staying[first:], *staying[:first]], start=1):
+            if contender.is_quick:
+                contender.run(inputs, pause)
                 yield None
-            entrant.samples_us[round_] = sample_us(entrant, inputs, pause)
+            contender.samples_us[round_] = sample_us(contender, inputs, pause)
             sleep(options.pause_s)
             held, taken_s = round_ + place / len(staying), monotonic() - began
             if baseline.is_quick:
@@ -125,54 +128,58 @@ def _hold_rounds(
 
 
 def _part_of_all(taken_s: float, rounds: float, budget_s: float) -> float:
-    """How much of a contest with finals is over, when this part of its rounds took so long."""
+    """Fraction done of a comparison with final rounds, when ``rounds`` of 1 took ``taken_s``."""
     rounds_s = taken_s / rounds
-    return taken_s / (rounds_s + max(budget_s - rounds_s, _LEAST_FINALS * rounds_s))
+    return taken_s / (rounds_s + max(budget_s - rounds_s, _LEAST_FINAL_ROUNDS * rounds_s))
 
 
-def _check(entrant: Entrant, inputs: Tensors, reference: Tensors, pause: Pause) -> None:
-    """The first run, which also warms up; of those that are known not to run there is none."""
-    if entrant.problem:
+def _check(
+    contender: TimedContender, inputs: Tensors, reference: Tensors, pause: YieldToRequests
+) -> None:
+    """Run a contender for the first time, which warms up, and note its errors or its problem."""
+    if contender.problem:
         return
     try:
-        outputs = entrant.run(inputs, pause).outputs
-        entrant.max_abs_error, entrant.max_rel_error = errors(outputs, reference)
+        outputs = contender.run(inputs, pause).outputs
+        contender.max_abs_error, contender.max_rel_error = errors(outputs, reference)
     except DeviceLost:
         raise
     except BraidError as error:
-        entrant.problem = str(error)
+        contender.problem = str(error)
 
 
-def _without_the_slow(staying: Sequence[Entrant], baseline: Entrant, rounds: int) -> list[Entrant]:
+def _without_the_slow(
+    staying: Sequence[TimedContender], baseline: TimedContender, rounds: int
+) -> list[TimedContender]:
     limit = _LEAVES_ABOVE.get(rounds)
     if limit is None:
         return list(staying)
-    best_us = min(median(entrant.samples_us.values()) for entrant in staying)
+    best_us = min(median(contender.samples_us.values()) for contender in staying)
     return [
-        entrant
-        for entrant in staying
-        if entrant is baseline or min(entrant.samples_us.values()) <= best_us * limit
+        contender
+        for contender in staying
+        if contender is baseline or min(contender.samples_us.values()) <= best_us * limit
     ]
 
 
-def _result(entrant: Entrant, baseline: Entrant, stayed: bool) -> Result:
-    turns_us = [median(burst) for burst in entrant.bursts_us]
+def _result(contender: TimedContender, baseline: TimedContender, stayed: bool) -> Result:
+    turns_us = [median(turn) for turn in contender.final_turns_us]
     if turns_us:
-        samples = list(chain.from_iterable(entrant.bursts_us))
-        usual_us = [median(burst) for burst in baseline.bursts_us]
+        samples = list(chain.from_iterable(contender.final_turns_us))
+        usual_us = [median(turn) for turn in baseline.final_turns_us]
     else:
-        samples = turns_us = list(entrant.samples_us.values())
-        usual_us = [baseline.samples_us[round_] for round_ in entrant.samples_us]
+        samples = turns_us = list(contender.samples_us.values())
+        usual_us = [baseline.samples_us[round_] for round_ in contender.samples_us]
     timing = reduce_samples(samples) if samples else None
     ratios = [usual / turn for usual, turn in zip(usual_us, turns_us, strict=True)]
     return Result(
         latency_us=timing.latency_us if timing else None,
         spread=timing.spread if timing else None,
-        runs=len(entrant.samples_us) + sum(map(len, entrant.bursts_us)),
+        runs=len(contender.samples_us) + sum(map(len, contender.final_turns_us)),
         ratios=tuple(ratios),
-        max_abs_error=entrant.max_abs_error,
-        max_rel_error=entrant.max_rel_error,
-        problem=entrant.problem,
-        activation_bytes=None if entrant.problem else entrant.activation_bytes(),
+        max_abs_error=contender.max_abs_error,
+        max_rel_error=contender.max_rel_error,
+        problem=contender.problem,
+        activation_bytes=None if contender.problem else contender.activation_bytes(),
         turns_us=tuple(turns_us) if stayed else (),
     )

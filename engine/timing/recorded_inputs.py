@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from braid.engine.program.program import Environment, Program
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 
 class UnitRunner(Protocol):
@@ -33,7 +33,7 @@ class Activations:
         inputs: Mapping[str, Tensor],
         executor: UnitRunner,
         budget_bytes: int,
-        pause: Pause = no_pause,
+        pause: YieldToRequests = no_pause,
     ) -> None:
         self.program = program
         # slot -> meta tensor with the strides to copy, and where to make it

@@ -18,9 +18,9 @@ from braid.core.measurement import check_latency
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import (
     CoreWait,
-    Interruptions,
-    Pause,
+    NetClock,
     Waited,
+    YieldToRequests,
     in_thread,
     waited_for_core_ns,
 )
@@ -29,7 +29,7 @@ Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class TimedRun:
     """One run of a whole model."""
 
     outputs: Tensors
@@ -41,18 +41,18 @@ class Ran:
         check_latency(self.latency_us)
 
 
-Run = Callable[[Tensors, Pause], Ran]
+Run = Callable[[Tensors, YieldToRequests], TimedRun]
 
 
-def timed(call: Callable[[Tensors, Pause], Tensors]) -> Run:
+def timed(call: Callable[[Tensors, YieldToRequests], Tensors]) -> Run:
     """What runs on the calling thread, timed by its clock."""
 
-    def run(inputs: Tensors, pause: Pause) -> Ran:
-        interruptions = Interruptions(pause)
+    def run(inputs: Tensors, pause: YieldToRequests) -> TimedRun:
+        clock = NetClock(pause)
         busy_ns, start = thread_time_ns(), perf_counter_ns()
-        outputs = call(inputs, interruptions)
-        left = interruptions.left(start, perf_counter_ns())
-        return Ran(outputs, *left, (thread_time_ns() - busy_ns) / 1e3)
+        outputs = call(inputs, clock)
+        left = clock.net_time(start, perf_counter_ns())
+        return TimedRun(outputs, *left, (thread_time_ns() - busy_ns) / 1e3)
 
     return run
 
@@ -60,8 +60,8 @@ def timed(call: Callable[[Tensors, Pause], Tensors]) -> Run:
 def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
     """What cannot pause: it runs in a thread that gives way to requests, and is timed there."""
 
-    def run(inputs: Tensors, pause: Pause) -> Ran:
-        interruptions = Interruptions(pause)
+    def run(inputs: Tensors, pause: YieldToRequests) -> TimedRun:
+        clock = NetClock(pause)
 
         def work() -> tuple[Tensors, int, int, Waited]:
             thread_gives_way()
@@ -70,8 +70,8 @@ def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
             end = perf_counter_ns()
             return outputs, start, end, wait.within(start, end)
 
-        outputs, start, end, waited = in_thread(work, interruptions)
-        left = interruptions.left(start, end, waited)
-        return Ran(outputs, *left, max(0, end - start - waited.least) / 1e3)
+        outputs, start, end, waited = in_thread(work, clock)
+        left = clock.net_time(start, end, waited)
+        return TimedRun(outputs, *left, max(0, end - start - waited.least) / 1e3)
 
     return run

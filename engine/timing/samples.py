@@ -93,7 +93,7 @@ def agree(samples_us: Sequence[float], count: int, fraction: float) -> bool:
     return max(samples_us) - min(samples_us) <= fraction * statistics.median(samples_us)
 
 
-class Reference:
+class ReferenceWork:
     """A fixed piece of work of about 0.2 ms, run beside every sample."""
 
     def __init__(self) -> None:

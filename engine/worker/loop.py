@@ -27,7 +27,7 @@ from braid.engine.device import RUNS_UNDERWAY, Backend, Task
 from braid.engine.link.error_messages import error_body
 from braid.engine.link.frames import BlockingChannel, Message
 from braid.engine.runtime.stopping import check_stopped
-from braid.engine.runtime.yielding import Pause
+from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measurements import Measurements
 from braid.engine.worker.models import ModelTable
 from braid.engine.worker.process.faults import as_braid_error
@@ -44,7 +44,7 @@ LINGER_SHARE = 9
 """Requests keep other work waiting for this many times as long as it went on before, at most."""
 
 FOREGROUND = ("load", "unload", "prepare", "release", "describe", "device")
-BACKGROUND = ("facts", "kernels", "measure", "contest")
+BACKGROUND = ("facts", "kernels", "measure", "compare")
 
 
 @dataclass(slots=True)
@@ -248,10 +248,10 @@ def _is_due(underway: Sequence[tuple[int, Underway]], left: Sequence[Message]) -
     """Whether the oldest run is finished before anything else is begun."""
     _, run = underway[0]
     other = bool(left) and left[0]["number"] != run.number
-    return other or len(underway) == RUNS_UNDERWAY or run.flight.is_done()
+    return other or len(underway) == RUNS_UNDERWAY or run.pending.is_done()
 
 
-class _InferenceFirst(Pause):
+class _InferenceFirst(YieldToRequests):
     """The pauses of everything that a worker does besides."""
 
     def __init__(self, worker: Worker) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.plan import plan_from_json
 from braid.core.precision import FP32
-from braid.core.schedule import NO_CHOICES
+from braid.core.schedule import USUAL_KERNELS
 from braid.core.tensor import TensorSpec, spec_from_json
 from braid.engine.cpu.overheads import StagePrices
 from braid.engine.device import AskedStage, Backend, Prepared, Task, Whole
@@ -25,17 +25,17 @@ from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
 from braid.engine.runtime.priority import thread_gives_way
-from braid.engine.runtime.yielding import Pause, in_thread
-from braid.engine.timing.comparison import ContestOptions, hold_contest
-from braid.engine.timing.contenders import Entrant
-from braid.engine.timing.runs import Ran, timed_aside
+from braid.engine.runtime.yielding import YieldToRequests, in_thread
+from braid.engine.timing.comparison import ComparisonOptions, compare
+from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.models import ModelTable, seeded_inputs
 
 
 class Measurements:
     """Everything that is measured on one device, and what is kept from one to the next."""
 
-    def __init__(self, backend: Backend, models: ModelTable, pause: Pause) -> None:
+    def __init__(self, backend: Backend, models: ModelTable, pause: YieldToRequests) -> None:
         self._backend = backend
         self._models = models
         self._pause = pause
@@ -94,39 +94,39 @@ class Measurements:
         timing = yield from self._backend.measure(program, inputs, stage, self._pause)
         return asdict(timing)
 
-    def contest(self, message: Message) -> Task:
+    def compare(self, message: Message) -> Task:
         """``plans``, the first being the baseline, and ONNX Runtime if wanted: numbers, latency."""
         self.forget()
         program, static = program_of(self._models, message)
         inputs = seeded_inputs(program.graph, static, 1)
         prepared: list[Prepared] = []
         try:
-            entrants = [self._plan_entrant(program, p, prepared) for p in message["plans"]]
+            contenders = [self._plan_contender(program, p, prepared) for p in message["plans"]]
             if message["onnxruntime"]:
-                entrants.append(self._session_entrant(message["digest"]))
+                contenders.append(self._session_contender(message["digest"]))
             exact, _ = program_of(self._models, {**message, "precision": FP32})
             reference = self._backend.interpret(exact, inputs, self._pause)
             yield None
-            options = ContestOptions(tolerance=message["tolerance"])
-            results = yield from hold_contest(entrants, inputs, reference, options, self._pause)
+            options = ComparisonOptions(tolerance=message["tolerance"])
+            results = yield from compare(contenders, inputs, reference, options, self._pause)
         finally:
             for ready in prepared:
                 ready.release()
             self.forget()
         return {"contenders": [asdict(result) for result in results]}
 
-    def _plan_entrant(
+    def _plan_contender(
         self, program: Program, plan: dict[str, Any], prepared: list[Prepared]
-    ) -> Entrant:
+    ) -> TimedContender:
         """A plan that takes part, unless the device has no room for it."""
         try:
             ready = self._models.ready(program, plan_from_json(plan))
         except DeviceOutOfMemory as error:
-            return Entrant(_absent, problem=str(error))
+            return TimedContender(_absent, problem=str(error))
         prepared.append(ready)
-        return self._backend.entrant(ready)
+        return self._backend.contender(ready)
 
-    def _session_entrant(self, digest: str) -> Entrant:
+    def _session_contender(self, digest: str) -> TimedContender:
         """A session of its own, whose threads give way to requests; one that serves does not."""
         artefact = self._models.model(digest).artefact
 
@@ -137,8 +137,8 @@ class Measurements:
         try:
             session = in_thread(opened, self._pause)
         except (PreconditionFailed, InvalidArtefact) as error:
-            return Entrant(_absent, problem=str(error))
-        return Entrant(timed_aside(session.run))
+            return TimedContender(_absent, problem=str(error))
+        return TimedContender(timed_aside(session.run))
 
 
 def program_of(models: ModelTable, message: Message) -> tuple[Program, dict[str, Tensor]]:
@@ -151,9 +151,9 @@ def program_of(models: ModelTable, message: Message) -> tuple[Program, dict[str,
         name: spec_from_json(spec) for name, spec in message["inputs"].items()
     }
     precision = message.get("precision", FP32)
-    choices = message.get("choices", NO_CHOICES)
+    choices = message.get("choices", USUAL_KERNELS)
     return models.program(message["digest"], inputs, static, precision, choices), static
 
 
-def _absent(*_: object) -> Ran:
+def _absent(*_: object) -> TimedRun:
     raise PreconditionFailed("it could not be prepared")

@@ -1,7 +1,7 @@
 """What a worker holds: loaded models, and executables ready to run.
 
     load(digest, artefact) ─> LoadedModel (template, weights, packed weights)
-    prepare(id, digest, shapes, plan) ─> Executable (static graph bound to kernels, laid out)
+    prepare(id, digest, shapes, plan) ─> ReadyExecutable (static graph bound to kernels, laid out)
 
 The front end names both: digests for models, numbers of its own choosing for executables, so
 that it can tell a restarted worker the same things again.
@@ -20,7 +20,7 @@ from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan, sequential_plan, verify_plan
 from braid.core.precision import FP32
-from braid.core.schedule import NO_CHOICES
+from braid.core.schedule import USUAL_KERNELS
 from braid.core.tensor import TensorSpec
 from braid.engine.device import Backend, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
@@ -31,7 +31,7 @@ from braid.engine.passes.precision import in_precision
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
-from braid.engine.runtime.yielding import Pause, in_thread, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 
 StaticValues = Mapping[str, Tensor]
 ShapeKey = tuple[tuple[str, TensorSpec], ...]
@@ -50,7 +50,7 @@ class LoadedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Executable:
+class ReadyExecutable:
     """A static graph under one plan."""
 
     digest: str
@@ -63,11 +63,11 @@ class Executable:
 class ModelTable:
     """All models and executables of one worker. Used by the device thread only."""
 
-    def __init__(self, backend: Backend, pause: Pause = no_pause) -> None:
+    def __init__(self, backend: Backend, pause: YieldToRequests = no_pause) -> None:
         self._backend = backend
         self._pause = pause
         self._models: dict[str, LoadedModel] = {}
-        self._executables: dict[int, Executable] = {}
+        self._executables: dict[int, ReadyExecutable] = {}
 
     def load(self, digest: str, artefact: Path) -> None:
         """Read an artefact; does nothing if the model is loaded already."""
@@ -98,7 +98,7 @@ class ModelTable:
         inputs: Mapping[str, TensorSpec],
         static_values: StaticValues,
         precision: str = FP32,
-        choices: Mapping[str, str] = NO_CHOICES,
+        choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Program:
         """The model bound for these input shapes; shared by the plans for them.
 
@@ -128,9 +128,9 @@ class ModelTable:
         program: Program,
         plan: StreamPlan | None,
         session: Whole | None = None,
-    ) -> Executable:
+    ) -> ReadyExecutable:
         """Make ``plan`` (None: the sequential plan) ready and keep it under ``number``."""
-        ready = Executable(
+        ready = ReadyExecutable(
             digest,
             program,
             self.ready(program, plan),
@@ -160,7 +160,7 @@ class ModelTable:
             for key in [key for key, program in programs.items() if program is gone.program]:
                 del programs[key]
 
-    def executable(self, number: int) -> Executable:
+    def executable(self, number: int) -> ReadyExecutable:
         """A prepared executable.
 
         Raises:

@@ -15,12 +15,12 @@ from torch import Tensor
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import graph_to_json
 from braid.core.plan import plan_from_json
-from braid.engine.device import Backend, Flight, Landed, Tensors, Whole
+from braid.engine.device import Backend, FinishedRun, PendingRun, Tensors, Whole
 from braid.engine.link.frames import Message
 from braid.engine.runtime.threads import on_one_thread
-from braid.engine.runtime.yielding import Interruptions, Pause, in_thread, no_pause
+from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread, no_pause
 from braid.engine.worker.measurements import Measurements, program_of
-from braid.engine.worker.models import Executable, ModelTable, output_specs, seeded_inputs
+from braid.engine.worker.models import ModelTable, ReadyExecutable, output_specs, seeded_inputs
 from braid.engine.worker.sessions import SessionTable
 from braid.engine.worker.slots import SlotViews
 
@@ -33,7 +33,7 @@ class Underway:
 
     number: int  # of the executable
     began_ns: int
-    flight: Flight
+    pending: PendingRun
     outputs: Mapping[str, Tensor]  # where they go
     size_bytes: int  # of the slot
 
@@ -48,7 +48,7 @@ class Calls:
         models: ModelTable,
         sessions: SessionTable,
         measurements: Measurements,
-        pause: Pause,
+        pause: YieldToRequests,
     ) -> None:
         self._backend = backend
         self._models = models
@@ -64,15 +64,15 @@ class Calls:
         number = message["number"]
         ready = self._models.executable(number)
         inputs, outputs = self._slots.of(number, message["offset"], ready.layout)
-        flight = self._flight(ready, inputs, outputs)
-        return Underway(number, began_ns, flight, outputs, ready.layout.size_bytes)
+        pending = self._pending(ready, inputs, outputs)
+        return Underway(number, began_ns, pending, outputs, ready.layout.size_bytes)
 
     def finish(self, run: Underway) -> dict[str, Any]:
         """Wait for a run and put its outputs into its slot.
 
         The time that counts is that since the device had done the run before.
         """
-        found = run.flight.finish()
+        found = run.pending.finish()
         if found is not run.outputs:
             with on_one_thread(run.size_bytes):
                 for name, tensor in found.items():
@@ -80,18 +80,18 @@ class Calls:
         began_ns, self._free_ns = max(run.began_ns, self._free_ns), perf_counter_ns()
         return {"compute_us": (self._free_ns - began_ns) // 1000}
 
-    def _flight(self, ready: Executable, inputs: Tensors, outputs: Tensors) -> Flight:
+    def _pending(self, ready: ReadyExecutable, inputs: Tensors, outputs: Tensors) -> PendingRun:
         """Begin a run; what it gives lies in ``outputs`` already if that is what it returns."""
         program = ready.program
         fused = program.needs_finite or ready.session is not None
         if fused and not _are_finite(ready, inputs):
-            return Landed(self._backend.interpret(program, inputs, no_pause))
+            return FinishedRun(self._backend.interpret(program, inputs, no_pause))
         if ready.session is not None:
             try:
                 if not all(map(Tensor.numel, outputs.values())):  # nothing has no address
-                    return Landed(ready.session.run(inputs))
+                    return FinishedRun(ready.session.run(inputs))
                 ready.session.run_into(inputs, outputs)
-                return Landed(outputs)
+                return FinishedRun(outputs)
             except PreconditionFailed:
                 log.exception("model %s runs under its plan instead", ready.digest[:12])
         return ready.prepared.begin(inputs)
@@ -123,9 +123,9 @@ class Calls:
         outputs = {name: spec.to_json() for name, spec in output_specs(program.graph).items()}
         return {"outputs": outputs, "run_s": run_s}
 
-    def _warm_up(self, ready: Executable, inputs: Mapping[str, Tensor]) -> float:
+    def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
         """The first run; requests go first even in the middle of it. Its seconds without theirs."""
-        pause, start_ns = Interruptions(self._pause), perf_counter_ns()
+        pause, start_ns = NetClock(self._pause), perf_counter_ns()
         session = ready.session
         if session is not None:
             try:
@@ -133,7 +133,7 @@ class Calls:
             except PreconditionFailed:
                 log.exception("model %s runs under its plan instead", ready.digest[:12])
         ready.prepared.run(inputs, pause)
-        return pause.left(start_ns, perf_counter_ns()).us / 1e6
+        return pause.net_time(start_ns, perf_counter_ns()).us / 1e6
 
     def _session(self, digest: str) -> Whole | None:
         """ONNX Runtime's session of a model, if it can still be had: the plan runs without it."""
@@ -165,7 +165,7 @@ class Calls:
         }
 
 
-def _are_finite(ready: Executable, tensors: Tensors) -> bool:
+def _are_finite(ready: ReadyExecutable, tensors: Tensors) -> bool:
     with on_one_thread(ready.layout.size_bytes):
         return all(map(_is_finite, tensors.values()))
 

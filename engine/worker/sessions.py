@@ -11,7 +11,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from braid.engine.device import Whole
-from braid.engine.runtime.yielding import Pause, in_thread, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 
 OpenWhole = Callable[[Path, str], Whole]
 """Opens the file that an artefact keeps of a model; see ``Backend.open_whole``."""
@@ -20,7 +20,7 @@ OpenWhole = Callable[[Path, str], Whole]
 class SessionTable:
     """Sessions that serve, by model digest. Used by the device thread only."""
 
-    def __init__(self, open_whole: OpenWhole, pause: Pause = no_pause) -> None:
+    def __init__(self, open_whole: OpenWhole, pause: YieldToRequests = no_pause) -> None:
         self._open_whole = open_whole
         self._pause = pause
         self._open: WeakValueDictionary[str, Whole] = WeakValueDictionary()

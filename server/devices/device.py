@@ -26,7 +26,7 @@ from braid.core.errors import (
 from braid.core.graph import OpGraph, graph_from_json
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32
-from braid.core.schedule import NO_CHOICES, SEQUENTIAL
+from braid.core.schedule import SEQUENTIAL, USUAL_KERNELS
 from braid.core.tensor import TensorSpec, spec_from_json
 from braid.engine.importer.host.report import MODEL_FILE, check_file, read_graph, read_report
 from braid.engine.link.options import WatchLimits, WorkerOptions
@@ -240,7 +240,7 @@ class Device:
         plan_id: str = SEQUENTIAL,
         in_onnxruntime: bool = False,
         precision: str = FP32,
-        choices: Mapping[str, str] = NO_CHOICES,
+        choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Executable:
         """Make an executable for static input shapes.
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.schedule import NO_CHOICES, SEQUENTIAL
+from braid.core.schedule import SEQUENTIAL, USUAL_KERNELS
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.report import Report
 from braid.server.devices.device import Device, Executable
@@ -128,7 +128,7 @@ class ModelReplica:
         plan_id: str = SEQUENTIAL,
         in_onnxruntime: bool = False,
         precision: str = FP32,
-        choices: Mapping[str, str] = NO_CHOICES,
+        choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> None:
         """Prepare a plan and swap it in: batches formed from now on use it.
 

@@ -175,7 +175,7 @@ class Measurer(Protocol):
     ) -> StageTiming:
         """Latency of one stage of the static graph, on some or all (None) threads."""
 
-    async def contest(
+    async def compare(
         self,
         digest: str,
         batch_size: int,

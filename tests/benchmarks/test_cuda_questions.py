@@ -20,7 +20,7 @@ from benchmarks.cuda_questions.questions import QUESTIONS
 from braid.engine.cpu.stage_timer import TimerOptions
 from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.kernels.candidates import CudaKernels
-from braid.engine.cuda.stage_timer import SlopeOptions, StageTimer
+from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
 from braid.engine.passes.specialise import specialise
 from tests.cuda.graphs import bound, random_graph
 from tests.cuda.recording import RecordingDriver
@@ -85,7 +85,7 @@ def test_whole_plans_are_compared_with_sums_and_replayed_over_nan() -> None:
     graph, constants = specialise(template, weights, template.inputs)
     with torch.inference_mode():
         driver = RecordingDriver()
-        timer = StageTimer(driver, 1 << 20, TimerOptions(), SlopeOptions(pace_size=8))
+        timer = CudaStageTimer(driver, 1 << 20, TimerOptions(), SlopeOptions(pace_size=8))
         backend = CudaBackend(driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
         program = bound(graph, constants)
         *each, ranking = plans.sums_and_wholes(backend, program)

@@ -16,7 +16,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.engine.cpu.stage_timer import TimerOptions
 from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.identity import GpuIdentity
-from braid.engine.cuda.stage_timer import SlopeOptions, StageTimer
+from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.report import Report, Verified
 from braid.engine.link.frames import BlockingChannel, Message
@@ -66,7 +66,7 @@ class ServedGpu:
 
     @torch.inference_mode()
     def _serve(self, theirs: socket.socket) -> None:
-        timer = StageTimer(self.driver, 1 << 20, TimerOptions(), SlopeOptions(pace_size=8))
+        timer = CudaStageTimer(self.driver, 1 << 20, TimerOptions(), SlopeOptions(pace_size=8))
         backend = CudaBackend(self.driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
         with theirs:
             try:

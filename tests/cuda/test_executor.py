@@ -14,7 +14,7 @@ from braid.engine.cuda.executor import UPLOADS, CudaExecutor
 from braid.engine.cuda.graphs.prepare import Levers, PreparedPlan
 from braid.engine.onednn.library import Run
 from braid.engine.passes.specialise import interpret
-from braid.engine.runtime.yielding import Pause
+from braid.engine.runtime.yielding import YieldToRequests
 from tests.cuda.graphs import bound, random_graph, random_plan
 from tests.cuda.recording import CudaError, Operation, RecordingDriver, ancestors, races
 
@@ -161,7 +161,7 @@ def test_requests_for_other_plans_are_answered_while_kernels_are_warmed_up(barri
     driver, executor, served = captured(14, barriers=False)
     runs: list[int] = []
 
-    class Serving(Pause):
+    class Serving(YieldToRequests):
         def __call__(self) -> bool:
             assert driver.capturing is None
             runs.append(len(runs))

@@ -17,7 +17,7 @@ from braid.engine.cuda.driver.interface import ORIGIN, Partition
 from braid.engine.cuda.driver.torch_driver import TorchDriver
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.graphs.prepare import Levers
-from braid.engine.cuda.stage_timer import StageTimer
+from braid.engine.cuda.stage_timer import CudaStageTimer
 from braid.engine.device import AskedStage
 from braid.engine.onednn.library import Run
 from braid.engine.passes.specialise import interpret
@@ -193,7 +193,7 @@ def test_levers_change_no_numbers(
 
 
 def test_stages_are_timed_as_they_overlap(driver: TorchDriver) -> None:
-    timer = StageTimer(driver, 1 << 20, TimerOptions())
+    timer = CudaStageTimer(driver, 1 << 20, TimerOptions())
     one, chain, pair = (
         finish(timer.measure(NAPPING, lambda: x(0), AskedStage(groups), no_pause))[0].latency_us
         for groups in ([[0]], [[0, 1]], [[0], [1]])

@@ -9,8 +9,15 @@ import torch
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan
 from braid.engine.cuda.graphs.calls import plan_calls, stage_calls
-from braid.engine.cuda.graphs.release import Aliases, release_points
-from braid.engine.cuda.graphs.tape import LaunchStep, RecordStep, Step, WaitStep, lower, order_calls
+from braid.engine.cuda.graphs.commands import (
+    LaunchStep,
+    RecordStep,
+    Step,
+    WaitStep,
+    lower,
+    order_calls,
+)
+from braid.engine.cuda.graphs.release import SlotAliases, release_points
 from braid.engine.program.program import Program
 from tests.cuda.graphs import SQUARE, bound
 
@@ -23,7 +30,7 @@ def chainable(*reads: str) -> Program:
     return bound(OpGraph("drawn", {"x": SQUARE}, outputs, {}, tuple(units), specs), {})
 
 
-def released(program: Program, plan: StreamPlan, aliases: Aliases) -> dict[int, set[str]]:
+def released(program: Program, plan: StreamPlan, aliases: SlotAliases) -> dict[int, set[str]]:
     calls = plan_calls(program, plan)
     points = release_points(calls, order_calls(calls), aliases, program.kept())
     name = {slot: name for name, slot in program.slots.items()}
@@ -41,20 +48,20 @@ def fork_plan(barriers: Sequence[int] = ()) -> StreamPlan:
 
 
 def test_without_barriers_a_tensor_waits_for_the_launch_that_comes_after_all_readers() -> None:
-    points = released(FORK, fork_plan(), Aliases())
+    points = released(FORK, fork_plan(), SlotAliases())
 
     assert points == {4: {"0", "1"}}, "3 may run while 2 still reads 0"
 
 
 def test_a_barrier_orders_everything_so_a_tensor_goes_right_after_it() -> None:
     launches = Launch(0, 0), Launch(1, 0), Launch(2, 1, (0,)), Launch(3, 0), Launch(4, 0)
-    points = released(FORK, StreamPlan(launches, 2, (3,)), Aliases())
+    points = released(FORK, StreamPlan(launches, 2, (3,)), SlotAliases())
 
     assert points[3] == {"0"}
 
 
 def test_a_tensor_outlives_the_views_of_it() -> None:
-    aliases = Aliases()
+    aliases = SlotAliases()
     memory = torch.zeros(6, 6)
     slots = FORK.slots
     aliases.learn([(slots["0"], memory)], [(slots["2"], memory.T)])  # 2 shows 0, and 4 reads 2
@@ -65,7 +72,7 @@ def test_a_tensor_outlives_the_views_of_it() -> None:
 
 
 def test_results_that_share_memory_go_together() -> None:
-    aliases = Aliases()
+    aliases = SlotAliases()
     memory = torch.zeros(6, 6)
 
     aliases.learn([], [(1, memory[:3]), (2, memory[3:]), (3, torch.zeros(6))])

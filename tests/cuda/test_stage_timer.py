@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from braid.engine.cpu.stage_timer import TimerOptions
-from braid.engine.cuda.stage_timer import SlopeOptions, StageTimer
+from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
 from braid.engine.device import AskedStage
 from braid.engine.onednn.library import Run
 from braid.engine.program.program import Program
@@ -40,11 +40,11 @@ def device(program: Program = UNITS, scale: float = 1.0) -> RecordingDriver:
     return driver
 
 
-def timer_on(driver: RecordingDriver) -> StageTimer:
-    return StageTimer(driver, 1 << 20, TimerOptions(), SLOPES)
+def timer_on(driver: RecordingDriver) -> CudaStageTimer:
+    return CudaStageTimer(driver, 1 << 20, TimerOptions(), SLOPES)
 
 
-def measure(timer: StageTimer, *groups: list[int]) -> tuple[Timing, int]:
+def measure(timer: CudaStageTimer, *groups: list[int]) -> tuple[Timing, int]:
     inputs = {"x": torch.zeros(6, 6)}
     return finish(timer.measure(UNITS, lambda: inputs, AskedStage(groups), no_pause))
 

@@ -162,7 +162,7 @@ def test_facts_stages_and_whole_models_are_measured(gpu: ServedGpu) -> None:
     assert 0 < work < 1.0, "432 operations are nothing for 132 multiprocessors"
 
     found = gpu.call(
-        "contest", plans=[SEQUENTIAL, PARALLEL], onnxruntime=False, tolerance=1e-4, **MODEL
+        "compare", plans=[SEQUENTIAL, PARALLEL], onnxruntime=False, tolerance=1e-4, **MODEL
     )["contenders"]
     sequential, parallel = found
     assert sequential["problem"] == parallel["problem"] == ""
@@ -172,7 +172,7 @@ def test_facts_stages_and_whole_models_are_measured(gpu: ServedGpu) -> None:
 
 
 def test_onnxruntime_without_cuda_takes_no_part(gpu: ServedGpu) -> None:
-    found = gpu.call("contest", plans=[SEQUENTIAL], onnxruntime=True, tolerance=1e-4, **MODEL)
+    found = gpu.call("compare", plans=[SEQUENTIAL], onnxruntime=True, tolerance=1e-4, **MODEL)
 
     assert "no file" in found["contenders"][1]["problem"]
 
@@ -201,14 +201,14 @@ def test_a_candidate_without_room_loses_the_contest(gpu: ServedGpu) -> None:
     fail_launches(gpu.driver, out_of_memory, first=2 * units, count=2)
 
     found = gpu.call(
-        "contest", plans=[SEQUENTIAL, PARALLEL], onnxruntime=False, tolerance=1e-4, **MODEL
+        "compare", plans=[SEQUENTIAL, PARALLEL], onnxruntime=False, tolerance=1e-4, **MODEL
     )["contenders"]
 
     assert found[0]["latency_us"] is not None
     assert "ran out of memory" in found[1]["problem"]
 
 
-@pytest.mark.parametrize("op", ["prepare", "contest"])
+@pytest.mark.parametrize("op", ["prepare", "compare"])
 def test_a_poisoned_context_ends_the_worker_and_answers_nobody(gpu: ServedGpu, op: str) -> None:
     fail_launches(gpu.driver, poisoned, first=3)
     fields = {"plans": [SEQUENTIAL], "onnxruntime": False, "tolerance": 1e-4}

@@ -13,7 +13,7 @@ from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import bind
-from braid.engine.runtime.yielding import Pause
+from braid.engine.runtime.yielding import YieldToRequests
 from tests.executor.test_lanes import random_graph, random_plan
 
 
@@ -39,7 +39,7 @@ def test_a_run_cut_at_every_step_and_those_in_between_give_the_right_numbers(
     interrupted, serving = (lay_out(program, plan, executor.threads) for _ in range(2))
     answers = []
 
-    class Request(Pause):
+    class Request(YieldToRequests):
         def __call__(self) -> bool:
             answers.append(executor.run(program, serving, {"x": asked}))
             return True

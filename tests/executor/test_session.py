@@ -17,7 +17,7 @@ from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
-from braid.engine.runtime.yielding import Interruptions, Pause, in_thread
+from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
 from braid.engine.worker.sessions import SessionTable
 from tests.server.small_models import small_cnn
 
@@ -98,7 +98,7 @@ def test_work_in_a_thread_gives_inference_its_turns_and_passes_errors_on() -> No
     ours, theirs = socket.socketpair()
     answered: list[bytes] = []
 
-    class Answering(Pause):
+    class Answering(YieldToRequests):
         @property
         def arrivals(self) -> int | None:
             return theirs.fileno()
@@ -117,7 +117,7 @@ def test_work_in_a_thread_gives_inference_its_turns_and_passes_errors_on() -> No
     def fails() -> int:
         raise PreconditionFailed("no")
 
-    pause = Interruptions(Answering())
+    pause = NetClock(Answering())
     assert in_thread(slow, pause) == 7
     assert (answered, pause.count) == ([b"a", b"b"], 2)
     with pytest.raises(PreconditionFailed):

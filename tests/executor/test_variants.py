@@ -9,7 +9,7 @@ import torch
 
 from braid.core.errors import PreconditionFailed
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.stage_timer import StageTimer, TimerOptions
+from braid.engine.cpu.stage_timer import CpuStageTimer, TimerOptions
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import bind
@@ -70,7 +70,7 @@ def test_activations_serve_other_kernels_and_the_hopeless_end_early(executor: Cp
     graph, constants = random_graph(3, units=6)
     program = bind(graph, constants, PackedWeights(), threads=1)
     activations = Activations(program, {"x": torch.randn(1, 8, 6, 6)}, executor, 1 << 20)
-    timer = StageTimer(executor, TimerOptions())
+    timer = CpuStageTimer(executor, TimerOptions())
 
     assert activations.serve(program.with_variant(0, "registry"))
     assert not activations.serve(bind(graph, constants, PackedWeights(), threads=1))

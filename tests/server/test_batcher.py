@@ -16,7 +16,7 @@ from braid.core.errors import DeadlineExceeded, InvalidRequest, QueueFull, Worke
 from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.schedule import NO_CHOICES, SEQUENTIAL
+from braid.core.schedule import SEQUENTIAL, USUAL_KERNELS
 from braid.core.tensor import BATCH, TensorSpec
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
 from braid.engine.link.shared_memory import Arena
@@ -62,7 +62,7 @@ class FakeDevice:
         plan_id: str = SEQUENTIAL,
         in_onnxruntime: bool = False,
         precision: str = FP32,
-        choices: Mapping[str, str] = NO_CHOICES,
+        choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Executable:
         await asyncio.sleep(0)
         self._number += 1

@@ -39,14 +39,14 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
         alone = await device.bench.measure_stage(digest, 2, Stage(((0,),)), threads=1)
         told: list[float] = []
         plan = sequential_plan(len(graph.operators))
-        contest = await device.bench.contest(
+        contest = await device.bench.compare(
             digest, 2, [plan], onnxruntime=True, tolerance=1e-4, on_progress=told.append
         )
         ready = await device.prepare(digest, INPUTS, {}, plan, "x", in_onnxruntime=True)
         outputs = await _infer(device, ready)
         narrow = await device.bench.static_graph(digest, 2, INPUTS, "bf16")
         narrow_plan = sequential_plan(len(narrow.operators))
-        (coarse,) = await device.bench.contest(
+        (coarse,) = await device.bench.compare(
             digest, 2, [narrow_plan], onnxruntime=False, tolerance=0.05, on_progress=lambda _: None
         )
         ready = await device.prepare(digest, INPUTS, {}, narrow_plan, "y", precision="bf16")

@@ -207,7 +207,7 @@ class FakeDevice:
         finally:
             self.measuring -= 1
 
-    async def contest(
+    async def compare(
         self,
         digest: str,
         batch_size: int,

@@ -1,4 +1,4 @@
-"""Whole models against each other; entrants that say what they take instead of taking it."""
+"""Whole models against each other; contenders that say what they take instead of taking it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed, WorkerFault
-from braid.engine.runtime.yielding import Pause
-from braid.engine.timing.comparison import ContestOptions, Result, hold_contest
-from braid.engine.timing.contenders import Entrant
-from braid.engine.timing.final_rounds import FinalsOptions
-from braid.engine.timing.runs import Ran, timed, timed_aside
+from braid.engine.runtime.yielding import YieldToRequests
+from braid.engine.timing.comparison import ComparisonOptions, Result, compare
+from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.final_rounds import FinalRoundsOptions
+from braid.engine.timing.runs import TimedRun, timed, timed_aside
 from tests.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}
-FINALS = FinalsOptions(max_turns=6, burst_s=0.02, pause_s=0.0)
-OPTIONS = ContestOptions(tolerance=1e-4, max_rounds=10, pause_s=0.0, finals=FINALS)
+FINAL_ROUNDS = FinalRoundsOptions(max_turns=6, turn_s=0.02, pause_s=0.0)
+OPTIONS = ComparisonOptions(tolerance=1e-4, max_rounds=10, pause_s=0.0, final_rounds=FINAL_ROUNDS)
 
 
 @dataclass
@@ -49,15 +49,15 @@ class Scripted:
     def runs(self) -> int:
         return self.machine.ran.count(self)
 
-    def __call__(self, _: Mapping[str, Tensor], __: Pause) -> Ran:
+    def __call__(self, _: Mapping[str, Tensor], __: YieldToRequests) -> TimedRun:
         warm = self.machine.times_in_a_row(self)
         ms = self.cold_ms[warm] if warm < len(self.cold_ms) else self.ms
         self.machine.ran.append(self)
-        return Ran({"y": REFERENCE["y"] * (1 + self.error)}, ms * 1e3)
+        return TimedRun({"y": REFERENCE["y"] * (1 + self.error)}, ms * 1e3)
 
 
-def held(*plans: Scripted, options: ContestOptions = OPTIONS) -> list[Result]:
-    results, _ = finish(hold_contest([Entrant(plan) for plan in plans], {}, REFERENCE, options))
+def held(*plans: Scripted, options: ComparisonOptions = OPTIONS) -> list[Result]:
+    results, _ = finish(compare([TimedContender(plan) for plan in plans], {}, REFERENCE, options))
     return results
 
 
@@ -127,17 +127,20 @@ def test_who_fails_says_why_and_a_failing_baseline_ends_the_contest() -> None:
     def fails(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         raise PreconditionFailed("no session")
 
-    entrants = [Entrant(Scripted(1)), Entrant(timed_aside(fails))]
-    results, _ = finish(hold_contest(entrants, {}, REFERENCE, OPTIONS))
+    contenders = [TimedContender(Scripted(1)), TimedContender(timed_aside(fails))]
+    results, _ = finish(compare(contenders, {}, REFERENCE, OPTIONS))
     assert results[1].problem == "no session"
 
     with pytest.raises(WorkerFault, match="no session"):
-        finish(hold_contest(entrants[::-1], {}, REFERENCE, OPTIONS))
+        finish(compare(contenders[::-1], {}, REFERENCE, OPTIONS))
 
 
 def test_an_empty_budget_still_holds_the_least_number_of_rounds_and_turns() -> None:
-    few = ContestOptions(
-        tolerance=1e-4, min_rounds=3, budget_s=1e-9, finals=FinalsOptions(min_turns=2, pause_s=0.0)
+    few = ComparisonOptions(
+        tolerance=1e-4,
+        min_rounds=3,
+        budget_s=1e-9,
+        final_rounds=FinalRoundsOptions(min_turns=2, pause_s=0.0),
     )
 
     # 3 rounds, 2 turns of 30 runs
@@ -145,17 +148,20 @@ def test_an_empty_budget_still_holds_the_least_number_of_rounds_and_turns() -> N
 
 
 def test_a_spent_budget_is_not_the_end_while_rounds_are_to_be_held() -> None:
-    slow = [Entrant(Scripted(200)), Entrant(Scripted(200))]  # milliseconds: such have no finals
-    options = ContestOptions(tolerance=1e-4, min_rounds=4, budget_s=1e-9, pause_s=0.0)
+    slow = [
+        TimedContender(Scripted(200)),
+        TimedContender(Scripted(200)),
+    ]  # milliseconds: such have no final rounds
+    options = ComparisonOptions(tolerance=1e-4, min_rounds=4, budget_s=1e-9, pause_s=0.0)
 
-    told = [part for part in hold_contest(slow, {}, REFERENCE, options) if part]
+    told = [part for part in compare(slow, {}, REFERENCE, options) if part]
 
     assert told[2:] == [step / 8 for step in range(3, 9)]  # before, nobody knows that they are slow
 
 
 def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> None:
     plans = [Scripted(1), Scripted(1)]
-    contest = hold_contest([Entrant(plan) for plan in plans], {}, REFERENCE, OPTIONS)
+    contest = compare([TimedContender(plan) for plan in plans], {}, REFERENCE, OPTIONS)
 
     turns = list(contest)
 
@@ -167,16 +173,16 @@ def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> N
 
 def test_a_run_that_the_device_timed_as_nothing_is_timed_again() -> None:
     told = iter([4000.0, 0.0] * 500)
-    odd = Entrant(Scripted(4), timed_us=lambda _: next(told))
+    odd = TimedContender(Scripted(4), timed_us=lambda _: next(told))
 
     (baseline, result), _ = finish(
-        hold_contest([Entrant(Scripted(4)), odd], {}, REFERENCE, OPTIONS)
+        compare([TimedContender(Scripted(4)), odd], {}, REFERENCE, OPTIONS)
     )
 
     assert (baseline.latency_us, result.latency_us, set(result.ratios)) == (4000, 4000, {1.0})
 
 
-class Request(Pause):
+class Request(YieldToRequests):
     """One that takes 10 ms or more, each time that somebody pauses; knows what it took in all."""
 
     def __init__(self) -> None:
@@ -203,7 +209,7 @@ class Request(Pause):
 
 
 def test_requests_in_the_middle_of_a_run_are_not_in_its_time() -> None:
-    def pauses(inputs: Mapping[str, Tensor], pause: Pause) -> Mapping[str, Tensor]:
+    def pauses(inputs: Mapping[str, Tensor], pause: YieldToRequests) -> Mapping[str, Tensor]:
         time.sleep(0.002)
         pause()
         return {}

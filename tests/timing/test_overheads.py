@@ -13,7 +13,7 @@ from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.lanes import Segment
 from braid.engine.cpu.overheads import StagePrices, measure_prices
-from braid.engine.cpu.stage_timer import StageTimer, TimerOptions
+from braid.engine.cpu.stage_timer import CpuStageTimer, TimerOptions
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import bind
@@ -73,7 +73,7 @@ def test_a_stage_can_be_timed_on_one_thread(executor: CpuExecutor) -> None:
     )  # fmt: skip
     program = bind(graph, {}, PackedWeights(), threads=2)
     activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
-    timer = StageTimer(executor, TimerOptions())
+    timer = CpuStageTimer(executor, TimerOptions())
     seen.clear()
 
     finish(timer.measure(activations, [[0]], threads=1))

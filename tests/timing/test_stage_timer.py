@@ -12,7 +12,7 @@ from braid.core.errors import WorkerFault
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.stage_timer import StageTimer, TimerOptions
+from braid.engine.cpu.stage_timer import CpuStageTimer, TimerOptions
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import bind
@@ -58,7 +58,7 @@ def test_groups_overlap_and_members_of_a_group_do_not(
 ) -> None:
     program = bind(sleepers(), {}, PackedWeights(), threads=2)
     activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
-    timer = StageTimer(executor, TimerOptions())
+    timer = CpuStageTimer(executor, TimerOptions())
 
     timing, yields = finish(timer.measure(activations, groups))
 

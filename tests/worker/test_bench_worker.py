@@ -49,11 +49,11 @@ async def test_it_starts_with_the_first_call_and_loads_each_model_once() -> None
     async with opened() as bench:
         assert bench.pid is None
         first = await bench.call("measure", "a", groups=[[0]])
-        again = await bench.call("contest", "a")
+        again = await bench.call("compare", "a")
         other = await bench.call("measure", "b")
 
         assert first["pid"] == again["pid"] == other["pid"] == bench.pid
-        assert other["seen"] == ["device", "load", "measure", "contest", "load", "measure"]
+        assert other["seen"] == ["device", "load", "measure", "compare", "load", "measure"]
 
 
 async def test_it_ends_when_it_is_idle_and_starts_again_when_it_is_called() -> None:

@@ -20,7 +20,7 @@ from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import bind
-from braid.engine.runtime.yielding import Interruptions, Pause, no_pause
+from braid.engine.runtime.yielding import NetClock, YieldToRequests, no_pause
 from braid.engine.timing.recorded_inputs import Activations
 from tests.server.small_models import small_cnn
 
@@ -28,7 +28,7 @@ from tests.server.small_models import small_cnn
 def test_binding_interpreting_and_profiling_pause_at_every_unit(tmp_path: Path) -> None:
     pauses: list[None] = []
 
-    class Counting(Pause):
+    class Counting(YieldToRequests):
         def __call__(self) -> bool:
             pauses.append(None)
             return False
@@ -57,19 +57,19 @@ def test_binding_interpreting_and_profiling_pause_at_every_unit(tmp_path: Path) 
 
 
 def test_a_time_counts_without_the_pauses_in_it() -> None:
-    class Slow(Pause):
+    class Slow(YieldToRequests):
         def __call__(self) -> bool:
             time.sleep(0.002)
             return True
 
-    interruptions = Interruptions(Slow())
-    interruptions()
+    net_clock = NetClock(Slow())
+    net_clock()
     start = time.perf_counter_ns()
-    interruptions()
+    net_clock()
     end = time.perf_counter_ns()
 
-    assert interruptions.count == 2
-    assert 0 <= interruptions.left(start, end).us < (end - start) / 1e3 - 1900
+    assert net_clock.count == 2
+    assert 0 <= net_clock.net_time(start, end).us < (end - start) / 1e3 - 1900
 
 
 def test_a_time_counts_without_what_another_process_took_of_the_core() -> None:
@@ -80,12 +80,12 @@ def test_a_time_counts_without_what_another_process_took_of_the_core() -> None:
             assert other.stdout is not None
             other.stdout.readline()
             os.sched_setaffinity(0, [core])
-            interruptions = Interruptions(no_pause)
+            net_clock = NetClock(no_pause)
             start, worked_ns = time.perf_counter_ns(), time.thread_time_ns()
             while time.thread_time_ns() < worked_ns + 50_000_000:
                 pass
             end = time.perf_counter_ns()
-            left = interruptions.left(start, end)
+            left = net_clock.net_time(start, end)
         finally:
             os.sched_setaffinity(0, all_cores)
             other.kill()
@@ -108,8 +108,8 @@ class Clock:
         self.now += ns
         self.waited += ns
 
-    def interruptions(self, pause: Pause = no_pause) -> Interruptions:
-        return Interruptions(pause, lambda: self.now, lambda: self.waited)
+    def net_clock(self, pause: YieldToRequests = no_pause) -> NetClock:
+        return NetClock(pause, lambda: self.now, lambda: self.waited)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_waiting_before_and_after_a_time_is_not_taken_off_it(
     before_ns: int, within_ns: int, after_ns: int
 ) -> None:
     clock = Clock()
-    interruptions = clock.interruptions()
+    net_clock = clock.net_clock()
     clock.wait(before_ns)
     start = clock.now
     clock.work(20_000)
@@ -128,38 +128,38 @@ def test_waiting_before_and_after_a_time_is_not_taken_off_it(
     end = clock.now
     clock.wait(after_ns)
 
-    assert interruptions.left(start, end) == (20.0, True)
+    assert net_clock.net_time(start, end) == (20.0, True)
 
 
 def test_waiting_in_a_pause_counts_once_wherever_the_pause_lies() -> None:
     clock = Clock()
 
-    class Answering(Pause):
+    class Answering(YieldToRequests):
         def __call__(self) -> bool:
             clock.work(1_000)
             clock.wait(500_000)
             return True
 
-    interruptions = clock.interruptions(Answering())
-    interruptions()
+    net_clock = clock.net_clock(Answering())
+    net_clock()
     start = clock.now
     clock.wait(30_000)
-    interruptions()
+    net_clock()
     clock.work(20_000)
     end = clock.now
 
-    assert interruptions.left(start, end) == (20.0, True)
+    assert net_clock.net_time(start, end) == (20.0, True)
 
 
 def test_of_a_time_in_which_more_was_taken_than_there_was_all_is_told_as_interrupted() -> None:
     clock = Clock()
-    interruptions = clock.interruptions()
+    net_clock = clock.net_clock()
     start = clock.now
     clock.work(20_000)
     clock.waited += 25_000  # by another clock than that of the time
 
-    assert interruptions.left(start, clock.now) == (20.0, True)
-    us, was_interrupted = interruptions.left(start, start)
+    assert net_clock.net_time(start, clock.now) == (20.0, True)
+    us, was_interrupted = net_clock.net_time(start, start)
     assert us > 0
     assert was_interrupted
 
@@ -167,7 +167,7 @@ def test_of_a_time_in_which_more_was_taken_than_there_was_all_is_told_as_interru
 def test_only_operators_make_tensors_on_the_device_that_is_interpreted_on() -> None:
     seen: list[torch.device] = []
 
-    class Making(Pause):
+    class Making(YieldToRequests):
         def __call__(self) -> bool:
             seen.append(torch.empty(1).device)
             return False

@@ -7,11 +7,11 @@ from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import Any, cast
 
-from braid.engine.runtime.yielding import Pause
+from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.requests import Calls
 
 
-class SlowRequests(Pause):
+class SlowRequests(YieldToRequests):
     """Requests that take a while, by the clock."""
 
     took_ns = 0
@@ -25,7 +25,7 @@ class SlowRequests(Pause):
 
 
 def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_others() -> None:
-    def run(_: object, pause: Pause) -> dict[str, Any]:
+    def run(_: object, pause: YieldToRequests) -> dict[str, Any]:
         pause()
         return {}
 

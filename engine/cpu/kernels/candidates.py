@@ -13,7 +13,7 @@ from torch import Tensor
 from braid.core.graph import Operator, OpGraph
 from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.onednn_units import bind_directly, image_window
-from braid.engine.cpu.kernels.unit_binding import Site
+from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn.library import find_onednn
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import (
@@ -39,9 +39,9 @@ def variants(
 ) -> list[Kernel]:
     """All kernels that can run ``unit``, the one that is usually fastest first."""
     library = find_onednn()
-    site = None if library is None else Site(library, graph, constants, packed)
+    binding = None if library is None else UnitBinding(library, graph, constants, packed)
     found = (
-        None if site is None else bind_directly(unit, site),
+        None if binding is None else bind_directly(unit, binding),
         _through_torch(unit, graph, constants, packed),
         Kernel(REGISTRY, registry_run(unit)),
     )

@@ -9,44 +9,44 @@ from __future__ import annotations
 import torch
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.unit_binding import VARIANT, Site, single, wholes
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single, wholes
 from braid.engine.onednn.library import BIAS, SRC, WEIGHTS, PostOp
 from braid.engine.onednn.recipe import Buffer, Recipe
 from braid.engine.ops.arrays.shape import sliced_positions
 from braid.engine.program.kernel import Kernel
 
 
-def batch_norm(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     """With stored statistics: a 1x1 convolution of each channel by itself."""
     data, *names = unit.inputs
     if len(names) != 4:
         return None
-    scale, shift, mean, variance = (site.constant(name) for name in names)
+    scale, shift, mean, variance = (binding.constant(name) for name in names)
     if scale is None or shift is None or mean is None or variance is None:
         return None
-    eps, result = unit.attributes.get("eps"), site.shape(unit.outputs[0])
-    if not isinstance(eps, float) or not site.is_plain(data, 4):
+    eps, result = unit.attributes.get("eps"), binding.shape(unit.outputs[0])
+    if not isinstance(eps, float) or not binding.is_plain(data, 4):
         return None
     factors = scale / torch.sqrt(variance + eps)
     bias, weight = shift - mean * factors, factors.reshape(-1, 1, 1, 1, 1)
 
     def make(threads: int) -> Recipe:
-        with site.library.threads(threads):
+        with binding.library.threads(threads):
             shapes, window = (result, tuple(weight.shape), result), ([1, 1], [1, 1], [0, 0], [0, 0])
-            primitive = site.library.convolution(shapes, True, window, steps)
+            primitive = binding.library.convolution(shapes, True, window, steps)
             name = "/".join(names)
-            packed = site.packed.for_primitive(site.library, primitive, name, weight)
+            packed = binding.packed.for_primitive(binding.library, primitive, name, weight)
         return single(primitive, {WEIGHTS: packed, BIAS: bias}, {SRC: 0}, Buffer(result, True))
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
 
-def sliced(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+def sliced(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     """Forward slices by constants, as a copy."""
     (data,) = unit.inputs[:1]
-    if steps or unit.host or len(unit.inputs) > 1 or not site.is_plain(data, 4):
+    if steps or unit.host or len(unit.inputs) > 1 or not binding.is_plain(data, 4):
         return None
-    source, result = site.shape(data), site.shape(unit.outputs[0])
+    source, result = binding.shape(data), binding.shape(unit.outputs[0])
     attributes = unit.attributes
     starts, ends = wholes(attributes["starts"]), wholes(attributes["ends"])
     axes = wholes(attributes.get("axes") or list(range(len(starts))))
@@ -60,8 +60,8 @@ def sliced(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
     every = [taken.step for taken in positions]
 
     def make(threads: int) -> Recipe:
-        with site.library.threads(threads):
-            primitive, offset_bytes = site.library.slice_of_images(source, result, first, every)
+        with binding.library.threads(threads):
+            primitive, offset_bytes = binding.library.slice_of_images(source, result, first, every)
         return single(primitive, {}, {SRC: 0}, Buffer(result, images=True), offset_bytes)
 
     return Kernel(VARIANT, recipe=make)

@@ -1,6 +1,6 @@
 """Units on oneDNN primitives: convolution, linear, pooling, concatenation, sum and others.
 
-    bind_directly(unit, site) ──> Kernel, or None where oneDNN has nothing fast
+    bind_directly(unit, binding) ──> Kernel, or None where oneDNN has nothing fast
 
 Activations flow in channels_last, which oneDNN's kernels read and write without a reorder. Its
 elementwise functions turn NaN into numbers (ReLU is max(x, 0)), and so does its maximum, so such
@@ -17,7 +17,7 @@ from torch import Tensor
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_op, post_ops
 from braid.engine.cpu.kernels.image_units import batch_norm, sliced
-from braid.engine.cpu.kernels.unit_binding import VARIANT, Site, single, whole, wholes
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single, whole, wholes
 from braid.engine.onednn.library import (
     ADD,
     AVERAGE_ALL,
@@ -37,64 +37,72 @@ from braid.engine.ops.layers.convolution import same_padding
 from braid.engine.program.kernel import Kernel
 
 
-def bind_directly(unit: Operator, site: Site) -> Kernel | None:
+def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
     """A kernel on oneDNN, or None."""
     binder = _BINDERS.get(unit.kind)
-    if binder is None or not all(site.is_plain(name) for name in (unit.inputs[0], *unit.outputs)):
+    if binder is None or not all(
+        binding.is_plain(name) for name in (unit.inputs[0], *unit.outputs)
+    ):
         return None
     steps = post_ops(unit)
-    return None if steps is None else binder(unit, site, steps)
+    return None if steps is None else binder(unit, binding, steps)
 
 
-def _convolution(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     data, weight_name = unit.inputs[:2]
-    operands = _constants(unit, site)
-    if operands is None or not site.is_plain(data, 4) or unit.attributes.get("transposed"):
+    operands = _constants(unit, binding)
+    if operands is None or not binding.is_plain(data, 4) or unit.attributes.get("transposed"):
         return None
     weight, bias = operands
     stride, padding, dilation, groups = image_window(unit)
-    result = site.shape(unit.outputs[0])
+    result = binding.shape(unit.outputs[0])
     grouped = weight.reshape(groups, -1, *weight.shape[1:]) if groups > 1 else weight
-    shapes = site.shape(data), tuple(grouped.shape), result
+    shapes = binding.shape(data), tuple(grouped.shape), result
     fused, arguments = _with_residual(unit, steps)
 
     def make(threads: int) -> Recipe:
-        library = site.library
+        library = binding.library
         with library.threads(threads):
             window = stride, dilation, padding, padding
             primitive = library.convolution(shapes, bias is not None, window, fused)
-            packed = site.packed.for_primitive(library, primitive, weight_name, grouped)
+            packed = binding.packed.for_primitive(library, primitive, weight_name, grouped)
         return single(primitive, _fixed(packed, bias), arguments, Buffer(result, images=True))
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
 
-def _linear(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+def _linear(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     data, weight_name = unit.inputs[:2]
-    operands = _constants(unit, site)
-    if operands is None or not site.shape(data):
+    operands = _constants(unit, binding)
+    if operands is None or not binding.shape(data):
         return None
     weight, bias = operands
-    *leading, n = site.shape(unit.outputs[0])
+    *leading, n = binding.shape(unit.outputs[0])
     m, k = math.prod(leading), weight.shape[1]
     fused, arguments = _with_residual(unit, steps)
 
     def make(threads: int) -> Recipe:
-        library = site.library
+        library = binding.library
         with library.threads(threads):
             primitive = library.matmul(m, k, n, bias is not None, fused)
-            packed = site.packed.for_primitive(library, primitive, f"{weight_name}^T", weight.t())
+            packed = binding.packed.for_primitive(
+                library, primitive, f"{weight_name}^T", weight.t()
+            )
         result = Buffer((*leading, n), images=False)
         return single(primitive, _fixed(packed, bias), arguments, result)
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
 
-def _pooling(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+def _pooling(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     (data,) = unit.inputs
-    if steps or not site.is_plain(data, 4):
+    if steps or not binding.is_plain(data, 4):
         return None
-    attributes, source, result = unit.attributes, site.shape(data), site.shape(unit.outputs[0])
+    attributes, source, result = (
+        unit.attributes,
+        binding.shape(data),
+        binding.shape(unit.outputs[0]),
+    )
     kernel, stride = wholes(attributes["kernel"]), wholes(attributes["stride"])
     dilation, pads = wholes(attributes["dilation"]), attributes["pads"]
     if isinstance(pads, str):
@@ -122,113 +130,113 @@ def _pooling(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
         algorithm = AVERAGE_ALL if counted else AVERAGE_VALID
 
     def make(threads: int) -> Recipe:
-        with site.library.threads(threads):
+        with binding.library.threads(threads):
             window = kernel, stride, dilation, before, after
-            primitive = site.library.pooling(algorithm, (source, result), window)
+            primitive = binding.library.pooling(algorithm, (source, result), window)
         return single(primitive, {}, {SRC: 0}, Buffer(result, images=True))
 
     return Kernel(VARIANT, recipe=make, needs_finite=algorithm == MAX_POOLING)
 
 
-def _mean(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+def _mean(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     (data,) = unit.inputs
-    if steps or not site.is_plain(data, 4):
+    if steps or not binding.is_plain(data, 4):
         return None
-    source, result = site.shape(data), site.shape(unit.outputs[0])
+    source, result = binding.shape(data), binding.shape(unit.outputs[0])
     if sorted(axis % 4 for axis in wholes(unit.attributes.get("dims") or [])) != [2, 3]:
         return None
     extents, zeros, ones = source[2:], (0, 0), (1, 1)
 
     def make(threads: int) -> Recipe:
         pooled = *source[:2], 1, 1
-        with site.library.threads(threads):
+        with binding.library.threads(threads):
             window = extents, ones, ones, zeros, zeros
-            primitive = site.library.pooling(AVERAGE_ALL, (source, pooled), window)
+            primitive = binding.library.pooling(AVERAGE_ALL, (source, pooled), window)
         seen_as = None if result == pooled else result
         return single(primitive, {}, {SRC: 0}, Buffer(pooled, True, seen_as))
 
     return Kernel(VARIANT, recipe=make)
 
 
-def _concatenation(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
-    result = site.shape(unit.outputs[0])
+def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    result = binding.shape(unit.outputs[0])
     if (
         steps
         or len(unit.inputs) < 2
         or len(result) != 4
         or unit.attributes["dim"] not in (1, -3)
-        or not all(site.is_plain(name, 4) for name in unit.inputs)
+        or not all(binding.is_plain(name, 4) for name in unit.inputs)
     ):
         return None
-    shapes = [site.shape(name) for name in unit.inputs]
+    shapes = [binding.shape(name) for name in unit.inputs]
 
     def make(threads: int) -> Recipe:
-        with site.library.threads(threads):
-            primitive = site.library.concat(shapes, result)
+        with binding.library.threads(threads):
+            primitive = binding.library.concat(shapes, result)
         arguments = {MANY + i: i for i in range(len(shapes))}
         return single(primitive, {}, arguments, Buffer(result, images=True))
 
     return Kernel(VARIANT, recipe=make)
 
 
-def _sum(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+def _sum(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     left, right = unit.inputs
-    shape = site.shape(unit.outputs[0])
-    same = site.is_plain(right) and site.shape(left) == site.shape(right) == shape
+    shape = binding.shape(unit.outputs[0])
+    same = binding.is_plain(right) and binding.shape(left) == binding.shape(right) == shape
     if not same or set(unit.attributes) - {EPILOGUE}:
         return None
 
     def make(threads: int) -> Recipe:
-        with site.library.threads(threads):
-            primitive = site.library.add(math.prod(shape), steps)
+        with binding.library.threads(threads):
+            primitive = binding.library.add(math.prod(shape), steps)
         return single(primitive, {}, {SRC: 0, SRC_1: 1}, Buffer(shape, len(shape) == 4))
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
 
-def _pointwise(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+def _pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     attributes = {name: value for name, value in unit.attributes.items() if name != EPILOGUE}
     first = post_op(unit.kind, attributes)
-    shape = site.shape(unit.outputs[0])
-    if first is None or len(unit.inputs) != 1 or site.shape(unit.inputs[0]) != shape:
+    shape = binding.shape(unit.outputs[0])
+    if first is None or len(unit.inputs) != 1 or binding.shape(unit.inputs[0]) != shape:
         return None
 
     def make(threads: int) -> Recipe:
-        with site.library.threads(threads):
-            primitive = site.library.elementwise(math.prod(shape), first, steps)
+        with binding.library.threads(threads):
+            primitive = binding.library.elementwise(math.prod(shape), first, steps)
         return single(primitive, {}, {SRC: 0}, Buffer(shape, len(shape) == 4))
 
     return Kernel(VARIANT, recipe=make, needs_finite=True)
 
 
-def _scaled(unit: Operator, site: Site, steps: list[PostOp]) -> Kernel | None:
+def _scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
     """A product with one number that is a constant."""
     if set(unit.attributes) - {EPILOGUE}:
         return None
-    shape = site.shape(unit.outputs[0])
+    shape = binding.shape(unit.outputs[0])
     for position, factor in ((0, unit.inputs[1]), (1, unit.inputs[0])):
-        number, data = site.constant(factor), unit.inputs[position]
-        if number is None or number.numel() != 1 or not site.is_plain(data):
+        number, data = binding.constant(factor), unit.inputs[position]
+        if number is None or number.numel() != 1 or not binding.is_plain(data):
             continue
-        if site.shape(data) != shape:
+        if binding.shape(data) != shape:
             continue
         scale: PostOp = "linear", float(number), 0.0
-        return _scaled_by(scale, position, shape, site, steps)
+        return _scaled_by(scale, position, shape, binding, steps)
     return None
 
 
 def _scaled_by(
-    scale: PostOp, position: int, shape: tuple[int, ...], site: Site, steps: list[PostOp]
+    scale: PostOp, position: int, shape: tuple[int, ...], binding: UnitBinding, steps: list[PostOp]
 ) -> Kernel:
     def make(threads: int) -> Recipe:
-        with site.library.threads(threads):
-            primitive = site.library.elementwise(math.prod(shape), scale, steps)
+        with binding.library.threads(threads):
+            primitive = binding.library.elementwise(math.prod(shape), scale, steps)
         return single(primitive, {}, {SRC: position}, Buffer(shape, len(shape) == 4))
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
 
-_BINDERS: Mapping[str, Callable[[Operator, Site, list[PostOp]], Kernel | None]] = {
+_BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | None]] = {
     "aten.convolution": _convolution,
     "braid.convolution_add": _convolution,
     "aten.linear": _linear,
@@ -249,10 +257,10 @@ def _fixed(packed: Tensor, bias: Tensor | None) -> dict[int, Tensor]:
     return {WEIGHTS: packed, **({BIAS: bias} if bias is not None else {})}
 
 
-def _constants(unit: Operator, site: Site) -> tuple[Tensor, Tensor | None] | None:
+def _constants(unit: Operator, binding: UnitBinding) -> tuple[Tensor, Tensor | None] | None:
     """Weight and bias, if there is one; None if either is computed at run time."""
     weight_name, bias_name = (*unit.inputs, "")[1:3]
-    weight, bias = site.constant(weight_name), site.constant(bias_name)
+    weight, bias = binding.constant(weight_name), binding.constant(bias_name)
     return None if weight is None or (bias_name and bias is None) else (weight, bias)
 
 

@@ -17,7 +17,7 @@ VARIANT = "onednn"
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class UnitBinding:
     """What a unit is bound in."""
 
     library: OneDnn

@@ -19,7 +19,7 @@ from braid.engine.program.program import BoundUnit, Program
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class StreamCall:
     """One unit, or merged ones, on one stream. Calls on one stream run in order."""
 
     units: tuple[int, ...]
@@ -28,10 +28,10 @@ class Call:
     after: int  # bit set of earlier calls, by index, that must have finished
 
 
-def plan_calls(program: Program, plan: StreamPlan) -> tuple[Call, ...]:
+def plan_calls(program: Program, plan: StreamPlan) -> tuple[StreamCall, ...]:
     """The calls of a plan that is verified against the program's graph."""
     merged = {unit: len(units) for units in plan.merges for unit in units}
-    calls: list[Call] = []
+    calls: list[StreamCall] = []
     made_by: dict[int, int] = {}  # unit -> call
     for segment in plan.segments():
         before = (1 << len(calls)) - 1
@@ -41,24 +41,24 @@ def plan_calls(program: Program, plan: StreamPlan) -> tuple[Call, ...]:
             waits = {made_by[other] for launch in launches for other in launch.waits}
             after = before | sum(1 << call for call in waits)
             made_by.update(dict.fromkeys(units, len(calls)))
-            calls.append(Call(units, program.unit(units), launches[0].stream, after))
+            calls.append(StreamCall(units, program.unit(units), launches[0].stream, after))
         calls[first:] = _renumber_streams(calls[first:], first)
     return tuple(calls)
 
 
 def stage_calls(
     program: Program, groups: Sequence[Sequence[int]], strategy: Strategy
-) -> tuple[Call, ...]:
+) -> tuple[StreamCall, ...]:
     """A stage, group i on a stream of its own; ``merge`` runs each group as one kernel."""
     calls = [
-        Call(units, program.unit(units), stream, 0)
+        StreamCall(units, program.unit(units), stream, 0)
         for stream, group in enumerate(groups)
         for units in ([tuple(group)] if strategy == "merge" else [(unit,) for unit in group])
     ]
     return tuple(_renumber_streams(calls, 0))
 
 
-def serial(calls: Sequence[Call]) -> tuple[Call, ...]:
+def serial(calls: Sequence[StreamCall]) -> tuple[StreamCall, ...]:
     """The same calls on the same streams, each after the one before."""
     return tuple(replace(call, after=(1 << i) - 1) for i, call in enumerate(calls))
 
@@ -71,7 +71,7 @@ def _kernels(segment: Sequence[Launch], merged: dict[int, int]) -> Iterator[Sequ
         at = end
 
 
-def _renumber_streams(calls: Sequence[Call], first: int) -> list[Call]:
+def _renumber_streams(calls: Sequence[StreamCall], first: int) -> list[StreamCall]:
     """Streams in order of their part of the critical path, then of their work; 0 is the origin.
 
     Args:
@@ -89,7 +89,7 @@ def _renumber_streams(calls: Sequence[Call], first: int) -> list[Call]:
     return [replace(call, stream=number[call.stream]) for call in calls]
 
 
-def _critical_path(calls: Sequence[Call], first: int) -> set[int]:
+def _critical_path(calls: Sequence[StreamCall], first: int) -> set[int]:
     """Members of the longest chain of calls that wait for each other, by estimated work."""
     ends_us: list[float] = []
     through: list[int | None] = []

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from braid.engine.cuda.driver.faults import CaptureFailed
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Pool, Stream
 from braid.engine.cuda.graphs.calls import stage_calls
-from braid.engine.cuda.graphs.play import launch_unit, play, warm_up
+from braid.engine.cuda.graphs.commands import CommandList, lower, order_calls
+from braid.engine.cuda.graphs.issue import issue, launch_unit, warm_up
 from braid.engine.cuda.graphs.prepare import capturing
-from braid.engine.cuda.graphs.tape import Tape, lower, order_calls
 from braid.engine.device import AskedStage
 from braid.engine.program.program import Environment, Program
 from braid.engine.timing.recorded_inputs import Activations
@@ -35,15 +35,15 @@ class ReadyStage:
     """A stage whose kernels are warm on its streams."""
 
     driver: Driver
-    tape: Tape
+    commands: CommandList
     streams: tuple[Stream, ...]
     env: Environment
     makes: tuple[int, ...]  # slots
 
-    def play(self, copies: int) -> None:
+    def issue(self, copies: int) -> None:
         """Put copies of the stage on the streams."""
         for _ in range(copies):
-            play(self.tape, self.env, self.driver, self.streams)
+            issue(self.commands, self.env, self.driver, self.streams)
             for slot in self.makes:  # all streams are joined: the next copy may have the memory
                 self.env[slot] = None
 
@@ -60,7 +60,7 @@ class Copies:
         """Put all copies on the device, the origin stream leading."""
         driver = self.stage.driver
         if self.graph is None:
-            self.stage.play(self.count)
+            self.stage.issue(self.count)
         else:
             driver.replay(self.graph, driver.stream(ORIGIN))
 
@@ -89,7 +89,7 @@ def make_copies(stage: ReadyStage, count: int, pool: Pool, *, capture: bool = Tr
         return Copies(stage, count, None)
     try:
         with capturing(stage.driver, stage.streams, pool) as captured:
-            stage.play(count)
+            stage.issue(count)
     except CaptureFailed:
         return Copies(stage, count, None)
     return Copies(stage, count, captured[0])

@@ -19,7 +19,7 @@ from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.graphs.partition import GRANULE
 from braid.engine.cuda.graphs.prepare import PLAIN, Levers, PreparedPlan
 from braid.engine.program.program import Program
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 _ROUNDS = 7
 _GAIN = 0.01
@@ -53,7 +53,7 @@ def prepare_fastest(
     program: Program,
     plan: StreamPlan,
     offered: Sequence[Levers],
-    pause: Pause = no_pause,
+    pause: YieldToRequests = no_pause,
 ) -> PreparedPlan:
     """Prepare a plan with each of the levers, keep the fastest and free the others.
 
@@ -79,7 +79,11 @@ def prepare_fastest(
 
 
 def _variant(
-    executor: CudaExecutor, program: Program, plan: StreamPlan, levers: Levers, pause: Pause
+    executor: CudaExecutor,
+    program: Program,
+    plan: StreamPlan,
+    levers: Levers,
+    pause: YieldToRequests,
 ) -> list[PreparedPlan]:
     """The plan with these levers, if there is room and it can be captured."""
     try:

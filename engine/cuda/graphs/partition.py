@@ -60,7 +60,7 @@ class Cuda:
     bindings: Any
 
     def __call__(self, name: str, *arguments: Any) -> Any:
-        """Call a function; its results, or its only result, without the error.
+        """StreamCall a function; its results, or its only result, without the error.
 
         Raises:
             RuntimeError: the installed bindings do not have it, or CUDA refuses.

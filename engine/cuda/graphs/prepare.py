@@ -1,6 +1,6 @@
 """Preparing a plan: warm up, order, capture into one graph; or ready for eager streams.
 
-    calls ──warm_up──> who shares memory ──release_points, lower──> tape ──capture──> PreparedPlan
+    calls ──warm_up──> aliases ──release_points, lower──> commands ──capture──> PreparedPlan
 
 Everything is done by one thread. Requests go first between the units of the warm-up, and nothing
 else uses the device while it captures.
@@ -17,13 +17,13 @@ from torch import Tensor
 
 from braid.engine.cuda.driver.faults import CaptureFailed, classified, classify, first_line
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Partition, Pool, Stream
-from braid.engine.cuda.graphs.calls import Call
-from braid.engine.cuda.graphs.play import play, warm_up
-from braid.engine.cuda.graphs.release import Aliases, release_points
+from braid.engine.cuda.graphs.calls import StreamCall
+from braid.engine.cuda.graphs.commands import CommandList, lower, order_calls
+from braid.engine.cuda.graphs.issue import issue, warm_up
+from braid.engine.cuda.graphs.release import SlotAliases, release_points
 from braid.engine.cuda.graphs.staging import Staging, Tensors, static_buffers
-from braid.engine.cuda.graphs.tape import Tape, lower, order_calls
 from braid.engine.program.program import Environment, Program
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class PreparedPlan:
     """A program under a plan, ready to run."""
 
     program: Program
-    tape: Tape
+    commands: CommandList
     streams: tuple[Stream, ...]
     inputs: dict[str, Tensor]  # static: the graph reads them in place
     graph: Graph | None = None
@@ -73,9 +73,9 @@ def prepare_calls(
     driver: Driver,
     pool: Pool,
     program: Program,
-    calls: tuple[Call, ...],
+    calls: tuple[StreamCall, ...],
     levers: Levers,
-    pause: Pause = no_pause,
+    pause: YieldToRequests = no_pause,
 ) -> PreparedPlan:
     """Capture some calls of a program; where that fails, keep the reason.
 
@@ -115,7 +115,7 @@ def prepare_calls(
     return prepared
 
 
-def _streams(driver: Driver, calls: tuple[Call, ...], levers: Levers) -> tuple[Stream, ...]:
+def _streams(driver: Driver, calls: tuple[StreamCall, ...], levers: Levers) -> tuple[Stream, ...]:
     count = 1 + max((call.stream for call in calls), default=ORIGIN)
     return tuple(
         driver.stream(
@@ -128,11 +128,11 @@ def _streams(driver: Driver, calls: tuple[Call, ...], levers: Levers) -> tuple[S
 def _warm_up(
     driver: Driver,
     program: Program,
-    calls: tuple[Call, ...],
+    calls: tuple[StreamCall, ...],
     streams: tuple[Stream, ...],
     inputs: Tensors,
-    pause: Pause,
-) -> Aliases:
+    pause: YieldToRequests,
+) -> SlotAliases:
     env = program.environment(inputs)
     aliases = warm_up(calls, env, driver, streams, program.kept(), pause)
     results(driver, program, env, streams[ORIGIN])
@@ -143,7 +143,7 @@ def _warm_up(
 def _capture(driver: Driver, pool: Pool, prepared: PreparedPlan) -> None:
     env = prepared.program.environment(prepared.inputs)
     with capturing(driver, prepared.streams, pool) as captured:
-        play(prepared.tape, env, driver, prepared.streams)
+        issue(prepared.commands, env, driver, prepared.streams)
         prepared.outputs = results(driver, prepared.program, env, prepared.streams[ORIGIN])
     prepared.graph = captured[0]
 

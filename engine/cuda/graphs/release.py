@@ -6,7 +6,7 @@ touch it; with barriers that is after the join of the stage that last reads it, 
 follows from the events.
 
 Several slots may show one block: a kernel may answer with views of its inputs, or with several
-views of one result. The warm-up sees which (``Aliases``), and such slots are dropped together.
+views of one result. The warm-up sees which (``SlotAliases``), and such slots are dropped together.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from braid.engine.cuda.graphs.calls import Call
-from braid.engine.cuda.graphs.tape import Order
+from braid.engine.cuda.graphs.calls import StreamCall
+from braid.engine.cuda.graphs.commands import Order
 
 
-class Aliases:
+class SlotAliases:
     """Which slots show the same memory."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ def _address(tensor: Tensor) -> int:
 
 
 def release_points(
-    calls: Sequence[Call], order: Order, aliases: Aliases, keep: frozenset[int]
+    calls: Sequence[StreamCall], order: Order, aliases: SlotAliases, keep: frozenset[int]
 ) -> dict[int, list[int]]:
     """Call -> slots to drop just before it is launched.
 
@@ -93,7 +93,7 @@ def _release_point(touched: int, launched: Sequence[int], order: Order) -> int:
     return 1 + max(last, next(unordered, -1))
 
 
-def _launches_by_stream(calls: Sequence[Call]) -> Mapping[int, list[int]]:
+def _launches_by_stream(calls: Sequence[StreamCall]) -> Mapping[int, list[int]]:
     launched: dict[int, list[int]] = {}
     for i, call in enumerate(calls):
         launched.setdefault(call.stream, []).append(i)

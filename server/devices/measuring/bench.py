@@ -129,7 +129,7 @@ class Bench:
             threads=threads,
         )
 
-    async def contest(
+    async def compare(
         self,
         digest: str,
         batch_size: int,
@@ -141,7 +141,7 @@ class Bench:
     ) -> list[Showing]:
         """Whole models against each other, in turns in one run; the first plan is the baseline."""
         answer = await self._call(
-            "contest",
+            "compare",
             self._graph(digest, batch_size),
             on_progress,
             plans=[plan_to_json(plan) for plan in plans],

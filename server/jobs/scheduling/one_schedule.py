@@ -54,7 +54,7 @@ async def make_schedule(
     field = ComparedPlans.of(planned, len(graph.operators), onnxruntime=choose)
     progress.comparing(0.0)
     showings = await retry(
-        lambda: bench.contest(
+        lambda: bench.compare(
             digest,
             batch_size,
             field.plans,

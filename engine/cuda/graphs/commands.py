@@ -1,13 +1,13 @@
-"""Calls lowered to a tape: every launch, event, wait and release, in the order the host does them.
+"""Calls lowered to a command list: each launch, event, wait and release, in the host's order.
 
     call 0 on s0, call 1 on s1 after 0, call 2 on s0 after 1
 
     record root s0 │ launch 0 s0 │ record 0 s0 │ wait 0 s1 │ launch 1 s1 │ record 1 s1 │
     wait 1 s0 │ launch 2 s0
 
-What a tape guarantees: every stream's first step is a wait for something the origin led to (fork),
-so that a capture on the origin takes in all streams; at its end the origin has waited for every
-launch (join); a wait that earlier waits imply is left out.
+A command list guarantees: every stream's first step is a wait for something the origin led to
+(fork), so that a capture on the origin takes in all streams; at its end the origin has waited for
+every launch (join); a wait that earlier waits imply is left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from braid.engine.cuda.driver.interface import ORIGIN
-from braid.engine.cuda.graphs.calls import Call
+from braid.engine.cuda.graphs.calls import StreamCall
 from braid.engine.program.program import BoundUnit
 
 
@@ -56,7 +56,7 @@ Step = LaunchStep | RecordStep | WaitStep | ReleaseStep
 
 
 @dataclass(frozen=True, slots=True)
-class Tape:
+class CommandList:
     """Steps, and how many streams they name."""
 
     steps: tuple[Step, ...]
@@ -72,7 +72,7 @@ class Order:
     joins: tuple[int, ...]  # calls that the origin waits for at the end
 
 
-def order_calls(calls: Sequence[Call]) -> Order:
+def order_calls(calls: Sequence[StreamCall]) -> Order:
     """Find the waits that give each call what it must come after, and the final joins."""
     finished: list[int] = []  # of each call: bit set of the calls over when it is
     tail: dict[int, int] = {}  # stream -> finished set of its last call
@@ -97,8 +97,10 @@ def _cover(needed: int, done: int, finished: Sequence[int]) -> tuple[tuple[int, 
     return tuple(chosen), done
 
 
-def lower(calls: Sequence[Call], order: Order, releases: Mapping[int, Sequence[int]]) -> Tape:
-    """The tape of some calls.
+def lower(
+    calls: Sequence[StreamCall], order: Order, releases: Mapping[int, Sequence[int]]
+) -> CommandList:
+    """The command list of some calls.
 
     Args:
         calls: in launch order.
@@ -120,4 +122,4 @@ def lower(calls: Sequence[Call], order: Order, releases: Mapping[int, Sequence[i
         if i in waited:
             steps.append(RecordStep(i, call.stream))
     steps += [WaitStep(event, ORIGIN) for event in order.joins]
-    return Tape(tuple(steps), max(streams) + 1)
+    return CommandList(tuple(steps), max(streams) + 1)

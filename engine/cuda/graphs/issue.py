@@ -1,7 +1,7 @@
-"""Playing a tape: the same steps warm the kernels up, are captured, or run eagerly.
+"""Issuing a command list: the same steps warm the kernels up, are captured, or run eagerly.
 
     warm_up ──> every kernel once, one after the other, on its own stream; who shares memory
-    play    ──> launches, records, waits and releases as the tape has them
+    issue   ──> launches, records, waits and releases in the order of the list
 
 The warm-up happens in the thread that captures, with the tensors' real sizes and alignments:
 kernels are loaded, cuDNN's plans are made and cuBLAS has its workspace on each stream, none of
@@ -13,31 +13,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from braid.engine.cuda.driver.interface import Driver, Event, Stream
-from braid.engine.cuda.graphs.calls import Call, serial
-from braid.engine.cuda.graphs.release import Aliases
-from braid.engine.cuda.graphs.tape import (
+from braid.engine.cuda.graphs.calls import StreamCall, serial
+from braid.engine.cuda.graphs.commands import (
+    CommandList,
     LaunchStep,
     RecordStep,
     ReleaseStep,
-    Tape,
     WaitStep,
     lower,
     order_calls,
 )
+from braid.engine.cuda.graphs.release import SlotAliases
 from braid.engine.program.program import BoundUnit, Environment
-from braid.engine.runtime.yielding import Pause, no_pause
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 
-def play(
-    tape: Tape,
+def issue(
+    commands: CommandList,
     env: Environment,
     driver: Driver,
     streams: Sequence[Stream],
     launched: Callable[[BoundUnit], None] = lambda _: None,
 ) -> None:
-    """Do the steps of a tape on the slots of ``env``; tells of each launch once it is made."""
+    """Issue a command list on the slots of ``env``; calls ``launched`` after each launch."""
     events: dict[int, Event] = {}
-    for step in tape.steps:
+    for step in commands.steps:
         match step:
             case LaunchStep(_, unit, stream):
                 launch_unit(unit, env, driver, streams[stream])
@@ -53,13 +53,13 @@ def play(
 
 
 def warm_up(
-    calls: Sequence[Call],
+    calls: Sequence[StreamCall],
     env: Environment,
     driver: Driver,
     streams: Sequence[Stream],
     keep: frozenset[int],
-    pause: Pause = no_pause,
-) -> Aliases:
+    pause: YieldToRequests = no_pause,
+) -> SlotAliases:
     """Put every call on its stream once, in turns, and learn which slots share memory.
 
     Args:
@@ -70,7 +70,7 @@ def warm_up(
         keep: slots that are not dropped after their last reader.
         pause: called after each: cuDNN may try many algorithms, Inductor compile.
     """
-    aliases = Aliases()
+    aliases = SlotAliases()
     in_turns = serial(calls)
     last = {slot: i for i, call in enumerate(calls) for slot in _touched(call.bound)}
     made = {slot for call in calls for slot in call.bound.outputs} - keep
@@ -78,7 +78,7 @@ def warm_up(
     for slot, at in last.items():
         if slot in made:
             releases.setdefault(at + 1, []).append(slot)
-    tape = lower(in_turns, order_calls(in_turns), releases)
+    commands = lower(in_turns, order_calls(in_turns), releases)
 
     def learn(unit: BoundUnit) -> None:
         inputs = [(slot, env[slot]) for slot in unit.inputs]
@@ -87,7 +87,7 @@ def warm_up(
         del inputs, outputs
         pause()
 
-    play(tape, env, driver, streams, learn)
+    issue(commands, env, driver, streams, learn)
     return aliases
 
 
