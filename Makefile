@@ -31,7 +31,7 @@ test-all: $(READY)
 
 # Real programs on a running server: Prometheus, Chromium, backup and restore. A minute or so.
 test-deploy: $(READY)
-	$(BIN)/python -m pytest -m 'slow or not slow' tests/deploy tests/console tests/docs tests/server/test_preload.py tests/server/test_backup.py tests/server/test_drift.py
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/deploy tests/service/console tests/docs tests/service/test_preload.py tests/service/test_backup.py tests/service/test_drift.py
 
 # The documentation as a site in build/site; warnings are errors.
 docs: $(READY)
@@ -70,13 +70,13 @@ GPU_MINUTES ?= 9
 GPU_OUT := $(or $(OUT),benchmarks/results/local)
 
 gpu: $(if $(filter command environment,$(origin PYTHON)),,$(READY))
-	$(GPU_PYTHON) -m pytest -W default tests/cuda
+	$(GPU_PYTHON) -m pytest -W default tests/engine/cuda
 	@if ! $(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
 	then echo "no NVIDIA GPU (or no torch that sees one) here: nothing was run on a device"; \
 	else $(MAKE) --no-print-directory --keep-going gpu-tests gpu-questions gpu-bench gpu-service; fi
 
 gpu-tests:
-	$(GPU_PYTHON) -m pytest -W default -m gpu tests/cuda tests/kernels
+	$(GPU_PYTHON) -m pytest -W default -m gpu tests/engine/cuda
 
 gpu-questions:
 	$(GPU_PYTHON) -m benchmarks.cuda_questions --out $(GPU_OUT)
@@ -86,7 +86,7 @@ gpu-bench:
 
 gpu-service: export PYTHONPATH := $(CURDIR)/client:$(PYTHONPATH)
 gpu-service:
-	$(GPU_PYTHON) -m pytest -W default -m gpu tests/server/test_gpu_service.py
+	$(GPU_PYTHON) -m pytest -W default -m gpu tests/service/test_gpu_service.py
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

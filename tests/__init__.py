@@ -1,1 +1,14 @@
-"""Tests of Braid, one folder a part."""
+"""Tests of Braid: a folder for each package, with the packages' names.
+
+core  scheduler  charts  client  benchmarks    tests of the packages of those names
+engine  server                                 without a server process; some start a worker
+service                                        start ``braid serve`` and speak to it
+deploy  docs                                   tests of those folders' files
+models                                         makers of model files, for all tests
+chaos  conformance  fuzz  regressions          programs: ``python -m tests.fuzz``
+"""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+"""Top folder of the checkout."""

@@ -11,12 +11,12 @@ import os
 import signal
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests import ROOT
 from tests.child_processes import kill_children_at_exit
 
 kill_children_at_exit()
@@ -30,9 +30,8 @@ settings.load_profile("any speed")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-ROOT = Path(__file__).parents[1]
 
-STARTS_SERVERS = ("tests/oip/", "tests/server/", "tests/client/test_demo.py", "tests/importer/")
+STARTS_SERVERS = ("tests/service/", "tests/engine/importer/")
 """What takes long comes first, so that no process is left alone with it at the end."""
 
 
@@ -57,7 +56,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 @cache
 def server_or_file(file: str) -> str:
     """The session fixture that a test file shares with others, else the file."""
-    if file.startswith("tests/oip/"):
+    if file.startswith("tests/service/oip/"):
         return "oip_server"
     is_sharing = "shared: ServerProcess" in (ROOT / file).read_text()
     return "shared" if is_sharing else file

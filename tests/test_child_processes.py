@@ -6,14 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
 
+from tests import ROOT
 from tests.child_processes import VARIABLE
-
-ROOT = Path(__file__).parents[1]
 
 _RUN = """
 import subprocess, sys

@@ -33,8 +33,8 @@ from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.cuda.graphs.prepare import Levers
 from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.passes.specialise import specialise
-from tests.cuda.graphs import bound, random_graph
-from tests.cuda.recording import RecordingDriver
+from tests.engine.cuda.graphs import bound, random_graph
+from tests.engine.cuda.recording import RecordingDriver
 
 
 def case(network: str, *, batch: int = 1, ours: float = 1.0, sequential: float) -> CudaCase:

@@ -22,9 +22,9 @@ from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.kernels.candidates import CudaKernels
 from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
 from braid.engine.passes.specialise import specialise
-from tests.cuda.graphs import bound, random_graph
-from tests.cuda.recording import RecordingDriver
-from tests.cuda.serving import GPU, RegistryKernels
+from tests.engine.cuda.graphs import bound, random_graph
+from tests.engine.cuda.recording import RecordingDriver
+from tests.engine.cuda.serving import GPU, RegistryKernels
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from tests.chaos.blows import FRONT_END, Blows
 from tests.chaos.registrations import Registrations
 from tests.chaos.traffic import Traffic, questions
 from tests.child_processes import kill_children_at_exit
-from tests.server.small_models import small_cnn
+from tests.models.small import small_cnn
 from tests.service.server_process import ServerProcess, free_port
 
 CALM_S = 30.0

@@ -12,7 +12,7 @@ import onnx
 
 from braid_client import BraidError, Client, Job, Unavailable
 from tests.chaos.traffic import BraidAsker, Tally, put, questions
-from tests.server.small_models import small_cnn
+from tests.models.small import small_cnn
 
 JOB_SECONDS = 900.0  # for one job under blows; far longer than any should take
 PAUSE_S = 0.2

@@ -20,9 +20,9 @@ from braid.core.schedule import Provenance
 from braid.server.cli.main import COMMANDS, main
 from braid.server.settings import Settings
 from braid_client.wire import admin_pb2
+from tests import ROOT
 from tests.client.fake_server import SCHEDULE, FakeServer, schedule_document
 
-ROOT = Path(__file__).parents[2]
 State = admin_pb2.Job.State
 Braid = Callable[..., tuple[int, str, str]]
 

@@ -12,7 +12,7 @@ import torch
 from braid_client import Client, InvalidArgument
 from braid_client.model_files import HEAD_BYTES, why_no_model
 from tests.client.fake_server import FakeServer
-from tests.importer.bad_models import cycle, nested_ifs, slow
+from tests.models.bad_onnx import cycle, nested_ifs, slow
 
 
 def saved(how: str) -> bytes:

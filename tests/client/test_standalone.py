@@ -9,7 +9,9 @@ import sys
 import tomllib
 from pathlib import Path
 
-CLIENT = Path(__file__).parents[2] / "client"
+from tests import ROOT
+
+CLIENT = ROOT / "client"
 PROGRAM = """
 import sys, braid_client
 print(braid_client.__file__)

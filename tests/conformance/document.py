@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from braid.engine.onnx.lowering_table import NEWEST_OPSET, OLDEST_OPSET
 from braid.engine.onnx.operator_docs import rows
+from tests import ROOT
 from tests.conformance.cases import KINDS, WHOLE
 from tests.conformance.results import Result, Run, Verdict
 
-DOCUMENT = Path(__file__).parents[2] / "docs/onnx-operators.md"
+DOCUMENT = ROOT / "docs/onnx-operators.md"
 
 _ALIGNED = (
     "The reference divides by a broken output extent (2.4 - 1); ONNX Runtime and torch, from which "

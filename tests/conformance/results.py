@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-KEPT = Path(__file__).parents[2] / "docs/onnx-backend.json"
+from tests import ROOT
+
+KEPT = ROOT / "docs/onnx-backend.json"
 
 
 class Verdict(StrEnum):

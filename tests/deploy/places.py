@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from braid.server.settings import PREFIX, Settings
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 
 

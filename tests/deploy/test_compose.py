@@ -10,7 +10,8 @@ import pytest
 import yaml
 from jsonschema import Draft201909Validator
 
-from tests.deploy.places import ROOT, shipped, unknown_settings
+from tests import ROOT
+from tests.deploy.places import shipped, unknown_settings
 
 FILES = ("docker-compose.yml", "docker-compose.gpu.yml")
 

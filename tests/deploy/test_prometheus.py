@@ -21,7 +21,7 @@ from prometheus_client import generate_latest
 from braid.server.observability.metrics import Metrics
 from tests.deploy.places import DEPLOY, program
 from tests.deploy.test_grafana import NAMES, expressions
-from tests.server.small_models import small_cnn
+from tests.models.small import small_cnn
 from tests.service.server_process import ServerProcess, free_port
 
 FOLDER = DEPLOY / "prometheus"

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from tests import ROOT
 from tests.service.server_process import ServerProcess
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = ("quick-start.md", "registering.md", "clients.md", "formats.md")
 

@@ -12,8 +12,8 @@ import pytest
 
 from braid.server.observability.metrics import Metrics
 from braid.server.settings import Settings
+from tests import ROOT
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 SOURCES = ("core", "scheduler", "engine", "server", "client", "charts")

@@ -12,12 +12,12 @@ import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from onnx import helper
 
+from tests.engine.importer.test_external_data import WEIGHT, with_data
+from tests.engine.importer.test_whole import SERVED
+from tests.engine.pt2.programs import Several, save
+from tests.engine.pt2.test_operators import GROUPS, Recurrent, drawn
 from tests.fuzz.graphs import models
-from tests.importer.bad_models import model
-from tests.importer.test_external_data import WEIGHT, with_data
-from tests.importer.test_whole import SERVED
-from tests.pt2.programs import Several, save
-from tests.pt2.test_operators import GROUPS, Recurrent, drawn
+from tests.models.bad_onnx import model
 
 CORPUS = Path(__file__).parent / "corpus"
 _GRAPHS = 24

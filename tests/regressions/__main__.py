@@ -9,9 +9,9 @@ import time
 import traceback
 from pathlib import Path
 
+from tests import ROOT
 from tests.child_processes import kill_children_at_exit
 from tests.regressions.scripts import run, script_names
-from tests.service.server_process import HERE
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.regressions", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(script_names()))
     parser.add_argument("--times", type=int, default=1, help="runs of each (default: 1)")
-    parser.add_argument("--tree", type=Path, default=HERE, help="checkout whose server is tested")
+    parser.add_argument("--tree", type=Path, default=ROOT, help="checkout whose server is tested")
     options = parser.parse_args()
     if unknown := set(options.names) - set(script_names()):
         parser.error(f"no such script: {', '.join(sorted(unknown))}")

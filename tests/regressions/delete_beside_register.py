@@ -13,8 +13,8 @@ import time
 import numpy as np
 
 from braid_client import Client
+from tests.models.small import small_cnn
 from tests.regressions.scripts import FaultyServer
-from tests.server.small_models import small_cnn
 
 CYCLES = 60
 LONGEST_DELAY_S = 0.12

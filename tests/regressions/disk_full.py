@@ -19,8 +19,8 @@ import pytest
 
 from braid_client import Client, Job, JobState
 from braid_client.errors import BraidError, ResourceExhausted
+from tests.models.small import small_cnn
 from tests.regressions.scripts import FaultyServer
-from tests.server.small_models import small_cnn
 
 DISK_BYTES = 16 << 20
 CHUNK = bytes(1 << 20)

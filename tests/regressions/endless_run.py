@@ -13,9 +13,9 @@ import time
 import numpy as np
 
 from braid_client import BraidError, Client, DeadlineExceeded
+from tests.models.endless import FOREVER, endless
+from tests.models.small import identity
 from tests.regressions.scripts import FaultyServer
-from tests.server.endless import FOREVER, endless
-from tests.server.small_models import identity
 
 DEADLINE_S = 2.0
 SOON_S = 20.0

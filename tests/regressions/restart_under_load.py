@@ -17,8 +17,8 @@ import numpy as np
 
 from braid_client import BraidError, Client
 from braid_client.wire import inference_pb2, inference_pb2_grpc
+from tests.models.small import small_cnn
 from tests.regressions.scripts import FaultyServer
-from tests.server.small_models import small_cnn
 from tests.service.server_process import free_port
 
 RESTARTS = 2

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from pathlib import Path
 
-from tests.service.server_process import HERE, ServerProcess
+from tests import ROOT
+from tests.service.server_process import ServerProcess
 
 _NOT_SCRIPTS = {"__init__", "__main__", "scripts"}
 
@@ -13,8 +14,8 @@ _NOT_SCRIPTS = {"__init__", "__main__", "scripts"}
 class FaultyServer(ServerProcess):
     """``braid serve`` of any checkout, with a folder for the script's own files."""
 
-    def __init__(self, folder: Path, tree: Path = HERE) -> None:
-        script = None if tree == HERE else tree / ".venv/bin/braid"
+    def __init__(self, folder: Path, tree: Path = ROOT) -> None:
+        script = None if tree == ROOT else tree / ".venv/bin/braid"
         super().__init__(folder / "store", script=script, folder=tree)
         self.folder = folder
 
@@ -29,7 +30,7 @@ def script_names() -> list[str]:
     return sorted(name for name in modules - _NOT_SCRIPTS if not name.startswith("test_"))
 
 
-def run(name: str, folder: Path, tree: Path = HERE) -> None:
+def run(name: str, folder: Path, tree: Path = ROOT) -> None:
     """Run one script on a server of ``tree``, and end the server whatever happens.
 
     Raises:

@@ -20,9 +20,9 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid_client.aio import AsyncClient
 from braid_client.wire import inference_pb2, inference_pb2_grpc
+from tests.models.small import identity, save
 from tests.regressions.scripts import FaultyServer
-from tests.server.small_models import identity, save
-from tests.server.unread_connections import unread_connections
+from tests.service.unread_connections import unread_connections
 
 COLUMNS = 1 << 18
 ROWS = 4

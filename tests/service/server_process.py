@@ -22,9 +22,9 @@ from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid_client import Client
+from tests import ROOT
 
 START_SECONDS = 240.0  # on a machine where twenty others want the core
-HERE = Path(__file__).resolve().parents[2]
 CONSOLE_SCRIPT = Path(sys.executable).with_name("braid")
 
 
@@ -36,7 +36,7 @@ class ServerProcess:
     """
 
     def __init__(
-        self, store: Path, *, script: Path | None = None, folder: Path = HERE, **environment: str
+        self, store: Path, *, script: Path | None = None, folder: Path = ROOT, **environment: str
     ) -> None:
         """Not started yet.
 

@@ -1,7 +1,7 @@
 """The seam to the device: all that the CUDA engine asks of CUDA, and nothing else.
 
     executor, timer ──> Driver ──> torch.cuda              (torch_driver.py)
-                           └─────> a recording fake        (tests/cuda/recording.py)
+                           └─────> a recording fake        (tests/engine/cuda/recording.py)
 
 A driver belongs to one device and one thread: kernels are warmed up, captured and replayed there.
 Work goes to a stream in the order of the calls; streams are ordered by events only. What a driver

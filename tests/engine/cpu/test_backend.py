@@ -1,0 +1,69 @@
+"""Measurements on the CPU as a worker asks for them."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.backend import SCALING, CpuBackend
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.stage_timer import LONG_US
+from braid.engine.device import AskedStage
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.runtime.affinity import usable_cpus
+from braid.engine.runtime.yielding import no_pause
+from tests.engine.timing.running import finish
+
+
+def convolution(extent: int) -> tuple[OpGraph, dict[str, torch.Tensor]]:
+    attributes: dict[str, Literal] = {
+        "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
+        "output_padding": [0, 0], "groups": 1,
+    }  # fmt: skip
+    weight = torch.ones(64, 64, 3, 3)
+    spec = TensorSpec("FP32", (1, 64, extent, extent))
+    unit = Operator("y", "aten.convolution", ("x", "w", ""), ("y",), attributes)
+    constants = {"w": TensorSpec("FP32", (64, 64, 3, 3))}
+    return OpGraph("c", {"x": spec}, {"y": "y"}, constants, (unit,), {"y": spec}), {"w": weight}
+
+
+@pytest.mark.parametrize(("extent", "is_long"), [(224, True), (8, False)])
+def test_a_long_unit_is_not_measured_on_one_thread(extent: int, is_long: bool) -> None:
+    backend = CpuBackend(CpuExecutor(threads=1))
+    graph, constants = convolution(extent)
+
+    with torch.inference_mode():
+        program = backend.bind(graph, constants, PackedWeights(), no_pause)
+
+        def measured(threads: int | None) -> float:
+            asked = AskedStage([[0]], threads)
+            inputs = {"x": torch.zeros(1, 64, extent, extent)}
+            timing, _ = finish(backend.measure(program, lambda: inputs, asked, no_pause))
+            return timing.latency_us
+
+        on_all, on_one = measured(None), measured(1)
+    backend.close()
+
+    assert (on_all > LONG_US) == is_long
+    assert (on_one == SCALING * on_all) == is_long
+
+
+def test_the_device_key_counts_the_cores_from_before_threads_were_pinned() -> None:
+    cpus = usable_cpus()
+
+    def key_of_a_pinned_device() -> str:
+        backend = CpuBackend(CpuExecutor(1, cpus[:1]))
+        try:
+            return backend.device_key()
+        finally:
+            backend.close()
+
+    with ThreadPoolExecutor(1) as pool:  # its thread stays pinned
+        key = pool.submit(key_of_a_pinned_device).result()
+
+    assert f":cores={len(cpus)}:" in key
+    assert ":threads=1:" in key

@@ -1,0 +1,102 @@
+"""The fixed prices of stages, and units on fewer threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import Segment
+from braid.engine.cpu.overheads import StagePrices, measure_prices
+from braid.engine.cpu.stage_timer import CpuStageTimer, TimerOptions
+from braid.engine.ops.kinds import operator
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
+from braid.engine.program.work import estimated_needs
+from braid.engine.timing.recorded_inputs import Activations
+from tests.engine.timing.running import finish
+
+SPEC = TensorSpec("FP32", (4,))
+
+
+@operator("test.threads")
+def threads(x: torch.Tensor) -> torch.Tensor:
+    seen.append(torch.get_num_threads())
+    return x
+
+
+seen: list[int] = []
+
+
+@pytest.fixture
+def executor() -> Iterator[CpuExecutor]:
+    made = CpuExecutor(threads=2)
+    with torch.inference_mode():
+        yield made
+    made.close()
+
+
+class ScriptedExecutor:
+    """Stages take 10 us, 3 us more for each unit of a group, 7 us more for a further group."""
+
+    threads = 2
+
+    def stage(self, _: Any, segment: Segment, __: Any) -> Callable[[Any], tuple[int, int]]:
+        longest, further = max(map(len, segment.lanes)), len(segment.lanes) - 1
+        return lambda _: (0, 10_000 + 3_000 * longest + 7_000 * further)
+
+
+def test_prices_are_what_a_stage_takes_besides_the_work_of_its_units() -> None:
+    scripted: Any = ScriptedExecutor()
+
+    prices, _ = finish(measure_prices(scripted))
+
+    assert prices == StagePrices(stage_us=10.0, group_us=7.0, launch_us=3.0)
+
+
+def test_prices_are_never_negative_and_measured_between_requests(executor: CpuExecutor) -> None:
+    prices, yields = finish(measure_prices(executor))
+
+    assert min(prices.launch_us, prices.stage_us, prices.group_us) >= 0
+    assert yields >= 5, "inference must get its turns"
+
+
+def test_a_stage_can_be_timed_on_one_thread(executor: CpuExecutor) -> None:
+    graph = OpGraph(
+        "g", {"x": SPEC}, {"a": "a"}, {}, (Operator("a", "test.threads", ("x",), ("a",)),),
+        {"a": SPEC},
+    )  # fmt: skip
+    program = bind(graph, {}, PackedWeights(), threads=2)
+    activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
+    timer = CpuStageTimer(executor, TimerOptions())
+    seen.clear()
+
+    finish(timer.measure(activations, [[0]], threads=1))
+    alone = set(seen)
+    seen.clear()
+    finish(timer.measure(activations, [[0]]))
+
+    assert (alone, set(seen)) == ({1}, {2})
+
+
+def test_a_convolution_computes_and_a_relu_moves() -> None:
+    image, weight = TensorSpec("FP32", (1, 64, 28, 28)), TensorSpec("FP32", (64, 64, 3, 3))
+    graph = OpGraph(
+        "g", {"x": image}, {"b": "b"}, {"w": weight},
+        (
+            Operator("a", "aten.convolution", ("x", "w"), ("a",)),
+            Operator("b", "aten.relu", ("a",), ("b",)),
+        ),
+        {"a": image, "b": image},
+    )  # fmt: skip
+
+    convolution, relu = (estimated_needs(unit, graph) for unit in graph.operators)
+
+    assert not convolution.memory_bound
+    assert relu.memory_bound
+    assert relu.moved_bytes == 2 * 4 * 64 * 28 * 28

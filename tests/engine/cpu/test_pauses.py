@@ -1,0 +1,54 @@
+"""Runs that let others run in between, on the same kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.segments import find_runner
+from braid.engine.passes.specialise import interpret
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
+from braid.engine.runtime.yielding import YieldToRequests
+from tests.engine.cpu.test_lanes import random_graph, random_plan
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[CpuExecutor]:
+    made = CpuExecutor(threads=2, slice_us=0.001)
+    with torch.inference_mode():
+        yield made
+    made.close()
+
+
+@pytest.mark.skipif(find_runner() is None, reason="without the part in C, few steps pause")
+@pytest.mark.parametrize("barriers", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_run_cut_at_every_step_and_those_in_between_give_the_right_numbers(
+    executor: CpuExecutor, seed: int, barriers: bool
+) -> None:
+    graph, constants = random_graph(seed, units=20)
+    generator = torch.Generator().manual_seed(seed)
+    measured, asked = (torch.randn(1, 8, 6, 6, generator=generator) for _ in range(2))
+    program = bind(graph, constants, PackedWeights(), threads=2)
+    plan = random_plan(graph, seed, barriers)
+    interrupted, serving = (lay_out(program, plan, executor.threads) for _ in range(2))
+    answers = []
+
+    class Request(YieldToRequests):
+        def __call__(self) -> bool:
+            answers.append(executor.run(program, serving, {"x": asked}))
+            return True
+
+    got = executor.run(program, interrupted, {"x": measured}, Request())
+
+    assert len(answers) >= 3
+    wanted = interpret(graph, constants, {"x": asked})
+    for name, expected in interpret(graph, constants, {"x": measured}).items():
+        torch.testing.assert_close(got[name], expected, rtol=1e-4, atol=1e-4)
+        for answer in answers:
+            torch.testing.assert_close(answer[name], wanted[name], rtol=1e-4, atol=1e-4)

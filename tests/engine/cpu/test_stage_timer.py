@@ -1,0 +1,115 @@
+"""The stage timer on stages whose latency is known, because they sleep."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from braid.core.errors import WorkerFault
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.stage_timer import CpuStageTimer, TimerOptions
+from braid.engine.ops.kinds import operator
+from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.program import bind
+from braid.engine.timing.agreement import errors
+from braid.engine.timing.recorded_inputs import Activations
+from braid.engine.timing.samples import Timing, reduce_samples, steady, uninterrupted
+from tests.engine.timing.running import finish
+
+SPEC = TensorSpec("FP32", (4,))
+
+
+@operator("test.sleep")
+def sleep(x: torch.Tensor, *, ms: float) -> torch.Tensor:
+    time.sleep(ms / 1e3)
+    return x + 1
+
+
+@pytest.fixture
+def executor() -> Iterator[CpuExecutor]:
+    made = CpuExecutor(threads=2)
+    with torch.inference_mode():
+        yield made
+    made.close()
+
+
+#   x ──> a (45 ms) ──> c (15 ms)      a and b are independent
+#   └───> b (60 ms)
+def sleepers() -> OpGraph:
+    return OpGraph(
+        "sleepers", {"x": SPEC}, {"b": "b", "c": "c"}, {},
+        (
+            Operator("a", "test.sleep", ("x",), ("a",), {"ms": 45.0}),
+            Operator("b", "test.sleep", ("x",), ("b",), {"ms": 60.0}),
+            Operator("c", "test.sleep", ("a",), ("c",), {"ms": 15.0}),
+        ),
+        dict.fromkeys("abc", SPEC),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("groups", [[[0], [1]], [[0, 2], [1]], [[0, 2]], [[1]]])
+def test_groups_overlap_and_members_of_a_group_do_not(
+    executor: CpuExecutor, groups: list[list[int]]
+) -> None:
+    program = bind(sleepers(), {}, PackedWeights(), threads=2)
+    activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
+    timer = CpuStageTimer(executor, TimerOptions())
+
+    timing, yields = finish(timer.measure(activations, groups))
+
+    assert 60_000 <= timing.latency_us < 96_000  # one after the other: 105 or 120 ms
+    assert yields >= 3, "inference must get a turn after each sample"
+
+
+def test_activations_beyond_the_budget_are_made_up_with_the_same_layout(
+    executor: CpuExecutor,
+) -> None:
+    program = bind(sleepers(), {}, PackedWeights(), threads=2)
+
+    activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=0)
+    a = activations.environment((2,))[program.slots["a"]]
+
+    assert a is not None
+    assert a.shape == (4,)
+
+
+def test_the_median_is_unmoved_by_one_outlier() -> None:
+    timing = reduce_samples([10.0, 10.0, 10.0, 10.0, 500.0])
+
+    assert timing.latency_us == 10.0
+    assert timing.spread == 0.0
+
+
+@pytest.mark.parametrize("latency_us", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_latency_that_cannot_be_is_never_made(latency_us: float) -> None:
+    with pytest.raises(WorkerFault, match="cannot be"):
+        Timing(latency_us, 0.0, 1)
+
+
+def test_a_sample_that_cannot_be_is_taken_again() -> None:
+    samples = iter([(0.0, False), (-3.0, True), (float("nan"), False), (7.0, True), (8.0, False)])
+
+    assert uninterrupted(lambda: next(samples)) == 8.0
+
+
+def test_if_no_sample_can_be_the_latency_is_what_the_clock_tells_from_nothing() -> None:
+    assert 0 < uninterrupted(lambda: (0.0, False)) < 1
+
+
+def test_samples_taken_while_the_machine_drifted_are_put_aside() -> None:
+    assert steady([1.0, 2.0, 3.0], [100.0, 150.0, 101.0]) == [1.0, 3.0]
+
+
+def test_errors_count_nan_in_the_wrong_place_as_infinite() -> None:
+    reference = {"y": torch.tensor([1.0, float("nan"), -4.0])}
+
+    assert errors({"y": torch.tensor([1.0, float("nan"), -4.2])}, reference)[1] == pytest.approx(
+        0.05
+    )
+    assert errors({"y": torch.tensor([1.0, 2.0, -4.0])}, reference)[0] == float("inf")
+    assert errors({"y": torch.tensor([float("nan")] * 3)}, reference)[0] == float("inf")

@@ -1,0 +1,143 @@
+"""A device worker over the recording device, in a thread, and the front end's end of its link."""
+
+from __future__ import annotations
+
+import mmap
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator, OpGraph
+from braid.engine.cpu.stage_timer import TimerOptions
+from braid.engine.cuda.backend import CudaBackend
+from braid.engine.cuda.identity import GpuIdentity
+from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
+from braid.engine.importer.artefact import write_artefact
+from braid.engine.importer.host.report import Report, Verified
+from braid.engine.link.frames import BlockingChannel, Message
+from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.kernel_choice import REGISTRY, kernel_signature, registry_run
+from braid.engine.worker.loop import Worker
+from tests.engine.cuda.recording import RecordingDriver
+
+GPU = GpuIdentity(
+    "NVIDIA H200", (9, 0), 132, 140 << 30, "580.65.06", "13.0", "91002", "2.11.0+cu130"
+)
+ARENA_BYTES = 1 << 20
+DIGEST = "d" * 64
+
+
+class RegistryKernels:
+    """A ``KernelSource`` of the registry's kernels, where the recording device computes."""
+
+    def place(
+        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> dict[str, Tensor]:
+        return dict(constants)
+
+    def signature(self, unit: Operator, graph: OpGraph) -> str:
+        return kernel_signature(unit, graph)
+
+    def variants(
+        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> Sequence[Kernel]:
+        return [Kernel(REGISTRY, registry_run(unit))]
+
+
+class ServedGpu:
+    """A worker on a recording device, and calls to it."""
+
+    def __init__(self) -> None:
+        self.driver = RecordingDriver()
+        self.error: BaseException | None = None  # what ended the worker
+        self.arena = mmap.mmap(-1, ARENA_BYTES)
+        self._socket, theirs = socket.socketpair()
+        self._socket.settimeout(20)
+        self._link = BlockingChannel(self._socket)
+        self._answers: dict[int, Message] = {}
+        self._calls = 0
+        self._thread = threading.Thread(target=self._serve, args=(theirs,), daemon=True)
+        self._thread.start()
+
+    @torch.inference_mode()
+    def _serve(self, theirs: socket.socket) -> None:
+        timer = CudaStageTimer(self.driver, 1 << 20, TimerOptions(), SlopeOptions(pace_size=8))
+        backend = CudaBackend(self.driver, GPU, lambda _: RegistryKernels(), timer, host_threads=1)
+        with theirs:
+            try:
+                Worker(BlockingChannel(theirs), self.arena, backend).serve()
+            except Exception as error:
+                self.error = error
+
+    def send(self, op: str, **fields: Any) -> int:
+        """Send a call; returns its number."""
+        self._calls += 1
+        self._link.send({"id": self._calls, "op": op, **fields})
+        return self._calls
+
+    def answer(self, number: int) -> Message:
+        """Wait for the answer to a call. ConnectionError: the worker ended without one."""
+        while number not in self._answers:
+            messages = self._link.receive()
+            if messages is None:
+                raise ConnectionError("the worker ended")
+            self._answers |= {m["id"]: m for m in messages if "progress" not in m}
+        return self._answers.pop(number)
+
+    def call(self, op: str, **fields: Any) -> Any:
+        """Result of a call that succeeds."""
+        answer = self.answer(self.send(op, **fields))
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def fail(self, op: str, **fields: Any) -> tuple[str, str]:
+        """Type and message of the error that a call ends with."""
+        error = self.answer(self.send(op, **fields))["error"]
+        return error["type"], error["message"]
+
+    def view(self, offset: int, shape: Sequence[int]) -> Tensor:
+        """FP32 elements of the arena."""
+        count = 1
+        for extent in shape:
+            count *= extent
+        return torch.frombuffer(self.arena, dtype=torch.float32, count=count, offset=offset).view(
+            *shape
+        )
+
+    def close(self) -> None:
+        """Close the link, as a front end that goes; the worker ends."""
+        self._socket.close()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+def artefact(folder: Path, graph: OpGraph, weights: Mapping[str, Tensor]) -> Path:
+    """A graph as the importer leaves it."""
+    shapes = {name: tuple(map(int, spec.shape)) for name, spec in graph.inputs.items()}
+    verified = Verified("none", (1,), 0.0, 1e-4)
+    write_artefact(
+        folder, graph, weights, Report(DIGEST, 1, "onnx", 17, None, (), shapes, {}, (), verified)
+    )
+    return folder
+
+
+Fault = Callable[[], Exception]
+
+
+def fail_launches(driver: RecordingDriver, fault: Fault, first: int = 0, count: int = 1) -> None:
+    """Let launches from the ``first`` one on fail, ``count`` times."""
+    left = [first, count]
+
+    def before(_: RecordingDriver, run: object) -> None:
+        if left[0]:
+            left[0] -= 1
+        elif left[1]:
+            left[1] -= 1
+            raise fault()
+
+    driver.before_launch = before

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import helper
+
+from braid.core.errors import ModelImportError, UnsupportedOperators
+from tests.engine.importer.running import imported, left_in
+from tests.fuzz.forked import run_importer
+from tests.models.bad_onnx import BAD, model, unsupported
+
+_SLOW = {"Tile to 2^40", "Pad to 2^40", "Range of 2^38", "negative dims"}
+
+
+def _marks(name: str) -> list[pytest.MarkDecorator]:
+    """What a real importer process is run on in which suite."""
+    if name in _SLOW:
+        return [pytest.mark.slow]
+    return [] if name == "cycle" else [pytest.mark.ci]
+
+
+@pytest.mark.parametrize("name", [name for name in BAD if name not in _SLOW])
+def test_a_bad_upload_is_refused_with_its_reason(name: str) -> None:
+    build, reason = BAD[name]
+
+    outcome = run_importer(build())
+
+    assert outcome.kind == "refused", outcome
+    assert re.search(reason, outcome.detail)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_marks(n)) for n in BAD])
+async def test_a_bad_upload_fails_with_its_reason_and_leaves_nothing(
+    name: str, tmp_path: Path
+) -> None:
+    build, reason = BAD[name]
+
+    with pytest.raises(ModelImportError, match=reason):
+        await imported(build(), tmp_path)
+
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.ci
+async def test_unsupported_operators_are_named_all_at_once(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedOperators) as caught:
+        await imported(unsupported(), tmp_path)
+
+    assert len(caught.value.reasons) == 3
+    assert "Frobnicate" in caught.value.reasons[0]
+    assert "Explode" in caught.value.reasons[1]
+    assert "domain 'own'" in caught.value.reasons[2]  # why ONNX Runtime does not serve it either
+
+
+def test_a_model_at_odds_with_itself_is_refused_by_the_reference() -> None:
+    weight = helper.make_node("Constant", [], ["w"], value_floats=[1.0, 2.0, 3.0])
+    made: onnx.ModelProto = model([weight, helper.make_node("Add", ["x", "w"], ["y"])])
+
+    outcome = run_importer(made.SerializeToString())
+
+    assert outcome.kind == "refused", outcome
+    assert "does not run" in outcome.detail

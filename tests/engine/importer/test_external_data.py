@@ -1,0 +1,123 @@
+"""ONNX models with external data: a zip of flat, exactly named files, and nothing else."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from braid.core.errors import ModelImportError
+from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.upload.archive import Archive
+from braid.engine.importer.upload.onnx_bundle import unpack_bundle
+from braid.engine.importer.upload.uploaded_model import open_upload
+from tests.engine.importer.running import imported, left_in
+from tests.models.bad_onnx import external_data, model
+
+WEIGHT = np.arange(8, dtype=np.float32)
+
+
+def with_data(location: str = "w.bin", **entries: int) -> bytes:
+    made = model([helper.make_node("Add", ["x", "w"], ["y"])])
+    tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in {"location": location, **entries}.items():
+        tensor.external_data.add(key=key, value=str(value))
+    made.graph.initializer.append(tensor)
+    return made.SerializeToString()
+
+
+def zipped(files: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return target.getvalue()
+
+
+async def test_a_zip_of_model_and_data_is_imported(tmp_path: Path) -> None:
+    files = {"net.onnx": with_data(offset=16, length=16), "w.bin": WEIGHT.tobytes()}
+
+    artefact = load_artefact(await imported(zipped(files), tmp_path))
+
+    (weight,) = artefact.weights.values()
+    assert torch.equal(weight, torch.arange(4, 8).float())
+    assert artefact.report.verified.reference.startswith("onnxruntime")
+
+
+BAD = {
+    "no data": ({"net.onnx": with_data()}, "not part of the upload"),
+    "a parent": ({"net.onnx": with_data("../w.bin"), "w.bin": b"1" * 16}, "leaves the upload"),
+    "absolute": ({"net.onnx": with_data("/etc/passwd"), "w.bin": b"1" * 16}, "leaves the upload"),
+    "a detour": ({"net.onnx": with_data("./w.bin"), "w.bin": b"1" * 16}, "not part of the upload"),
+    "the model": ({"net.onnx": with_data("net.onnx")}, "not part of the upload"),
+    "too little": ({"net.onnx": with_data(), "w.bin": b"123"}, "needs 16 bytes"),
+    "behind the end": ({"net.onnx": with_data(offset=9), "w.bin": b"1" * 16}, "needs 16 bytes"),
+    "far behind": ({"net.onnx": with_data(offset=99), "w.bin": b"1" * 16}, "which has 16"),
+    "before": ({"net.onnx": with_data(offset=-4), "w.bin": b"1" * 16}, "which has 16"),
+    "a folder": ({"a/net.onnx": with_data(), "a/w.bin": b"1" * 16}, "without folders"),
+    "a hidden file": ({"net.onnx": with_data(), ".w.bin": b"1" * 16}, "without folders"),
+    "two models": ({"a.onnx": with_data(), "b.onnx": with_data()}, "2 .onnx files"),
+    "no model": ({"w.bin": b"1" * 16}, "0 .onnx files"),
+    "too much": ({"net.onnx": with_data(), "w.bin": b"1" * 16, "v.bin": b"1"}, "does not use"),
+    "a way out": ({"net.onnx": with_data(), "../w.bin": b"1" * 16}, "leaves it"),
+}
+
+
+def test_a_checkpoint_of_pytorch_names_the_ways_to_export(tmp_path: Path) -> None:
+    path = tmp_path / "net.pt"
+    torch.save({"weight": torch.ones(2)}, path)
+
+    with pytest.raises(ModelImportError, match=r"torch\.export\.save.*torch\.onnx\.export"):
+        unpack_bundle(Archive(path), tmp_path)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_another_zip_is_refused(name: str, tmp_path: Path) -> None:
+    files, reason = BAD[name]
+    path = tmp_path / "upload"
+    path.write_bytes(zipped(files))
+
+    with pytest.raises(ModelImportError, match=reason):
+        open_upload(path, tmp_path).lowered()
+
+    assert not (tmp_path.parent / "w.bin").exists()
+
+
+@pytest.mark.parametrize("how", ["file", "symlink", "hard link"])
+async def test_a_file_that_lies_beside_the_upload_is_never_read(how: str, tmp_path: Path) -> None:
+    """A hard link passes ONNX Runtime's own check of the path."""
+    secret = tmp_path.parent / f"{tmp_path.name}-secret"
+    secret.write_bytes(WEIGHT.tobytes())
+    beside = tmp_path / "w.bin"
+    if how == "symlink":
+        beside.symlink_to(secret)
+    elif how == "hard link":
+        os.link(secret, beside)
+    else:
+        beside.write_bytes(WEIGHT.tobytes())
+
+    with pytest.raises(ModelImportError, match="not part of the upload"):
+        await imported(external_data("w.bin"), tmp_path)
+
+    assert left_in(tmp_path) == ["w.bin"]
+
+
+def test_unpacked_files_are_plain_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "upload"
+    path.write_bytes(zipped({"net.onnx": with_data(), "w.bin": WEIGHT.tobytes()}))
+
+    loaded, file = unpack_bundle(Archive(path), tmp_path)
+
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert all(entry.is_file(follow_symlinks=False) for entry in os.scandir(file.parent))
+    assert not any(t.external_data for t in loaded.graph.initializer)
+    assert onnx.load(file).graph.initializer[0].name == "w"

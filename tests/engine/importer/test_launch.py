@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from onnx import helper
+
+from braid.core.errors import ImportLimitExceeded, ModelImportError
+from braid.engine.importer.host.killed import how_killed, oom_kills
+from braid.engine.importer.host.launch import WORK_PREFIX
+from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.engine.importer.host.report import read_report
+from tests.engine.importer.running import imported, importers, left_in
+from tests.models.bad_onnx import KEEPS, loop_body, model, slow
+
+RELU = model([helper.make_node("Relu", ["x"], ["y"])]).SerializeToString()
+
+
+async def test_progress_grows_to_the_end(tmp_path: Path) -> None:
+    seen: list[float] = []
+
+    artefact = await imported(RELU, tmp_path, on_progress=lambda f, _: seen.append(f))
+
+    assert seen == sorted(seen)
+    assert seen[0] == 0
+    assert seen[-1] > 0.8
+    assert left_in(tmp_path) == ["artefact"]
+    assert read_report(artefact).size_bytes == len(RELU)
+
+
+@pytest.mark.ci
+async def test_a_hanging_import_ends_at_the_wall_clock_limit(tmp_path: Path) -> None:
+    with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_WALL_SECONDS"):
+        await imported(slow(), tmp_path, ImportLimits(wall_seconds=3))
+
+    assert importers() == []
+    assert left_in(tmp_path) == []
+
+
+async def test_a_busy_import_ends_at_the_cpu_limit(tmp_path: Path) -> None:
+    with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_CPU_SECONDS"):
+        await imported(slow(), tmp_path, ImportLimits(cpu_seconds=2))
+
+    assert left_in(tmp_path) == []
+
+
+async def test_a_run_whose_length_follows_from_content_ends_at_its_own_limit(
+    tmp_path: Path,
+) -> None:
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "low"], ["always"]),
+        helper.make_node("Loop", ["", "always", "x"], ["y"], body=loop_body(KEEPS)),
+    ]
+    by_content = model(nodes, {"low": np.array(-1e9, np.float32)})
+
+    with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_RUN_SECONDS"):
+        await imported(by_content, tmp_path, ImportLimits(run_seconds=0.5))
+
+    assert left_in(tmp_path) == []
+
+
+def test_the_kernels_count_tells_why_an_importer_was_killed(tmp_path: Path) -> None:
+    counters = tmp_path / "vmstat"
+    counters.write_text("pgfault 7\noom_kill 2\n")
+
+    assert oom_kills(counters) == 2
+    assert oom_kills(tmp_path / "none") is None
+    assert "ran out of memory" in how_killed(1, 2)
+    assert "by another process, not for want of memory" in how_killed(2, 2)
+    assert "or by another process" in how_killed(None, None)
+
+
+async def test_an_import_without_memory_says_which_setting_to_raise(tmp_path: Path) -> None:
+    with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_MEMORY_BYTES"):
+        await imported(slow(), tmp_path, ImportLimits(memory_bytes=GIB * 3 // 4))
+
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.ci
+async def test_intermediate_tensors_beyond_the_memory_limit_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_MEMORY_BYTES"):
+        await imported(_wide(), tmp_path, ImportLimits(memory_bytes=2 * GIB))
+
+
+def _wide() -> bytes:
+    """A sum over a tensor of 4 GiB."""
+    sizes = helper.make_node("Constant", [], ["s"], value_ints=[1 << 14, 1 << 16])
+    wide = helper.make_node("Expand", ["x", "s"], ["w"])
+    total = helper.make_node("ReduceSum", ["w"], ["y"], keepdims=0)
+    return model([sizes, wide, total], shape=["n", 1]).SerializeToString()
+
+
+async def test_an_artefact_over_the_file_limit_says_which_setting_to_raise(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(ImportLimitExceeded, match="BRAID_IMPORT_FILE_BYTES"):
+        await imported(_heavy(), tmp_path, ImportLimits(file_bytes=1 << 20))
+
+    assert left_in(tmp_path) == []
+
+
+def _heavy() -> bytes:
+    """4 MiB of weights."""
+    product = helper.make_node("MatMul", ["x", "w"], ["y"])
+    weights = {"w": np.ones((1024, 1024), np.float32)}
+    return model([product], weights, shape=["n", 1024]).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("number", "expected", "words"),
+    [
+        pytest.param(
+            signal.SIGSEGV, ModelImportError, "crashed on this model", marks=pytest.mark.ci
+        ),
+        (signal.SIGKILL, ModelImportError, "was killed .SIGKILL."),
+    ],
+)
+async def test_the_death_of_an_importer_is_a_failed_import(
+    number: signal.Signals, expected: type[Exception], words: str, tmp_path: Path
+) -> None:
+    def strike(fraction: float, step: str) -> None:
+        if fraction > 0:
+            importers()[0].send_signal(number)
+
+    with pytest.raises(expected, match=words):
+        await imported(slow(), tmp_path, on_progress=strike)
+
+    assert left_in(tmp_path) == []
+
+
+async def test_cancelling_kills_the_process_and_removes_its_files(tmp_path: Path) -> None:
+    running = asyncio.Event()
+    importing = asyncio.create_task(
+        imported(slow(), tmp_path, on_progress=lambda f, _: running.set() if f else None)
+    )
+    await running.wait()
+    assert len(importers()) == 1
+    assert left_in(tmp_path)[0].startswith(WORK_PREFIX)
+
+    importing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await importing
+
+    assert importers() == []
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.ci
+async def test_two_imports_of_the_same_bytes_end_with_one_artefact(tmp_path: Path) -> None:
+    first, second = await asyncio.gather(imported(RELU, tmp_path), imported(RELU, tmp_path))
+
+    assert first == second
+    assert left_in(tmp_path) == ["artefact"]
+
+
+async def test_the_importer_dies_with_the_server_and_leaves_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "upload").write_bytes(slow())
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _SERVER, tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    assert server.stdout is not None
+    await server.stdout.readline()  # it imports by now
+    (importer,) = importers(server.pid)
+
+    server.kill()
+    await server.wait()
+
+    gone, alive = psutil.wait_procs([importer], timeout=10)
+    assert (len(gone), alive) == (1, [])
+    (left,) = left_in(tmp_path)
+    assert left.startswith(WORK_PREFIX)
+
+
+_SERVER = """
+import asyncio, sys
+from pathlib import Path
+from braid.engine.importer.host.launch import import_model
+from braid.engine.importer.host.limits import ImportLimits
+folder = Path(sys.argv[1])
+tell = lambda fraction, step: print(step, flush=True)
+asyncio.run(import_model(folder / "upload", folder / "artefact", ImportLimits(), tell))
+"""
+
+
+def test_the_front_ends_side_loads_neither_torch_nor_onnx() -> None:
+    check = (
+        "import sys, braid.engine.importer.host.launch, braid.engine.importer.host.report\n"
+        "assert not {'torch', 'onnx', 'onnxruntime', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True)

@@ -1,0 +1,228 @@
+"""What the table does not cover: served by ONNX Runtime as one unit, or refused with reasons."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from braid.core.errors import RunStopped, UnsupportedOperators
+from braid.engine.importer.artefact import load_artefact
+from braid.engine.importer.upload.whole_model import as_one_unit
+from braid.engine.ops import whole
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.specialise import interpret, specialise
+from tests import ROOT
+from tests.engine.importer.running import imported
+from tests.models.bad_onnx import endless_loop, model
+
+
+def loop(trips: np.ndarray | None) -> onnx.ModelProto:
+    """Adds a weight to x some times over; without ``trips``, as often as its first element says."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["go_on"]),
+            helper.make_node("Add", ["v", "w"], ["u"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("v", TensorProto.FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("u", TensorProto.FLOAT, None),
+        ],
+    )
+    constants: dict[str, Any] = {"w": np.arange(4, dtype=np.float32)}
+    nodes = [helper.make_node("Loop", ["trips", "", "x"], ["y"], body=body, name="loop")]
+    if trips is not None:
+        constants["trips"] = trips
+    else:
+        constants |= {"zero": np.array(0), "none": np.array([0])}
+        nodes = [
+            helper.make_node("Gather", ["x", "zero"], ["row"]),
+            helper.make_node("Gather", ["row", "zero"], ["count"]),
+            helper.make_node("Abs", ["count"], ["size"]),
+            helper.make_node("Cast", ["size"], ["trips"], to=TensorProto.INT64),
+            *nodes,
+        ]
+    return model(nodes, constants)
+
+
+def branch(value: str, kind: str) -> onnx.GraphProto:
+    node = helper.make_node(kind, ["x"], [value])
+    return helper.make_graph(
+        [node], kind, [], [helper.make_tensor_value_info(value, TensorProto.FLOAT, None)]
+    )
+
+
+def on_content() -> onnx.ModelProto:
+    """Which branch is taken depends on the image."""
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "one"], ["bright"]),
+        helper.make_node(
+            "If", ["bright"], ["y"], then_branch=branch("a", "Relu"), else_branch=branch("b", "Neg")
+        ),
+    ]
+    return model(nodes, {"one": np.array(1.0, np.float32)})
+
+
+def sequences() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("SequenceConstruct", ["x", "x"], ["s"]),
+        helper.make_node("ConcatFromSequence", ["s"], ["y"], axis=1),
+    ]
+    return model(nodes)
+
+
+def contributed() -> onnx.ModelProto:
+    made = model([helper.make_node("QuickGelu", ["x"], ["y"], domain="com.microsoft")])
+    made.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    return made
+
+
+SERVED = {
+    "loop": lambda: loop(np.array(3)),
+    "on content": on_content,
+    "sequences": sequences,
+    "contributed": contributed,
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n == "loop" else [pytest.mark.slow]) for n in SERVED],
+)
+async def test_it_is_served_whole_and_answers_like_onnxruntime(name: str, tmp_path: Path) -> None:
+    made = SERVED[name]()
+
+    artefact = load_artefact(await imported(made, tmp_path))
+
+    assert [op.kind for op in artefact.graph.operators] == [whole.KIND]
+    assert any("served whole by ONNX Runtime" in text for text in artefact.report.warnings)
+    session = onnxruntime.InferenceSession(made.SerializeToString())
+    batches = (1, 3, 8) if artefact.report.batch else (1,)
+    assert (len(batches) == 1) == (name == "on content")  # there, rows decide for each other
+    for batch in batches:
+        x = np.random.default_rng(batch).standard_normal((batch, 4)).astype(np.float32)
+        inputs = {"x": torch.from_numpy(x)}
+        specs = {key: spec_of(tensor) for key, tensor in inputs.items()}
+        graph, constants = specialise(artefact.graph, artefact.weights, specs)
+        (found,) = interpret(graph, constants, inputs).values()
+        np.testing.assert_allclose(found.numpy(), session.run(None, {"x": x})[0], rtol=1e-5)
+
+
+def strings() -> bytes:
+    made = model([helper.make_node("Identity", ["x"], ["y"])])
+    made.graph.input[0].type.tensor_type.elem_type = TensorProto.STRING
+    made.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
+    return made.SerializeToString()
+
+
+def positions() -> bytes:
+    """As many results as the image has bright pixels, and a loop."""
+    made = loop(np.array(2))
+    made.graph.node.append(helper.make_node("NonZero", ["y"], ["places"]))
+    made.graph.output[0].CopyFrom(helper.make_tensor_value_info("places", TensorProto.INT64, None))
+    return made.SerializeToString()
+
+
+def foreign() -> bytes:
+    nodes = [
+        helper.make_node("Explode", ["x"], ["a"], domain="own"),
+        helper.make_node("Unique", ["a"], ["y"]),
+    ]
+    return model(nodes).SerializeToString()
+
+
+REFUSED = {
+    "strings": (strings, ["element type STRING"]),
+    "content decides a shape": (positions, ["Loop", "depends on content"]),
+    "foreign operators": (foreign, ["custom domain 'own'", "Unique", "none is loaded"]),
+    "an endless loop": (endless_loop, ["not in the table", "more than 1048576 times"]),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if "loop" in n else [pytest.mark.slow]) for n in REFUSED],
+)
+async def test_it_is_refused_with_all_reasons_at_once(name: str, tmp_path: Path) -> None:
+    build, reasons = REFUSED[name]
+
+    with pytest.raises(UnsupportedOperators) as caught:
+        await imported(build(), tmp_path)
+
+    for reason in reasons:
+        assert reason in str(caught.value)
+
+
+def test_a_classifier_of_scikit_learn_is_told_how_to_give_tensors() -> None:
+    made = model([helper.make_node("ZipMap", ["x"], ["y"], domain="ai.onnx.ml")])
+    rows = helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+    )
+    made.graph.output[0].type.CopyFrom(helper.make_sequence_type_proto(rows))
+
+    with pytest.raises(UnsupportedOperators, match="for 1 reason") as caught:
+        as_one_unit(made, ("ZipMap: custom domain",), pytest.fail, {})
+
+    assert "convert_sklearn(..., options={'zipmap': False})" in str(caught.value)
+
+
+def test_a_loop_over_run_time_values_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole, "RUN_SECONDS", 0.5)
+    data = torch.frombuffer(bytearray(loop(None).SerializeToString()), dtype=torch.uint8)
+    attributes: dict[str, Any] = {"names": ["x"], "outputs": ["y"], "input_shapes": [["n", 4]]}
+    attributes |= {"shapes": [["n", 4]], "dtypes": ["FP32"], "loops": True}
+    endless = torch.full((1, 4), 1e18)
+
+    with pytest.raises(RunStopped, match=r"ONNX Runtime was ended after 0\.5 s"):
+        whole.whole_model(data, endless, **attributes)
+
+    few = whole.whole_model(data, torch.full((1, 4), 2.0), **attributes)[0]
+    assert few.tolist() == [[2.0, 4.0, 6.0, 8.0]]
+
+
+HUNGRY = """
+import numpy as np
+import torch
+from onnx import helper
+from braid.engine.ops import whole
+from tests.models.bad_onnx import model
+
+whole._MOST_BYTES = 256 << 20
+nodes = [
+    helper.make_node("Shape", ["x"], ["s"]),
+    helper.make_node("Mul", ["s", "many"], ["shape"]),
+    helper.make_node("ConstantOfShape", ["shape"], ["large"]),
+    helper.make_node("ReduceSum", ["large"], ["sum"], keepdims=0),
+    helper.make_node("Add", ["x", "sum"], ["y"]),
+]
+data = model(nodes, {"many": np.array([1 << 30, 1])}).SerializeToString()
+session = whole.open_session(data, 1)
+try:
+    session.run(None, {"x": np.ones((4, 4), np.float32)})
+except Exception as error:
+    print("refused", str(error)[:200])
+"""
+
+
+@pytest.mark.slow
+def test_a_session_may_not_take_all_memory() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", HUNGRY], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+
+    assert done.stdout.startswith("refused"), done

@@ -1,0 +1,98 @@
+"""A worker that hangs in work that cannot be stopped is killed and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from braid.core.errors import RunTooLong, WorkerRestarting
+from braid.engine.link.options import EndReason, WatchLimits, WorkerEnd, WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.supervisor import LinkState, WorkerLink
+from braid.engine.link.watch import RunBound
+from tests.engine.link.endless_worker import BEGAN, FINE
+
+OPTIONS = WorkerOptions(
+    1, 1 << 16, 0, 1, module="tests.engine.link.endless_worker", watch=WatchLimits(step_s=0.5)
+)
+ENDLESS = 1
+TIMEOUT_S = 30.0
+
+
+@asynccontextmanager
+async def opened(options: WorkerOptions = OPTIONS) -> AsyncIterator[WorkerLink]:
+    arena = Arena(1 << 16)
+    link = WorkerLink("cpu", options, arena)
+    ends: list[WorkerEnd] = []
+    link.on_end = ends.append
+    await link.start()
+    first = link.facts["pid"]
+    try:
+        yield link
+        assert [end.reason for end in ends] == [EndReason.HUNG]
+        await until_up(link)
+        assert (await link.infer(FINE, 0, RunBound()))["pid"] != first
+        assert not psutil.pid_exists(first)
+    finally:
+        await link.close()
+        arena.close()
+
+
+@pytest.fixture(autouse=True)
+def began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pipe that can be read once an endless run has begun."""
+    pipe = tmp_path / "began"
+    os.mkfifo(pipe)
+    monkeypatch.setenv(BEGAN, str(pipe))
+    return pipe
+
+
+async def until_up(link: WorkerLink) -> None:
+    up = asyncio.Event()
+    link.on_state = lambda state: up.set() if state is LinkState.UP else None
+    if link.state is not LinkState.UP:
+        await asyncio.wait_for(up.wait(), TIMEOUT_S)
+
+
+async def fails(answer: asyncio.Future[object], how: type[Exception], text: str) -> None:
+    with pytest.raises(how, match=text):
+        await asyncio.wait_for(answer, TIMEOUT_S)
+
+
+async def test_a_run_over_its_limit_costs_the_worker_and_other_runs_may_be_sent_again() -> None:
+    async with opened() as link:
+        endless = link.infer(ENDLESS, 0, RunBound(limit_s=0.5))
+        waiting = link.infer(FINE, 0, RunBound(limit_s=0.5))
+        await fails(endless, RunTooLong, "its device had to be stopped: a run did not end")
+        await fails(waiting, WorkerRestarting, "try again")
+        await until_down(link)
+
+
+async def test_a_run_without_requests_costs_the_worker_if_it_does_not_end(began: Path) -> None:
+    async with opened() as link:
+        endless = link.infer(ENDLESS, 0, RunBound())
+        await asyncio.to_thread(began.read_text)
+        link.stop(endless)
+        await fails(endless, RunTooLong, "a run did not end")
+        await until_down(link)
+
+
+async def test_a_step_of_other_work_that_does_not_end_costs_the_worker() -> None:
+    async with opened(replace(OPTIONS, keep_spare=False)) as link:
+        measured = link.call("measure")
+        await fails(measured, RunTooLong, "one step of its work did not end")
+        await until_down(link)
+
+
+async def until_down(link: WorkerLink) -> None:
+    down = asyncio.Event()
+    link.on_state = lambda state: None if state is LinkState.UP else down.set()
+    if link.state is LinkState.UP:
+        await asyncio.wait_for(down.wait(), TIMEOUT_S)

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from braid.engine.passes import run_passes
+from braid.engine.passes.clean import drop_dead
+from braid.engine.passes.patterns.activations import recognise_activations
+from tests.engine.passes.drawing import Drawing, assert_same_numbers, kinds
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_x_times_its_sigmoid_is_silu(swap: bool) -> None:
+    net = Drawing(x=["batch", 4])
+    operands = ["x", net.op("aten.sigmoid", "x")]
+    drawn = net.graph(net.op("aten.mul", *(operands[::-1] if swap else operands)))
+
+    found = drop_dead(*recognise_activations(*drawn))
+
+    assert kinds(found[0]) == ["silu"]
+    assert_same_numbers(drawn, found)
+
+
+def test_a_sigmoid_of_something_else_is_a_gate() -> None:
+    net = Drawing(x=["batch", 4], z=["batch", 4])
+    graph, _ = recognise_activations(
+        *net.graph(net.op("aten.mul", "x", net.op("aten.sigmoid", "z")))
+    )
+
+    assert kinds(graph) == ["sigmoid", "mul"]
+
+
+def test_a_sigmoid_with_another_reader_is_not_silu() -> None:
+    net = Drawing(x=["batch", 4])
+    gate = net.op("aten.sigmoid", "x")
+    graph, _ = recognise_activations(*net.graph(net.op("aten.mul", "x", gate), gate))
+
+    assert kinds(graph) == ["sigmoid", "mul"]
+
+
+#   x ──> add(3) ──> clamp(0, 6) ──> div(6) ──> mul(x)     in the orders that exporters use
+@pytest.mark.parametrize("order", ["gate", "last", "reciprocal", "hardsigmoid"])
+def test_hardswish_is_recognised(order: str) -> None:
+    net = Drawing(x=["batch", 4])
+    shifted = net.op("aten.add", "x", net.constant(value=3.0))
+    clipped = net.op("aten.clamp", shifted, min=0.0, max=6.0)
+    six, sixth = net.constant(value=6.0), net.constant(1, value=1 / 6)
+    if order == "gate":
+        y = net.op("aten.mul", "x", net.op("aten.div", clipped, six))
+    elif order == "last":
+        y = net.op("aten.div", net.op("aten.mul", "x", clipped), six)
+    elif order == "reciprocal":
+        y = net.op("aten.mul", net.op("aten.mul", "x", clipped), sixth)
+    else:
+        y = net.op("aten.mul", net.op("braid.hardsigmoid", "x", alpha=1 / 6, beta=0.5), "x")
+    drawn = net.graph(y)
+
+    found = drop_dead(*recognise_activations(*drawn))
+
+    assert kinds(found[0]) == ["hardswish"]
+    assert_same_numbers(drawn, found)
+
+
+def test_a_hardsigmoid_of_another_slope_is_not_hardswish() -> None:
+    net = Drawing(x=["batch", 4])
+    gate = net.op("braid.hardsigmoid", "x", alpha=0.2, beta=0.5)
+    graph, _ = recognise_activations(*net.graph(net.op("aten.mul", "x", gate)))
+
+    assert kinds(graph) == ["hardsigmoid", "mul"]
+
+
+@pytest.mark.parametrize("half_first", [False, True])
+def test_gelu_by_erf_is_recognised(half_first: bool) -> None:
+    net = Drawing(x=["batch", 4])
+    half = net.constant(value=0.5)
+    erf = net.op("aten.erf", net.op("aten.div", "x", net.constant(value=math.sqrt(2))))
+    gate = net.op("aten.add", erf, net.constant(value=1.0))
+    if half_first:
+        y = net.op("aten.mul", net.op("aten.mul", "x", half), gate)
+    else:
+        y = net.op("aten.mul", net.op("aten.mul", "x", gate), half)
+    drawn = net.graph(y)
+
+    found = drop_dead(*recognise_activations(*drawn))
+
+    assert kinds(found[0]) == ["gelu"]
+    assert_same_numbers(drawn, found)
+
+
+def test_a_convolution_and_its_recognised_activation_are_one_unit() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    conv = net.norm(net.conv("x", 4, 8), 8)
+    drawn = net.graph(net.op("aten.mul", conv, net.op("aten.sigmoid", conv)))
+
+    graph, weights = run_passes(*drawn)
+
+    assert kinds(graph) == ["convolution"]
+    assert_same_numbers(drawn, (graph, weights), 1e-5)

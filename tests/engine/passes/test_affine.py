@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pytest
+
+from braid.engine.passes.folding.affine import fold_affine, matmul_to_linear
+from tests.engine.passes.drawing import CONV, Drawing, assert_same_numbers, kinds
+
+
+#   x ──> conv ──> batch_norm ──> y
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("groups", [1, 2])
+def test_batch_norm_folds_into_a_convolution(bias: bool, groups: int) -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    drawn = net.graph(net.norm(net.conv("x", 4, 8, bias, groups), 8))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(folded[0]) == ["convolution"]
+    assert_same_numbers(drawn, folded, 1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_batch_norm_folds_into_a_transposed_convolution(groups: int) -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    weight = net.constant(4, 6 // groups, 3, 3)
+    up = net.op("aten.convolution", "x", weight, **CONV, transposed=True, groups=groups)
+    drawn = net.graph(net.norm(up, 6))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(folded[0]) == ["convolution"]
+    assert_same_numbers(drawn, folded, 1e-5)
+
+
+#   x ──> batch_norm ──> mul [c,1,1] ──> add [c,1,1] ──> relu      as caffe2 exports it
+def test_scale_and_shift_fold_into_a_batch_norm() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    scaled = net.op("aten.mul", net.norm("x", 4), net.constant(4, 1, 1))
+    drawn = net.graph(net.op("aten.relu", net.op("aten.add", scaled, net.constant(4, 1, 1))))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(folded[0]) == ["batch_norm", "relu"]
+    assert_same_numbers(drawn, folded, 1e-5)
+
+
+@pytest.mark.parametrize("kind", ["add", "sub", "mul", "div"])
+@pytest.mark.parametrize("shape", [(), (1,), (8, 1, 1), (1, 8, 1, 1)])
+def test_arithmetic_by_channel_folds_into_a_convolution(kind: str, shape: tuple[int, ...]) -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    drawn = net.graph(net.op(f"aten.{kind}", net.conv("x", 4, 8), net.constant(*shape)))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(folded[0]) == ["convolution"]
+    assert_same_numbers(drawn, folded, 1e-5)
+
+
+def test_a_constant_minus_a_convolution_folds() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    drawn = net.graph(net.op("aten.sub", net.constant(8, 1, 1), net.conv("x", 4, 8)))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(folded[0]) == ["convolution"]
+    assert_same_numbers(drawn, folded, 1e-5)
+
+
+#   x ──> matmul(w) ──> add(bias) ──> y
+def test_matmul_and_bias_become_one_linear() -> None:
+    net = Drawing(x=["batch", 5, 4])
+    product = net.op("aten.matmul", "x", net.constant(4, 3))
+    drawn = net.graph(net.op("aten.add", net.constant(3), product))
+
+    folded = fold_affine(*matmul_to_linear(*drawn))
+
+    assert kinds(folded[0]) == ["linear"]
+    assert_same_numbers(drawn, folded, 1e-5)
+
+
+def test_batch_norm_after_a_linear_of_rank_2_folds() -> None:
+    net = Drawing(x=["batch", 4])
+    drawn = net.graph(net.norm(net.op("aten.linear", "x", net.constant(3, 4)), 3))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(folded[0]) == ["linear"]
+    assert_same_numbers(drawn, folded, 1e-5)
+
+
+def test_batch_norm_along_another_axis_than_a_linears_channels_stays() -> None:
+    net = Drawing(x=["batch", 3, 4])
+    drawn = net.graph(net.norm(net.op("aten.linear", "x", net.constant(3, 4)), 3))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(folded[0]) == ["linear", "batch_norm"]
+    assert_same_numbers(drawn, folded)
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 1), (8, 6, 6), (2, 1, 1, 1)])
+def test_a_constant_that_is_not_by_channel_stays(shape: tuple[int, ...]) -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    drawn = net.graph(net.op("aten.mul", net.conv("x", 4, 8), net.constant(*shape)))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(folded[0]) == ["convolution", "mul"]
+    assert_same_numbers(drawn, folded)
+
+
+def test_a_convolution_with_two_readers_keeps_its_numbers() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    conv = net.conv("x", 4, 8)
+    drawn = net.graph(net.norm(conv, 8), net.op("aten.relu", conv))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(folded[0]) == ["convolution", "batch_norm", "relu"]
+    assert_same_numbers(drawn, folded)
+
+
+def test_a_convolution_that_is_an_output_keeps_its_numbers() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    conv = net.conv("x", 4, 8)
+    graph, _ = fold_affine(*net.graph(net.norm(conv, 8), conv))
+
+    assert kinds(graph) == ["convolution", "batch_norm"]
+
+
+def test_two_convolutions_sharing_a_weight_fold_apart() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    weight = net.constant(8, 4, 3, 3)
+    convs = [net.op("aten.convolution", "x", weight, **CONV) for _ in range(2)]
+    drawn = net.graph(*(net.norm(conv, 8) for conv in convs))
+
+    folded = fold_affine(*drawn)
+
+    assert kinds(folded[0]) == ["convolution", "convolution"]
+    assert_same_numbers(drawn, folded, 1e-5)
+
+
+def test_a_fold_that_overflows_is_not_made() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    weight = net.constant(8, 4, 3, 3, value=1e30)
+    conv = net.op("aten.convolution", "x", weight, **CONV)
+    graph, _ = fold_affine(*net.graph(net.op("aten.mul", conv, net.constant(value=1e30))))
+
+    assert kinds(graph) == ["convolution", "mul"]

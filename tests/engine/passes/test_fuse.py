@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import Branch, Operator, OpGraph
+from braid.engine.passes import run, run_passes
+from braid.engine.passes.body import Weights
+from braid.engine.passes.fusion.epilogues import fuse_epilogues
+from tests.engine.passes.drawing import Drawing, assert_same_numbers, epilogue, kinds
+
+
+#   x ──> conv ──> relu ──> y
+def test_convolution_and_activation_become_one_unit() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    drawn = net.graph(net.op("aten.relu", net.conv("x", 4, 8, bias=True)))
+
+    fused = fuse_epilogues(*drawn)
+
+    assert kinds(fused[0]) == ["convolution"]
+    assert epilogue(fused[0].operators[0]) == ["relu"]
+    assert fused[0].operators[0].name == "convolution0"
+    assert_same_numbers(drawn, fused)
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"min": 0.0, "max": 6.0}, {"min": 0.0, "max": None}, {"min": None, "max": 6.0}]
+)
+def test_attributes_travel_with_the_fused_step(attributes: dict[str, float | None]) -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    conv = net.conv("x", 4, 8)
+    net.operators.append(Operator("clip", "aten.clamp", (conv,), ("y",), attributes))
+    drawn = net.graph("y")
+
+    fused = fuse_epilogues(*drawn)
+
+    assert kinds(fused[0]) == ["convolution"]
+    assert_same_numbers(drawn, fused)
+
+
+#   a, b ──> add ──> mul(2) ──> relu ──> sub(1, ·) ──> y
+def test_a_chain_with_numbers_is_fused_in_order() -> None:
+    net = Drawing(a=["batch", 4], b=["batch", 4])
+    doubled = net.op("aten.mul", net.op("aten.add", "a", "b"), net.constant(value=2.0))
+    flipped = net.op("aten.sub", net.constant(value=1.0), net.op("aten.relu", doubled))
+    drawn = net.graph(flipped)
+
+    fused = fuse_epilogues(*drawn)
+
+    assert kinds(fused[0]) == ["add"]
+    assert epilogue(fused[0].operators[0]) == ["affine", "relu", "affine"]
+    assert_same_numbers(drawn, fused)
+
+
+#   x ──> conv ──> relu ──> y      conv has two readers
+#           └────> sigmoid ──> z
+def test_a_value_with_two_readers_is_not_fused_away() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    conv = net.conv("x", 4, 8)
+    drawn = net.graph(net.op("aten.relu", conv), net.op("aten.sigmoid", conv))
+
+    fused = fuse_epilogues(*drawn)
+
+    assert kinds(fused[0]) == ["convolution", "relu", "sigmoid"]
+    assert_same_numbers(drawn, fused)
+
+
+def test_an_output_of_the_graph_is_not_fused_away() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    conv = net.conv("x", 4, 8)
+    graph, _ = fuse_epilogues(*net.graph(net.op("aten.relu", conv), conv))
+
+    assert kinds(graph) == ["convolution", "relu"]
+
+
+def test_a_value_read_twice_by_one_operator_is_not_fused_away() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    conv = net.conv("x", 4, 8)
+    graph, _ = fuse_epilogues(*net.graph(net.op("aten.mul", conv, net.op("aten.relu", conv))))
+
+    assert kinds(graph) == ["convolution", "relu", "mul"]
+
+
+def test_a_clamp_with_a_computed_bound_is_not_unary() -> None:
+    net = Drawing(x=["batch", 4, 6, 6], bound=[])
+    graph, _ = fuse_epilogues(*net.graph(net.op("aten.clamp", net.conv("x", 4, 8), "", "bound")))
+
+    assert kinds(graph) == ["convolution", "clamp"]
+
+
+def test_activations_inside_a_branch_are_fused() -> None:
+    net = Drawing(x=["batch", 4, 6, 6])
+    net.conv("x", 4, 8)
+    relu = Operator("relu", "aten.relu", net.operators[0].outputs, ("r",))
+    arm = Branch((net.operators.pop(), relu), ("r",))
+    net.weights["yes"] = torch.tensor(True)
+    drawn = net.graph(net.cond("yes", arm, Branch((), ("x",))))
+
+    fused = fuse_epilogues(*drawn)
+
+    assert [op.kind for op in fused[0].operators[0].branches[0].operators] == ["aten.convolution"]
+    assert_same_numbers(drawn, fused)
+
+
+def test_the_verifier_names_the_pass_that_broke_the_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forgetful(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
+        return dataclasses.replace(graph, operators=graph.operators[1:]), weights
+
+    net = Drawing(x=["batch", 4])
+    drawn = net.graph(net.op("aten.neg", net.op("aten.relu", "x")))
+    monkeypatch.setattr(run, "PASSES", (forgetful,))
+
+    with pytest.raises(InvalidArtefact, match="pass forgetful broke the graph"):
+        run_passes(*drawn)
+
+
+def test_an_unknown_kind_is_refused() -> None:
+    net = Drawing(x=["batch", 4])
+
+    with pytest.raises(InvalidArtefact, match="no operator kind"):
+        run_passes(*net.graph(net.op("aten.rm_rf", "x")))

@@ -1,0 +1,140 @@
+"""Whole models in ONNX Runtime, from the file that the import kept."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from braid.core.errors import InvalidArtefact, PreconditionFailed
+from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
+from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
+from braid.engine.worker.sessions import SessionTable
+from tests.models.small import small_cnn
+
+
+@pytest.fixture
+def artefact(tmp_path: Path) -> Path:
+    return small_cnn(tmp_path / MODEL_FILE).parent
+
+
+@pytest.fixture
+def table() -> Iterator[SessionTable]:
+    executor = CpuExecutor(threads=2)
+    yield SessionTable(CpuBackend(executor).open_whole)
+    executor.close()
+
+
+def test_it_runs_any_batch_and_spares_the_cores_of_others(artefact: Path) -> None:
+    digest = file_digest(artefact / MODEL_FILE)
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    session = OnnxSession(artefact, digest, len(cores), cores)
+
+    for batch in (1, 3):
+        outputs = session.run({"x": torch.zeros(batch, 3, 16, 16)})
+        assert all(output.shape[0] == batch for output in outputs.values())
+    with pytest.raises(PreconditionFailed, match="cannot run"):
+        session.run({"x": torch.zeros(1, 4, 16, 16)})
+
+
+def test_outputs_are_written_in_place_also_when_the_place_is_used_again(artefact: Path) -> None:
+    session = OnnxSession(artefact, file_digest(artefact / MODEL_FILE), 1)
+    x = torch.zeros(2, 3, 16, 16)
+    place = {name: torch.empty_like(each) for name, each in session.run({"x": x}).items()}
+
+    for seed in range(3):
+        x.copy_(torch.randn(x.shape, generator=torch.Generator().manual_seed(seed)))
+        session.run_into({"x": x}, place)
+
+        for name, wanted in session.run({"x": x}).items():
+            assert torch.equal(place[name], wanted)
+    with pytest.raises(PreconditionFailed, match="cannot run"):
+        session.run_into({"x": x}, {name: each[:1] for name, each in place.items()})
+
+
+def test_a_changed_or_missing_file_is_not_opened(artefact: Path, tmp_path: Path) -> None:
+    with pytest.raises(InvalidArtefact, match="changed after the import"):
+        OnnxSession(artefact, "0" * 64, 1)
+    (artefact / MODEL_FILE).unlink()
+    with pytest.raises(PreconditionFailed, match="kept no file"):
+        OnnxSession(artefact, "0" * 64, 1)
+
+
+def test_a_provider_that_is_not_there_is_named(artefact: Path) -> None:
+    with pytest.raises(PreconditionFailed, match="CUDAExecutionProvider"):
+        OnnxSession(artefact, file_digest(artefact / MODEL_FILE), 1, provider=CUDA_PROVIDER)
+
+
+def test_what_onnxruntime_refuses_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / MODEL_FILE).write_bytes(b"not a model")
+
+    with pytest.raises(PreconditionFailed, match="refuses"):
+        OnnxSession(tmp_path, file_digest(tmp_path / MODEL_FILE), 1)
+
+
+def test_sessions_are_shared_while_used_and_closed_after(
+    table: SessionTable, artefact: Path
+) -> None:
+    digest = file_digest(artefact / MODEL_FILE)
+
+    first = table.session(digest, artefact)
+    assert table.session(digest, artefact) is first
+    del first
+
+    second = table.session(digest, artefact)
+    np.testing.assert_array_equal(second.run({"x": torch.ones(1, 3, 16, 16)})["y"].shape[0], 1)
+
+
+def test_work_in_a_thread_gives_inference_its_turns_and_passes_errors_on() -> None:
+    ours, theirs = socket.socketpair()
+    answered: list[bytes] = []
+
+    class Answering(YieldToRequests):
+        @property
+        def arrivals(self) -> int | None:
+            return theirs.fileno()
+
+        def answer(self) -> bool:
+            answered.append(theirs.recv(1))
+            return True
+
+    def slow() -> int:
+        for request in (b"a", b"b"):
+            ours.send(request)
+            while request not in answered:
+                time.sleep(0.001)
+        return 7
+
+    def fails() -> int:
+        raise PreconditionFailed("no")
+
+    pause = NetClock(Answering())
+    assert in_thread(slow, pause) == 7
+    assert (answered, pause.count) == ([b"a", b"b"], 2)
+    with pytest.raises(PreconditionFailed):
+        in_thread(fails, pause)
+    ours.close()
+    theirs.close()
+
+
+def test_another_device_gets_its_inputs_anew_for_each_run(artefact: Path) -> None:
+    session = OnnxSession(artefact, file_digest(artefact / MODEL_FILE), 1)
+    x = torch.zeros(1, 3, 16, 16)
+    place = {name: torch.empty_like(each) for name, each in session.run({"x": x}).items()}
+    session._on_cpu = False
+
+    for value in (1.0, 2.0):
+        session.run_into({"x": x.fill_(value)}, place)
+
+        for name, wanted in session.run({"x": x}).items():
+            assert torch.equal(place[name], wanted)
+    assert not session._bound

@@ -1,0 +1,282 @@
+"""Every operator of the allow-list against torch itself, at batches other than the exported one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from braid.engine.importer.upload.archive import Archive
+from braid.engine.pt2.families import TABLE
+from tests.engine.pt2.programs import Several, imported, run, save
+
+Functions = Mapping[str, Callable[..., Any]]
+_SEEDED = torch.Generator().manual_seed(5)
+
+
+def constant(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=_SEEDED)
+
+
+W44, W8, W6, K = constant(4, 4, 3, 3), constant(8), constant(6), constant(5, 8)
+IDS = torch.tensor([3, 0, 2])
+
+
+def sign_or(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    return function(x.abs() + 1.5)
+
+
+UNARY: Functions = {
+    **{
+        name: getattr(torch, name)
+        for name in (
+            *("abs", "atan", "asinh", "ceil", "cos", "cosh", "erf", "exp", "expm1", "floor"),
+            *("neg", "relu", "round", "sigmoid", "sign", "sin", "sinh", "square", "tan", "tanh"),
+            *("isnan", "isinf", "selu"),
+        )
+    },
+    "acos": lambda x: torch.acos(x.tanh()),
+    "asin": lambda x: torch.asin(x.tanh()),
+    "atanh": lambda x: torch.atanh(x.tanh() * 0.9),
+    "acosh": lambda x: sign_or(x, torch.acosh),
+    "log": lambda x: sign_or(x, torch.log),
+    "log1p": lambda x: sign_or(x, torch.log1p),
+    "sqrt": lambda x: sign_or(x, torch.sqrt),
+    "rsqrt": lambda x: sign_or(x, torch.rsqrt),
+    "reciprocal": lambda x: sign_or(x, torch.reciprocal),
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "silu": F.silu,
+    "mish": F.mish,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "elu": lambda x: F.elu(x, 0.7),
+    "celu": lambda x: F.celu(x, 0.7),
+    "leaky": lambda x: F.leaky_relu(x, 0.3),
+    "relu6": F.relu6,
+    "hardtanh": lambda x: F.hardtanh(x, -0.5, 0.25),
+    "softplus": lambda x: F.softplus(x, 2.0),
+    "logsigmoid": F.logsigmoid,
+    "prelu": lambda x: F.prelu(x, W6),
+    "prelu_one": lambda x: F.prelu(x, W6[:1]),
+    "glu": F.glu,
+    "clamp": lambda x: x.clamp(-0.5, 0.5),
+    "clamp_min": lambda x: x.clamp_min(0.1),
+    "clamp_max": lambda x: torch.clamp_max(x, 0.1),
+    "softmax": lambda x: x.softmax(-1),
+    "log_softmax": lambda x: x.log_softmax(1),
+    "dropout": lambda x: F.dropout(x, 0.5, training=False),
+    "cast": lambda x: (x * 10).to(torch.int32).to(torch.float32),
+    "half": lambda x: x.half().float(),
+    "int_sin": lambda x: (x * 10).long().sin(),
+    "clone": lambda x: x.clone() + x.contiguous(),
+    "normed": lambda x: F.layer_norm(x, (8,), W8, W8),
+    "normed_plain": lambda x: F.layer_norm(x, (6, 8)),
+    "rms": lambda x: F.rms_norm(x, (8,), W8),
+    "pow": lambda x: x**2 + x.abs() ** 0.5,
+    "fill": lambda x: torch.full_like(x, 3.0) + torch.zeros_like(x) + torch.ones_like(x),
+}
+BINARY: Functions = {
+    "add": lambda x, y: x + y,
+    "add_alpha": lambda x, y: torch.add(x, y, alpha=2.5),
+    "sub": lambda x, y: x - y,
+    "sub_alpha": lambda x, y: torch.sub(x, y, alpha=2),
+    "rsub": lambda x, y: 1.5 - x,
+    "mul": lambda x, y: x * y * 3,
+    "div": lambda x, y: x / (y.abs() + 1) / 2,
+    "int_div": lambda x, y: (x * 10).long() / 3,
+    "floor_div": lambda x, y: torch.div(x, 0.3, rounding_mode="floor"),
+    "int_floor_div": lambda x, y: (x * 10).long() // 3,
+    "int_trunc_div": lambda x, y: torch.div((x * 10).long(), 3, rounding_mode="trunc"),
+    "remainder": lambda x, y: x % 0.7,
+    "fmod": lambda x, y: torch.fmod(x, 0.7),
+    "maximum": lambda x, y: torch.maximum(x, y) - torch.minimum(x, y) + torch.max(x, y),
+    "pow": lambda x, y: (x.abs() + 0.1).pow(y),
+    "compare": lambda x, y: ((x > y) | (x <= 0.1)) & (x != y) ^ (y >= 2),
+    "eq": lambda x, y: (x.round() == y.round()).logical_not(),
+    "logical": lambda x, y: torch.logical_and(x > 0, y > 0).logical_or(x < -1),
+    "where": lambda x, y: torch.where(x > y, x, y) + torch.where(x > 0, x, 0.5),
+    "masked": lambda x, y: x.masked_fill(y > 0, -1.0).masked_fill(y < -1, float("-inf")),
+    "bits": lambda x, y: ((x * 10).int() & 3) | (~(y * 10).int() ^ 5),
+    "atan2": torch.atan2,
+    "matmul": lambda x, y: x @ y.transpose(1, 2),
+    "matmul_constant": lambda x, y: x @ K.t(),
+    "bmm": lambda x, y: torch.bmm(x, y.permute(0, 2, 1)),
+    "linear": lambda x, y: F.linear(x, K, K[:, 0]),
+    "addmm": lambda x, y: torch.addmm(K[:, 0], x[:, 0], K.t()),
+    "einsum": lambda x, y: torch.einsum("bij,bkj->bik", x, y),
+    "cat": lambda x, y: torch.cat([x, y], -1),
+    "stack": lambda x, y: torch.stack([x, y], 1),
+    "attention": lambda x, y: F.scaled_dot_product_attention(x[:, None], y[:, None], y[:, None]),
+    "causal": lambda x, y: F.scaled_dot_product_attention(
+        x[:, None], y[:, None], x[:, None], is_causal=True
+    ),
+    "expand_as": lambda x, y: x[:, :1].expand_as(y) + y,
+    "type_as": lambda x, y: (x > 0).type_as(y),
+}
+SHAPES: Functions = {
+    "view": lambda x: x.view(x.shape[0], -1),
+    "reshape": lambda x: x.reshape(-1, 4, 12),
+    "flatten": lambda x: x.flatten(1),
+    "flatten_head": lambda x: x.flatten(0, 1),
+    "flatten_all": lambda x: x.flatten(),
+    "unflatten": lambda x: x.unflatten(2, (2, 4)),
+    "unflatten_middle": lambda x: x.unflatten(1, (2, 3)),
+    "permute": lambda x: x.permute(2, 0, 1),
+    "transpose": lambda x: x.transpose(-1, 1),
+    "t": lambda x: x[:, 0].t(),
+    "squeeze": lambda x: x[:, :1].squeeze(1).unsqueeze(-1).squeeze(-1),
+    "squeeze_all": lambda x: x.mean(0, keepdim=True)[:, :1].squeeze(),
+    "expand": lambda x: x[:, None].expand(-1, 3, -1, -1),
+    "repeat": lambda x: x.repeat(2, 1, 3),
+    "repeat_more": lambda x: x[0].repeat(2, 1, 1, 1),
+    "split": lambda x: x.split(4, 1)[1],
+    "split_sizes": lambda x: x.split([1, 5], 1)[0],
+    "chunk": lambda x: x.chunk(3, -1)[2],
+    "unbind": lambda x: x.unbind(1)[3],
+    "select": lambda x: x[:, -2],
+    "slice": lambda x: x[:, 1:5:2, -3:],
+    "narrow": lambda x: x.narrow(1, 2, 3),
+    "flip": lambda x: x.flip(1, 2),
+    "roll": lambda x: x.roll((2, -3), (1, 2)),
+    "pad": lambda x: F.pad(x, (1, 2, 0, 3), value=0.5),
+    "pad_reflect": lambda x: F.pad(x, (2, 1), mode="reflect"),
+    "pad_edge": lambda x: F.pad(x, (2, 1), mode="replicate"),
+    "pad_wrap": lambda x: F.pad(x, (2, 1), mode="circular"),
+    "tril": lambda x: x.tril(1) - x.triu(-1),
+    "mean": lambda x: x.mean(1),
+    "mean_all": lambda x: x.mean((1, 2), keepdim=True),
+    "sum": lambda x: x.sum(-1),
+    "sum_int": lambda x: (x > 0).sum(-1),
+    "amax": lambda x: x.amax(1) - x.amin((1, 2), keepdim=True)[:, 0],
+    "max": lambda x: x.max(1)[0] + x.min(1).indices,
+    "argmax": lambda x: x.argmax(-1) - x.argmin(1, keepdim=True)[:, :, 0].argmax(-1, keepdim=True),
+    "prod": lambda x: x.prod(2),
+    "logsumexp": lambda x: x.logsumexp(-1),
+    "norm": lambda x: torch.linalg.vector_norm(x, dim=-1) + x.norm(dim=2),
+    "cumsum": lambda x: x.cumsum(1) + (x > 0).cumsum(2),
+    "topk": lambda x: x.topk(3, dim=-1)[0],
+    "topk_places": lambda x: x.topk(3, dim=-1, largest=False)[1],
+    "any": lambda x: (x > 1).any(-1) ^ (x > -1).all(1).any(-1, keepdim=True),
+    "embedding": lambda x: F.embedding((x.abs() * 2).long().clamp(0, 4), K),
+    "index_select": lambda x: x.index_select(1, IDS),
+    "index": lambda x: x[:, IDS],
+    "gather": lambda x: x.gather(2, (x.abs() * 3).long().clamp(0, 7)),
+    "arange": lambda x: torch.arange(x.shape[0]).float()[:, None] + torch.arange(2, 10, 2),
+    "new": lambda x: x.new_zeros(x.shape[0], 2) + torch.ones(2) + x.new_full((2,), 4.0),
+    "full": lambda x: torch.full((x.shape[0], 2), 2.5) * torch.zeros(x.shape[0], 1).add(3),
+    "sizes": lambda x: x.reshape(x.shape[0] * 2, -1)[: x.shape[0]],
+    "floordiv": lambda x: x.reshape(x.shape[0], 48)[:, : x.shape[1] * 8 // 5],
+}
+IMAGES: Functions = {
+    "conv": lambda x: F.conv2d(x, W44, stride=2, padding=1),
+    "conv_same": lambda x: F.conv2d(x, W44, padding="same"),
+    "conv_valid": lambda x: F.conv2d(x, W44, padding="valid", dilation=2),
+    "conv_even_same": lambda x: F.conv2d(x, W44[:, :, :2, :2], padding="same"),
+    "depthwise": lambda x: F.conv2d(x, W44[:, :1], groups=4, padding=1),
+    "conv1d": lambda x: F.conv1d(x.flatten(2), W44.flatten(2), W44[:, 0, 0, 0], padding=2),
+    "conv3d": lambda x: F.conv3d(x[:, :, None], W44[:, :, None], padding=(0, 1, 1)),
+    "transposed": lambda x: F.conv_transpose2d(x, W44, stride=2, output_padding=1, padding=1),
+    "transposed1d": lambda x: F.conv_transpose1d(x.flatten(2), W44.flatten(2), stride=3),
+    "batch_norm": lambda x: F.batch_norm(x, W8[:4], W8[:4] ** 2, W8[4:], W8[:4]),
+    "batch_norm_plain": lambda x: F.batch_norm(x, W8[:4], W8[:4] ** 2),
+    "group_norm": lambda x: F.group_norm(x, 2, W8[:4], W8[4:]),
+    "group_norm_plain": lambda x: F.group_norm(x, 2),
+    "instance_norm": lambda x: F.instance_norm(x, weight=W8[:4], bias=W8[4:]),
+    "max_pool": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max_pool_ceil": lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
+    "max_pool1d": lambda x: F.max_pool1d(x.flatten(2), 4),
+    "avg_pool": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "avg_pool_exclude": lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False),
+    "avg_pool_ceil": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "avg_pool1d": lambda x: F.avg_pool1d(x.flatten(2), 4),
+    "global_avg": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "adaptive_avg": lambda x: F.adaptive_avg_pool2d(x, (3, 2)),
+    "global_max": lambda x: F.adaptive_max_pool2d(x, 1),
+    "adaptive_max": lambda x: F.adaptive_max_pool2d(x, (3, 5)),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2),
+    "nearest_size": lambda x: F.interpolate(x, size=(5, 13)),
+    "bilinear": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "bilinear_corners": lambda x: F.interpolate(x, (5, 9), mode="bilinear", align_corners=True),
+    "bicubic": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    "grid": lambda x: F.grid_sample(x, x[:, :2].permute(0, 2, 3, 1).tanh(), align_corners=False),
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "pixel_unshuffle": lambda x: F.pixel_unshuffle(x, 2),
+}
+
+GROUPS: Mapping[str, tuple[Functions, tuple[tuple[int, ...], ...]]] = {
+    "unary": (UNARY, ((6, 8),)),
+    "binary": (BINARY, ((6, 8), (6, 8))),
+    "shapes": (SHAPES, ((6, 8),)),
+    "images": (IMAGES, ((4, 8, 8),)),
+}
+
+
+def drawn(shapes: tuple[tuple[int, ...], ...], batch: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(batch)
+    return [torch.randn(batch, *shape, generator=generator) for shape in shapes]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_agrees_with_torch_at_other_batches(group: str, tmp_path: Path) -> None:
+    functions, shapes = GROUPS[group]
+    path = save(Several(functions), drawn(shapes, 4), tmp_path / "several.pt2")
+    template, weights = imported(path)
+
+    for batch in (2, 5):
+        inputs = drawn(shapes, batch)
+        results = run(template, weights, inputs)
+        for name, function in functions.items():
+            expected = function(*inputs)
+            assert results[name].dtype == expected.dtype, name
+            assert results[name].shape == expected.shape, name
+            close = torch.allclose(results[name], expected, rtol=1e-4, atol=1e-5, equal_nan=True)
+            assert close, name
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(8, 5, num_layers=2, bidirectional=True, batch_first=True)
+        self.gru = nn.GRU(10, 7, batch_first=True)
+        self.rnn = nn.RNN(7, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        y, (h, c) = self.lstm(x)
+        z, last = self.gru(y)
+        w, _ = self.rnn(z.transpose(0, 1))
+        return {"y": y, "h": h, "c": c, "z": z, "last": last, "w": w}
+
+
+def test_recurrent_layers_agree_with_torch(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    module = Recurrent().eval()
+    path = save(module, drawn(((6, 8),), 4), tmp_path / "recurrent.pt2")
+    template, weights = imported(path)
+
+    inputs = drawn(((6, 8),), 3)
+    with torch.no_grad():
+        expected = module(*inputs)
+    results = run(template, weights, inputs)
+    for name, tensor in expected.items():
+        torch.testing.assert_close(results[name], tensor, rtol=1e-4, atol=1e-5)
+    assert sum(op.kind == "braid.recurrent" for op in template.operators) == 4  # one a layer
+
+
+@pytest.mark.slow
+def test_the_programs_above_use_most_of_the_allow_list(tmp_path: Path) -> None:
+    used: set[str] = set()
+    for group, (functions, shapes) in GROUPS.items():
+        path = save(Several(functions), drawn(shapes, 4), tmp_path / f"{group}.pt2")
+        graph = json.loads(Archive(path).read(f"{group}/models/model.json"))["graph_module"][
+            "graph"
+        ]
+        used |= {node["target"].removeprefix("torch.ops.") for node in graph["nodes"]}
+
+    assert len(used & set(TABLE)) > 140

@@ -1,0 +1,232 @@
+"""Whole models against each other; contenders that say what they take instead of taking it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+import pytest
+import torch
+from torch import Tensor
+
+from braid.core.errors import PreconditionFailed, WorkerFault
+from braid.engine.runtime.yielding import YieldToRequests
+from braid.engine.timing.comparison import ComparisonOptions, Result, compare
+from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.final_rounds import FinalRoundsOptions
+from braid.engine.timing.runs import TimedRun, timed, timed_aside
+from tests.engine.timing.running import finish
+
+REFERENCE = {"y": torch.tensor([1.0, -2.0])}
+FINAL_ROUNDS = FinalRoundsOptions(max_turns=6, turn_s=0.02, pause_s=0.0)
+OPTIONS = ComparisonOptions(tolerance=1e-4, max_rounds=10, pause_s=0.0, final_rounds=FINAL_ROUNDS)
+
+
+@dataclass
+class Machine:
+    """Remembers who ran last, and how often in a row: the caches are theirs."""
+
+    ran: list[Scripted] = field(default_factory=list)
+
+    def times_in_a_row(self, plan: Scripted) -> int:
+        return next((n for n, other in enumerate(reversed(self.ran)) if other is not plan), 99)
+
+
+class Scripted:
+    """Takes ``ms``, in the first runs after those of others ``cold_ms``; off by ``error``."""
+
+    def __init__(
+        self, ms: float, *cold_ms: float, error: float = 0.0, on: Machine | None = None
+    ) -> None:
+        self.ms, self.cold_ms, self.error = ms, cold_ms, error
+        self.machine = on or Machine()
+
+    @property
+    def runs(self) -> int:
+        return self.machine.ran.count(self)
+
+    def __call__(self, _: Mapping[str, Tensor], __: YieldToRequests) -> TimedRun:
+        warm = self.machine.times_in_a_row(self)
+        ms = self.cold_ms[warm] if warm < len(self.cold_ms) else self.ms
+        self.machine.ran.append(self)
+        return TimedRun({"y": REFERENCE["y"] * (1 + self.error)}, ms * 1e3)
+
+
+def held(*plans: Scripted, options: ComparisonOptions = OPTIONS) -> list[Result]:
+    results, _ = finish(compare([TimedContender(plan) for plan in plans], {}, REFERENCE, options))
+    return results
+
+
+def test_the_clearly_slower_leave_early_and_the_baseline_stays() -> None:
+    slow, fast, slowest = Scripted(8), Scripted(4), Scripted(30)
+
+    baseline, faster, slower = held(slow, fast, slowest)
+
+    # 8 rounds, then 6 turns of 5 runs: 20 ms of the fastest one's
+    assert (baseline.runs, faster.runs, slower.runs) == (38, 38, 2)
+    assert (faster.latency_us, faster.ratios) == (4000, (2.0,) * 6)
+    assert (slower.latency_us, slower.turns_us) == (30_000, ())
+    assert baseline.turns_us == (8000,) * 6
+
+
+def test_those_that_take_long_run_in_turns_and_hold_no_finals() -> None:
+    slow, fast = Scripted(2000), Scripted(1990)
+
+    baseline, faster = held(slow, fast)
+
+    assert slow.runs == fast.runs == 1 + 10 + 1  # the first one shows that it takes long
+    assert baseline.turns_us == (2_000_000,) * 10
+    assert list(faster.ratios) == pytest.approx([2000 / 1990] * 10)
+
+
+def test_finals_show_who_is_faster_in_the_runs_that_follow_on_each_other() -> None:
+    machine = Machine()
+    steady = Scripted(7.3, on=machine)
+    # The second of its runs in a row is slower than the other plan, those that follow are not.
+    gains = Scripted(7.0, 9.0, 7.5, on=machine)
+
+    baseline, warm = held(steady, gains)
+
+    assert (median(baseline.turns_us), median(warm.turns_us)) == (7300, 7000)
+
+
+def test_turns_of_the_finals_take_the_opposite_order_each_time() -> None:
+    machine = Machine()
+    plans = [Scripted(9, on=machine), Scripted(9, on=machine)]
+    held(*plans)
+
+    # Each turn: one run that does not count, then two.
+    last = machine.ran[-6 * 2 * 3 :]
+    first_of_bursts = [plans.index(last[at]) for at in range(0, len(last), 3)]
+    assert first_of_bursts == [0, 1, 1, 0] * 3
+
+
+def test_only_the_fastest_few_and_the_baseline_hold_finals() -> None:
+    field_ = [Scripted(10.0), *(Scripted(9.9 - n / 100) for n in range(6))]
+
+    results = held(*field_)
+
+    assert [bool(result.turns_us) for result in results] == [True, *[False] * 3, *[True] * 3]
+
+
+def test_who_is_wrong_runs_once() -> None:
+    right, wrong = Scripted(1), Scripted(1, error=0.01)
+
+    _, result = held(right, wrong)
+
+    assert wrong.runs == 1
+    assert (result.latency_us, result.runs) == (None, 0)
+    assert result.max_rel_error == pytest.approx(0.01)
+
+
+def test_who_fails_says_why_and_a_failing_baseline_ends_the_contest() -> None:
+    def fails(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        raise PreconditionFailed("no session")
+
+    contenders = [TimedContender(Scripted(1)), TimedContender(timed_aside(fails))]
+    results, _ = finish(compare(contenders, {}, REFERENCE, OPTIONS))
+    assert results[1].problem == "no session"
+
+    with pytest.raises(WorkerFault, match="no session"):
+        finish(compare(contenders[::-1], {}, REFERENCE, OPTIONS))
+
+
+def test_an_empty_budget_still_holds_the_least_number_of_rounds_and_turns() -> None:
+    few = ComparisonOptions(
+        tolerance=1e-4,
+        min_rounds=3,
+        budget_s=1e-9,
+        final_rounds=FinalRoundsOptions(min_turns=2, pause_s=0.0),
+    )
+
+    # 3 rounds, 2 turns of 30 runs
+    assert [result.runs for result in held(Scripted(1), Scripted(1), options=few)] == [63, 63]
+
+
+def test_a_spent_budget_is_not_the_end_while_rounds_are_to_be_held() -> None:
+    slow = [
+        TimedContender(Scripted(200)),
+        TimedContender(Scripted(200)),
+    ]  # milliseconds: such have no final rounds
+    options = ComparisonOptions(tolerance=1e-4, min_rounds=4, budget_s=1e-9, pause_s=0.0)
+
+    told = [part for part in compare(slow, {}, REFERENCE, options) if part]
+
+    assert told[2:] == [step / 8 for step in range(3, 9)]  # before, nobody knows that they are slow
+
+
+def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> None:
+    plans = [Scripted(1), Scripted(1)]
+    contest = compare([TimedContender(plan) for plan in plans], {}, REFERENCE, OPTIONS)
+
+    turns = list(contest)
+
+    assert len(turns) >= sum(plan.runs for plan in plans)
+    told = [fraction for fraction in turns if fraction is not None]
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+
+
+def test_a_run_that_the_device_timed_as_nothing_is_timed_again() -> None:
+    told = iter([4000.0, 0.0] * 500)
+    odd = TimedContender(Scripted(4), timed_us=lambda _: next(told))
+
+    (baseline, result), _ = finish(
+        compare([TimedContender(Scripted(4)), odd], {}, REFERENCE, OPTIONS)
+    )
+
+    assert (baseline.latency_us, result.latency_us, set(result.ratios)) == (4000, 4000, {1.0})
+
+
+class Request(YieldToRequests):
+    """One that takes 10 ms or more, each time that somebody pauses; knows what it took in all."""
+
+    def __init__(self) -> None:
+        self.arrived, self.sent = socket.socketpair()
+        self.sent.send(b"r")
+        self.took_us = 0.0
+        self.was_answered = threading.Event()
+
+    @property
+    def arrivals(self) -> int | None:
+        return self.arrived.fileno()
+
+    def answer(self) -> bool:
+        self.arrived.recv(1)
+        self()
+        self.was_answered.set()
+        return True
+
+    def __call__(self) -> bool:
+        began = time.perf_counter()
+        time.sleep(0.01)
+        self.took_us += (time.perf_counter() - began) * 1e6
+        return True
+
+
+def test_requests_in_the_middle_of_a_run_are_not_in_its_time() -> None:
+    def pauses(inputs: Mapping[str, Tensor], pause: YieldToRequests) -> Mapping[str, Tensor]:
+        time.sleep(0.002)
+        pause()
+        return {}
+
+    def cannot_pause(_: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        assert request.was_answered.wait(60)
+        time.sleep(0.002)
+        return {}
+
+    for run in (timed(pauses), timed_aside(cannot_pause)):
+        request = Request()
+        try:
+            began = time.perf_counter()
+            ran = run({}, request)
+            elapsed_us = (time.perf_counter() - began) * 1e6
+        finally:
+            request.arrived.close()
+            request.sent.close()
+        assert ran.was_interrupted
+        assert 1e3 < ran.latency_us <= elapsed_us - request.took_us

@@ -1,1 +1,0 @@
-"""Tests of the ONNX lowering, against ONNX Runtime."""

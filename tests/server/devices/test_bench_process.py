@@ -1,0 +1,160 @@
+"""The worker that registrations measure in: there when it is needed, and gone when it is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from braid.core.errors import WorkerRestarting
+from braid.engine.link.options import WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.server.devices.measuring.process import Apart
+
+OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.engine.link.losing_worker")
+
+
+@asynccontextmanager
+async def opened(idle_seconds: float = 60.0, **options: Any) -> AsyncIterator[Apart]:
+    arena = Arena(1 << 16)
+    bench = Apart("cpu", replace(OPTIONS, **options), arena, Path, idle_seconds)
+    try:
+        yield bench
+    finally:
+        await bench.close()
+        arena.close()
+
+
+async def runs(bench: Apart, *, yes: bool) -> None:
+    """Wait until it runs, or does not."""
+    async with asyncio.timeout(120):
+        while (bench.pid is not None) != yes:  # noqa: ASYNC110  (it has no event)
+            await asyncio.sleep(0.01)
+
+
+async def ends(pid: int) -> None:
+    """Wait until a process is gone."""
+    async with asyncio.timeout(120):
+        while psutil.pid_exists(pid):  # noqa: ASYNC110  (it is no child of this task)
+            await asyncio.sleep(0.01)
+
+
+async def test_it_starts_with_the_first_call_and_loads_each_model_once() -> None:
+    async with opened() as bench:
+        assert bench.pid is None
+        first = await bench.call("measure", "a", groups=[[0]])
+        again = await bench.call("compare", "a")
+        other = await bench.call("measure", "b")
+
+        assert first["pid"] == again["pid"] == other["pid"] == bench.pid
+        assert other["seen"] == ["device", "load", "measure", "compare", "load", "measure"]
+
+
+async def test_it_ends_when_it_is_idle_and_starts_again_when_it_is_called() -> None:
+    async with opened(idle_seconds=0.05) as bench:
+        first = await bench.call("measure", "a")
+
+        await runs(bench, yes=False)
+        await ends(first["pid"])
+        fresh = await bench.call("measure", "a")
+        assert fresh["pid"] != first["pid"]
+        assert fresh["seen"] == ["device", "load", "measure"]
+
+
+async def test_a_call_may_take_longer_than_it_is_kept_without_any() -> None:
+    async with opened(idle_seconds=0.1) as bench:
+        long = await bench.call("prepare", "a", seconds=0.5)
+
+        assert long["seen"] == ["device", "load", "prepare"]
+
+
+async def test_one_that_never_answers_fails_the_call_and_is_ended() -> None:
+    async with opened(module="tests.engine.link.mute_worker", start_timeout_s=0.5) as bench:
+        with pytest.raises(
+            WorkerRestarting, match=r"cpu did not start: it has not (run|answered) for 0\.5 s"
+        ):
+            await bench.call("measure", "a")
+
+        assert bench.pid is None
+
+
+async def test_it_is_started_ahead_by_whoever_will_need_it() -> None:
+    async with opened() as bench:
+        bench.wake()
+        await runs(bench, yes=True)
+        woken = bench.pid
+
+        assert (await bench.call("measure", "a"))["pid"] == woken
+
+
+async def test_its_death_fails_the_calls_that_are_open_and_the_next_one_starts_another(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened() as bench:
+        first = await bench.call("measure", "a")
+        with pytest.raises(WorkerRestarting):
+            await bench.call("infer", "a")
+        await runs(bench, yes=False)
+
+        fresh = await bench.call("measure", "a")
+
+    assert fresh["pid"] != first["pid"]
+    assert fresh["seen"] == ["device", "load", "measure"]
+    assert f"bench of cpu: worker {first['pid']} ended: the GPU failed" in caplog.text
+
+
+async def test_a_model_that_was_unloaded_is_loaded_anew() -> None:
+    async with opened() as bench:
+        bench.unload("a")  # nothing to do
+        await bench.call("measure", "a")
+        bench.unload("a")
+        again = await bench.call("measure", "a")
+
+    assert again["seen"] == ["device", "load", "measure", "unload", "load", "measure"]
+
+
+async def test_closing_does_not_wait_for_a_worker_that_is_being_started() -> None:
+    async with opened(module="tests.engine.link.mute_worker", start_timeout_s=1000) as bench:
+        call = asyncio.create_task(bench.call("measure", "a"))
+        await asyncio.sleep(0)
+        assert bench.pid is None
+
+        async with asyncio.timeout(120):
+            await bench.close()
+        with pytest.raises(WorkerRestarting, match="shutting down"):
+            await call
+
+
+async def test_closing_fails_open_calls_and_starts_nothing_more() -> None:
+    async with opened() as bench:
+        await bench.call("measure", "a")
+        pid = bench.pid
+        call = asyncio.create_task(bench.call("prepare", "a", seconds=30))
+        await asyncio.sleep(0.1)
+
+        await bench.close()
+
+        with pytest.raises(WorkerRestarting):
+            await call
+        bench.wake()
+        with pytest.raises(WorkerRestarting, match="shutting down"):
+            await bench.call("measure", "a")
+        assert pid is not None
+        assert not psutil.pid_exists(pid)
+        assert bench.pid is None
+
+
+async def test_closing_does_not_wait_for_one_that_is_being_started() -> None:
+    async with opened(module="tests.engine.link.mute_worker", start_timeout_s=1e9) as bench:
+        bench.wake()
+        await runs(bench, yes=True)
+
+        await bench.close()  # it would wait for an answer for ever
+
+        assert bench.pid is None

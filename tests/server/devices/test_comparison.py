@@ -1,0 +1,88 @@
+"""A device worker with an imported model: whole models against each other, ONNX Runtime too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+from braid.core.plan import sequential_plan
+from braid.core.schedule import Stage
+from braid.core.tensor import TensorSpec
+from braid.engine.importer.host.launch import import_model
+from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.report import file_digest
+from braid.engine.link.options import WorkerOptions
+from braid.server.devices.device import Device, Executable
+from tests.models.small import small_cnn
+
+OPTIONS = WorkerOptions(2, 64 << 20, 64 << 20, 3, keep_spare=False)
+INPUTS = {"x": TensorSpec("FP32", (2, 3, 16, 16))}
+
+
+async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision_and_serves_them(
+    tmp_path: Path,
+) -> None:
+    upload = small_cnn(tmp_path / "cnn.onnx")
+    digest = file_digest(upload)
+    await import_model(upload, tmp_path / "artefact", ImportLimits(), lambda *_: None, {})
+    device = Device("cpu", OPTIONS)
+    await device.start()
+    try:
+        device.keep(digest)
+        await device.load(digest, tmp_path / "artefact")
+        graph = await device.bench.static_graph(digest, 2, INPUTS)
+        facts = await device.bench.facts(digest, 2)
+        (branches,) = facts.merge_groups
+        merged = await device.bench.measure_stage(digest, 2, Stage((branches,), "merge"))
+        alone = await device.bench.measure_stage(digest, 2, Stage(((0,),)), threads=1)
+        told: list[float] = []
+        plan = sequential_plan(len(graph.operators))
+        contest = await device.bench.compare(
+            digest, 2, [plan], onnxruntime=True, tolerance=1e-4, on_progress=told.append
+        )
+        ready = await device.prepare(digest, INPUTS, {}, plan, "x", in_onnxruntime=True)
+        outputs = await _infer(device, ready)
+        narrow = await device.bench.static_graph(digest, 2, INPUTS, "bf16")
+        narrow_plan = sequential_plan(len(narrow.operators))
+        (coarse,) = await device.bench.compare(
+            digest, 2, [narrow_plan], onnxruntime=False, tolerance=0.05, on_progress=lambda _: None
+        )
+        ready = await device.prepare(digest, INPUTS, {}, narrow_plan, "y", precision="bf16")
+        rounded = await _infer(device, ready)
+        precisions = device.precisions
+    finally:
+        await device.close()
+
+    assert len(facts.moved_bytes) == len(graph.operators)
+    assert min(merged.latency_us, alone.latency_us) > 0
+    assert [showing.problem for showing in contest] == ["", ""]
+    assert all(showing.max_rel_error is not None for showing in contest)
+    assert max(showing.max_rel_error or 0.0 for showing in contest) < 1e-5
+    assert told == sorted(told)
+    session = onnxruntime.InferenceSession(str(upload), providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"x": _ROWS})[0]
+    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+
+    assert precisions == ("fp32",)  # what it may be asked for; the worker does what it is told
+    assert {narrow.spec(op.outputs[0]).dtype for op in narrow.operators} == {"BF16", "FP32"}
+    assert coarse.max_rel_error is not None
+    assert 1e-4 < coarse.max_rel_error < 0.05, "against FP32, not against itself"
+    np.testing.assert_allclose(rounded, expected, atol=0.05 * np.abs(expected).max())
+
+
+_ROWS = np.random.default_rng(0).normal(size=(2, 3, 16, 16)).astype(np.float32)
+
+
+async def _infer(device: Device, ready: Executable) -> np.ndarray:
+    offset = device.arena.allocate(ready.layout.size_bytes)
+    assert offset is not None
+    field = ready.layout.inputs["x"]
+    start = offset + field.offset
+    device.arena.view[start : start + _ROWS.nbytes] = _ROWS.tobytes()
+    await device.run(ready, offset)
+    out = ready.layout.outputs["y"]
+    data = bytes(device.arena.view[offset + out.offset :][: out.spec.size_bytes])
+    device.arena.release(offset)
+    return np.frombuffer(data, np.float32).reshape(2, 4, 16, 16)

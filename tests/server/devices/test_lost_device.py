@@ -1,0 +1,111 @@
+"""What the front end does when a worker says that its device is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from time import monotonic
+
+import pytest
+
+from braid.core.errors import WorkerFault, WorkerRestarting
+from braid.engine.link.options import EndReason, WorkerEnd, WorkerOptions
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.supervisor import LinkState, WorkerLink
+from braid.server.devices.device import Device
+
+TIMEOUT_S = 200.0
+OPTIONS = WorkerOptions(
+    1, 1 << 16, 0, 1, module="tests.engine.link.losing_worker", keep_spare=False
+)
+
+
+@asynccontextmanager
+async def opened(options: WorkerOptions) -> AsyncIterator[WorkerLink]:
+    arena = Arena(1 << 16)
+    link = WorkerLink("cuda:0", options, arena)
+    try:
+        yield link
+    finally:
+        await link.close()
+        arena.close()
+
+
+async def test_a_lost_device_costs_the_requests_in_flight_and_says_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ends: list[WorkerEnd] = []
+    up_again = asyncio.Event()
+    async with opened(OPTIONS) as link:
+        link.on_end = ends.append
+        await link.start()
+        first = link.facts["pid"]
+        link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
+
+        with caplog.at_level(logging.ERROR), pytest.raises(WorkerRestarting):
+            await link.call("infer")
+        await asyncio.wait_for(up_again.wait(), TIMEOUT_S)
+        assert link.facts["pid"] != first
+
+    (end,) = ends
+    assert end.reason is EndReason.DEVICE_LOST
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "of cuda:0 is replaced: the GPU failed while running: an illegal memory access" in line
+
+
+@pytest.mark.parametrize("between_s", [0.6 * TIMEOUT_S, 1.1 * TIMEOUT_S])
+async def test_a_worker_may_start_as_slowly_as_it_likes_while_it_answers(
+    between_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    skipped_s = 0.0
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: monotonic() + skipped_s)
+
+    async def tell(link: WorkerLink) -> None:
+        nonlocal skipped_s
+        for _ in range(6):
+            await link.startup_call("prepare")
+            skipped_s += between_s
+
+    async with opened(replace(OPTIONS, start_timeout_s=TIMEOUT_S)) as link:
+        link.on_start = tell
+        if between_s < TIMEOUT_S:
+            await link.start()
+        else:
+            with pytest.raises(WorkerFault, match="cuda:0 did not start: no answer for 200 s"):
+                await link.start()
+
+
+async def test_a_worker_that_closes_its_link_and_stays_is_replaced() -> None:
+    up_again = asyncio.Event()
+    async with opened(OPTIONS) as link:
+        await link.start()
+        first = link.facts["pid"]
+        link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
+        with pytest.raises(WorkerRestarting):
+            await link.call("leave")
+        await asyncio.wait_for(up_again.wait(), TIMEOUT_S)
+        assert link.facts["pid"] != first
+
+
+async def test_a_plan_without_room_after_a_restart_is_tried_again_when_it_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    device = Device("cuda:0", OPTIONS)
+    await device.start()
+    other = await device.prepare("other", {}, {})
+    wanted = await device.prepare("wanted", {}, {})
+    assert await device.run(wanted, 0) == 7
+    up_again = asyncio.Event()
+    device.link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
+
+    # A name that a worker is told: it is told hardly any.
+    monkeypatch.setenv("OMP_TEST_HAS_NO_ROOM_FOR", "wanted")
+    with pytest.raises(WorkerRestarting):
+        await device.run(other, 0)
+    await asyncio.wait_for(up_again.wait(), TIMEOUT_S)
+
+    assert await device.run(wanted, 0) == 7, "prepared now, there being room"
+    await device.close()

@@ -1,0 +1,405 @@
+"""The batcher against a fake device: who gets which rows, and that every request ends once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braid.core.errors import DeadlineExceeded, InvalidRequest, QueueFull, WorkerRestarting
+from braid.core.graph import OpGraph
+from braid.core.plan import StreamPlan
+from braid.core.precision import FP32
+from braid.core.schedule import SEQUENTIAL, USUAL_KERNELS
+from braid.core.tensor import BATCH, TensorSpec
+from braid.engine.importer.host.report import BatchAxes, Report, Verified
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.slot_layout import slot_layout
+from braid.server.devices.device import Executable, Specs, WhenUnwanted
+from braid.server.devices.static_values import StaticValues
+from braid.server.inference.batching.batcher import Batcher
+from braid.server.inference.batching.execution import DeviceExecution
+from braid.server.inference.replica import MAX_ON_DEMAND, ModelReplica
+from braid.server.inference.requests import GivenRequest, GivenTensor, check_request
+from braid.server.inference.slot_rows import Outcome
+from braid.server.store.batching_policy import BatchPolicy
+from tests.server.inference.batching import settle
+
+WIDTH = 3
+
+
+class FakeDevice:
+    """Answers y = x + 1, and t = transposed x; notes every batch; can be held or broken."""
+
+    def __init__(self) -> None:
+        self.name = "fake"
+        self.arena = Arena(1 << 20)
+        self.bench = SimpleNamespace(is_measuring=False)
+        self.batches: list[np.ndarray[Any, Any]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.before_run: Callable[[np.ndarray[Any, Any]], None] = lambda x: None
+        self.released: list[int] = []
+        self.unwanted: list[int] = []  # batches, by their number
+        self._number = 0
+
+    @property
+    def prepared(self) -> int:
+        return self._number
+
+    async def prepare(
+        self,
+        digest: str,
+        inputs: Specs,
+        static: StaticValues,
+        plan: StreamPlan | None = None,
+        plan_id: str = SEQUENTIAL,
+        in_onnxruntime: bool = False,
+        precision: str = FP32,
+        choices: Mapping[str, str] = USUAL_KERNELS,
+    ) -> Executable:
+        await asyncio.sleep(0)
+        self._number += 1
+        rows, width = inputs["x"].shape
+        outputs = {"y": TensorSpec("FP32", (rows, width)), "t": TensorSpec("FP32", (width, rows))}
+        layout = slot_layout(inputs, outputs)
+        return Executable(self._number, digest, inputs, static, plan, plan_id, layout)
+
+    def keep(self, digest: str) -> None: ...
+
+    async def release(self, ready: Executable) -> None:
+        self.released.append(ready.number)
+
+    async def run(
+        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted = lambda _: None
+    ) -> int:
+        number = len(self.batches)
+        when_unwanted(lambda: self.unwanted.append(number))
+        x = self._array(ready.layout.inputs["x"], offset).copy()
+        self.batches.append(x)
+        await self.gate.wait()
+        await asyncio.sleep(0)
+        self.before_run(x)
+        self._array(ready.layout.outputs["y"], offset)[:] = x + 1
+        self._array(ready.layout.outputs["t"], offset)[:] = x.T
+        return 7
+
+    def _array(self, field: Any, offset: int) -> np.ndarray[Any, Any]:
+        start = offset + field.offset
+        memory = self.arena.view[start : start + field.spec.size_bytes]
+        return np.frombuffer(memory, np.float32).reshape(field.spec.shape)
+
+
+class StillClock:
+    """It is always the same moment: only what the device does lets the batcher go on."""
+
+    def now(self) -> float:
+        return 0.0
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.Handle:
+        loop = asyncio.get_running_loop()
+        return loop.call_soon(callback) if when <= 0 else loop.call_later(1e6, callback)
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.waiting = (0, 0)
+
+    def queue_is(self, requests: int, rows: int) -> None:
+        self.waiting = (requests, rows)
+
+    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
+        assert 0 < rows <= batch_size
+
+
+@pytest.fixture
+async def device() -> FakeDevice:
+    return FakeDevice()
+
+
+def serve(device: Any, sizes: tuple[int, ...] = (1, 4)) -> ModelReplica:
+    x = TensorSpec("FP32", (BATCH, "width"))
+    graph = OpGraph(
+        "fake", {"x": x}, {"y": "y", "t": "t"}, {}, (),
+        {"y": x, "t": TensorSpec("FP32", ("width", BATCH))},
+    )  # fmt: skip
+    axes = BatchAxes({"x": 0}, {"y": 0, "t": 1})
+    seen = Verified("none", (1,), 0.0, 1e-4)
+    report = Report("0" * 64, 1, "onnx", 17, axes, (), {"x": (1, WIDTH)}, {}, (), seen)
+    model = ModelReplica("fake", 1, graph, report, device)
+    model.offer_batch_sizes(sizes)
+    return model
+
+
+def request_of(x: np.ndarray[Any, Any], outputs: tuple[str, ...] = ()) -> GivenRequest:
+    return GivenRequest("", [GivenTensor("x", "FP32", x.shape, x.tobytes())], outputs)
+
+
+def rows_from(start: int, rows: int) -> np.ndarray[Any, Any]:
+    """Rows that say which request and which row they are."""
+    return (start + np.arange(rows * WIDTH, dtype=np.float32)).reshape(rows, WIDTH)
+
+
+class Service:
+    """A batcher, a model and a fake device."""
+
+    def __init__(self, device: FakeDevice, sizes: tuple[int, ...] = (1, 4)) -> None:
+        self.device = device
+        self.model = serve(device, sizes)
+        self.model.policy = BatchPolicy(max_wait_s=0, max_requests=8, max_rows=80)
+        self.batcher = Batcher(DeviceExecution(device), StillClock())  # type: ignore[arg-type]
+        self.watcher = Watcher()
+
+    async def infer(self, x: np.ndarray[Any, Any], deadline: float | None = None) -> Outcome:
+        checked = check_request(self.model, request_of(x))
+        return await self.batcher.submit(self.model, checked, self.watcher, deadline)
+
+
+def array(outcome: Outcome, name: str) -> np.ndarray[Any, Any]:
+    tensor = outcome.outputs[name]
+    return np.frombuffer(tensor.data, np.float32).reshape(tensor.shape)
+
+
+@settings(max_examples=40)
+@given(
+    rows=st.lists(st.integers(1, 11), min_size=1, max_size=7),
+    sizes=st.sets(st.sampled_from([1, 2, 3, 4, 8]), min_size=1),
+)
+def test_every_caller_gets_its_own_rows(rows: list[int], sizes: set[int]) -> None:
+    async def scenario() -> None:
+        device = FakeDevice()
+        service = Service(device, tuple(sizes))
+        wanted = [rows_from(1000 * i, count) for i, count in enumerate(rows)]
+
+        outcomes = await asyncio.gather(*(service.infer(x) for x in wanted))
+
+        for x, outcome in zip(wanted, outcomes, strict=True):
+            np.testing.assert_array_equal(array(outcome, "y"), x + 1)
+            np.testing.assert_array_equal(array(outcome, "t"), x.T)
+        assert {len(batch) for batch in device.batches} <= set(sizes)
+        assert device.arena.used_bytes == 0
+        assert service.watcher.waiting == (0, 0)
+
+    asyncio.run(scenario())
+
+
+async def test_requests_that_wait_together_share_a_batch(device: FakeDevice) -> None:
+    service = Service(device)
+    device.gate.clear()
+    running = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(6)]
+    await settle()
+    device.gate.set()
+
+    outcomes = await asyncio.gather(*running)
+
+    assert [len(batch) for batch in device.batches] == [1, 4, 1]
+    assert [outcome.batch_size for outcome in outcomes] == [1, 4, 4, 4, 4, 1]
+
+
+async def test_the_smallest_batch_size_that_fits_is_padded_with_zeros(device: FakeDevice) -> None:
+    outcome = await Service(device, (1, 4, 8)).infer(rows_from(1, 3))
+
+    assert (outcome.batch_size, outcome.batch_rows) == (4, 3)
+    np.testing.assert_array_equal(device.batches[0][3], np.zeros(WIDTH))
+
+
+async def test_a_large_request_is_split_and_put_together_again(device: FakeDevice) -> None:
+    x = rows_from(0, 11)
+
+    outcome = await Service(device).infer(x)
+
+    assert [len(batch) for batch in device.batches] == [4, 4, 4]
+    np.testing.assert_array_equal(array(outcome, "y"), x + 1)
+
+
+async def test_other_shapes_never_share_a_batch(device: FakeDevice) -> None:
+    service = Service(device)
+    device.gate.clear()
+    wide = np.ones((1, 5), np.float32)
+    running = [
+        asyncio.create_task(service.infer(x))
+        for x in (rows_from(0, 1), rows_from(1, 1), rows_from(2, 1), wide, rows_from(3, 1))
+    ]
+    await settle()
+    device.gate.set()
+
+    outcomes = await asyncio.gather(*running)
+
+    assert array(outcomes[3], "y").shape == (1, 5)
+    assert [batch.shape for batch in device.batches] == [(1, WIDTH), (4, WIDTH), (1, 5)]
+
+
+async def test_a_cancelled_caller_leaves_the_queue_and_harms_no_neighbour(
+    device: FakeDevice,
+) -> None:
+    service = Service(device, (1, 8))
+    device.gate.clear()
+    running = [asyncio.create_task(service.infer(rows_from(10 * i, 1))) for i in range(5)]
+    await settle()
+    running[3].cancel()
+    await asyncio.sleep(0)
+    assert service.watcher.waiting == (3, 3)
+    device.gate.set()
+
+    outcomes = await asyncio.gather(*running, return_exceptions=True)
+
+    assert isinstance(outcomes[3], asyncio.CancelledError)
+    for i in (0, 1, 2, 4):
+        outcome = outcomes[i]
+        assert isinstance(outcome, Outcome)
+        np.testing.assert_array_equal(array(outcome, "y"), rows_from(10 * i, 1) + 1)
+    assert not any((batch == 30).any() for batch in device.batches)
+
+
+async def test_a_run_is_unwanted_once_the_last_of_its_callers_has_left(device: FakeDevice) -> None:
+    service = Service(device, (1, 3))
+    device.gate.clear()
+    first = asyncio.create_task(service.infer(rows_from(0, 1)))
+    await settle()
+    running = [asyncio.create_task(service.infer(rows_from(10 * i, 1))) for i in (1, 2, 3)]
+    await settle()
+    assert [len(batch) for batch in device.batches] == [1, 3]
+
+    for caller in running:
+        assert device.unwanted == []
+        caller.cancel()
+        await asyncio.wait([caller])
+    assert device.unwanted == [1]
+
+    device.gate.set()
+    await first
+    assert device.unwanted == [1], "it had its result"
+
+
+async def test_an_expired_request_is_not_executed(device: FakeDevice) -> None:
+    service = Service(device)
+    device.gate.clear()
+    first = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(2)]
+    await settle()
+    late = asyncio.create_task(service.infer(rows_from(500, 1), deadline=-1.0))
+    await asyncio.sleep(0)
+    device.gate.set()
+
+    with pytest.raises(DeadlineExceeded):
+        await late
+    await asyncio.gather(*first)
+    assert all(batch[0, 0] < 500 for batch in device.batches)
+
+
+async def test_a_bad_request_in_a_batch_fails_alone(device: FakeDevice) -> None:
+    def refuse(x: np.ndarray[Any, Any]) -> None:
+        if (x == 666).any():
+            raise InvalidRequest("an index is out of range")
+
+    device.before_run = refuse
+    service = Service(device)
+    device.gate.clear()
+    starts = [0, 1, 100, 666, 200]
+    running = [asyncio.create_task(service.infer(rows_from(start, 1))) for start in starts]
+    await settle()
+    device.gate.set()
+
+    outcomes = await asyncio.gather(*running, return_exceptions=True)
+
+    assert [isinstance(outcome, Outcome) for outcome in outcomes] == [True, True, True, False, True]
+    assert isinstance(outcomes[3], InvalidRequest)
+
+
+async def test_a_dead_worker_ends_every_request_of_its_batch(device: FakeDevice) -> None:
+    def die(_: np.ndarray[Any, Any]) -> None:
+        raise WorkerRestarting("gone")
+
+    device.before_run = die
+    service = Service(device)
+
+    outcomes = await asyncio.gather(
+        *(service.infer(rows_from(i, 1)) for i in range(6)), return_exceptions=True
+    )
+
+    assert all(isinstance(outcome, WorkerRestarting) for outcome in outcomes)
+    assert device.arena.used_bytes == 0
+
+
+async def test_a_full_queue_refuses_with_a_hint(device: FakeDevice) -> None:
+    service = Service(device, (1, 16))
+    device.gate.clear()
+    running = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(9)]
+    await settle()
+
+    with pytest.raises(QueueFull) as refused:
+        await service.infer(rows_from(99, 1))
+    device.gate.set()
+    await asyncio.gather(*running)
+
+    assert refused.value.retry_after_s is not None
+    assert refused.value.retry_after_s > 0
+
+
+async def test_a_swap_changes_the_plan_between_batches_and_frees_the_old_one(
+    device: FakeDevice,
+) -> None:
+    service = Service(device)
+    row = service.model.profiled_class({"x": TensorSpec("FP32", (1, WIDTH))})
+    await service.model.use_plan(row, 1)
+    device.gate.clear()
+    before = asyncio.create_task(service.infer(rows_from(0, 1)))
+    await settle()
+    await service.model.use_plan(row, 1, plan_id="new")
+    assert device.released == []
+    after = asyncio.create_task(service.infer(rows_from(1, 1)))
+    await settle()
+    device.gate.set()
+
+    plans = [outcome.plan_id for outcome in await asyncio.gather(before, after)]
+    await settle()
+
+    assert plans == [SEQUENTIAL, "new"]
+    assert device.released == [1]
+
+
+async def test_executables_for_other_shapes_are_kept_in_bounds(device: FakeDevice) -> None:
+    service = Service(device, (1,))
+    widths = range(1, MAX_ON_DEMAND + 6)
+
+    for width in widths:
+        await service.infer(np.zeros((1, width), np.float32))
+    await service.infer(np.zeros((1, widths[-1]), np.float32))
+
+    assert device.released == [1, 2, 3, 4, 5]
+    assert device.prepared == len(widths)
+
+
+async def test_draining_one_model_does_not_wait_for_another(device: FakeDevice) -> None:
+    service = Service(device)
+    other = serve(device)
+    device.gate.clear()
+    checked = check_request(other, request_of(rows_from(0, 1)))
+    busy = asyncio.create_task(service.batcher.submit(other, checked, Watcher()))
+    await settle()
+
+    await asyncio.wait_for(service.batcher.drain(service.model), timeout=5)
+
+    assert not busy.done()
+    device.gate.set()
+    await busy
+
+
+async def test_drain_waits_for_everything_accepted(device: FakeDevice) -> None:
+    service = Service(device)
+    device.gate.clear()
+    running = [asyncio.create_task(service.infer(rows_from(i, 1))) for i in range(6)]
+    await settle()
+    draining = asyncio.create_task(service.batcher.drain())
+    await settle()
+    assert not draining.done()
+    device.gate.set()
+
+    await draining
+
+    assert all(task.done() for task in running)

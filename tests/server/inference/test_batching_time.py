@@ -1,0 +1,426 @@
+"""When the batcher runs what, by a clock that only the tests move.
+
+The properties hold for every history that hypothesis thinks up: requests of any size, priority
+and deadline that come, go away and turn out bad at any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from braid.core.errors import BraidError, DeadlineExceeded, InvalidRequest, QueueFull
+from braid.server.inference.batching.completion import CompletionPlan
+from braid.server.inference.batching.latencies import LatencyTable
+from braid.server.store.batching_policy import BatchPolicy
+from tests.server.inference.batching import Bench, FakeModel, settle
+
+MS = 1e-3
+CHEAP = {1: 10 * MS, 4: 12 * MS, 8: 14 * MS}  # batches hardly cost more than a row
+DEAR = {1: 1 * MS, 8: 9 * MS}  # padding costs more than it brings
+NEVER_WAIT = BatchPolicy(max_wait_s=0)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    after_ms: int
+    rows: int
+    priority: int
+    within_ms: int | None
+    cancelled_after_ms: int | None
+    is_bad: bool
+
+
+ARRIVALS = st.lists(
+    st.builds(
+        Arrival,
+        after_ms=st.integers(0, 30),
+        rows=st.integers(1, 11),
+        priority=st.integers(1, 10),
+        within_ms=st.none() | st.integers(0, 120),
+        cancelled_after_ms=st.none() | st.integers(0, 60),
+        is_bad=st.integers(0, 9).map(lambda number: number == 0),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    arrivals=ARRIVALS,
+    latencies=st.sampled_from([CHEAP, DEAR, {4: 5 * MS}, {1: 3 * MS}]),
+    split=st.booleans(),
+    max_wait_ms=st.sampled_from([0, 5, 50]),
+)
+def test_every_request_ends_once_and_with_its_own_rows(
+    arrivals: list[Arrival], latencies: dict[int, float], split: bool, max_wait_ms: int
+) -> None:
+    async def scenario() -> None:
+        policy = BatchPolicy(max_wait_ms * MS, split, max_requests=6, max_rows=24)
+        bench = Bench(latencies, policy)
+        clock = bench.clock
+        bad: set[int] = set()
+        bench.device.is_bad = bad.__contains__
+        sent: list[tuple[Arrival, asyncio.Task[list[int]], list[int]]] = []
+        first = 0
+        for arrival in arrivals:
+            await clock.advance(arrival.after_ms * MS)
+            within = None if arrival.within_ms is None else arrival.within_ms * MS
+            task = bench.send(arrival.rows, priority=arrival.priority, within=within)
+            if arrival.is_bad:
+                bad.add(first)
+            if arrival.cancelled_after_ms is not None:
+                clock.call_at(clock.now() + arrival.cancelled_after_ms * MS, task.cancel)
+            sent.append((arrival, task, list(range(first, first + arrival.rows))))
+            first += arrival.rows
+            await settle()
+        await clock.advance(10.0)
+
+        for arrival, task, rows in sent:
+            assert task.done()
+            if task.cancelled():
+                assert arrival.cancelled_after_ms is not None
+            elif error := task.exception():
+                assert (
+                    type(error) is QueueFull
+                    or (type(error) is DeadlineExceeded and arrival.within_ms is not None)
+                    or (type(error) is BraidError and arrival.is_bad)
+                )
+            else:
+                assert task.result() == rows  # its own, all of them, in order
+                assert not arrival.is_bad
+        assert bench.watcher.waiting == (0, 0)
+        # Rows run once, or again only because a neighbour in their batch was bad.
+        ran = [row for batch in bench.rows if not bad & set(batch) for row in batch]
+        assert len(ran) == len(set(ran))
+        await asyncio.wait_for(bench.batcher.drain(), 1)
+
+    asyncio.run(scenario())
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    latencies=st.dictionaries(st.integers(1, 9), st.integers(1, 50), min_size=1, max_size=4),
+    rows=st.integers(1, 12),
+)
+def test_batch_sizes_end_the_waiting_as_soon_as_any_order_could(
+    latencies: dict[int, int], rows: int
+) -> None:
+    @cache
+    def least(n: int) -> float:  # by trying every sequence of batches
+        if n <= 0:
+            return 0.0
+        return min(seconds * n + least(n - size) for size, seconds in latencies.items())
+
+    table = LatencyTable(list(latencies))
+    for size, seconds in latencies.items():
+        table.expect(size, seconds)
+    plan = CompletionPlan(table)
+
+    total, left = 0.0, rows
+    while left > 0:
+        size = plan.best_size(left)
+        total += latencies[size] * left
+        left -= size
+
+    assert total == pytest.approx(least(rows))
+
+
+async def test_a_lone_request_runs_at_once_and_alone() -> None:
+    bench = Bench(CHEAP)
+
+    task = bench.send()
+    await bench.clock.advance(10 * MS)
+
+    assert await task == [0]
+    assert [(b.began, b.size) for b in bench.device.batches] == [(0.0, 1)]
+
+
+async def test_cheap_batches_are_filled_and_dear_ones_are_not() -> None:
+    for latencies, sizes in ((CHEAP, [1, 4]), (DEAR, [1, 1, 1, 1])):
+        bench = Bench(latencies, NEVER_WAIT)
+        for _ in range(4):
+            bench.send()
+        await bench.clock.advance(1.0)
+        assert bench.sizes == sizes
+
+
+async def test_what_arrives_while_the_device_is_busy_rides_in_the_next_batch() -> None:
+    bench = Bench({1: 10 * MS, 8: 14 * MS})
+    bench.send()
+    for _ in range(5):
+        await bench.clock.advance(1.4 * MS)
+        bench.send()
+
+    await bench.clock.advance(1.0)
+
+    assert bench.rows == [(0,), (1, 2, 3, 4, 5)]
+    assert bench.device.batches[1].began == pytest.approx(10 * MS)  # without a gap
+
+
+async def test_waits_for_more_rows_where_they_come_soon_enough_to_pay() -> None:
+    """Rows every ms, a batch of 8 hardly dearer than one row: waiting beats running singles."""
+    bench = Bench({1: 30 * MS, 8: 31 * MS}, BatchPolicy(max_wait_s=20 * MS))
+    for _ in range(60):
+        bench.send()
+        await bench.clock.advance(1 * MS)
+    await bench.clock.advance(1.0)
+    before = len(bench.rows)
+    for _ in range(8):
+        bench.send()
+        await bench.clock.advance(1 * MS)
+
+    await bench.clock.advance(1.0)
+
+    assert [len(rows) for rows in bench.rows[before:]] == [8]
+
+
+async def test_never_waits_longer_than_the_policy_allows() -> None:
+    bench = Bench({1: 30 * MS, 8: 31 * MS}, BatchPolicy(max_wait_s=3 * MS))
+    for _ in range(20):
+        bench.send()
+        await bench.clock.advance(0.5 * MS)
+    await bench.clock.advance(1.0)
+    before, now = len(bench.rows), bench.clock.now()
+    bench.send()
+
+    await bench.clock.advance(1.0)
+
+    assert bench.device.batches[before].began <= now + 3 * MS + 1e-9
+
+
+async def test_does_not_wait_where_rows_are_rare() -> None:
+    bench = Bench(CHEAP, BatchPolicy(max_wait_s=1.0))
+    for _ in range(10):
+        task = bench.send()
+        sent_at = bench.clock.now()
+        await bench.clock.advance(0.1)
+        assert task.done()
+        assert bench.device.batches[-1].began == sent_at
+
+
+async def test_urgent_requests_overtake() -> None:
+    bench = Bench({1: 10 * MS}, NEVER_WAIT)
+    for priority in (5, 5, 5, 1, 9, 1):
+        bench.send(priority=priority)
+        await settle()
+
+    await bench.clock.advance(1.0)
+
+    assert [row for (row,) in bench.rows[:2]] == [0, 1]  # sent before the urgent ones came
+    assert [row for (row,) in bench.rows[2:]] == [3, 5, 2, 4]
+
+
+async def test_an_expired_request_leaves_at_its_deadline() -> None:
+    bench = Bench({1: 10 * MS, 4: 10 * MS}, NEVER_WAIT)
+    bench.send()
+    await settle()
+    late = bench.send(within=11 * MS)
+    await settle()
+    assert bench.watcher.waiting == (1, 1)
+
+    await bench.clock.advance(11 * MS)
+
+    assert isinstance(late.exception(), DeadlineExceeded)
+    assert bench.watcher.waiting == (0, 0)
+
+
+async def test_a_cancelled_request_leaves_at_once_and_frees_its_place() -> None:
+    bench = Bench(CHEAP, BatchPolicy(max_requests=1))
+    bench.send()
+    await settle()
+    gone = bench.send()
+    await settle()
+    with pytest.raises(QueueFull):
+        await bench.send()
+    gone.cancel()
+    await settle()
+
+    kept = bench.send()
+    await bench.clock.advance(1.0)
+
+    assert await kept == [3]
+    assert (1,) not in bench.rows
+
+
+async def test_refuses_at_once_what_could_only_be_late() -> None:
+    bench = Bench({1: 10 * MS}, NEVER_WAIT)
+    for _ in range(10):
+        bench.send()
+    await settle()
+
+    with pytest.raises(QueueFull) as refused:
+        await bench.send(within=50 * MS)
+    in_time = bench.send(within=150 * MS)
+    await bench.clock.advance(0.2)
+
+    assert await in_time == [11]
+    assert refused.value.retry_after_s == pytest.approx(0.1, rel=0.3)
+
+
+async def test_an_urgent_request_is_not_refused_for_what_it_overtakes() -> None:
+    bench = Bench({1: 10 * MS}, NEVER_WAIT)
+    for _ in range(10):
+        bench.send(priority=5)
+    await settle()
+
+    urgent = bench.send(priority=1, within=40 * MS)
+    await bench.clock.advance(40 * MS)
+
+    assert await urgent == [10]
+
+
+async def test_the_retry_hint_follows_from_the_latencies() -> None:
+    hints = []
+    for latency in (10 * MS, 100 * MS):
+        bench = Bench({1: latency}, BatchPolicy(max_wait_s=0, max_rows=5))
+        for _ in range(7):
+            bench.send()
+        await settle()
+        with pytest.raises(QueueFull) as refused:
+            await bench.send(3)
+        hints.append(refused.value.retry_after_s)
+        await bench.clock.advance(10)
+
+    assert hints == [pytest.approx(5 * 10 * MS), pytest.approx(5 * 100 * MS)]  # 2 run, 3 rows
+
+
+@pytest.mark.parametrize(
+    ("split", "batches"),
+    [(False, [(0,), (1, 2, 3), (4, 5, 6), (7, 8, 9)]), (True, [(0,), (1, 2, 3, 4), (5, 6, 7, 8)])],
+)
+async def test_requests_are_kept_whole_or_cut_as_the_policy_says(
+    split: bool, batches: list[tuple[int, ...]]
+) -> None:
+    bench = Bench({1: 10 * MS, 4: 11 * MS}, BatchPolicy(max_wait_s=0, split_requests=split))
+    tasks = [bench.send(rows) for rows in (1, 3, 3, 3)]
+
+    await bench.clock.advance(1.0)
+
+    assert bench.rows[: len(batches)] == batches
+    assert [task.result() for task in tasks] == [[0], [1, 2, 3], [4, 5, 6], [7, 8, 9]]
+
+
+async def test_models_share_the_device_by_time_not_by_turns() -> None:
+    """One model's batches take ten times as long; it gets a tenth of the turns, not half."""
+    bench = Bench({1: 1 * MS}, NEVER_WAIT)
+    slow = FakeModel({1: 10 * MS}, NEVER_WAIT)
+    for _ in range(300):
+        bench.send()
+        bench.send(model=slow)
+    await bench.clock.advance(0.2)
+
+    spent = {
+        model: sum(after.began - at.began for at, after in pairwise(bench.device.batches)
+                   if at.model is model)
+        for model in (bench.model, slow)
+    }  # fmt: skip
+
+    assert spent[bench.model] == pytest.approx(spent[slow], abs=0.025)
+
+
+async def test_a_share_of_three_gets_three_times_the_device() -> None:
+    bench = Bench({1: 5 * MS}, BatchPolicy(max_wait_s=0, share=3))
+    other = FakeModel({1: 5 * MS}, NEVER_WAIT)
+    for _ in range(200):
+        bench.send()
+        bench.send(model=other)
+    await bench.clock.advance(0.4)
+
+    ran = [batch.model is bench.model for batch in bench.device.batches]
+
+    assert sum(ran) == pytest.approx(0.75 * len(ran), abs=3)
+
+
+async def test_a_model_that_slept_does_not_get_the_device_for_all_it_missed() -> None:
+    bench = Bench({1: 5 * MS}, NEVER_WAIT)
+    other = FakeModel({1: 5 * MS}, NEVER_WAIT)
+    for _ in range(100):
+        bench.send()
+    await bench.clock.advance(0.25)
+    for _ in range(50):
+        bench.send(model=other)
+    before = len(bench.device.batches)
+    await bench.clock.advance(0.2)
+
+    ran = [batch.model is other for batch in bench.device.batches[before:]]
+
+    assert sum(ran) == pytest.approx(len(ran) / 2, abs=3)
+
+
+async def test_latencies_follow_what_batches_really_take() -> None:
+    bench = Bench({1: 10 * MS, 4: 12 * MS}, NEVER_WAIT)
+    bench.model.latencies_s = {1: 10 * MS, 4: 100 * MS}  # the schedule was too good to be true
+    for _ in range(60):
+        for _ in range(4):
+            bench.send()
+        await bench.clock.advance(1.0)
+
+    assert bench.sizes[-4:] == [1, 1, 1, 1]
+
+
+def test_a_slower_device_does_not_make_sizes_look_fast_that_have_not_run() -> None:
+    table = LatencyTable((1, 8))
+    table.expect(1, 10 * MS)
+    table.expect(8, 72 * MS)  # 10 % less a row
+    for _ in range(20):
+        table.observe(1, 15 * MS)
+
+    assert table.seconds(1) == pytest.approx(15 * MS, rel=0.1)
+    assert table.seconds(8) > 82 * MS
+
+
+async def test_a_size_that_was_never_seen_is_tried() -> None:
+    bench = Bench({1: 10 * MS, 8: 20 * MS}, NEVER_WAIT)
+    bench.model._table = LatencyTable((1, 8))
+    bench.model._table.expect(1, 10 * MS)
+    for _ in range(9):
+        bench.send()
+
+    await bench.clock.advance(1.0)
+
+    assert bench.sizes == [1, 8]
+
+
+@pytest.mark.parametrize("wrong", [{"max_wait_s": -1}, {"share": 0}, {"max_requests": 0}])
+def test_a_policy_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidRequest):
+        BatchPolicy(**wrong)  # type: ignore[arg-type]
+
+
+async def test_what_would_wait_too_long_is_refused_with_a_hint_when_it_would_not() -> None:
+    bench = Bench({1: 10 * MS}, BatchPolicy(max_wait_s=0, max_queue_s=35 * MS))
+    accepted = [bench.send() for _ in range(4)]
+    await settle()
+
+    refused = bench.send()
+    await settle()
+    error = refused.exception()
+    await bench.clock.advance(10 * MS)
+    accepted.append(bench.send())
+    await bench.clock.advance(1.0)
+
+    assert isinstance(error, QueueFull)
+    assert error.retry_after_s == pytest.approx(5 * MS)  # it would have waited 40 ms
+    assert [len(task.result()) for task in accepted] == [1] * 5
+
+
+async def test_a_full_model_is_known_before_a_request_is_read() -> None:
+    bench = Bench(CHEAP, BatchPolicy(max_requests=1))
+    assert bench.batcher.refusal(bench.model) is None  # type: ignore[arg-type]
+    sent = [bench.send(8), bench.send(8), bench.send()]
+    await settle()
+
+    full = bench.batcher.refusal(bench.model)  # type: ignore[arg-type]
+    await bench.clock.advance(1.0)
+
+    assert isinstance(full, QueueFull)
+    assert full.retry_after_s
+    assert all(task.done() for task in sent)
+    assert bench.batcher.refusal(bench.model) is None  # type: ignore[arg-type]

@@ -1,1 +1,0 @@
-"""Tests of settings, store, jobs, metrics, status and logs."""

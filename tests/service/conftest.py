@@ -1,0 +1,58 @@
+"""One server for the tests that only ask, and a fresh one for those that break things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.models.small import embedding, small_cnn
+from tests.service.server_process import ServerProcess
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Model files by name."""
+    folder = tmp_path_factory.mktemp("models")
+    return {
+        "cnn": small_cnn(folder / "cnn.onnx"),
+        "embedding": embedding(folder / "embedding.onnx"),
+    }
+
+
+@pytest.fixture(scope="session")
+def shared(
+    tmp_path_factory: pytest.TempPathFactory,
+    models: dict[str, Path],
+) -> Iterator[ServerProcess]:
+    """A server with every model of ``models`` registered, batch sizes 1 and 4."""
+    store = tmp_path_factory.mktemp("shared") / "store"
+    server = ServerProcess(store, BRAID_MEASURE_APART="true").start()
+    try:
+        server.import_ahead(*models.values())
+        with server.client() as client:
+            for name, path in models.items():
+                client.register(name, path, batch_sizes=[1, 4], wait=True)
+        yield server
+    finally:
+        code = server.stop()
+    assert code == 0
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    """An empty server of one's own, not started."""
+    yield from ended(ServerProcess(tmp_path / "store"))
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> Iterator[ServerProcess]:
+    """As ``server``; registrations measure in a process of their own, as is usual."""
+    yield from ended(ServerProcess(tmp_path / "store", BRAID_MEASURE_APART="true"))
+
+
+def ended(server: ServerProcess) -> Iterator[ServerProcess]:
+    """Hand out a server, and kill it if it is left running."""
+    yield server
+    server.end()

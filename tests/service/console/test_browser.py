@@ -1,0 +1,192 @@
+"""A real Chromium walks the console: every page, live progress, a timeline, keys, both themes.
+
+BRAID_SCREENSHOTS=FOLDER keeps pictures of the pages; docs/images holds those of a real model.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.models.small import small_cnn
+from tests.service.console.browser import Browser, chromium
+from tests.service.console.test_site import TOKEN
+from tests.service.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    folder = tmp_path_factory.mktemp("browser")
+    (folder / "token").write_text(TOKEN)
+    made = ServerProcess(folder / "store", BRAID_ADMIN_TOKEN_FILE=str(folder / "token")).start()
+    try:
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture(autouse=True)
+def no_complaints(browser: Browser) -> Iterator[None]:
+    """Whatever a test does, the browser's console stays empty."""
+    browser.complaints.clear()
+    yield
+    browser.run("1")  # events that are still under way
+    assert browser.complaints == []
+
+
+def address(server: ServerProcess, path: str = "") -> str:
+    return f"http://{server.http_address}/console/{path}"
+
+
+def keep(browser: Browser, name: str, *, dark: bool = False) -> None:
+    if folder := os.environ.get("BRAID_SCREENSHOTS"):
+        browser.screenshot(Path(folder) / f"{name}.png", dark=dark)
+
+
+def test_a_registration_is_watched_live_and_its_schedule_looked_at(
+    server: ServerProcess, browser: Browser, tmp_path: Path
+) -> None:
+    browser.open(address(server))
+    assert "no models; register one" in browser.text
+    browser.open(address(server, "jobs"))
+
+    wide = small_cnn(tmp_path / "wide.onnx", branches=7)
+    with server.client() as client:
+        job = client.register("wide", wide, batch_sizes=[1, 2, 4])
+        browser.until("document.querySelector('main').innerText.includes('wide v1')")
+        browser.follow(job.id)
+        browser.run(
+            "window.seen = new Set(); new MutationObserver(() => window.seen.add("
+            "document.querySelector('progress').value)).observe(document.getElementById("
+            "'live-job'), {childList: true})"
+        )
+        browser.until("document.querySelector('progress').value === 1")
+        for _ in client.watch_job(job.id):
+            pass
+    seen = browser.run("[...window.seen]")
+    assert len(seen) >= 2, "the bar moved without the page being loaded again"
+    assert seen == sorted(seen)
+    assert "✓ ready" in browser.text or "ready" in browser.text
+    keep(browser, "job")
+
+    browser.follow("wide")
+    browser.until("document.querySelector('main').innerText.includes('Candidates compared')")
+    keep(browser, "model")
+    browser.follow("4")
+    bars = browser.run("document.querySelectorAll('svg.braid g.bar').length")
+    units = browser.run("new Set([...document.querySelectorAll('g.bar')].map(e => e.dataset.unit))"
+                        ".size")  # fmt: skip
+    assert bars == 2 * units > 0
+    assert "FP32[4, 3, 16, 16]" in browser.run("document.querySelector('g.bar title').textContent")
+    keep(browser, "schedule")
+    browser.follow("batch 1")
+    assert "batch 4, cpu against wide, batch 1" in browser.run("document.body.textContent")
+    keep(browser, "compare")
+
+
+def test_it_can_be_used_by_keyboard_alone(server: ServerProcess, browser: Browser) -> None:
+    browser.open(address(server))
+    focused = "document.activeElement.textContent.trim()"
+    order = []
+    for _ in range(8):
+        browser.press("Tab")
+        order.append(browser.run(focused))
+        assert browser.run(
+            "document.activeElement.matches(':focus-visible') "
+            "&& getComputedStyle(document.activeElement).outlineStyle !== 'none'"
+        ), f"the focus on {order[-1]!r} cannot be seen"
+    assert order[:6] == ["Skip to content", "braid", "Models", "Jobs", "Devices", "Sign in"]
+    while browser.run(focused) != "wide":
+        browser.press("Tab")
+        order.append(browser.run(focused))
+        assert len(order) < 20, order
+    browser.press("Enter")
+    browser.until("document.title.startsWith('wide version 1')")
+
+
+def test_signing_in_shows_what_can_be_changed(server: ServerProcess, browser: Browser) -> None:
+    browser.open(address(server, "models/wide"))
+    assert "Profile again" not in browser.text
+    browser.follow("Sign in")
+    browser.run(f"document.querySelector('input[name=token]').value = {TOKEN!r}")
+    browser.run("window.stale = true; document.querySelector('main form').requestSubmit()")
+    browser.until("!window.stale && location.pathname === '/console/'")
+
+    browser.open(address(server, "models/wide"))
+    browser.follow("Profile again")
+    assert browser.run("location.pathname").startswith("/console/jobs/")
+    browser.until("document.querySelector('progress').value === 1")
+    browser.follow("Sign out")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+def test_text_stands_out_in_both_themes(
+    server: ServerProcess, browser: Browser, dark: bool
+) -> None:
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.call("Emulation.setEmulatedMedia", features=[scheme])
+    for path in ("", "jobs", "devices", "models/wide", "schedules/wide/1/1"):
+        browser.open(address(server, path))
+        assert browser.run(FAINT) == [], path
+    browser.call("Emulation.setEmulatedMedia", features=[])
+
+
+# Texts whose contrast with the page or the card behind them is below WCAG's 4.5.
+FAINT = """(() => {
+  const light = c => {const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
+    .map(x => x <= .03928 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4);
+    return .2126 * v[0] + .7152 * v[1] + .0722 * v[2]};
+  const behind = e => {for (; e; e = e.parentElement) {const c = getComputedStyle(e)
+    .backgroundColor; if (!/, 0\\)$|transparent/.test(c)) return c} return 'rgb(255, 255, 255)'};
+  return [...document.querySelectorAll('main *')].filter(e => !e.closest('svg') &&
+    [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim())).filter(e => {
+    const a = light(getComputedStyle(e).color), b = light(behind(e));
+    return (Math.max(a, b) + .05) / (Math.min(a, b) + .05) < 4.5})
+    .map(e => e.outerHTML.slice(0, 80))
+})()"""
+
+
+def test_it_behaves_with_two_hundred_models(
+    server: ServerProcess, browser: Browser, tmp_path: Path
+) -> None:
+    model = small_cnn(tmp_path / "many.onnx", branches=2)
+    with server.client() as client:
+        client.register("many-000", model, wait=True)
+        jobs = [client.register(f"many-{number:03}", model) for number in range(1, 200)]
+        for job in jobs:
+            for _ in client.watch_job(job.id):
+                pass
+    browser.open(address(server))
+    rows = "document.querySelectorAll('tbody tr').length"
+    assert browser.run(rows) == 201
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+    took = browser.run("performance.getEntriesByType('navigation')[0].duration")
+    assert took < 2000, f"the page took {took} ms"
+
+    browser.press("/", "/")
+    browser.call("Input.insertText", text="many-19")
+    browser.press("Enter")
+    browser.until(f"{rows} === 10")
+    keep(browser, "many")
+
+
+def test_a_server_that_is_gone_makes_the_page_stale_and_one_that_is_back_fresh(
+    tmp_path: Path, browser: Browser
+) -> None:
+    other = ServerProcess(tmp_path / "store").start()
+    browser.open(address(other))
+    other.kill_everything()
+
+    browser.until("document.querySelector('.live').classList.contains('stale')")
+    browser.complaints.clear()  # the browser itself says that the server is gone

@@ -1,0 +1,193 @@
+"""The console without a browser: paths, escaping, who may change things, headers."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from urllib.parse import urlencode
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.models.small import small_cnn
+from tests.service.server_process import ServerProcess
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "a-token-of-the-test"
+
+
+@pytest.fixture(scope="module")
+def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with one scheduled model and an admin token."""
+    folder = tmp_path_factory.mktemp("console")
+    (folder / "token").write_text(f"{TOKEN}\n")
+    server = ServerProcess(folder / "store", BRAID_ADMIN_TOKEN_FILE=str(folder / "token")).start()
+    try:
+        with server.client() as client:
+            client.register("cnn", small_cnn(folder / "cnn.onnx"), batch_sizes=[1, 4], wait=True)
+        yield server
+    finally:
+        server.end()
+
+
+def ask(
+    server: ServerProcess, path: str, form: dict[str, str] | None = None, **headers: str
+) -> tuple[HTTPResponse, str]:
+    """One request, no redirect followed."""
+    connection = HTTPConnection(server.http_address, timeout=20)
+    try:
+        body = None if form is None else urlencode(form)
+        connection.request("GET" if form is None else "POST", path, body, headers)
+        response = connection.getresponse()
+        return response, response.read().decode()
+    finally:
+        connection.close()
+
+
+def cookie(server: ServerProcess) -> str:
+    response, _ = ask(server, "/console/sign-in", {"token": TOKEN})
+    assert response.status == 303
+    given = response.headers["Set-Cookie"]
+    assert "HttpOnly" in given
+    assert "SameSite=Strict" in given
+    return given.split(";")[0]
+
+
+def test_the_root_leads_to_the_console(console: ServerProcess) -> None:
+    for path in ("/", "/console"):
+        response, _ = ask(console, path)
+        assert (response.status, response.headers["Location"]) == (303, "/console/")
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", ["cnn", "serving", "1: "]),
+        ("models/cnn", ["FP32[batch, 3, 16, 16]", "Candidates compared, batch 4", "sequential"]),
+        ("jobs", ["cnn v1", "ready"]),
+        ("devices", ["stages measured", "threads", "BRAID_STORE"]),
+        ("schedules/cnn/1/1", ["<svg", "proved gap", "Compare with", "sum of the stages"]),
+        ("schedules/cnn/1/4?block=-1", ["last block", "stream 0"]),
+        ("compare/cnn/1/1/4", ["batch 1, cpu against cnn, batch 4", "<svg"]),
+        ("sign-in", ["Admin token"]),
+    ],
+)
+def test_each_page_shows_what_it_is_about(
+    console: ServerProcess, path: str, words: list[str]
+) -> None:
+    response, body = ask(console, f"/console/{path}")
+
+    assert response.status == 200, body
+    assert [word for word in words if word not in body] == []
+    assert body.count("<h1>") == 1
+    assert "http://" not in body.replace("http://www.w3.org/2000/svg", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("none", 404),
+        ("models/none", 404),
+        ("models/cnn?version=99", 404),
+        ("jobs/none", 404),
+        ("schedules/cnn/1/7", 404),
+        ("schedules/cnn/1/x", 400),
+        ("schedules/cnn/1/1?block=99", 400),
+        ("schedules/cnn/1/1/gif", 404),
+        ("compare/cnn/1/1/9", 404),
+        ("models/%3Cscript%3Ealert(1)%3C%2Fscript%3E", 404),
+        ("..%2f..%2fetc%2fpasswd", 404),
+    ],
+)
+def test_what_is_not_there_has_a_page_that_says_so(
+    console: ServerProcess, path: str, status: int
+) -> None:
+    response, body = ask(console, f"/console/{path}")
+
+    assert response.status == status
+    assert "<script>alert" not in body
+    assert "All models" in body
+
+
+def test_pages_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(
+    console: ServerProcess,
+) -> None:
+    response, body = ask(console, "/console/schedules/cnn/1/1")
+
+    policy = response.headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert not re.search(r"\son\w+=|\sstyle=", body), "inline handlers and styles would be blocked"
+
+
+def test_downloads_are_files_of_their_kind(console: ServerProcess) -> None:
+    response, svg = ask(console, "/console/schedules/cnn/1/1/svg")
+    assert response.headers["Content-Type"] == "image/svg+xml"
+    ElementTree.fromstring(svg)
+    response, trace = ask(console, "/console/schedules/cnn/1/1/perfetto")
+    assert 'filename="cnn-1-batch1.perfetto.json"' in response.headers["Content-Disposition"]
+    assert json.loads(trace)["traceEvents"]
+    assert json.loads(ask(console, "/console/schedules/cnn/1/4/json")[1])["key"]["batch_size"] == 4
+
+
+def test_without_signing_in_nothing_can_be_changed_and_no_button_is_shown(
+    console: ServerProcess,
+) -> None:
+    _, body = ask(console, "/console/models/cnn")
+    assert "Delete" not in body
+    for path in ("models/cnn/1/delete", "models/cnn/1/profile", "jobs/x/cancel"):
+        response, _ = ask(console, f"/console/{path}", {})
+        assert response.status == 403
+        assert ask(console, f"/console/{path}", {}, Cookie="braid-console=guess")[0].status == 403
+    assert ask(console, "/console/models/cnn")[0].status == 200
+
+
+def test_a_wrong_token_signs_nobody_in(console: ServerProcess) -> None:
+    response, body = ask(console, "/console/sign-in", {"token": "wrong"})
+
+    assert response.status == 403
+    assert "not the admin token" in body
+    assert "Set-Cookie" not in response.headers
+
+
+def test_forms_of_other_sites_are_refused_even_with_a_session(console: ServerProcess) -> None:
+    session = cookie(console)
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}):
+        response, _ = ask(console, "/console/models/cnn/1/delete", {}, Cookie=session, **headers)
+        assert response.status == 403
+    assert ask(console, "/console/models/cnn")[0].status == 200
+
+
+def test_whoever_signed_in_profiles_again_cancels_and_deletes(
+    console: ServerProcess, tmp_path: Path
+) -> None:
+    session = cookie(console)
+    other = small_cnn(tmp_path / "other.onnx", branches=2)
+    with console.client() as client:
+        client.register("doomed", other, wait=True)
+    _, body = ask(console, "/console/models/doomed", Cookie=session)
+    assert "Delete this version" in body
+    assert "Profile again" in body
+
+    response, _ = ask(console, "/console/models/doomed/1/profile", {}, Cookie=session)
+    job = response.headers["Location"]
+    assert re.fullmatch(r"/console/jobs/[0-9a-f]+", job)
+    response, _ = ask(console, f"{job}/cancel", {}, Cookie=session)
+    assert response.status in (303, 409), "409: it was ready already"
+    response, _ = ask(console, "/console/models/doomed/1/delete", {}, Cookie=session)
+    assert response.status == 303
+    assert ask(console, "/console/models/doomed")[0].status == 404
+
+    response, _ = ask(console, "/console/sign-out", {}, Cookie=session)
+    assert "Max-Age=0" in response.headers["Set-Cookie"]
+    assert ask(console, "/console/models/cnn/1/delete", {}, Cookie=session)[0].status == 403
+
+
+def test_forms_are_bounded(console: ServerProcess) -> None:
+    response, _ = ask(console, "/console/sign-in", {"token": "x" * 20_000})
+    assert response.status == 413

@@ -1,0 +1,83 @@
+"""One server for all tests of the protocol, with models of several datatypes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.models.small import save, small_cnn
+from tests.service.server_process import ServerProcess
+
+
+def doubling(path: Path, element: int, *, columns: int = 3) -> Path:
+    """x [batch, columns] -> y = x + x, in any element type."""
+    shape: list[str | int] = ["batch", columns]
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        "doubling",
+        [helper.make_tensor_value_info("x", element, shape)],
+        [helper.make_tensor_value_info("y", element, shape)],
+    )
+    return save(graph, path)
+
+
+def two_inputs(path: Path) -> Path:
+    """(a, b) FP32 [batch, 3] -> a - b, a + b."""
+    shape: list[str | int] = ["batch", 3]
+
+    def info(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    graph = helper.make_graph(
+        [
+            helper.make_node("Sub", ["a", "b"], ["minus"]),
+            helper.make_node("Add", ["a", "b"], ["plus"]),
+        ],
+        "two_inputs",
+        [info("a"), info("b")],
+        [info("minus"), info("plus")],
+    )
+    return save(graph, path)
+
+
+@pytest.fixture(scope="session")
+def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Model files by name."""
+    folder = tmp_path_factory.mktemp("oip_models")
+    return {
+        "cnn": small_cnn(folder / "cnn.onnx"),
+        "two": two_inputs(folder / "two.onnx"),
+        "fp32": doubling(folder / "fp32.onnx", TensorProto.FLOAT),
+        "fp16": doubling(folder / "fp16.onnx", TensorProto.FLOAT16),
+        "bf16": doubling(folder / "bf16.onnx", TensorProto.BFLOAT16),
+        "int32": doubling(folder / "int32.onnx", TensorProto.INT32),
+    }
+
+
+@pytest.fixture(scope="session")
+def oip_server(
+    tmp_path_factory: pytest.TempPathFactory,
+    model_files: dict[str, Path],
+) -> Iterator[ServerProcess]:
+    """Offers system shared memory and has every model of ``model_files``."""
+    store = tmp_path_factory.mktemp("oip") / "store"
+    server = ServerProcess(store, BRAID_SYSTEM_SHARED_MEMORY="true").start()
+    try:
+        server.import_ahead(*model_files.values())
+        with server.client() as client:
+            for name, path in model_files.items():
+                client.register(name, path, batch_sizes=[1, 4], planner="sequential", wait=True)
+        yield server
+    finally:
+        code = server.stop()
+    assert code == 0
+
+
+def ramp(rows: int, columns: int = 3) -> np.ndarray:
+    """Rows that differ."""
+    return np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)

@@ -1,0 +1,485 @@
+"""What callers get wrong in this protocol: the right status, the right words, no harm done."""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from tests.service.oip.conftest import ramp
+from tests.service.server_process import ServerProcess
+
+Request = service_pb2.ModelInferRequest
+Tensor = Request.InferInputTensor
+X = ramp(1).tobytes()
+
+
+@pytest.fixture
+def stub(oip_server: ServerProcess) -> Iterator[Any]:
+    with grpc.insecure_channel(oip_server.address) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def x(**changes: Any) -> Any:
+    return Tensor(**{"name": "x", "datatype": "FP32", "shape": [1, 3], **changes})
+
+
+def request(*inputs: Any, raw: tuple[bytes, ...] = (X,), **fields: Any) -> Any:
+    return Request(**{"model_name": "fp32", "inputs": inputs, "raw_input_contents": raw, **fields})
+
+
+def typed(**contents: Any) -> Any:
+    return service_pb2.InferTensorContents(**contents)
+
+
+def whole(value: int) -> Any:
+    return service_pb2.InferParameter(int64_param=value)
+
+
+def text(value: str) -> Any:
+    return service_pb2.InferParameter(string_param=value)
+
+
+def region(name: str = "none", size: int = 12, offset: int = 0) -> dict[str, Any]:
+    return {
+        "shared_memory_region": text(name),
+        "shared_memory_byte_size": whole(size),
+        "shared_memory_offset": whole(offset),
+    }
+
+
+def output(name: str = "y", **parameters: Any) -> Any:
+    return Request.InferRequestedOutputTensor(name=name, parameters=parameters)
+
+
+BAD = {
+    "no inputs": (request(raw=()), "missing input"),
+    "wrong name": (request(x(name="z")), "no input 'z'"),
+    "twice": (request(x(), x(), raw=(X, X)), "twice"),
+    "wrong datatype": (request(x(datatype="INT8")), "INT8"),
+    "unknown datatype": (request(x(datatype="FLOAT")), "FLOAT"),
+    "wrong rank": (request(x(shape=[3])), "rank 1"),
+    "wrong extent": (request(x(shape=[1, 4])), "axis 1 must be 3"),
+    "negative extent": (request(x(shape=[-1, 3])), "at least 1"),
+    "too many bytes": (request(x(), raw=(X + X,)), "24 bytes"),
+    "too few raw contents": (
+        request(x(name="a"), x(name="b"), model_name="two"),
+        "1 entries for 2 inputs",
+    ),
+    "too many raw contents": (request(x(), raw=(X, X)), "2 entries for 1 inputs"),
+    "raw and typed": (request(x(contents=typed(fp32_contents=[1, 2, 3]))), "typed contents"),
+    "typed in the wrong field": (
+        request(x(contents=typed(int_contents=[1, 2, 3])), raw=()),
+        "belong in fp32_contents",
+    ),
+    "typed, too few": (request(x(contents=typed(fp32_contents=[1])), raw=()), "4 bytes"),
+    "typed, out of range": (
+        request(x(datatype="INT8", contents=typed(int_contents=[300])), raw=()),
+        "range of INT8",
+    ),
+    "FP16 has no typed form": (
+        request(x(datatype="FP16", contents=typed(fp32_contents=[1])), raw=(), model_name="fp16"),
+        "raw_input_contents",
+    ),
+    "BYTES for numbers": (
+        request(x(datatype="BYTES"), raw=(struct.pack("<I", 2) + b"ab",)),
+        "BYTES",
+    ),
+    "typed BYTES for numbers": (
+        request(x(datatype="BYTES", contents=typed(bytes_contents=[b"ab"])), raw=()),
+        "BYTES",
+    ),
+    "unknown output": (request(x(), outputs=[output("nope")]), "nope"),
+    "output twice": (request(x(), outputs=[output(), output()]), "twice"),
+    "priority too large": (request(x(), parameters={"priority": whole(11)}), "10"),
+    "priority negative": (request(x(), parameters={"priority": whole(-1)}), "priority"),
+    "priority as text": (request(x(), parameters={"priority": text("high")}), "integer"),
+    "timeout negative": (request(x(), parameters={"timeout": whole(-5)}), "timeout"),
+    "timeout absurd": (request(x(), parameters={"timeout": whole(2**60)}), "timeout"),
+    "timeout as bool": (
+        request(x(), parameters={"timeout": service_pb2.InferParameter(bool_param=True)}),
+        "integer",
+    ),
+    "reserved parameter": (request(x(), parameters={"triton_magic": whole(1)}), "reserved"),
+    "unknown input parameter": (request(x(parameters={"colour": text("red")})), "colour"),
+    "unknown output parameter": (request(x(), outputs=[output(colour=text("r"))]), "colour"),
+    "classes out of range": (request(x(), outputs=[output(classification=whole(-1))]), "between"),
+    "region without a size": (
+        request(x(parameters={"shared_memory_region": text("r")}), raw=()),
+        "shared_memory_byte_size",
+    ),
+    "size without a region": (
+        request(x(parameters={"shared_memory_byte_size": whole(12)}), raw=()),
+        "shared_memory_region",
+    ),
+    "long id": (request(x(), id="i" * 200), "128"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_bad_request_is_named(stub: Any, case: str) -> None:
+    bad, words = BAD[case]
+
+    with pytest.raises(grpc.RpcError) as error:
+        stub.ModelInfer(bad, timeout=20)
+
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT, error.value.details()
+    assert words in (error.value.details() or "")
+
+
+@pytest.mark.parametrize(
+    ("bad", "status"),
+    [
+        (request(x(), model_name="nobody"), grpc.StatusCode.NOT_FOUND),
+        (request(x(), model_version="7"), grpc.StatusCode.NOT_FOUND),
+        (request(x(parameters=region()), raw=()), grpc.StatusCode.NOT_FOUND),
+        (request(x(), outputs=[output(**region())]), grpc.StatusCode.NOT_FOUND),
+        (request(x(), parameters={"sequence_id": whole(3)}), grpc.StatusCode.UNIMPLEMENTED),
+        (request(x(), raw=(bytes(80 << 20),)), grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ],
+)
+def test_other_refusals_have_their_own_status(stub: Any, bad: Any, status: grpc.StatusCode) -> None:
+    with pytest.raises(grpc.RpcError) as error:
+        stub.ModelInfer(bad, timeout=20)
+
+    assert error.value.code() is status, error.value.details()
+
+
+def test_a_request_s_own_parameters_are_ignored(stub: Any) -> None:
+    good = request(x(), parameters={"colour": text("red"), "sequence_start": whole(0)})
+    assert stub.ModelInfer(good, timeout=20).outputs[0].name == "y"
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_on_a_stream_an_error_is_an_answer_and_the_stream_goes_on(stub: Any, case: str) -> None:
+    bad = Request()
+    bad.CopyFrom(BAD[case][0])
+    bad.id = bad.id or "bad"
+
+    first, second = stub.ModelStreamInfer(iter([bad, request(x(), id="good")]), timeout=20)
+
+    assert BAD[case][1] in first.error_message
+    assert first.infer_response.id == bad.id
+    assert (second.error_message, second.infer_response.id) == ("", "good")
+
+
+@pytest.fixture
+def shared_object() -> Iterator[Path]:
+    path = Path(f"/dev/shm/braid_test_{os.getpid()}")
+    path.write_bytes(X + bytes(12))
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("key", "offset", "size", "status"),
+    [
+        ("/braid_no_such_object", 0, 12, grpc.StatusCode.NOT_FOUND),
+        ("/../etc/passwd", 0, 12, grpc.StatusCode.INVALID_ARGUMENT),
+        ("..", 0, 12, grpc.StatusCode.INVALID_ARGUMENT),
+        ("", 0, 12, grpc.StatusCode.INVALID_ARGUMENT),
+        ("a\x00b", 0, 12, grpc.StatusCode.INVALID_ARGUMENT),
+        ("k" * 300, 0, 12, grpc.StatusCode.INVALID_ARGUMENT),
+        ("{object}", 0, 0, grpc.StatusCode.INVALID_ARGUMENT),
+        ("{object}", 0, 25, grpc.StatusCode.INVALID_ARGUMENT),
+        ("{object}", 20, 12, grpc.StatusCode.INVALID_ARGUMENT),
+        ("{object}", 2**64 - 1, 2, grpc.StatusCode.INVALID_ARGUMENT),
+        ("{link}", 0, 12, grpc.StatusCode.INVALID_ARGUMENT),
+    ],
+)
+def test_only_objects_that_hold_the_region_are_registered(
+    stub: Any, shared_object: Path, key: str, offset: int, size: int, status: grpc.StatusCode
+) -> None:
+    link = shared_object.with_name(f"{shared_object.name}_link")
+    link.symlink_to("/etc/passwd")
+    try:
+        wanted = service_pb2.SystemSharedMemoryRegisterRequest(
+            name="bad",
+            key=key.format(object=shared_object.name, link=link.name),
+            offset=offset,
+            byte_size=size,
+        )
+        with pytest.raises(grpc.RpcError) as error:
+            stub.SystemSharedMemoryRegister(wanted, timeout=20)
+    finally:
+        link.unlink()
+    assert error.value.code() is status, error.value.details()
+
+
+@pytest.fixture
+def registered(stub: Any, shared_object: Path) -> Iterator[Path]:
+    stub.SystemSharedMemoryRegister(
+        service_pb2.SystemSharedMemoryRegisterRequest(
+            name="r", key=f"/{shared_object.name}", byte_size=24
+        )
+    )
+    yield shared_object
+    stub.SystemSharedMemoryUnregister(service_pb2.SystemSharedMemoryUnregisterRequest(name="r"))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        request(x(parameters=region("r", 12, offset=16)), raw=()),
+        request(x(parameters=region("r", 25)), raw=()),
+        request(x(parameters=region("r", 8)), raw=()),
+        request(x(parameters=region("r")), raw=(X,)),
+        request(x(parameters=region("r"), contents=typed(fp32_contents=[1, 2, 3])), raw=()),
+        request(x(parameters=region("r", 12, offset=-4)), raw=()),
+        request(x(), outputs=[output(**region("r", 12, offset=16))]),
+        request(x(), outputs=[output(**region("r", 8))]),
+    ],
+)
+def test_tensors_outside_their_region_are_refused(stub: Any, registered: Path, bad: Any) -> None:
+    before = registered.read_bytes()
+    with pytest.raises(grpc.RpcError) as error:
+        stub.ModelInfer(bad, timeout=20)
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT, error.value.details()
+    assert registered.read_bytes() == before
+
+
+def test_a_region_is_registered_once_and_survives_its_object_s_shortening(
+    stub: Any, registered: Path
+) -> None:
+    again = service_pb2.SystemSharedMemoryRegisterRequest(
+        name="r", key=registered.name, byte_size=24
+    )
+    with pytest.raises(grpc.RpcError) as error:
+        stub.SystemSharedMemoryRegister(again)
+    assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+    os.truncate(registered, 4)
+    with pytest.raises(grpc.RpcError) as error:
+        stub.ModelInfer(request(x(parameters=region("r")), raw=()), timeout=20)
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "shortened" in (error.value.details() or "")
+
+
+def test_unregistering_while_requests_run_is_safe(stub: Any, shared_object: Path) -> None:
+    register = service_pb2.SystemSharedMemoryRegisterRequest(
+        name="busy", key=shared_object.name, byte_size=24
+    )
+    unregister = service_pb2.SystemSharedMemoryUnregisterRequest(name="busy")
+    wanted = request(
+        x(parameters=region("busy")), raw=(), outputs=[output(**region("busy", 12, 12))]
+    )
+    outcomes: set[Any] = set()
+    done = threading.Event()
+
+    def load() -> None:
+        while not done.is_set():
+            try:
+                stub.ModelInfer(wanted, timeout=20)
+                outcomes.add("OK")
+            except grpc.RpcError as error:
+                outcomes.add(error.code())
+
+    threads = [threading.Thread(target=load) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(60):
+        stub.SystemSharedMemoryRegister(register)
+        time.sleep(0.005)
+        stub.SystemSharedMemoryUnregister(unregister)
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert outcomes == {"OK", grpc.StatusCode.NOT_FOUND}
+    assert shared_object.read_bytes() == X + (2 * ramp(1)).tobytes()
+
+
+def test_shared_memory_is_off_unless_enabled(server: ServerProcess) -> None:
+    server.start()
+    with grpc.insecure_channel(server.address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        for call, message in (
+            (stub.SystemSharedMemoryStatus, service_pb2.SystemSharedMemoryStatusRequest()),
+            (stub.SystemSharedMemoryRegister, service_pb2.SystemSharedMemoryRegisterRequest()),
+            (stub.SystemSharedMemoryUnregister, service_pb2.SystemSharedMemoryUnregisterRequest()),
+        ):
+            with pytest.raises(grpc.RpcError) as error:
+                call(message, timeout=20)
+            assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        metadata = stub.ServerMetadata(service_pb2.ServerMetadataRequest())
+    assert "system_shared_memory" not in metadata.extensions
+
+
+def test_clients_that_vanish_mid_stream_leave_nothing_behind(
+    oip_server: ServerProcess, stub: Any
+) -> None:
+    def requests() -> Iterator[Any]:
+        for index in range(50):
+            yield Request(
+                model_name="cnn",
+                id=str(index),
+                inputs=[Tensor(name="x", datatype="FP32", shape=[8, 3, 16, 16])],
+                raw_input_contents=[bytes(4 * 8 * 3 * 16 * 16)],
+            )
+
+    for _ in range(5):
+        with grpc.insecure_channel(oip_server.address) as channel:
+            gone = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            stream = gone.ModelStreamInfer(requests())
+            next(stream)
+    assert _eventually(lambda: oip_server.metric("braid_queue_depth_requests", model="cnn") == 0)
+    assert stub.ModelInfer(request(x()), timeout=20).outputs[0].name == "y"
+
+
+def test_a_stream_that_is_not_read_is_not_read_from(oip_server: ServerProcess) -> None:
+    big = Request(
+        model_name="cnn",
+        inputs=[Tensor(name="x", datatype="FP32", shape=[16, 3, 16, 16])],
+        raw_input_contents=[bytes(4 * 16 * 3 * 16 * 16)],
+    )
+
+    def ended() -> float:
+        """Requests that the server took; the client cannot tell: the kernel buffers many."""
+        return oip_server.metric("braid_requests_total", model="cnn")
+
+    # Else the client's own window grows to many megabytes of answers that it takes unread.
+    options = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 65536))
+    with grpc.insecure_channel(oip_server.address, options=options) as channel:
+        before = ended()
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stream = stub.ModelStreamInfer(big for _ in range(400))
+        settled = 0.0
+        while ended() - before != settled or not settled:
+            settled = ended() - before
+            time.sleep(0.4)
+        assert settled < 150, "the server took requests whose answers nobody takes"
+        assert [answer.error_message for answer in stream] == [""] * 400
+
+
+LOADS: dict[str, tuple[dict[str, Any], str]] = {
+    "not JSON": ({"config": {"string_param": "{"}}, "JSON"),
+    "unknown field": ({"config": {"string_param": '{"nope": 1}'}}, "nope"),
+    "not offered": (
+        {"config": {"string_param": '{"sequence_batching": {}}'}},
+        "sequence_batching",
+    ),
+    "another name": ({"config": {"string_param": '{"name": "b"}'}}, "'b'"),
+    "another platform": ({"config": {"string_param": '{"platform": "tensorrt_plan"}'}}, "tensorrt"),
+    "config as bytes": ({"config": {"bytes_param": b"{}"}}, "string"),
+    "unknown parameter": ({"colour": {"string_param": "red"}}, "colour"),
+    "file outside": ({"file:../../etc/passwd": {"bytes_param": b"x"}}, "file:1/model.onnx"),
+    "no version": ({"file:model.onnx": {"bytes_param": b"x"}}, "file:1/model.onnx"),
+    "file as text": ({"file:1/model.onnx": {"string_param": "x"}}, "bytes"),
+    "two files": (
+        {"file:1/a.onnx": {"bytes_param": b"x"}, "file:1/b.onnx": {"bytes_param": b"y"}},
+        "two files",
+    ),
+    "empty file": ({"file:1/model.onnx": {"bytes_param": b""}}, "empty"),
+    "no model": ({"file:1/model.onnx": {"bytes_param": b"this is no model"}}, "ONNX"),
+    "two instances": (
+        {"config": {"string_param": '{"instance_group": [{"count": 2, "kind": "KIND_CPU"}]}'}},
+        "one instance on each device",
+    ),
+    "instances on a GPU": (
+        {"config": {"string_param": '{"instance_group": [{"kind": "KIND_GPU", "gpus": [0]}]}'}},
+        "KIND_GPU on gpus [0] is not what this server has, which is cpu",
+    ),
+    "passive instances": (
+        {"config": {"string_param": '{"instance_group": [{"passive": true}]}'}},
+        "passive is not offered",
+    ),
+    "versions that are none": (
+        {"config": {"string_param": '{"version_policy": {"specific": {"versions": [0]}}}'}},
+        "versions by their numbers",
+    ),
+    "batch out of range": (
+        {"config": {"string_param": '{"max_batch_size": 100000}'}},
+        "batch sizes",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOADS)
+def test_a_bad_load_is_refused(oip_server: ServerProcess, stub: Any, case: str) -> None:
+    parameters, words = LOADS[case]
+    wanted = service_pb2.RepositoryModelLoadRequest(
+        model_name="a",
+        parameters={
+            name: service_pb2.ModelRepositoryParameter(**value)
+            for name, value in parameters.items()
+        },
+    )
+    with pytest.raises(grpc.RpcError) as error:
+        stub.RepositoryModelLoad(wanted, timeout=60)
+    assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT, error.value.details()
+    assert words in (error.value.details() or "")
+    assert list((oip_server.store / "uploads").iterdir()) == []
+
+
+def test_a_version_never_changes(
+    oip_server: ServerProcess, stub: Any, model_files: dict[str, Path]
+) -> None:
+    def load(name: str, file: str) -> Any:
+        content = service_pb2.ModelRepositoryParameter(bytes_param=model_files[file].read_bytes())
+        return service_pb2.RepositoryModelLoadRequest(
+            model_name=name, parameters={"file:1/model.onnx": content}
+        )
+
+    stub.RepositoryModelLoad(load("fixed", "fp32"), timeout=60)
+    with pytest.raises(grpc.RpcError) as error:
+        stub.RepositoryModelLoad(load("fixed", "two"), timeout=60)
+
+    assert error.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "version 2" in (error.value.details() or "")
+    assert list((oip_server.store / "uploads").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["nobody", "../x", ""])
+def test_only_known_names_are_loaded_and_unloaded(stub: Any, name: str) -> None:
+    for call, message in (
+        (stub.RepositoryModelLoad, service_pb2.RepositoryModelLoadRequest(model_name=name)),
+        (stub.RepositoryModelUnload, service_pb2.RepositoryModelUnloadRequest(model_name=name)),
+    ):
+        with pytest.raises(grpc.RpcError) as error:
+            call(message, timeout=20)
+        assert error.value.code() in (
+            grpc.StatusCode.NOT_FOUND,
+            grpc.StatusCode.INVALID_ARGUMENT,
+        )
+
+
+@pytest.mark.slow
+def test_an_unloaded_model_stays_unloaded_across_a_restart(
+    server: ServerProcess, model_files: dict[str, Path]
+) -> None:
+    server.start().import_ahead(model_files["fp32"], model_files["two"])
+    with server.client() as client:
+        client.register("a", model_files["fp32"], planner="sequential", wait=True)
+        client.register("b", model_files["two"], planner="sequential", wait=True)
+    with grpc.insecure_channel(server.address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        stub.RepositoryModelUnload(service_pb2.RepositoryModelUnloadRequest(model_name="a"))
+    assert server.stop() == 0
+    server.start()
+    with grpc.insecure_channel(server.address) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        ready = {
+            name: stub.ModelReady(service_pb2.ModelReadyRequest(name=name)).ready for name in "ab"
+        }
+        assert ready == {"a": False, "b": True}
+        stub.RepositoryModelLoad(service_pb2.RepositoryModelLoadRequest(model_name="a"))
+        answer = stub.ModelInfer(request(x(), model_name="a"), timeout=20)
+    np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], "<f4"),
+                                  (2 * ramp(1)).ravel())  # fmt: skip
+
+
+def _eventually(check: Any) -> bool:
+    deadline = time.monotonic() + 60
+    while not check():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

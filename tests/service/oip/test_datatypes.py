@@ -1,0 +1,103 @@
+"""Raw and typed contents, every datatype, classification: values come back as they should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import ml_dtypes
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from braid.server.servicers.oip.tensors.contents import raw_bytes
+from tests.service.oip.conftest import ramp
+from tests.service.server_process import ServerProcess
+
+
+@pytest.fixture
+def stub(oip_server: ServerProcess) -> Iterator[Any]:
+    with grpc.insecure_channel(oip_server.address) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "datatype"),
+    [
+        ("fp32", np.float32, "FP32"),
+        ("fp16", np.float16, "FP16"),
+        ("bf16", ml_dtypes.bfloat16, "BF16"),
+        ("int32", np.int32, "INT32"),
+    ],
+)
+def test_raw_contents(oip_server: ServerProcess, model: str, dtype: Any, datatype: str) -> None:
+    x = ramp(5).astype(dtype)
+    given = triton.InferInput("x", [5, 3], datatype)
+    given.set_data_from_numpy(x)
+    with triton.InferenceServerClient(oip_server.address) as client:
+        y = client.infer(model, [given]).as_numpy("y")
+
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y, x + x)
+
+
+@pytest.mark.parametrize(
+    ("model", "datatype", "field", "values", "dtype"),
+    [
+        ("fp32", "FP32", "fp32_contents", [1.5, -2.0, 3.0], np.float32),
+        ("int32", "INT32", "int_contents", [1, -2, 2**30 - 1], np.int32),
+    ],
+)
+def test_typed_contents(
+    stub: Any, model: str, datatype: str, field: str, values: list[Any], dtype: Any
+) -> None:
+    given = service_pb2.ModelInferRequest.InferInputTensor(
+        name="x", datatype=datatype, shape=[1, 3], contents={field: values}
+    )
+
+    response = stub.ModelInfer(service_pb2.ModelInferRequest(model_name=model, inputs=[given]))
+
+    doubled = np.frombuffer(response.raw_output_contents[0], dtype)
+    assert doubled.tolist() == [2 * value for value in values]
+
+
+@pytest.mark.parametrize(
+    ("datatype", "field", "values", "raw"),
+    [
+        ("BOOL", "bool_contents", [True, False], b"\x01\x00"),
+        ("INT8", "int_contents", [-1, 127], b"\xff\x7f"),
+        ("INT16", "int_contents", [-2, 1], b"\xfe\xff\x01\x00"),
+        ("INT64", "int64_contents", [-1], b"\xff" * 8),
+        ("UINT8", "uint_contents", [255], b"\xff"),
+        ("UINT16", "uint_contents", [258], b"\x02\x01"),
+        ("UINT32", "uint_contents", [2**32 - 1], b"\xff" * 4),
+        ("UINT64", "uint64_contents", [2**64 - 1, 1], b"\xff" * 8 + b"\x01" + bytes(7)),
+        ("FP64", "fp64_contents", [1.0], bytes(6) + b"\xf0\x3f"),
+        ("BYTES", "bytes_contents", [b"ab", b""], b"\x02\x00\x00\x00ab" + bytes(4)),
+    ],
+)
+def test_the_raw_form_of_typed_contents(
+    datatype: str, field: str, values: list[Any], raw: bytes
+) -> None:
+    contents = service_pb2.InferTensorContents(**{field: values})
+    assert raw_bytes("x", datatype, contents) == raw
+
+
+@pytest.mark.parametrize("model", ["fp32", "fp16", "bf16", "int32"])
+def test_classification_gives_the_largest_first(oip_server: ServerProcess, model: str) -> None:
+    dtype = {"fp32": np.float32, "fp16": np.float16, "int32": np.int32}.get(
+        model, ml_dtypes.bfloat16
+    )
+    x = np.array([[1, 7, 3], [-1, -5, -1]]).astype(dtype)
+    given = triton.InferInput("x", [2, 3], model.upper())
+    given.set_data_from_numpy(x)
+    with triton.InferenceServerClient(oip_server.address) as client:
+        wanted = [triton.InferRequestedOutput("y", class_count=2)]
+        y = client.infer(model, [given], outputs=wanted).as_numpy("y")
+
+    assert y.tolist() == [
+        [b"14.000000:1", b"6.000000:2"],
+        [b"-2.000000:0", b"-2.000000:2"],
+    ]

@@ -1,0 +1,172 @@
+"""Callers kept apart: shared memory by token, console sessions by theirs, pages of other sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+from urllib.parse import urlencode
+
+import numpy as np
+import pytest
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException
+
+from braid.server.security.tokens import new_token
+from tests.models.small import identity
+from tests.service.server_process import ServerProcess
+
+BYTES = 12  # of the model's input, FP32 [1, 3]
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A server with a token for admins and two for others."""
+
+    server: ServerProcess
+    admin_file: Path
+    admin: str
+    ours: str
+    theirs: str
+
+    def ask(
+        self, path: str, form: dict[str, str] | None = None, **headers: str
+    ) -> tuple[int, str, str]:
+        """Status, cookie and text of an answer of the HTTP port."""
+        connection = HTTPConnection(self.server.http_address, timeout=20)
+        try:
+            body = None if form is None else urlencode(form)
+            connection.request("GET" if form is None else "POST", path, body, headers)
+            response = connection.getresponse()
+            cookie = response.headers.get("Set-Cookie", "").split(";")[0]
+            return response.status, cookie, response.read().decode()
+        finally:
+            connection.close()
+
+    def sign_in(self, token: str) -> tuple[int, str, str]:
+        return self.ask("/console/sign-in", {"token": token})
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    admin, ours, theirs = (new_token() for _ in range(3))
+    (folder / "admin").write_text(f"{admin}\n")
+    (folder / "infer").write_text(f"{ours}\n{theirs}\n")
+    server = ServerProcess(
+        folder / "store",
+        BRAID_ADMIN_TOKEN_FILE=str(folder / "admin"),
+        BRAID_INFER_TOKEN_FILE=str(folder / "infer"),
+        BRAID_SYSTEM_SHARED_MEMORY="true",
+        BRAID_HTTP_HOSTS="braid.example.com",
+        BRAID_SPARE_WORKER="false",
+    )
+    try:
+        server.start()
+        server.import_ahead(model := identity(folder / "id.onnx"))
+        with server.client() as client:
+            client.register("id", model, wait=True)
+        yield Guarded(server, folder / "admin", admin, ours, theirs)
+    finally:
+        server.end()
+
+
+def refused(call: object, status: str) -> None:
+    with pytest.raises(InferenceServerException) as error:
+        call()  # type: ignore[operator]
+    assert status in str(error.value.status())
+
+
+def test_a_shared_memory_region_belongs_to_the_token_that_registered_it(guarded: Guarded) -> None:
+    ours, theirs = (
+        {"authorization": f"Bearer {token}"} for token in (guarded.ours, guarded.theirs)
+    )
+    placed = InferInput("x", [1, 3], "FP32")
+    placed.set_shared_memory("input", BYTES)
+    memory = SharedMemory(create=True, size=BYTES)
+    with InferenceServerClient(guarded.server.address) as client:
+        np.ndarray(3, np.float32, memory.buf)[:] = [1, 2, 3]
+        client.register_system_shared_memory("input", memory.name, BYTES, headers=ours)
+        try:
+            assert not client.get_system_shared_memory_status(headers=theirs).regions
+            refused(
+                lambda: client.get_system_shared_memory_status("input", headers=theirs), "NOT_FOUND"
+            )
+            refused(lambda: client.infer("id", [placed], headers=theirs), "NOT_FOUND")
+            refused(
+                lambda: client.register_system_shared_memory(
+                    "mine", memory.name, BYTES, headers=theirs
+                ),
+                "FAILED_PRECONDITION",
+            )
+            client.unregister_system_shared_memory(headers=theirs)
+            client.unregister_system_shared_memory("input", headers=theirs)
+
+            answer = client.infer("id", [placed], headers=ours)
+            assert answer.as_numpy("y").tolist() == [[1, 2, 3]]
+        finally:
+            client.unregister_system_shared_memory("input", headers=ours)
+            memory.close()
+            memory.unlink()
+        assert not client.get_system_shared_memory_status(headers=ours).regions
+
+
+def test_a_withdrawn_token_ends_its_console_session_for_good(guarded: Guarded) -> None:
+    before = guarded.admin_file.read_text()
+    other = new_token()
+    guarded.admin_file.write_text(f"{before}{other}\n")
+    status, cookie, _ = guarded.sign_in(other)
+    assert (status, bool(cookie)) == (303, True)
+    assert "Sign out" in guarded.ask("/console/", Cookie=cookie)[2]
+
+    guarded.admin_file.write_text(before)
+
+    status, _, page = guarded.ask("/console/models/id/1/delete", {}, Cookie=cookie)
+    assert (status, "Sign in with the admin token" in page) == (403, True)
+    assert "Sign out" not in guarded.ask("/console/", Cookie=cookie)[2]
+    guarded.admin_file.write_text(f"{before}{other}\n")
+    assert guarded.ask("/console/models/id/1/delete", {}, Cookie=cookie)[0] == 403
+    guarded.admin_file.write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example.com:8002", 421),
+        ("127.0.0.1.evil.example.com", 421),
+        ("localhost@evil.example.com", 421),
+        ("localhost:8002", 200),
+        ("LOCALHOST.", 200),
+        ("10.1.2.3:8002", 200),
+        ("[::1]:8002", 200),
+        ("braid.example.com", 200),
+    ],
+)
+def test_the_console_answers_to_its_own_names_only(
+    guarded: Guarded, host: str, status: int
+) -> None:
+    given, _, page = guarded.ask("/console/", Host=host)
+
+    assert given == status
+    assert ("BRAID_HTTP_HOSTS" in page) == (status == 421)
+    for path in ("/healthz", "/readyz", "/metrics"):  # probes call it by any name
+        assert guarded.ask(path, Host=host)[0] == 200
+
+
+def test_wrong_tokens_are_counted_and_logged_without_the_token(guarded: Guarded) -> None:
+    assert guarded.sign_in(guarded.admin)[0] == 303
+    wrong = [f"a-wrong-token-number-{number}" for number in range(6)]
+
+    answers = [guarded.sign_in(token) for token in wrong]
+
+    assert [status for status, _, _ in answers] == [403] * 5 + [429]
+    assert "Too many wrong tokens came from here" in answers[-1][2]
+    assert guarded.sign_in(guarded.admin)[0] == 429
+    assert guarded.ask("/console/")[0] == 200
+    log = guarded.server.log
+    assert "signed in to the console" in log
+    assert log.count("a wrong token was tried on the console") == 5
+    assert "peer=127.0.0.1" in log
+    assert [token for token in (*wrong, guarded.admin) if token in log] == []

@@ -1,0 +1,105 @@
+"""What children of a server may know and take, and that none of them outlives it."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from braid.core.child_process import child_environment
+from braid_client import Client, Job, ResourceExhausted
+from tests.models.small import save, small_cnn
+from tests.service.server_process import ServerProcess
+
+KINDS = (
+    "braid.engine.worker.process.main",
+    "braid.engine.worker.process.measuring_main",
+    "braid.engine.importer.sandbox",
+    "braid.server.jobs.planner.process",
+)
+"""Modules that run as children."""
+
+SECRETS = {
+    "BRAID_ADMIN_TOKEN": "a" * 40,
+    "BRAID_INFER_TOKEN": "i" * 40,
+    "AWS_SECRET_ACCESS_KEY": "s" * 40,
+    "HF_TOKEN": "h" * 40,
+    "DATABASE_URL": "postgres://user:password@host",
+    "CUDA_SECRET": "c" * 40,
+}
+
+
+def outer_product(path: Path) -> Path:
+    """x [n] -> the sum of x x^T, which is as large as n squared."""
+    axis = numpy_helper.from_array(np.array([1]), "axis")
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axis"], ["column"]),
+        helper.make_node("Mul", ["column", "x"], ["product"]),
+        helper.make_node("ReduceSum", ["product"], ["y"], keepdims=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "outer",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])],
+        [axis],
+    )
+    return save(graph, path)
+
+
+def test_an_environment_for_children_holds_no_secret_but_what_libraries_need() -> None:
+    needed = {"PATH": "/bin", "OMP_NUM_THREADS": "2", "CUDA_VISIBLE_DEVICES": "1", "LC_ALL": "C"}
+
+    assert child_environment(needed | SECRETS) == needed
+
+
+def test_children_know_no_secrets_take_no_more_than_allowed_and_end_with_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SECRETS.items():
+        monkeypatch.setenv(name, value)
+    server = ServerProcess(
+        tmp_path / "store", BRAID_WORKER_MEMORY_BYTES="1GiB", BRAID_MEASURE_APART="true"
+    ).start()
+    outer = outer_product(tmp_path / "outer.onnx")
+    server.import_ahead(outer)
+    try:
+        with Client(server.address, token=SECRETS["BRAID_ADMIN_TOKEN"]) as client:
+            client.register("outer", outer, batch_sizes=[1], planner="sequential", wait=True)
+            worker = server.worker_pid
+            with pytest.raises(ResourceExhausted, match="BRAID_WORKER_MEMORY_BYTES"):
+                client.infer("outer", {"x": np.ones(40_000, np.float32)})
+            assert client.infer("outer", {"x": np.ones(9, np.float32)}).outputs["y"] == 81.0
+            assert server.worker_pid == worker
+
+            model = small_cnn(tmp_path / "cnn.onnx", branches=4, size=32)
+            known = _environments_of_all_kinds(server, client.register("cnn", model))
+        assert [sorted(each.keys() & SECRETS.keys()) for each in known] == [[]] * len(KINDS)
+    finally:
+        children = server.children
+        for hung in (psutil.Process(server.worker_pid), server.bench):
+            hung.send_signal(signal.SIGSTOP)  # it notices nothing by itself
+        server.kill_everything()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+
+
+def _environments_of_all_kinds(server: ServerProcess, job: Job) -> list[dict[str, str]]:
+    """What a process of each kind was told, as they appear during a registration."""
+    seen: dict[str, dict[str, str]] = {}
+    until = time.monotonic() + 120
+    while len(seen) < len(KINDS):
+        assert time.monotonic() < until, (job, seen.keys())
+        for child in server.children:
+            with suppress(psutil.NoSuchProcess):
+                module = next((kind for kind in KINDS if kind in child.cmdline()), None)
+                if module is not None and module not in seen and (known := child.environ()):
+                    seen[module] = known
+        time.sleep(0.01)
+    return list(seen.values())

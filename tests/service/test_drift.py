@@ -1,0 +1,62 @@
+"""Drift on a real server: seen, shown, and answered by profiling again while the model serves."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from braid.server.store.store import Store
+from tests.models.small import small_cnn
+from tests.service.server_process import ServerProcess
+
+
+def claim_to_be_fast(store_folder: Path) -> float:
+    """Let the stored schedule say that it was profiled at a tenth of what it takes; seconds."""
+    store = Store.open(store_folder)
+    try:
+        (model,) = store.models()
+        (schedule,) = store.schedules_of(model.sha256)
+        measured_us = schedule.provenance.measured_us
+        assert measured_us is not None
+        claimed = replace(schedule.provenance, measured_us=measured_us / 10, promoted=True)
+        store.put_schedule(replace(schedule, provenance=claimed))
+        return measured_us / 10 * 1e-6
+    finally:
+        store.close()
+
+
+@pytest.mark.slow
+def test_a_plan_slower_than_its_profile_is_profiled_again_while_it_serves(tmp_path: Path) -> None:
+    path = small_cnn(tmp_path / "cnn.onnx", size=96)
+    server = ServerProcess(
+        tmp_path / "store", BRAID_DRIFT_SECONDS="0.5", BRAID_REPROFILE_ON_DRIFT="true"
+    ).start()
+    try:
+        with server.client() as client:
+            client.register("cnn", path, wait=True)
+        assert server.stop() == 0
+        claimed_s = claim_to_be_fast(server.store)
+        server.start()
+
+        with server.client() as client:
+            row = {"x": np.zeros((1, 3, 96, 96), np.float32)}
+            deadline = time.monotonic() + 40
+            while not server.metric("braid_reprofiles_total"):
+                assert time.monotonic() < deadline, server.http("/metrics")
+                for _ in range(20):
+                    client.infer("cnn", row)
+            job = client.jobs()[0]
+            for state in client.watch_job(job.id):
+                client.infer("cnn", row)  # serves all the while
+                job = state
+            assert job.state == "READY"
+        assert server.metric("braid_stage_measurements_total") > 0
+        assert "a plan is slower than it was profiled" in server.log
+        profiled_s = server.metric("braid_schedule_latency_seconds", model="cnn")
+        assert profiled_s != pytest.approx(claimed_s), "the new profile is the measure"
+    finally:
+        server.end()

@@ -1,0 +1,47 @@
+"""A newest version that failed hides nothing: calls without a version get the one that answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as triton
+from onnx import TensorProto, helper
+
+from braid.server.cli.main import main
+from braid_client import JobFailed
+from tests.models.small import embedding, save
+from tests.service.server_process import ServerProcess
+
+
+def unknown_operator(path: Path) -> Path:
+    """x -> y by an operator that does not exist."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    node = helper.make_node("Gyre", ["x"], ["y"])
+    return save(helper.make_graph([node], "gyre", [x], [y]), path)
+
+
+def test_a_failed_newest_version_hides_nothing(
+    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = embedding(tmp_path / "rows.onnx")
+    server.start()
+    server.import_ahead(model)
+    address = ("--address", server.address)
+    with server.client() as client, triton.InferenceServerClient(server.address) as oip:
+        client.register("rows", model, wait=True)
+        with pytest.raises(JobFailed):
+            client.register("rows", unknown_operator(tmp_path / "bad.onnx"), wait=True)
+
+        found = client.model("rows")
+        assert (found.version, found.state.name, len(found.inputs)) == ("1", "SERVING", 1)
+        assert client.model("rows", version="2").state.name == "FAILED"
+        assert "version 1" in server.http("/console/models/rows")
+        assert main(["infer", "rows", "--input", "ids=random", *address]) == 0
+        assert main(["schedule", "show", "rows", *address]) == 0
+        oip.load_model("rows")
+        oip.unload_model("rows")
+        assert not oip.is_model_ready("rows")
+        oip.load_model("rows", config='{"max_batch_size": 2}')
+        assert oip.is_model_ready("rows")
+    assert "version 1" in capsys.readouterr().out

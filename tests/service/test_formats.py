@@ -1,0 +1,43 @@
+"""Formats other than one ONNX file, through the whole service; an attack harms nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from braid_client import JobFailed
+from tests.models.bad_pt2 import Sound, attack, packed, sound
+from tests.service.server_process import ServerProcess
+
+
+def test_a_pt2_is_scheduled_and_answers_like_torch(shared: ServerProcess, tmp_path: Path) -> None:
+    path = tmp_path / "sound.pt2"
+    path.write_bytes(packed(sound(tmp_path)))
+    x = np.random.default_rng(1).standard_normal((5, 4)).astype(np.float32)
+    with torch.no_grad():
+        expected = Sound().eval()(torch.from_numpy(x)).numpy()
+
+    with shared.client() as client:
+        client.register("sound", path, batch_sizes=[1, 4], wait=True)
+        result = client.infer("sound", {"x": x})
+        client.delete("sound")
+
+    np.testing.assert_allclose(result.outputs["output"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_pt2_that_would_run_code_fails_and_the_server_goes_on(
+    shared: ServerProcess, tmp_path: Path
+) -> None:
+    marker = tmp_path / "marker"
+    path = tmp_path / "bad.pt2"
+    path.write_bytes(attack("pickled samples", marker, tmp_path))
+
+    with shared.client() as client:
+        with pytest.raises(JobFailed, match="pickle that calls"):
+            client.register("bad", path, wait=True)
+        client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)})
+
+    assert not marker.exists()

@@ -1,0 +1,106 @@
+"""A device that hangs is noticed and replaced, whatever it hangs in; who did it is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.error import HTTPError
+
+import numpy as np
+import psutil
+import pytest
+
+from braid_client import Client, DeadlineExceeded, FailedPrecondition, Unavailable
+from tests.models.endless import FOREVER, endless
+from tests.models.small import identity
+from tests.service.server_process import ServerProcess
+
+ROW = np.ones((1, 3), np.float32)
+ONES = np.ones((1, 4), np.float32)
+PATIENCE_S = 60.0
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def is_ready(server: ServerProcess) -> bool:
+    try:
+        server.http("/readyz")
+    except HTTPError as error:
+        if error.code == 503:
+            return False
+        raise
+    return True
+
+
+def with_models(server: ServerProcess, folder: Path) -> ServerProcess:
+    """A server with a model that may never end, and one that always does."""
+    models = {"endless": endless(folder / "e.onnx"), "other": identity(folder / "o.onnx")}
+    server.start().import_ahead(*models.values())
+    with server.client() as client:
+        for name, file in models.items():
+            client.register(name, file, batch_sizes=[1], planner="sequential", wait=True)
+    return server
+
+
+def test_a_run_without_end_costs_only_its_caller(tmp_path: Path) -> None:
+    server = ServerProcess(tmp_path / "store", BRAID_RUN_SECONDS="0.5", BRAID_MAX_RUN_SECONDS="0.5")
+    try:
+        with with_models(server, tmp_path).client() as client:
+            worker = server.worker_pid
+            with pytest.raises(DeadlineExceeded):
+                client.infer("endless", {"x": FOREVER}, timeout_s=0.3)
+            assert client.infer("other", {"x": ROW}).outputs["y"].tolist() == ROW.tolist()
+            _goes_too_far_three_times(client)
+            with pytest.raises(FailedPrecondition, match="held its device up 3 times"):
+                client.infer("endless", {"x": ONES})
+            assert client.infer("other", {"x": ROW}).outputs["y"].tolist() == ROW.tolist()
+            assert server.worker_pid == worker, "ONNX Runtime ended the runs"
+            assert is_ready(server)
+    finally:
+        server.end()
+
+
+def _goes_too_far_three_times(client: Client) -> None:
+    for _ in range(3):
+        np.testing.assert_allclose(
+            client.infer("endless", {"x": ONES}).outputs["y"], np.sin(ONES), rtol=1e-6
+        )
+        with pytest.raises(DeadlineExceeded, match=r"ended after 0\.5 s .* BRAID_RUN_SECONDS"):
+            client.infer("endless", {"x": FOREVER}, timeout_s=PATIENCE_S)
+
+
+def test_a_worker_that_was_stopped_is_replaced_when_a_request_is_late(
+    server: ServerProcess, tmp_path: Path
+) -> None:
+    with with_models(server, tmp_path).client() as client:
+        stopped = server.worker_pid
+        os.kill(stopped, signal.SIGSTOP)
+        with pytest.raises((DeadlineExceeded, Unavailable)):
+            client.infer("other", {"x": ROW}, timeout_s=0.3)
+        until(lambda: server.worker_pid != stopped)
+        until(lambda: is_ready(server))
+        assert client.infer("other", {"x": ROW}).outputs["y"].tolist() == ROW.tolist()
+    assert server.metric("braid_worker_restarts_total", reason="hung") == 1
+    assert "it did not answer" in server.log
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_stopped_while_idle_is_replaced_and_meanwhile_nothing_is_ready(
+    server: ServerProcess,
+) -> None:
+    server.start()
+    stopped = server.worker_pid
+    os.kill(stopped, signal.SIGSTOP)
+    until(lambda: not is_ready(server))
+    until(lambda: is_ready(server))
+    assert server.worker_pid != stopped
+    assert not psutil.pid_exists(stopped)

@@ -1,0 +1,166 @@
+"""Streams, deadlines, cancellation and versions, over real processes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from braid_client import Client, DeadlineExceeded, ModelState
+from braid_client.wire import inference_pb2, inference_pb2_grpc
+from tests.models.small import small_cnn
+from tests.service.server_process import ServerProcess
+
+X = np.zeros((1, 3, 16, 16), np.float32)
+
+
+def wire_request(request_id: str, *, model: str = "cnn", rows: int = 1) -> Any:
+    x = np.full((rows, 3, 16, 16), float(len(request_id)), np.float32)
+    tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=x.shape, data=x.tobytes())
+    return inference_pb2.InferRequest(model=model, request_id=request_id, inputs=[tensor])
+
+
+def test_a_stream_answers_every_request_and_goes_on_after_an_error(shared: ServerProcess) -> None:
+    requests = [wire_request(f"r{i}", rows=1 + i % 5) for i in range(40)]
+    requests[7] = wire_request("r7", model="nobody")
+    with grpc.insecure_channel(shared.address) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+
+        answers = {answer.request_id: answer for answer in stub.InferStream(iter(requests))}
+
+    assert set(answers) == {f"r{i}" for i in range(40)}
+    assert answers["r7"].error.code == grpc.StatusCode.NOT_FOUND.value[0]
+    assert "nobody" in answers["r7"].error.message
+    for i in set(range(40)) - {7}:
+        assert list(answers[f"r{i}"].response.outputs[0].shape) == [1 + i % 5, 4, 16, 16]
+
+
+def test_a_stream_answers_while_its_requests_still_come(shared: ServerProcess) -> None:
+    first_answered = threading.Event()
+
+    def requests() -> Iterator[Any]:
+        yield wire_request("first")
+        assert first_answered.wait(20)
+        yield wire_request("second")
+
+    with grpc.insecure_channel(shared.address) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        seen = []
+        for answer in stub.InferStream(requests()):
+            seen.append(answer.request_id)
+            first_answered.set()
+
+    assert seen == ["first", "second"]
+
+
+@pytest.fixture(scope="module")
+def slow(shared: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A model that takes some tens of milliseconds a row."""
+    path = small_cnn(tmp_path_factory.mktemp("slow") / "slow.onnx", branches=8, size=192)
+    shared.import_ahead(path)
+    with shared.client() as client:
+        client.register("slow", path, planner="sequential", wait=True)
+        yield "slow"
+        client.delete("slow")
+
+
+def test_a_deadline_that_passes_in_the_queue_ends_the_request(
+    shared: ServerProcess, slow: str
+) -> None:
+    x = np.zeros((84, 3, 192, 192), np.float32)
+    with ThreadPoolExecutor(1) as pool, shared.client() as client:
+        busy = pool.submit(_infer, shared.address, slow, x)
+        while shared.metric("braid_queue_depth_rows", model=slow) < 1:
+            time.sleep(0.005)
+        with pytest.raises(DeadlineExceeded):
+            client.infer(slow, {"x": x[:1]}, timeout_s=0.05)
+        assert len(busy.result()) == 84
+
+    assert shared.metric("braid_queue_depth_rows", model=slow) == 0
+
+
+def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
+    shared: ServerProcess, slow: str
+) -> None:
+    x = np.zeros((84, 3, 192, 192), np.float32)
+    one = x[:1]
+    with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(shared.address) as channel:
+        stub = inference_pb2_grpc.InferenceServiceStub(channel)
+        first = pool.submit(_infer, shared.address, slow, x)
+        while (
+            shared.metric("braid_queue_depth_rows", model=slow) < 1
+            or shared.metric("braid_queue_depth_requests", model=slow)  # it has not begun
+        ):
+            time.sleep(0.005)
+        tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=one.shape, data=one.tobytes())
+        doomed = stub.Infer.future(inference_pb2.InferRequest(model=slow, inputs=[tensor]))
+        neighbour = pool.submit(_infer, shared.address, slow, one)
+        while shared.metric("braid_queue_depth_requests", model=slow) < 2:  # the first has begun
+            assert not neighbour.done(), "it was to wait behind the first"
+            time.sleep(0.005)
+        doomed.cancel()
+
+        assert len(first.result()) == 84
+        assert len(neighbour.result()) == 1
+
+    deadline = time.monotonic() + 120
+    while not shared.metric("braid_requests_total", model=slow, outcome="CANCELLED"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_other_bytes_under_one_name_make_a_version_that_answers_beside_the_old_one(
+    shared: ServerProcess, tmp_path: Path
+) -> None:
+    first = small_cnn(tmp_path / "first.onnx", branches=2)
+    second = small_cnn(tmp_path / "second.onnx", branches=5)
+    shared.import_ahead(first, second)
+    with shared.client() as client:
+        client.register("versions", first, planner="sequential", wait=True)
+        before = client.infer("versions", {"x": X})
+        client.register("versions", second, planner="sequential", wait=True)
+
+        newest = client.infer("versions", {"x": X})
+        old = client.infer("versions", {"x": X}, version=1)
+        client.delete("versions", version=2)
+        after = client.infer("versions", {"x": X})
+        states = [model.state for model in client.models() if model.name == "versions"]
+        client.delete("versions")
+
+    assert [before.version, newest.version, old.version, after.version] == ["1", "2", "1", "1"]
+    np.testing.assert_array_equal(before.outputs["y"], old.outputs["y"])
+    assert states == [ModelState.SERVING]
+
+
+def test_deleting_under_load_answers_or_says_not_found(
+    shared: ServerProcess, models: dict[str, Path]
+) -> None:
+    with shared.client() as client:
+        client.register("doomed", models["cnn"], planner="sequential", wait=True)
+        with ThreadPoolExecutor(4) as pool:
+            calls = [pool.submit(_outcome, shared.address, "doomed") for _ in range(100)]
+            assert calls[0].result() == "OK"
+            client.delete("doomed")
+            outcomes = {call.result() for call in calls}
+
+    assert outcomes <= {"OK", "ModelNotFound"}
+
+
+def _infer(address: str, model: str, x: np.ndarray) -> np.ndarray:
+    with Client(address) as client:
+        return client.infer(model, {"x": x}, timeout_s=60).outputs["y"]
+
+
+def _outcome(address: str, model: str) -> str:
+    try:
+        _infer(address, model, X)
+    except Exception as error:
+        return type(error).__name__
+    return "OK"

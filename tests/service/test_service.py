@@ -1,0 +1,195 @@
+"""The main job, end to end: register, schedule, infer, look, delete; over real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import onnxruntime
+import pytest
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from braid_client import InvalidArgument
+from tests.models.small import best_boxes, identity
+from tests.service.server_process import ServerProcess
+
+Models = dict[str, Path]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 4, 9])
+def test_answers_are_those_of_onnxruntime(shared: ServerProcess, models: Models, rows: int) -> None:
+    x = np.random.default_rng(rows).normal(size=(rows, 3, 16, 16)).astype(np.float32)
+    (expected,) = onnxruntime.InferenceSession(models["cnn"]).run(None, {"x": x})
+
+    with shared.client() as client:
+        result = client.infer("cnn", {"x": x})
+
+    np.testing.assert_allclose(result.outputs["y"], expected, atol=1e-4 * np.abs(expected).max())
+    assert result.batch_size in (1, 4)
+    assert result.timing.total_us >= result.timing.compute_us > 0
+
+
+def test_the_plan_that_ran_is_the_schedule_that_is_shown(shared: ServerProcess) -> None:
+    with shared.client() as client:
+        schedule, graph = client.schedule("cnn", batch=4)
+        result = client.infer("cnn", {"x": np.zeros((4, 3, 16, 16), np.float32)})
+        summary = next(s for s in client.model("cnn").schedules if s.batch_size == 4)
+
+    units = [unit for stage in schedule["stages"] for group in stage["groups"] for unit in group]
+    assert sorted(units) == list(range(len(graph["operators"])))
+    assert len(schedule["unit_names"]) == len(graph["operators"])
+    assert summary.promoted == schedule["provenance"]["promoted"]
+    assert result.plan_id == (summary.plan_id if summary.promoted else "sequential")
+
+
+def test_plain_grpc_found_through_reflection_gets_the_same_answer(
+    shared: ServerProcess, models: Models
+) -> None:
+    x = np.ones((1, 3, 16, 16), np.float32)
+    (expected,) = onnxruntime.InferenceSession(models["cnn"]).run(None, {"x": x})
+    with grpc.insecure_channel(shared.address) as channel:
+        pool = _pool_by_reflection(channel, "braid.v1.InferenceService")
+        method = pool.FindServiceByName("braid.v1.InferenceService").FindMethodByName("Infer")
+        request_class = message_factory.GetMessageClass(method.input_type)
+        response_class = message_factory.GetMessageClass(method.output_type)
+        call = channel.unary_unary(
+            "/braid.v1.InferenceService/Infer",
+            request_serializer=request_class.SerializeToString,
+            response_deserializer=response_class.FromString,
+        )
+        request: Any = request_class(model="cnn", request_id="abc")
+        request.inputs.add(name="x", dtype="FP32", shape=x.shape, data=x.tobytes())
+        response: Any = call(request, timeout=30)
+
+    y = np.frombuffer(response.outputs[0].data, np.float32).reshape(expected.shape)
+    np.testing.assert_allclose(y, expected, atol=1e-4 * np.abs(expected).max())
+    assert response.request_id == "abc"
+
+
+def _pool_by_reflection(channel: grpc.Channel, symbol: str) -> descriptor_pool.DescriptorPool:
+    stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+    request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol)
+    pool = descriptor_pool.DescriptorPool()
+    for answer in stub.ServerReflectionInfo(iter([request])):
+        for serialized in answer.file_descriptor_response.file_descriptor_proto:
+            pool.Add(descriptor_pb2.FileDescriptorProto.FromString(serialized))
+    return pool
+
+
+def test_health_answers_for_the_server_its_liveness_and_each_model(shared: ServerProcess) -> None:
+    with grpc.insecure_channel(shared.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        for service in ("", "liveness", "cnn", "embedding"):
+            answer = stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=10)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING, service
+        with pytest.raises(grpc.RpcError) as unknown:
+            stub.Check(health_pb2.HealthCheckRequest(service="nobody"), timeout=10)
+    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+def test_metrics_tell_what_happened_and_a_made_up_name_makes_no_series(
+    shared: ServerProcess,
+) -> None:
+    before = shared.metric("braid_requests_total", model="cnn", outcome="OK")
+    with shared.client() as client:
+        client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)})
+        with pytest.raises(Exception, match="made-up"):
+            client.infer("made-up", {"x": np.zeros(1, np.float32)})
+
+    assert shared.metric("braid_requests_total", model="cnn", outcome="OK") == before + 1
+    assert shared.metric("braid_requests_total", outcome="NOT_FOUND") >= 1
+    assert "made-up" not in shared.http("/metrics")
+    assert shared.metric("braid_stage_measurements_total") > 0
+    assert shared.metric("braid_schedule_latency_seconds", model="cnn", batch_size="4") > 0
+
+
+def test_the_same_bytes_again_measure_nothing(shared: ServerProcess, models: Models) -> None:
+    measured = shared.metric("braid_stage_measurements_total")
+
+    with shared.client() as client:
+        first = client.register("cnn", models["cnn"], batch_sizes=[1, 4], wait=True)
+        again = client.register("cnn", models["cnn"], batch_sizes=[1, 4])
+        other = client.register("cnn-again", models["cnn"], batch_sizes=[4, 1], wait=True)
+        answer = client.infer("cnn-again", {"x": np.zeros((2, 3, 16, 16), np.float32)})
+        client.delete("cnn-again")
+
+    assert (again.id, again.state, again.already_registered) == (first.id, "READY", True)
+    assert first.version == other.version == answer.version
+    assert shared.metric("braid_stage_measurements_total") == measured
+    assert "cnn-again" not in shared.http("/metrics")
+
+
+def test_a_precision_that_no_device_offers_is_an_invalid_argument(
+    shared: ServerProcess, models: Models
+) -> None:
+    with shared.client() as client:
+        with pytest.raises(InvalidArgument, match="device cpu computes in fp32, not in fp16"):
+            client.register("half", models["cnn"], precision="fp16")
+        with pytest.raises(InvalidArgument, match="there are fp32, tf32, fp16, bf16"):
+            client.register("half", models["cnn"], precision="int8")
+        known = [model.name for model in client.models()]
+
+    assert "half" not in known
+
+
+def test_a_bad_value_fails_its_caller_and_not_the_server(shared: ServerProcess) -> None:
+    with shared.client() as client:
+        with pytest.raises(Exception, match="out of range"):
+            client.infer("embedding", {"ids": np.full((1, 4), 99, np.int64)})
+        good = client.infer("embedding", {"ids": np.array([[0, 1, 2, 9]], np.int64)})
+
+    np.testing.assert_array_equal(good.outputs["y"][0, 3], [18.0, 19.0])
+
+
+def test_a_model_of_one_image_takes_several_one_by_one(
+    shared: ServerProcess, tmp_path: Path
+) -> None:
+    model = best_boxes(tmp_path / "best.onnx")
+    corners = np.random.default_rng(0).random((3, 6, 2), np.float32)
+    inputs = {
+        "boxes": np.concatenate([corners, corners + 0.3], axis=2),
+        "scores": np.random.default_rng(1).random((3, 1, 6), np.float32),
+    }
+    session = onnxruntime.InferenceSession(model)
+    alone = [
+        session.run(None, {name: rows[i : i + 1] for name, rows in inputs.items()})[0]
+        for i in range(3)
+    ]
+
+    with shared.client() as client:
+        client.register("best", model, batch_sizes=[1, 4], planner="sequential", wait=True)
+        answer = client.infer("best", inputs)
+        shown = client.model("best")
+        client.delete("best")
+
+    np.testing.assert_array_equal(answer.outputs["best"], np.concatenate(alone))
+    assert [plan.batch_size for plan in shown.schedules] == [1]
+    assert any("served one row at a time" in warning for warning in shown.warnings)
+
+
+def test_a_model_without_operators_serves_too(shared: ServerProcess, tmp_path: Path) -> None:
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+
+    with shared.client() as client:
+        client.register("identity", identity(tmp_path / "i.onnx"), batch_sizes=[1, 4], wait=True)
+        result = client.infer("identity", {"x": x})
+        client.delete("identity")
+
+    np.testing.assert_array_equal(result.outputs["y"], x)
+    np.testing.assert_array_equal(result.outputs["c"], [1.5, 2.5])
+
+
+def test_infinities_and_nans_are_legal_values(shared: ServerProcess) -> None:
+    x = np.zeros((3, 3, 16, 16), np.float32)
+    x[1, 0, 0, 0] = np.nan
+    x[2, 0, 0, 0] = np.inf
+
+    with shared.client() as client:
+        y = client.infer("cnn", {"x": x}).outputs["y"]
+
+    assert np.isfinite(y[0]).all()
+    assert np.isnan(y[1]).any()

@@ -1,0 +1,196 @@
+"""Uploads that stop and callers that vanish keep no places; quiet ones that live may stay."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from braid.core.errors import DeadlineExceeded, ResourceExhausted
+from braid.server.servicers.upload_parts import SLOWEST_BYTES_PER_S, IdleTime, arriving, caller_of
+from braid.server.store.quota import Quota, StoreLimits
+from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2_grpc
+from tests import ROOT
+from tests.service.server_process import ServerProcess
+from tests.service.unread_connections import unread_connections
+
+HEADER = admin_pb2.RegisterModelRequest(header=admin_pb2.RegisterModelHeader(name="m"))
+CHUNK = admin_pb2.RegisterModelRequest(chunk=b"x")
+FOOTER = admin_pb2.RegisterModelRequest(footer=admin_pb2.RegisterModelFooter(sha256="no"))
+
+
+class Caller:
+    """What a servicer sees of who calls."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+
+    def peer(self) -> str:
+        return self._peer
+
+
+def caller(peer: str) -> str:
+    context: Any = Caller(peer)
+    return caller_of(context)
+
+
+def test_a_caller_is_a_machine_however_often_it_connects() -> None:
+    assert caller("ipv4:10.0.0.1:999") == caller("ipv4:10.0.0.1:1000") != caller("ipv4:10.0.0.2:1")
+    assert caller("ipv6:%5B::1%5D:999") == caller("ipv6:%5B::1%5D:1000")
+    own = caller("ipv6:%5B2001:db8:0:7::1%5D:999")  # a machine may have all addresses of its /64
+    assert own == caller("ipv6:%5B2001:db8:0:7:a:b:c:d%5D:1") != caller("ipv6:%5B2001:db8::1%5D:1")
+    assert caller("unix:") == "unix"
+
+
+def test_bytes_restore_time_and_a_single_byte_next_to_none() -> None:
+    idle = IdleTime(60)
+    idle.arrived(59, 1)
+    assert idle.left_s == pytest.approx(1, abs=0.01)
+    idle.arrived(1, 10 * SLOWEST_BYTES_PER_S)
+    assert idle.left_s == pytest.approx(10, abs=0.01)
+    idle.arrived(0, 1 << 30)
+    assert idle.left_s == 60
+
+
+async def test_who_stops_sending_is_told_so() -> None:
+    async def parts() -> AsyncIterator[admin_pb2.RegisterModelRequest]:
+        yield HEADER
+        await asyncio.Event().wait()
+
+    came = arriving(parts(), 0.001)
+    assert await anext(came) == HEADER
+    with pytest.raises(DeadlineExceeded, match="BRAID_UPLOAD_IDLE_SECONDS"):
+        await anext(came)
+
+
+async def upload(address: str, *parts: admin_pb2.RegisterModelRequest) -> grpc.aio.AioRpcError:
+    """How an upload ends that stops after some parts."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        stub: Any = admin_pb2_grpc.AdminServiceStub(channel)
+        call = stub.RegisterModel()
+        try:
+            for part in parts:
+                await call.write(part)
+            await call
+        except grpc.aio.AioRpcError as ended:
+            return ended
+    raise AssertionError("the upload was taken")
+
+
+async def test_a_silent_upload_gives_its_place_back(tmp_path: Path) -> None:
+    server = ServerProcess(
+        tmp_path / "store", BRAID_UPLOAD_IDLE_SECONDS="0.2", BRAID_MAX_CONCURRENT_UPLOADS="1"
+    ).start()
+    try:
+        ends = [
+            await upload(server.address, *parts)
+            for parts in ((), (HEADER,), (HEADER, CHUNK), (HEADER, CHUNK))
+        ]
+    finally:
+        server.end()
+
+    for end in ends:
+        assert end.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert "the upload stood still for 0.2 s" in (end.details() or "")
+
+
+async def test_one_caller_cannot_take_every_place(tmp_path: Path) -> None:
+    server = ServerProcess(
+        tmp_path / "store", BRAID_MAX_CONCURRENT_UPLOADS="2", BRAID_MAX_CALLER_UPLOADS="1"
+    ).start()
+    try:
+        async with unread_connections(server.address, "127.0.0.2") as address:
+            silent = asyncio.create_task(upload(address, HEADER, CHUNK))
+            while not list((tmp_path / "store" / "uploads").iterdir()):
+                assert not silent.done()
+                await asyncio.sleep(0)
+            async with unread_connections(server.address, "127.0.0.2") as again:
+                second = asyncio.create_task(upload(again, HEADER, CHUNK))
+                while "kind=ResourceExhausted" not in server.log:
+                    assert not second.done()
+                    await asyncio.sleep(0.01)
+                second.cancel()
+            other = await upload(server.address, HEADER, CHUNK, FOOTER)
+            silent.cancel()
+    finally:
+        server.end()
+
+    assert other.code() is grpc.StatusCode.INVALID_ARGUMENT  # for its footer
+
+
+def test_a_caller_that_has_its_share_is_told_so(tmp_path: Path) -> None:
+    quota = Quota(tmp_path, StoreLimits(max_uploads=3, max_caller_uploads=1))
+    quota.begin("a")
+    with pytest.raises(ResourceExhausted, match="BRAID_MAX_CALLER_UPLOADS") as refused:
+        quota.begin("a")
+    assert refused.value.retry_after_s
+
+    for caller_or_server in ("b", ""):
+        quota.begin(caller_or_server)
+    with pytest.raises(ResourceExhausted, match="3 uploads"):
+        quota.begin("")
+    quota.end("a")
+    quota.begin("a")
+
+
+@pytest.mark.slow
+async def test_who_vanishes_gives_its_place_back(tmp_path: Path) -> None:
+    server = ServerProcess(
+        tmp_path / "store",
+        BRAID_KEEPALIVE_SECONDS="1",
+        BRAID_UPLOAD_IDLE_SECONDS="3600",
+        BRAID_MAX_CONCURRENT_UPLOADS="1",
+    ).start()
+    try:
+        caller = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", UPLOADING, server.address),
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'client'}"},
+        )
+        try:
+            await until(server, grpc.StatusCode.RESOURCE_EXHAUSTED)
+            caller.send_signal(signal.SIGSTOP)  # as if its machine had lost the network
+            await until(server, grpc.StatusCode.INVALID_ARGUMENT)
+        finally:
+            caller.kill()
+            await caller.wait()
+    finally:
+        server.end()
+
+
+@pytest.mark.slow
+async def test_a_stream_may_be_quiet_while_its_client_asks_for_signs_of_life(
+    tmp_path: Path,
+) -> None:
+    options = (("grpc.keepalive_time_ms", 10_000), ("grpc.http2.max_pings_without_data", 0))
+    server = ServerProcess(tmp_path / "store").start()
+    try:
+        async with grpc.aio.insecure_channel(server.address, options=options) as channel:
+            stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
+            call = stub.InferStream()
+            with pytest.raises(TimeoutError):  # gRPC ends it after 50 s unless told otherwise
+                await asyncio.wait_for(call.read(), 60)
+    finally:
+        server.end()
+
+
+UPLOADING = """
+import asyncio, sys
+from tests.service.test_silent_uploads import CHUNK, HEADER, upload
+asyncio.run(upload(sys.argv[1], HEADER, CHUNK))
+"""
+
+
+async def until(server: ServerProcess, code: grpc.StatusCode) -> None:
+    """Returns when a bad upload ends in this way: as it does if it has a place, or none."""
+    while True:
+        if (await upload(server.address, HEADER, FOOTER)).code() is code:
+            return
+        await asyncio.sleep(0.5)

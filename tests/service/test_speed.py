@@ -1,0 +1,104 @@
+"""Every surface shows the same speed-up with the same interval for one schedule."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from braid.core.measurement import Speed, speed_text
+from braid.core.schedule import Contender, schedule_from_json
+from braid.server.cli.main import main
+from braid.server.cli.remote.register import print_schedules
+from braid.server.store.store import Store
+from tests.models.small import small_cnn
+from tests.service.server_process import ServerProcess
+
+SHOWN = "1.031x (1.012 to 1.048)"
+SPEED = Speed(1.0312, 1.0118, 1.0482)
+
+
+def claim_speed(folder: Path) -> None:
+    """Let the stored schedule say that it is of a planner whose plan was measured like this."""
+    store = Store.open(folder)
+    try:
+        (model,) = store.models()
+        (schedule,) = store.schedules_of(model.sha256)
+        sequential = replace(schedule.provenance.candidates[0], latency_us=9630.0, spread=0.021)
+        found = Contender(
+            "greedy", 10420.0, 0.034, 99, SPEED.median, 1e-6,
+            speedup_least=SPEED.least, speedup_most=SPEED.most,
+        )  # fmt: skip
+        seen = replace(
+            schedule.provenance, measured_us=10420.0, sequential_us=9630.0, spread=0.034,
+            candidates=(sequential, found), promoted=True, reason="",
+        )  # fmt: skip
+        store.put_schedule(replace(schedule, planner="greedy", provenance=seen))
+    finally:
+        store.close()
+
+
+@pytest.fixture
+def claiming(server: ServerProcess, tmp_path: Path) -> ServerProcess:
+    """A server with one model, whose schedule is as ``claim_speed`` has it."""
+    path = small_cnn(tmp_path / "cnn.onnx")
+    server.start()
+    server.import_ahead(path)
+    with server.client() as client:
+        client.register("cnn", path, planner="sequential", wait=True)
+    assert server.stop() == 0
+    claim_speed(server.store)
+    return server.start()
+
+
+def test_all_surfaces_show_one_ratio_with_one_interval_and_one_plan_id(
+    claiming: ServerProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def braid(*arguments: str) -> str:
+        assert main([*arguments, "--address", claiming.address]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    assert speed_text(SPEED) == SHOWN
+    with claiming.client() as client:
+        (plan,) = client.model("cnn").schedules
+        document, _ = client.schedule("cnn")
+        answer = client.infer("cnn", {"x": np.zeros((1, 3, 16, 16), np.float32)})
+        print_schedules(client, client.jobs()[0])
+    registered = " ".join(capsys.readouterr().out.split())
+
+    # The SDK and the artefact.
+    assert Speed(plan.speedup, plan.speedup_least, plan.speedup_most) == SPEED
+    assert (plan.spread, plan.sequential_spread) == (0.034, 0.021)
+    schedule = schedule_from_json(document)
+    assert schedule.speed == SPEED
+    # Metrics.
+    labels = {"model": "cnn", "batch_size": "1"}
+    for name, value in (
+        ("speedup_ratio", SPEED.median),
+        ("speedup_least_ratio", SPEED.least),
+        ("speedup_most_ratio", SPEED.most),
+        ("latency_spread_ratio", 0.034),
+        ("sequential_latency_spread_ratio", 0.021),
+    ):
+        assert claiming.metric(f"braid_schedule_{name}", **labels) == value
+    # The command line.
+    assert f"9.63 ms (2.1%) 10.42 ms (3.4%) {SHOWN}" in registered
+    assert f"cpu/1: {SHOWN}" in braid("models")
+    (listed,) = json.loads(braid("models", "--json"))
+    assert listed["schedules"][0]["speedup_most"] == SPEED.most
+    shown = braid("schedule", "show", "cnn")
+    assert f"measured 10.42 ms (3.4%), sequential 9.63 ms (2.1%), speed-up {SHOWN}" in shown
+    assert f"greedy 10.42 ms 3.4% 99 {SHOWN}" in shown
+    assert f"{SHOWN} sequential" in braid("schedule", "diff", "cnn")
+    # The console.
+    pages = ("", "models/cnn?version=1", "schedules/cnn/1/1?device=cpu")
+    for page in pages:
+        assert SHOWN in claiming.http(f"/console/{page}"), page
+    # Which plan ran.
+    assert answer.plan_id == plan.plan_id == schedule.plan_id
+    assert plan.plan_id in registered
+    assert plan.plan_id in shown
+    assert plan.plan_id in claiming.http(f"/console/{pages[-1]}")
