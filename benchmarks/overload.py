@@ -43,7 +43,7 @@ from benchmarks.load.children import free_ports, module, running
 from benchmarks.load.results import percentile
 from benchmarks.networks.export import export_onnx
 from braid.engine.runtime.allocator import keep_freed_memory
-from braid.server.devices.cores import keep_off
+from braid.server.devices.cores import leave_cores_to_devices
 from braid_client import Client, Serving, Unavailable
 from braid_client.wire import inference_pb2
 
@@ -306,7 +306,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             folder.mkdir()
             numbers = [int(size) for size in sizes.split(",")]
             with served(model, numbers, folder, options.threads) as (address, memory):
-                keep_off(set(cores[: options.threads]))  # they are the device's
+                leave_cores_to_devices(set(cores[: options.threads]))  # they are the device's
                 rows[title] = asyncio.run(measure(address, memory, options.seconds))
                 os.sched_setaffinity(0, cores)  # the next server inherits it
             print(json.dumps({title: rows[title]}, indent=1), file=sys.stderr)

@@ -8,8 +8,7 @@ the next request), first quietly, then while another model is registered at batc
 Latencies are counted by what the job was doing when the request was sent. The target is a p99 of at
 most twice the quiet one. With ``--rate 0`` there are no requests; with ``--clients N`` they come
 from N clients that never pause, and what counts is how many are answered, how long the registration
-takes and how far off its measurements are. ``BRAID_MEASURE_APART=false`` lets it measure in the
-worker that answers.
+takes and how far off its measurements are.
 
 The job's own forecast is checked, too: its progress must not fall, and after the first third of its
 time what it said was left should be within a factor of two of what was.

@@ -31,8 +31,10 @@ from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.console.facts import Facts
 from braid.server.console.sessions import Sessions
 from braid.server.console.site import Console
-from braid.server.devices.cores import keep_off, pinned_cores
+from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
 from braid.server.devices.device import Device
+from braid.server.devices.measuring.host import MakeMeasuringHost
+from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.pool import Devices
 from braid.server.inference.call_memory import CallMemory, MemoryLimits
 from braid.server.inference.shared_regions import SharedRegions
@@ -84,13 +86,14 @@ LINGER_SECONDS = 0.2  # for the last answers to leave the process
 class FrontEnd:
     """One server process and everything it owns."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> None:
+        """Start nothing yet; ``make_host`` decides where registrations measure on a device."""
         self.settings = settings
         self.metrics = Metrics()
         self.metrics.queue_limit.set(settings.max_queue_requests)
         self.health = Health(SERVICES)
         self.store = Store.open(settings.store, store_limits(settings))
-        self.devices = Devices(settings)
+        self.devices = Devices(settings, make_host)
         self.devices.on_change = self._worker_changed
         self.devices.on_end = self._worker_ended
         self.models = ServingModels(
@@ -397,20 +400,20 @@ def import_limits(settings: Settings) -> ImportLimits:
     )
 
 
-async def serve(settings: Settings) -> NoReturn:
+async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> NoReturn:
     """Run a server until SIGTERM or SIGINT, then end the process.
 
     Raises:
         StartupError: one line that says what to change.
     """
-    front = FrontEnd(settings)
+    front = FrontEnd(settings, make_host)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     try:
         if await ends_before(stopping, front.start()):
-            keep_off(pinned_cores(front.worker_options()))
+            leave_cores_to_devices(pinned_cores(front.worker_options()))
             front.log_ready()
             await stopping.wait()
         log.info("stopping: accepted requests are finished first")
@@ -423,8 +426,8 @@ async def serve(settings: Settings) -> NoReturn:
     front.leave()
 
 
-def run(settings: Settings) -> None:
+def run(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> None:
     """Run a server in this process until it is told to stop, which ends the process."""
     keep_freed_memory()
     configure_logging(settings.log_level, settings.log_format)
-    asyncio.run(serve(settings))
+    asyncio.run(serve(settings, make_host))

@@ -130,10 +130,6 @@ class Settings(BaseSettings):
     # dies; costs the memory of a process with torch loaded, none of a GPU's.
     spare_worker: bool = True
 
-    # Registrations measure on a CPU device in a process of their own, which gives way to requests;
-    # while they do, the model is in memory twice.
-    measure_apart: bool = True
-
     # Activations kept on a device while its stages are measured; beyond it they are made up.
     profiling_memory_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=MIB)
 
@@ -249,10 +245,10 @@ class Settings(BaseSettings):
 
 
 _REMOVED = {
-    "BRAID_INGRESS": "version 0.1.0 was the last to have it; start several servers behind a load "
-    "balancer instead",
+    "BRAID_INGRESS": ("0.1.0", "remove it, and start several servers behind a load balancer"),
+    "BRAID_MEASURE_APART": ("0.1.0", "remove it: a CPU always measures in a process of its own"),
 }
-"""Variables of former versions, and what replaces each. Starting without them would surprise."""
+"""Removed variables: the last version that read each, and what to do. Each ends the start."""
 
 
 def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
@@ -261,9 +257,9 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
     Raises:
         StartupError: one line that names every bad variable, its value and what is allowed.
     """
-    for name, instead in _REMOVED.items():
+    for name, (version, remedy) in _REMOVED.items():
         if name in os.environ:
-            raise StartupError(f"{name} is no setting any more: {instead}")
+            raise StartupError(f"{name} is no setting any more: braid {version} had it; {remedy}")
     given = {name: value for name, value in (overrides or {}).items() if value is not None}
     try:
         return Settings(**given)

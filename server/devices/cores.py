@@ -20,7 +20,7 @@ def pinned_cores(workers: Iterable[WorkerOptions]) -> set[int]:
     return {core for options in workers for core in _pinned(options)}
 
 
-def keep_off(cores: set[int]) -> None:
+def leave_cores_to_devices(cores: set[int]) -> None:
     """Let no thread of this process run on ``cores``; does nothing if no other is left.
 
     Processes started from now on inherit this. Those of CPU devices choose their own cores.

@@ -29,19 +29,18 @@ from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL, USUAL_KERNELS
 from braid.core.tensor import TensorSpec, spec_from_json
 from braid.engine.importer.host.report import MODEL_FILE, check_file, read_graph, read_report
-from braid.engine.link.options import WatchLimits, WorkerOptions
+from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.slot_layout import SlotLayout, slot_layout
 from braid.engine.link.supervisor import LinkState, WorkerLink
 from braid.engine.link.watch import RunBound
 from braid.server.devices.measuring.bench import Bench, LoadedModel, describe_fields
-from braid.server.devices.measuring.process import Apart, InService, Place
+from braid.server.devices.measuring.host import MakeMeasuringHost
+from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.run_limits import RunLimits
 from braid.server.devices.static_values import StaticBytes, StaticValues, static_bytes
 
 log = logging.getLogger("braid.device")
-
-BENCH_MODULE = "braid.engine.worker.process.measuring_main"
 
 Specs = Mapping[str, TensorSpec]
 
@@ -80,10 +79,10 @@ class Device:
         name: str,
         options: WorkerOptions,
         *,
-        bench_apart: bool = False,
+        make_host: MakeMeasuringHost = measuring_host,
         run_limits: RunLimits | None = None,
     ) -> None:
-        """With ``bench_apart``, registrations measure in a process of their own (CPU only)."""
+        """Start nothing yet; ``make_host`` decides where registrations measure."""
         self.name = name
         self._run_limits = run_limits or RunLimits()
         self.arena = Arena(options.arena_bytes)
@@ -92,11 +91,8 @@ class Device:
         self.on_ran: OnRan = lambda plan_id, compute_us: None
         self._models: dict[str, LoadedModel] = {}
         self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model
-        place: Place = InService(self.link.call)
-        if bench_apart and options.gpu is None:
-            alike = replace(options, module=BENCH_MODULE, watch=_patient(options.watch))
-            place = Apart(name, alike, self.arena, lambda digest: self._loaded(digest).artefact)
-        self.bench = Bench(place, self._loaded)
+        host = make_host(self.link, self.arena, lambda digest: self._loaded(digest).artefact)
+        self.bench = Bench(host, self._loaded)
         self._executables: dict[int, Executable] = {}
         self._damaged: dict[str, DamagedArtefact] = {}  # what a fresh worker could not load
         self.on_damaged: OnDamaged = lambda device, digest, error: None
@@ -332,17 +328,6 @@ def _ignore(answer: asyncio.Future[Any]) -> None:
 
 
 _EMPTY = slot_layout({}, {})
-
-GIVING_WAY = 10
-"""How many times as long what gives way to inference may take, or say nothing."""
-
-
-def _patient(limits: WatchLimits) -> WatchLimits:
-    return WatchLimits(
-        silence_s=GIVING_WAY * limits.silence_s,
-        late_silence_s=GIVING_WAY * limits.late_silence_s,
-        step_s=GIVING_WAY * limits.step_s,
-    )
 
 
 def _prepare_fields(ready: Executable) -> dict[str, Any]:

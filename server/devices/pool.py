@@ -22,6 +22,8 @@ from braid.engine.link.options import WatchLimits, WorkerEnd, WorkerOptions
 from braid.engine.link.supervisor import LinkState
 from braid.server.device_names import DeviceName, parse_device
 from braid.server.devices.device import Device
+from braid.server.devices.measuring.host import MakeMeasuringHost
+from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.run_limits import RunLimits
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
@@ -41,14 +43,15 @@ CUDA_WORKER_THREADS = 4
 class Devices:
     """Belongs to the event loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> None:
+        """Start nothing yet; ``make_host`` decides where registrations measure."""
         names = [parse_device(text) for text in settings.devices]
         limits = RunLimits(settings.run_seconds, settings.max_run_seconds)
         self.all = [
             Device(
                 name.text,
                 worker_options(settings, name),
-                bench_apart=settings.measure_apart,
+                make_host=make_host,
                 run_limits=limits,
             )
             for name in names

@@ -18,7 +18,7 @@ from tests.chaos.registrations import Registrations
 from tests.chaos.traffic import Traffic, questions
 from tests.child_processes import kill_children_at_exit
 from tests.models.small import small_cnn
-from tests.service.server_process import ServerProcess, free_port
+from tests.service.server_process import BRAID, ServerProcess, free_port
 
 CALM_S = 30.0
 """Without blows at the end: everything must be well again."""
@@ -39,7 +39,7 @@ def main() -> int:
 
 def campaign(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Load, registrations and blows for some minutes, and what was seen of them."""
-    server = ServerProcess(folder / "store", BRAID_LOG_LEVEL="INFO", BRAID_MEASURE_APART="true")
+    server = ServerProcess(folder / "store", command=BRAID, BRAID_LOG_LEVEL="INFO")
     port = str(free_port())
     asked = []
     logs, leftovers = [_start(server, folder, port, 0)], 0

@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from tests import ROOT
-from tests.service.server_process import ServerProcess
+from tests.service.server_process import FOR_TESTS, ServerProcess
 
 _NOT_SCRIPTS = {"__init__", "__main__", "scripts"}
 
@@ -15,8 +15,8 @@ class FaultyServer(ServerProcess):
     """``braid serve`` of any checkout, with a folder for the script's own files."""
 
     def __init__(self, folder: Path, tree: Path = ROOT) -> None:
-        script = None if tree == ROOT else tree / ".venv/bin/braid"
-        super().__init__(folder / "store", script=script, folder=tree)
+        command = FOR_TESTS if tree == ROOT else (str(tree / ".venv/bin/braid"),)
+        super().__init__(folder / "store", command=command, folder=tree)
         self.folder = folder
 
     def set(self, **environment: str) -> None:

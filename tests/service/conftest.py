@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.small import embedding, small_cnn
-from tests.service.server_process import ServerProcess
+from tests.service.server_process import BRAID, ServerProcess
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,7 @@ def shared(
 ) -> Iterator[ServerProcess]:
     """A server with every model of ``models`` registered, batch sizes 1 and 4."""
     store = tmp_path_factory.mktemp("shared") / "store"
-    server = ServerProcess(store, BRAID_MEASURE_APART="true").start()
+    server = ServerProcess(store, command=BRAID).start()
     try:
         server.import_ahead(*models.values())
         with server.client() as client:
@@ -42,14 +42,14 @@ def shared(
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """An empty server of one's own, not started."""
+    """A server with an empty store, not started, whose CPU measures in the serving worker."""
     yield from ended(ServerProcess(tmp_path / "store"))
 
 
 @pytest.fixture
-def apart(tmp_path: Path) -> Iterator[ServerProcess]:
-    """As ``server``; registrations measure in a process of their own, as is usual."""
-    yield from ended(ServerProcess(tmp_path / "store", BRAID_MEASURE_APART="true"))
+def braid(tmp_path: Path) -> Iterator[ServerProcess]:
+    """``braid serve`` as users run it: registrations measure in a process of their own."""
+    yield from ended(ServerProcess(tmp_path / "store", command=BRAID))
 
 
 def ended(server: ServerProcess) -> Iterator[ServerProcess]:

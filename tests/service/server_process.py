@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from urllib.request import urlopen
@@ -25,33 +26,36 @@ from braid_client import Client
 from tests import ROOT
 
 START_SECONDS = 240.0  # on a machine where twenty others want the core
-CONSOLE_SCRIPT = Path(sys.executable).with_name("braid")
+CONSOLE_SCRIPT = (str(Path(sys.executable).with_name("braid")),)
+BRAID = (sys.executable, "-P", "-m", "braid.server.cli.main")
+FOR_TESTS = (sys.executable, "-m", "tests.service.main")
 
 
 class ServerProcess:
-    """``braid serve`` on free ports.
-
-    Unlike elsewhere it measures in the worker that serves, unless told otherwise: a bench takes two
-    seconds to start, in each of a hundred tests.
-    """
+    """A server on free ports: ``braid serve``, or one that is composed for tests (main.py)."""
 
     def __init__(
-        self, store: Path, *, script: Path | None = None, folder: Path = ROOT, **environment: str
+        self,
+        store: Path,
+        *,
+        command: Sequence[str] = FOR_TESTS,
+        folder: Path = ROOT,
+        **environment: str,
     ) -> None:
-        """Not started yet.
+        """Start nothing yet.
 
         Args:
-            store: folder of the server's data.
-            script: console script of another installation; by default this one is started.
-            folder: working folder of the server.
-            environment: variables beside those of this process.
+            store: folder of the store; the log is written beside it.
+            command: ``FOR_TESTS``, whose CPU measures in the serving worker, ``BRAID`` or
+                ``CONSOLE_SCRIPT``, which measure in a process of their own.
+            folder: working folder.
+            environment: variables to set, beside those of this process.
         """
         self.store = store
-        self._script = script
+        self._command = command
         self._folder = folder
         self.log_path = store.with_name(f"{store.name}.log")
-        usual = {"BRAID_LOG_LEVEL": "DEBUG", "BRAID_MEASURE_APART": "false"}
-        self._environment = {**os.environ, **usual, **environment}
+        self._environment = {**os.environ, "BRAID_LOG_LEVEL": "DEBUG", **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, grpc_port: str = "0") -> ServerProcess:
@@ -70,12 +74,6 @@ class ServerProcess:
             )
         self._await(r" ready .*grpc=(\S+)")
         return self
-
-    @property
-    def _command(self) -> tuple[str, ...]:
-        if self._script is not None:
-            return (str(self._script),)
-        return (sys.executable, "-P", "-m", "braid.server.cli.main")
 
     def _await(self, pattern: str) -> re.Match[str]:
         deadline = time.monotonic() + START_SECONDS

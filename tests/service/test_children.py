@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from braid.core.child_process import child_environment
 from braid_client import Client, Job, ResourceExhausted
 from tests.models.small import save, small_cnn
-from tests.service.server_process import ServerProcess
+from tests.service.server_process import BRAID, ServerProcess
 
 KINDS = (
     "braid.engine.worker.process.main",
@@ -65,7 +65,7 @@ def test_children_know_no_secrets_take_no_more_than_allowed_and_end_with_the_ser
     for name, value in SECRETS.items():
         monkeypatch.setenv(name, value)
     server = ServerProcess(
-        tmp_path / "store", BRAID_WORKER_MEMORY_BYTES="1GiB", BRAID_MEASURE_APART="true"
+        tmp_path / "store", command=BRAID, BRAID_WORKER_MEMORY_BYTES="1GiB"
     ).start()
     outer = outer_product(tmp_path / "outer.onnx")
     server.import_ahead(outer)

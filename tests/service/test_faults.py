@@ -97,18 +97,18 @@ def test_a_killed_worker_costs_the_requests_in_flight_and_no_measurement(
 
 
 def test_a_registration_measures_in_a_process_that_gives_way_and_survives_its_death(
-    apart: ServerProcess, models: dict[str, Path], tmp_path: Path
+    braid: ServerProcess, models: dict[str, Path], tmp_path: Path
 ) -> None:
     model = small_cnn(tmp_path / "cnn.onnx", branches=3, size=32)
-    apart.start().import_ahead(models["cnn"], model)
-    with apart.client() as client:
+    braid.start().import_ahead(models["cnn"], model)
+    with braid.client() as client:
         client.register("cnn", models["cnn"], batch_sizes=[1], planner="sequential", wait=True)
-        load, killed = Load(apart.address, clients=1, pause_s=0.05), None
+        load, killed = Load(braid.address, clients=1, pause_s=0.05), None
         try:
             job = client.register("other", model, batch_sizes=[1, 8])
             for state in client.watch_job(job.id):
                 if killed is None and state.state in MEASURING:
-                    killed = apart.bench
+                    killed = braid.bench
                     niceness = killed.nice()
                     killed.kill()
         finally:
@@ -120,34 +120,34 @@ def test_a_registration_measures_in_a_process_that_gives_way_and_survives_its_de
     assert state.state is JobState.READY
     assert [schedule.batch_size for schedule in schedules] == [1, 8]
     assert set(outcomes) == {"OK"}, "those who serve have not noticed"
-    assert apart.metric("braid_worker_restarts_total") == 0
-    assert apart.bench.pid != killed.pid
+    assert braid.metric("braid_worker_restarts_total") == 0
+    assert braid.bench.pid != killed.pid
 
 
 def test_a_killed_server_finishes_the_registration_after_its_restart(
-    apart: ServerProcess, tmp_path: Path
+    braid: ServerProcess, tmp_path: Path
 ) -> None:
     model = small_cnn(tmp_path / "cnn.onnx", branches=4, size=48)
-    apart.start()
-    with apart.client() as client:
+    braid.start()
+    with braid.client() as client:
         job = client.register("cnn", model, batch_sizes=[1, 8])
         for state in client.watch_job(job.id):
             if state.done >= 5 or state.state is JobState.SCHEDULING:
                 break
-    children = psutil.Process(apart.process.pid).children(recursive=True)
-    apart.kill_everything()
+    children = psutil.Process(braid.process.pid).children(recursive=True)
+    braid.kill_everything()
     _, alive = psutil.wait_procs(children, timeout=120)
     assert not alive, "the front end's children must end with it"
 
-    apart.start()
-    with apart.client() as client:
+    braid.start()
+    with braid.client() as client:
         for state in client.watch_job(job.id):
             last = state
         assert last.state is JobState.READY
         client.infer("cnn", {"x": np.zeros((1, 3, 48, 48), np.float32)})
 
-    assert apart.metric("braid_stage_measurements_reused_total") >= 5
-    assert list((apart.store / "uploads").iterdir()) == []
+    assert braid.metric("braid_stage_measurements_reused_total") >= 5
+    assert list((braid.store / "uploads").iterdir()) == []
 
 
 def test_a_restarted_server_serves_the_same_plans_and_measures_nothing(
@@ -241,17 +241,17 @@ def test_a_taken_port_is_refused_with_one_line(shared: ServerProcess, tmp_path: 
 
 
 def test_kills_of_whatever_measures_and_plans_end_a_registration_ready(
-    apart: ServerProcess, tmp_path: Path
+    braid: ServerProcess, tmp_path: Path
 ) -> None:
     model = small_cnn(tmp_path / "cnn.onnx", branches=3, size=32)
-    apart.start().import_ahead(model)
+    braid.start().import_ahead(model)
     victims = [
-        lambda: psutil.Process(apart.worker_pid),
-        lambda: apart.bench,
-        lambda: _planner(apart),
+        lambda: psutil.Process(braid.worker_pid),
+        lambda: braid.bench,
+        lambda: _planner(braid),
     ]
     details = set()
-    with apart.client() as client:
+    with braid.client() as client:
         job = client.register("cnn", model, batch_sizes=[1])
         for state in client.watch_job(job.id):
             details.add(state.detail)

@@ -35,12 +35,10 @@ def test_serving_registering_and_planning_import_nothing_of_the_working_folder(
     tmp_path: Path, folder: Path
 ) -> None:
     model = small_cnn(tmp_path / "net.onnx")
-    server = ServerProcess(
-        tmp_path / "store", script=CONSOLE_SCRIPT, folder=folder, BRAID_MEASURE_APART="true"
-    )
+    server = ServerProcess(tmp_path / "store", command=CONSOLE_SCRIPT, folder=folder)
 
     def braid(*arguments: str) -> None:
-        command = [str(CONSOLE_SCRIPT), *arguments, "--address", server.address]
+        command = [*CONSOLE_SCRIPT, *arguments, "--address", server.address]
         subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
 
     try:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from braid.core.errors import StartupError
 from braid.server.cli.connection import Subparsers
+
+if TYPE_CHECKING:
+    from braid.server.settings import Settings
 
 FLAGS = {
     "--store": ("DIR", "where models, jobs and schedules are kept"),
@@ -43,10 +48,10 @@ def add_parser(subparsers: Subparsers) -> None:
             parser.add_argument(flag, action="store_const", const=True, help=text)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Start the server; returns when it has drained."""
+def run(args: argparse.Namespace, run_server: Callable[[Settings], None] | None = None) -> int:
+    """Run a server until it has drained; ``run_server`` replaces the product's composition."""
     # Imported here: no other subcommand needs what the server is made of.
-    from braid.server.frontend import run as run_server
+    from braid.server import frontend
     from braid.server.settings import load_settings
 
     names = [flag.removeprefix("--").replace("-", "_") for flag in FLAGS]
@@ -55,5 +60,5 @@ def run(args: argparse.Namespace) -> int:
     except StartupError as error:
         print(f"braid serve: {error}", file=sys.stderr)
         return 2
-    run_server(settings)
+    (run_server or frontend.run)(settings)
     return 0

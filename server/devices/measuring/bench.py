@@ -1,6 +1,6 @@
 """What registration jobs ask of a device: its static graphs, and how long parts of them take.
 
-jobs ──> Bench ──> Place, a worker that measures     (server/devices/measuring/process.py)
+jobs ──> Bench ──> MeasuringHost, a worker that measures     (server/devices/measuring/host.py)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from braid.core.precision import FP32
 from braid.core.schedule import Stage
 from braid.engine.link.worker_process import OnProgress
 from braid.scheduler.cost import Overheads
-from braid.server.devices.measuring.process import Place
+from braid.server.devices.measuring.host import MeasuringHost
 from braid.server.devices.static_values import StaticBytes, static_message
 from braid.server.jobs.interfaces import GraphFacts, Showing, Specs, StageTiming, UnitKernels
 
@@ -53,20 +53,20 @@ class Bench:
     DamagedArtefact if the device lost the model.
     """
 
-    def __init__(self, place: Place, loaded: Callable[[str], LoadedModel]) -> None:
+    def __init__(self, host: MeasuringHost, loaded: Callable[[str], LoadedModel]) -> None:
         """``loaded`` finds a model by its digest, or raises DamagedArtefact."""
-        self.place = place
+        self.host = host
         self._loaded = loaded
         self._graphs: dict[tuple[str, int], dict[str, Any]] = {}  # digest, batch size -> fields
 
     @property
     def is_measuring(self) -> bool:
         """Whether something is measured beside the worker that serves."""
-        return self.place.is_measuring
+        return self.host.is_measuring
 
     def wake(self) -> None:
         """Calls will come soon."""
-        self.place.wake()
+        self.host.wake()
 
     async def static_graph(
         self, digest: str, batch_size: int, inputs: Specs, precision: str = FP32
@@ -164,11 +164,11 @@ class Bench:
         """Forget a model."""
         for key in [key for key in self._graphs if key[0] == digest]:
             del self._graphs[key]
-        self.place.unload(digest)
+        self.host.unload(digest)
 
     async def close(self) -> None:
         """End what was started to measure in."""
-        await self.place.close()
+        await self.host.close()
 
     async def _measure(self, graph: Mapping[str, Any], **stage: Any) -> StageTiming:
         for _ in range(ATTEMPTS):
@@ -184,4 +184,4 @@ class Bench:
         on_progress: OnProgress | None = None,
         **fields: Any,
     ) -> Any:
-        return await self.place.call(op, on_progress=on_progress, **graph, **fields)
+        return await self.host.call(op, on_progress=on_progress, **graph, **fields)

@@ -1,86 +1,28 @@
-"""The worker that registrations measure in, so that requests do not notice.
-
-CPU   A worker of its own that gives way to the one that serves: the kernel takes its cores away
-      within a moment, in the middle of whatever it runs. It is started when a registration
-      begins, and ended when nothing was measured for a while.
-GPU   The device's worker, between requests: on a GPU two processes would take turns of
-      milliseconds, and each needs a context.
-
-Which process measured does not matter to what was measured: same device, same code, same threads.
-"""
+"""The worker process that only measures: started for a registration, ended when it is idle."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from math import inf
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from braid.core.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.core.errors import WorkerRestarting
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.worker_process import OnProgress, WorkerProcess
+from braid.server.devices.measuring.host import MeasuringHost
 
 log = logging.getLogger("braid.bench")
 
 IDLE_SECONDS = 60.0
 
 
-class Place(Protocol):
-    """A worker that measures."""
-
-    @property
-    def is_measuring(self) -> bool:
-        """Whether it does now, and is not the one that serves."""
-
-    async def call(
-        self, op: str, digest: str, on_progress: OnProgress | None = None, **fields: Any
-    ) -> Any:
-        """A call about a model that the device has loaded.
-
-        Raises:
-            WorkerRestarting: no worker is up, it died, or it does not start.
-        """
-
-    def wake(self) -> None:
-        """Calls will come soon."""
-
-    def unload(self, digest: str) -> None:
-        """Forget a model that no call is about any more."""
-
-    async def close(self) -> None:
-        """End what was started here."""
-
-
-class InService(Place):
-    """The worker that serves."""
-
-    is_measuring = False
-
-    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
-        self._call = call
-
-    async def call(
-        self, op: str, digest: str, on_progress: OnProgress | None = None, **fields: Any
-    ) -> Any:
-        """Between requests."""
-        return await self._call(op, on_progress, digest=digest, **fields)
-
-    def wake(self) -> None:
-        """It is awake."""
-
-    def unload(self, digest: str) -> None:
-        """The device does that."""
-
-    async def close(self) -> None:
-        """The device does that."""
-
-
-class Apart(Place):
+class MeasuringProcess(MeasuringHost):
     """A worker of its own, while there is something to measure. Belongs to the event loop.
 
     none ──wake, call──> running ──idle for a while, close──> none

@@ -15,15 +15,15 @@ import pytest
 from braid.core.errors import WorkerRestarting
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
-from braid.server.devices.measuring.process import Apart
+from braid.server.devices.measuring.process import MeasuringProcess
 
 OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.engine.link.losing_worker")
 
 
 @asynccontextmanager
-async def opened(idle_seconds: float = 60.0, **options: Any) -> AsyncIterator[Apart]:
+async def opened(idle_seconds: float = 60.0, **options: Any) -> AsyncIterator[MeasuringProcess]:
     arena = Arena(1 << 16)
-    bench = Apart("cpu", replace(OPTIONS, **options), arena, Path, idle_seconds)
+    bench = MeasuringProcess("cpu", replace(OPTIONS, **options), arena, Path, idle_seconds)
     try:
         yield bench
     finally:
@@ -31,7 +31,7 @@ async def opened(idle_seconds: float = 60.0, **options: Any) -> AsyncIterator[Ap
         arena.close()
 
 
-async def runs(bench: Apart, *, yes: bool) -> None:
+async def runs(bench: MeasuringProcess, *, yes: bool) -> None:
     """Wait until it runs, or does not."""
     async with asyncio.timeout(120):
         while (bench.pid is not None) != yes:  # noqa: ASYNC110  (it has no event)

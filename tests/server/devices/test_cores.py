@@ -11,14 +11,14 @@ import pytest
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.cores import pinned_cores
 
-KEEP_OFF = """
+LEAVE_CORES = """
 import os, threading
-from braid.server.devices.cores import keep_off
+from braid.server.devices.cores import leave_cores_to_devices
 started, ended = threading.Event(), threading.Event()
 other = threading.Thread(target=lambda: (started.set(), ended.wait()))
 other.start()
 started.wait()
-keep_off({core})
+leave_cores_to_devices({core})
 print(os.sched_getaffinity(0), os.sched_getaffinity(other.native_id))
 ended.set()
 """
@@ -49,5 +49,5 @@ def test_every_thread_leaves_the_cores_unless_no_other_is_there() -> None:
 
 
 def _after(cores: str) -> str:
-    command = [sys.executable, "-c", KEEP_OFF.replace("{core}", cores)]
+    command = [sys.executable, "-c", LEAVE_CORES.replace("{core}", cores)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()

@@ -1,0 +1,38 @@
+"""``braid`` with another composition: ``serve`` measures on a CPU in the worker that serves.
+
+A process that only measures loads torch for two seconds, in each of a hundred tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+
+from braid.engine.link.shared_memory import Arena
+from braid.engine.link.supervisor import WorkerLink
+from braid.server import frontend
+from braid.server.cli import main as cli
+from braid.server.cli.local import serve
+from braid.server.devices.measuring.host import ArtefactOf
+from braid.server.devices.measuring.serving import ServingProcess
+
+
+class Serve:
+    """The command ``serve`` with measurements in the worker that serves."""
+
+    add_parser = staticmethod(serve.add_parser)
+
+    def run(self, args: argparse.Namespace, /) -> int:
+        """Run the server and return the exit code."""
+        return serve.run(args, partial(frontend.run, make_host=serving_process))
+
+
+def serving_process(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> ServingProcess:
+    """Return the serving worker of any device."""
+    return ServingProcess(link.call)
+
+
+if __name__ == "__main__":
+    cli.COMMANDS["serve"] = Serve()
+    sys.exit(cli.main())
