@@ -18,7 +18,7 @@ from time import perf_counter_ns
 
 import torch
 
-from benchmarks.networks.registry import NETWORKS, Network
+from benchmarks.networks.registry import NETWORKS
 from braid.core.plan import plan_from_json
 from braid.core.schedule import ONNXRUNTIME
 from braid.core.tensor import TensorSpec
@@ -30,6 +30,7 @@ from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.runtime.affinity import usable_cpus
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.engine.worker.models import ModelTable
+from braid.server.cli.local.demo_networks.network import Network
 
 Run = Callable[[], object]
 

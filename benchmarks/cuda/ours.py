@@ -11,7 +11,6 @@ from time import perf_counter_ns
 from torch import Tensor
 
 from benchmarks.cuda.clock import delay_us, hold_up
-from benchmarks.networks.registry import Network
 from braid.core.plan import plan_from_json
 from braid.core.tensor import TensorSpec
 from braid.engine.cuda.driver.interface import ORIGIN
@@ -21,6 +20,7 @@ from braid.engine.importer.host.report import read_report
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.program.program import Program
 from braid.engine.worker.models import ModelTable
+from braid.server.cli.local.demo_networks.network import Network
 
 
 @dataclass(slots=True)

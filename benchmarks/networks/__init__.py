@@ -1,8 +1,10 @@
 """Networks to schedule: written in plain torch, seeded weights, no downloads.
 
 registry.NETWORKS ──> Network.build(seed) ──> export.export_onnx ──> FILE.onnx
+
+SqueezeNet, Inception V3, the layers and the weights are those of ``braid demo``.
 """
 
-from benchmarks.networks.registry import NETWORKS, Network
+from benchmarks.networks.registry import NETWORKS
 
-__all__ = ["NETWORKS", "Network"]
+__all__ = ["NETWORKS"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,63 +11,13 @@ from torch import Tensor, nn
 from benchmarks.networks import deepfm
 from benchmarks.networks.bert import BertConfig, BertEncoder
 from benchmarks.networks.googlenet import GoogLeNet
-from benchmarks.networks.inception_v3 import InceptionV3
 from benchmarks.networks.nasnet import nasnet_large, nasnet_mobile
 from benchmarks.networks.randwire import RandWire
 from benchmarks.networks.resnet import ResNet50
-from benchmarks.networks.squeezenet import SQUEEZENET_1_0, Bypass, SqueezeNet
+from benchmarks.networks.squeezenet_bypass import squeezenet_bypass
 from benchmarks.networks.t5 import T5Config, T5Encoder
-from benchmarks.networks.weights import build_seeded
-
-Draw = Callable[[int, torch.Generator], tuple[Tensor, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """A network that can be built and fed without knowing which one it is.
-
-    ``construct()`` returns it with torch's own initial weights, ``build(seed)`` ready to run.
-    ``draw(batch, generator)`` returns its inputs: dimension 0 of each is the batch, rows differ.
-    """
-
-    name: str
-    construct: Callable[[], nn.Module]
-    draw: Draw
-    input_names: tuple[str, ...]
-    output_names: tuple[str, ...]
-
-    def build(self, seed: int = 0) -> nn.Module:
-        """The network in eval mode with seeded weights."""
-        return build_seeded(self.construct, seed)
-
-    def example_inputs(self, batch: int, *, seed: int = 0) -> tuple[Tensor, ...]:
-        """Inputs in the order of ``input_names``; the same for the same batch and seed."""
-        inputs = self.draw(batch, torch.Generator().manual_seed(seed))
-        assert len(inputs) == len(self.input_names)
-        return inputs
-
-
-def _images(side: int) -> Draw:
-    """Images [batch, 3, side, side] with zero mean and unit variance: coarse patches plus noise.
-
-    White noise alone would not do: after the final pooling all its rows look the same.
-    """
-
-    def draw(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        patches = torch.randn(batch, 3, 7, 7, generator=generator)
-        noise = torch.randn(batch, 3, side, side, generator=generator)
-        coarse = nn.functional.interpolate(patches, size=(side, side), mode="nearest")
-        return ((0.75**0.5) * coarse + 0.5 * noise,)
-
-    return draw
-
-
-def _classifier(name: str, construct: Callable[[], nn.Module], side: int) -> Network:
-    return Network(name, construct, _images(side), ("image",), ("logits",))
-
-
-def _squeezenet_bypass() -> nn.Module:
-    return SqueezeNet(SQUEEZENET_1_0, Bypass.COMPLEX)
+from braid.server.cli.local.demo_networks.network import NETWORKS as DEMO_NETWORKS
+from braid.server.cli.local.demo_networks.network import Draw, Network, classifier
 
 
 def _tokens(vocabulary: int, sequence: int) -> Draw:
@@ -99,15 +48,15 @@ def _clicks(batch: int, generator: torch.Generator) -> tuple[Tensor, ...]:
 NETWORKS: Mapping[str, Network] = {
     network.name: network
     for network in (
-        _classifier("squeezenet", SqueezeNet, 224),
-        _classifier("squeezenet_bypass", _squeezenet_bypass, 224),
-        _classifier("googlenet", GoogLeNet, 224),
-        _classifier("inception_v3", InceptionV3, 299),
-        _classifier("randwire", functools.partial(RandWire, 154), 224),
-        _classifier("randwire_small", functools.partial(RandWire, 78, small=True), 224),
-        _classifier("nasnet_mobile", nasnet_mobile, 224),
-        _classifier("nasnet_large", nasnet_large, 331),
-        _classifier("resnet50", ResNet50, 224),
+        DEMO_NETWORKS["squeezenet"],
+        classifier("squeezenet_bypass", squeezenet_bypass, 224),
+        classifier("googlenet", GoogLeNet, 224),
+        DEMO_NETWORKS["inception_v3"],
+        classifier("randwire", functools.partial(RandWire, 154), 224),
+        classifier("randwire_small", functools.partial(RandWire, 78, small=True), 224),
+        classifier("nasnet_mobile", nasnet_mobile, 224),
+        classifier("nasnet_large", nasnet_large, 331),
+        classifier("resnet50", ResNet50, 224),
         _encoder("bert_base", BertEncoder, BertConfig()),
         _encoder("t5_encoder", T5Encoder, T5Config()),
         Network("deepfm", deepfm.DeepFM, _clicks, ("categories", "numbers"), ("logit",)),

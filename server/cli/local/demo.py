@@ -67,7 +67,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="NAME,NAME,...",
         type=lambda text: tuple(text.split(",")),
         default=NETWORKS,
-        help=f"default: {','.join(NETWORKS)}",
+        help=f"of {' and '.join(NETWORKS)} (default: both)",
     )
 
 
@@ -104,7 +104,7 @@ def _heading(text: str) -> None:
 
 def _export_command(networks: Sequence[str], folder: Path) -> list[str]:
     """In a process of its own: torch is large, and the demo itself does without."""
-    return python_command("benchmarks.networks.export", *networks, "--out", str(folder))
+    return python_command("braid.server.cli.local.demo_networks", *networks, "--out", str(folder))
 
 
 @contextmanager

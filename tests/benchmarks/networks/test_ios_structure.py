@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.networks import NETWORKS
-from benchmarks.networks.layers import ReluSeparable
 from benchmarks.networks.randwire import RandomStage
+from benchmarks.networks.separable import ReluSeparable
 from tests import ROOT
 
 GRAPHS = ROOT.parent / "shared" / "data" / "graphs"

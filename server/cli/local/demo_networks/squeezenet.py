@@ -1,29 +1,18 @@
-"""SqueezeNet 1.1, and 1.0 with complex bypass as IOS schedules it (Iandola et al., 2016).
+"""SqueezeNet 1.1 (Iandola et al., 2016).
 
     x ──> squeeze 1x1 ──┬──> expand 1x1 ──┐
-    │                   └──> expand 3x3 ──┴─ concat ──> (+) ──>
-    └──────────── bypass (identity, or conv 1x1) ────────┘        fire module
+                        └──> expand 3x3 ──┴─ concat ──>        fire module
 
 Output: logits [batch, 1000].
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import torch
 from torch import Tensor, nn
-
-from benchmarks.networks.weights import with_gain
-
-
-class Bypass(Enum):
-    """What is added to a fire module's output."""
-
-    NONE = "none"
-    COMPLEX = "complex"  # a 1x1 convolution where the channels change, the input where they do not
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,51 +35,33 @@ SQUEEZENET_1_1 = Layout(
         *((48, 192), (48, 192), (64, 256), (64, 256)),
     ),
 )
-SQUEEZENET_1_0 = Layout(
-    stem_channels=96,
-    stem_kernel=7,
-    stem_padding=3,
-    modules=(
-        *((16, 64), (16, 64), (32, 128), None),
-        *((32, 128), (48, 192), (48, 192), (64, 256), None),
-        (64, 256),
-    ),
-)
 
 
 class Fire(nn.Module):
     """Squeeze to few channels, expand by 1x1 and 3x3 side by side. ``expand`` is per branch."""
 
-    def __init__(self, channels: int, squeeze: int, expand: int, bypass: Bypass) -> None:
+    def __init__(self, channels: int, squeeze: int, expand: int) -> None:
         super().__init__()
         self.squeeze = nn.Conv2d(channels, squeeze, 1)
         self.expand1x1 = nn.Conv2d(squeeze, expand, 1)
         self.expand3x3 = nn.Conv2d(squeeze, expand, 3, padding=1)
-        self.adds_input = bypass is Bypass.COMPLEX and channels == 2 * expand
-        self.bypass: nn.Conv2d | None = None
-        if bypass is Bypass.COMPLEX:
-            # Half the gain: what is added must not double the activations from module to module.
-            with_gain(self.expand1x1, 0.7)
-            with_gain(self.expand3x3, 0.7)
-            if not self.adds_input:
-                self.bypass = with_gain(nn.Conv2d(channels, 2 * expand, 1), 0.7)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map [batch, channels, h, w] to [batch, 2 * expand, h, w]."""
         squeezed = torch.relu(self.squeeze(x))
-        expanded = torch.cat(
+        return torch.cat(
             [torch.relu(self.expand1x1(squeezed)), torch.relu(self.expand3x3(squeezed))], dim=1
         )
-        if self.bypass is not None:
-            return expanded + torch.relu(self.bypass(x))
-        return expanded + x if self.adds_input else expanded
 
 
 class SqueezeNet(nn.Module):
     """Image classifier without fully connected layers, for [batch, 3, 224, 224]."""
 
     def __init__(
-        self, layout: Layout = SQUEEZENET_1_1, bypass: Bypass = Bypass.NONE, classes: int = 1000
+        self,
+        layout: Layout = SQUEEZENET_1_1,
+        fire: Callable[[int, int, int], nn.Module] = Fire,
+        classes: int = 1000,
     ) -> None:
         super().__init__()
         channels = layout.stem_channels
@@ -101,7 +72,7 @@ class SqueezeNet(nn.Module):
                 body.append(nn.MaxPool2d(3, 2))
                 continue
             squeeze, expand = module
-            body.append(Fire(channels, squeeze, expand, bypass))
+            body.append(fire(channels, squeeze, expand))
             channels = 2 * expand
         self.features = nn.Sequential(*body)
         self.classifier = nn.Conv2d(channels, classes, 1)
