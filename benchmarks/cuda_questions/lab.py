@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from benchmarks.cuda.clock import hold_up
-from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Graph, Partition, Stream
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Graph, Stream
 from braid.engine.cuda.graphs.prepare import capturing
 from braid.engine.onednn.library import Run
 from braid.engine.timing.samples import Timing, reduce_samples
@@ -55,7 +55,6 @@ class Lab:
         branches: Branches,
         *,
         urgent: bool = False,
-        partition: Partition | None = None,
         again: int = 1,
     ) -> Captured:
         """A graph of branches between a fork and a join, ``again`` times one after the other.
@@ -63,11 +62,10 @@ class Lab:
         Args:
             branches: the first one on the origin stream.
             urgent: whether the origin stream goes before the others.
-            partition: of the multiprocessors, between the origin stream and the others.
             again: how often.
         """
         streams = tuple(
-            self.driver.stream(index, urgent=urgent and index == ORIGIN, partition=partition)
+            self.driver.stream(index, urgent=urgent and index == ORIGIN)
             for index in range(len(branches))
         )
         self._play(streams, branches)
@@ -123,11 +121,9 @@ class Lab:
             self.replay_us(captured, delay_us)
         return reduce_samples([self.replay_us(captured, delay_us) for _ in range(REPLAYS)])
 
-    def branches_us(
-        self, branches: Branches, *, urgent: bool = False, partition: Partition | None = None
-    ) -> float:
+    def branches_us(self, branches: Branches, *, urgent: bool = False) -> float:
         """Median device time of branches in a graph, which is then destroyed."""
-        captured = self.capture(branches, urgent=urgent, partition=partition)
+        captured = self.capture(branches, urgent=urgent)
         try:
             return self.timing(captured).latency_us
         finally:

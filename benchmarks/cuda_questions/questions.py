@@ -83,12 +83,10 @@ def _inductor(_: Path) -> Iterator[Row]:
     yield from kernels.compiled_units(_lab())
 
 
-def _levers(_: Path) -> Iterator[Row]:
-    from benchmarks.cuda_questions import levers
+def _priorities(_: Path) -> Iterator[Row]:
+    from benchmarks.cuda_questions import priorities
 
-    lab = _lab()
-    yield from levers.priorities(lab)
-    yield from levers.partitions(lab)
+    yield from priorities.priorities(_lab())
 
 
 def _memory(folder: Path) -> Iterator[Row]:
@@ -112,7 +110,7 @@ QUESTIONS = (
     Question(3, "convolutions: fused or not, NCHW or NHWC; microseconds, NaN beforehand", _kernels),
     Question(4, "sums of stages against whole graphs; stability of the ranking", _sums),
     Question(5, "Inductor's units on side streams inside a capture", _inductor),
-    Question(6, "priorities and green contexts at replay", _levers),
+    Question(6, "priorities at replay", _priorities),
     Question(
         7,
         "memory by when tensors are released; outputs over poisoned memory",

@@ -27,7 +27,7 @@ from braid.engine.cpu.overheads import CHAIN, StagePrices, tiny_graph
 from braid.engine.cuda.driver.faults import classified, classify
 from braid.engine.cuda.driver.interface import Driver
 from braid.engine.cuda.executor import CudaExecutor
-from braid.engine.cuda.graphs.levers import offered_levers, prepare_fastest
+from braid.engine.cuda.graphs.origin_priority import prepare_fastest
 from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.kernels.candidates import offered_precisions
 from braid.engine.cuda.kernels.index_guard import check_indices, index_ranges
@@ -135,12 +135,8 @@ class CudaBackend:
     def prepare(
         self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
     ) -> OnGpu:
-        """Capture the plan with the lever that suits it, or ready it for eager streams.
-
-        The device is never parted here: that is for measurements by hand (levers.py).
-        """
-        offered = offered_levers(self._driver, plan, partitions=False)
-        prepared = prepare_fastest(self._executor, program, plan, offered, pause)
+        """Capture the plan with its faster origin priority, or ready it for eager streams."""
+        prepared = prepare_fastest(self._executor, program, plan, pause)
         if prepared.eager_because:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
         return OnGpu(self._executor, prepared, index_ranges(program.graph))

@@ -12,6 +12,7 @@ States of a prepared plan: ready <──> one or two runs started; or released.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -21,9 +22,9 @@ from braid.core.errors import DeviceOutOfMemory
 from braid.core.plan import MAX_STREAMS, StreamPlan, verify_plan
 from braid.engine.cuda.driver.faults import classified, classify
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Pool
-from braid.engine.cuda.graphs.calls import StreamCall, plan_calls
+from braid.engine.cuda.graphs.calls import plan_calls
 from braid.engine.cuda.graphs.issue import issue
-from braid.engine.cuda.graphs.prepare import PLAIN, Levers, PreparedPlan, prepare_calls, results
+from braid.engine.cuda.graphs.prepare import PreparedPlan, prepare_calls, results
 from braid.engine.cuda.graphs.staging import Staging, Tensors, make_staging
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
@@ -54,7 +55,8 @@ class CudaExecutor:
         self,
         program: Program,
         plan: StreamPlan,
-        levers: Levers = PLAIN,
+        *,
+        urgent_origin: bool = False,
         pause: YieldToRequests = no_pause,
     ) -> PreparedPlan:
         """Capture a plan; where that fails, ready it for eager streams and keep the reason.
@@ -62,7 +64,7 @@ class CudaExecutor:
         Args:
             program: bound to kernels of this device, constants on the device.
             plan: of the program's graph.
-            levers: how streams contend.
+            urgent_origin: whether the origin stream goes before the other streams.
             pause: called while kernels are warmed up; runs of other plans may begin and end in it.
 
         Raises:
@@ -72,30 +74,29 @@ class CudaExecutor:
         """
         verify_plan(plan, program.graph.predecessors())
         calls = plan_calls(program, plan)
+
+        def attempt() -> PreparedPlan:
+            self._pool = self._pool or self.driver.pool()
+            return prepare_calls(
+                self.driver, self._pool, program, calls, urgent_origin=urgent_origin, pause=pause
+            )
+
         with classified(f"preparing {program.graph.name!r}"):
-            prepared = self._prepare_or_make_room(program, calls, levers, pause)
+            prepared = self._with_room(attempt)
         self._plans.add(prepared)
         return prepared
 
-    def _prepare_or_make_room(
-        self,
-        program: Program,
-        calls: tuple[StreamCall, ...],
-        levers: Levers,
-        pause: YieldToRequests,
-    ) -> PreparedPlan:
-        if self._pool is None:
-            self._pool = self.driver.pool()
+    def _with_room(self, attempt: Callable[[], PreparedPlan]) -> PreparedPlan:
+        """Try; where memory is too little, once more after giving back what nothing uses."""
         try:
-            return prepare_calls(self.driver, self._pool, program, calls, levers, pause)
+            return attempt()
         except Exception as error:  # its traceback holds tensors, so it must be gone before trim
             if not isinstance(classify(error, ""), DeviceOutOfMemory):
                 raise
         self.driver.synchronise()
         self._drop_empty_pool()
         self.driver.trim()
-        self._pool = self._pool or self.driver.pool()
-        return prepare_calls(self.driver, self._pool, program, calls, levers, pause)
+        return attempt()
 
     def _drop_empty_pool(self) -> None:
         """A pool gives no memory back while it lives, so it goes with the last plan."""

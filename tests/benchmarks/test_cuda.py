@@ -30,7 +30,6 @@ from benchmarks.cuda.turns import Setting, measure
 from braid.core.plan import sequential_plan
 from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.executor import CudaExecutor
-from braid.engine.cuda.graphs.prepare import Levers
 from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.passes.specialise import specialise
 from tests.engine.cuda.graphs import bound, random_graph
@@ -158,7 +157,7 @@ def test_a_plan_is_timed_by_both_clocks(urgent: bool) -> None:
     executor = CudaExecutor(driver)
     with torch.inference_mode():
         program = bound(graph, constants)
-        ready = executor.prepare(program, sequential_plan(len(program.units)), Levers(urgent))
+        ready = executor.prepare(program, sequential_plan(len(program.units)), urgent_origin=urgent)
         inputs = {"x": torch.ones(6, 6)}
         waited: list[float] = []
         plan = OurPlan(OnGpu(executor, ready, ()), inputs, hold_up=waited.append)

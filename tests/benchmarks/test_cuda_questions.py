@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.cuda_questions import costs, device, kernels, levers, plans
+from benchmarks.cuda_questions import costs, device, kernels, plans, priorities
 from benchmarks.cuda_questions.__main__ import NO_GPU, listen, main
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.lab import Job, Lab
@@ -45,13 +45,13 @@ def test_questions_about_the_device_find_rows(lab: Lab) -> None:
     two_spins = next(device.overlap(lab))
     one_node, forked = next(costs.graph_costs(lab)), next(costs.fork_costs(lab))
     (pace,) = costs.pace_steadiness(lab, size=2)
-    (priorities,) = levers.priorities(lab, small=2, large=2)
+    (row,) = priorities.priorities(lab, small=2, large=2)
 
     assert identity.figures["driver"] == GPU.driver
     assert float(two_spins.figures["times_as_fast"] or 0) > 1
     assert (one_node.what, forked.what) == ("1 nodes", "fork to 2 streams and join")
     assert pace.figures["steady"] == 1.0
-    assert set(priorities.figures) >= {"together_us", "together_urgent_us"}
+    assert set(row.figures) >= {"together_us", "together_urgent_us"}
 
 
 def test_kernels_are_compared_with_fp64_over_poisoned_outputs(lab: Lab) -> None:
@@ -125,7 +125,9 @@ def test_what_was_found_is_kept_however_a_process_ends(then: str, problem: str) 
 
 
 def test_answers_are_shown_and_written() -> None:
-    one = Answer(6, "levers", [Row("a chain", {"us": 1234.5, "refused": "no", "ok": True})], "died")
+    one = Answer(
+        6, "priorities", [Row("a chain", {"us": 1234.5, "refused": "no", "ok": True})], "died"
+    )
 
     assert "a chain  us 1234  refused no  ok True" in table(one)
     assert "NOT TO THE END: died" in table(one)

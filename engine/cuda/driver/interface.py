@@ -61,13 +61,6 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
-class Partition:
-    """Two disjoint parts of the device: one for the origin stream, the rest for all others."""
-
-    origin_multiprocessors: int
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryUse:
     """Device memory of this process and, where said so, of the device, in bytes."""
 
@@ -86,15 +79,9 @@ class Driver(Protocol):
     """
 
     device: torch.device
-    multiprocessors: int
 
-    def stream(
-        self, index: int, *, urgent: bool = False, partition: Partition | None = None
-    ) -> Stream:
+    def stream(self, index: int, *, urgent: bool = False) -> Stream:
         """The stream of this index and kind: the same one each time."""
-
-    def partition_refusal(self, partition: Partition) -> str:
-        """Why the device cannot be partitioned like this; empty if it can."""
 
     def launch(self, stream: Stream, run: Run, inputs: Sequence[Tensor | None]) -> list[Tensor]:
         """Put the kernels of ``run(*inputs)`` on a stream; returns at once."""

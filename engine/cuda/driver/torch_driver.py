@@ -20,12 +20,10 @@ from braid.engine.cuda.driver.interface import (
     Event,
     Graph,
     MemoryUse,
-    Partition,
     Pool,
     Stream,
 )
 from braid.engine.cuda.driver.torch_capture import Captures
-from braid.engine.cuda.graphs.partition import PartitionedStreams, refusal
 from braid.engine.onednn.library import Run
 
 _URGENT = -1  # torch: lower numbers go first; 0 is normal
@@ -38,49 +36,21 @@ class TorchDriver:
         """Take a GPU that is known to be there (engine/cuda/presence.py)."""
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
-        facts = torch.cuda.get_device_properties(self.device)
-        self.multiprocessors: int = facts.multi_processor_count
-        self._streams: dict[tuple[int, bool, Partition | None], Stream] = {}
-        self._partitions: dict[Partition, PartitionedStreams] = {}
+        self._streams: dict[tuple[int, bool], Stream] = {}
         self._captures = Captures(self.device, self._use)
         self._current: torch.cuda.Stream | None = None
         self._use(self.stream(ORIGIN).handle)
 
-    def stream(
-        self, index: int, *, urgent: bool = False, partition: Partition | None = None
-    ) -> Stream:
+    def stream(self, index: int, *, urgent: bool = False) -> Stream:
         """The stream of this index and kind; its cuBLAS workspace is there before any capture."""
-        key = index, urgent, partition
+        key = index, urgent
         if key not in self._streams:
-            handle = self._new_stream(index, urgent, partition)
+            handle = torch.cuda.Stream(self.device, priority=_URGENT if urgent else 0)
             with torch.cuda.stream(handle):
                 side = torch.ones(8, 8, device=self.device)
                 torch.mm(side, side)
             self._streams[key] = Stream(index, urgent, handle)
         return self._streams[key]
-
-    def _new_stream(
-        self, index: int, urgent: bool, partition: Partition | None
-    ) -> torch.cuda.Stream:
-        priority = _URGENT if urgent else 0
-        if partition is None:
-            return torch.cuda.Stream(self.device, priority=priority)
-        if partition not in self._partitions:
-            self._partitions[partition] = PartitionedStreams(self.device, partition)
-        return self._partitions[partition].stream(index, priority)
-
-    def partition_refusal(self, partition: Partition) -> str:
-        """Why the device cannot be partitioned like this; empty if it can."""
-        if partition in self._partitions:
-            return ""
-        reason = refusal(partition, self.multiprocessors)
-        if reason:
-            return reason
-        try:
-            self._partitions[partition] = PartitionedStreams(self.device, partition)
-        except RuntimeError as error:
-            return str(error)
-        return ""
 
     def _use(self, stream: torch.cuda.Stream) -> None:
         if stream is not self._current:

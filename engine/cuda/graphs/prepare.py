@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from torch import Tensor
 
 from braid.engine.cuda.driver.faults import CaptureFailed, classified, classify, first_line
-from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Partition, Pool, Stream
+from braid.engine.cuda.driver.interface import ORIGIN, Driver, Graph, Pool, Stream
 from braid.engine.cuda.graphs.calls import StreamCall
 from braid.engine.cuda.graphs.commands import CommandList, lower, order_calls
 from braid.engine.cuda.graphs.issue import issue, warm_up
@@ -24,17 +24,6 @@ from braid.engine.cuda.graphs.release import SlotAliases, release_points
 from braid.engine.cuda.graphs.staging import Staging, Tensors, static_buffers
 from braid.engine.program.program import Environment, Program
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-
-
-@dataclass(frozen=True, slots=True)
-class Levers:
-    """What may be done about streams that contend for the device, beside the plan itself."""
-
-    urgent_origin: bool = False  # the stream of the critical path goes first
-    partition: Partition | None = None  # of multiprocessors, among the streams
-
-
-PLAIN = Levers()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +63,8 @@ def prepare_calls(
     pool: Pool,
     program: Program,
     calls: tuple[StreamCall, ...],
-    levers: Levers,
+    *,
+    urgent_origin: bool = False,
     pause: YieldToRequests = no_pause,
 ) -> PreparedPlan:
     """Capture some calls of a program; where that fails, keep the reason.
@@ -84,44 +74,39 @@ def prepare_calls(
         pool: for the graph's memory.
         program: bound to kernels of the device, constants on the device.
         calls: the whole program, in launch order.
-        levers: how streams contend.
+        urgent_origin: whether the origin stream goes before the other streams.
         pause: called while kernels are warmed up.
     """
     before_bytes = driver.memory().allocated
-    streams = _streams(driver, calls, levers)
+    streams = _streams(driver, calls, urgent_origin)
     inputs = static_buffers(driver, program.graph.inputs)
     driver.synchronise()  # these, and constants that may still be on their way on any stream
     began = perf_counter_ns()
     aliases = _warm_up(driver, program, calls, streams, inputs, pause)
     warm = perf_counter_ns()
     order = order_calls(calls)
-    points = release_points(calls, order, aliases, program.kept())
-    prepared = PreparedPlan(program, lower(calls, order, points), streams, inputs)
+    commands = lower(calls, order, release_points(calls, order, aliases, program.kept()))
+    prepared = PreparedPlan(program, commands, streams, inputs)
     driver.reset_peak()
     reserved_bytes = driver.memory().reserved  # the warm-up's blocks among it
-    try:
-        _capture(driver, pool, prepared)
-    except CaptureFailed as failure:
-        prepared.eager_because = failure.reason
-        prepared.streams = _streams(driver, calls, PLAIN)  # run() begins on the usual origin
-    after = driver.memory()
+    _capture_if_possible(driver, pool, prepared, calls)
+    graph, after = prepared.graph, driver.memory()
     prepared.cost = PreparationCost(
         warm_up_us=(warm - began) / 1e3,
-        capture_us=(perf_counter_ns() - warm) / 1e3 if prepared.graph else 0.0,
-        instantiate_us=prepared.graph.instantiate_us if prepared.graph else 0.0,
+        capture_us=(perf_counter_ns() - warm) / 1e3 if graph else 0.0,
+        instantiate_us=graph.instantiate_us if graph else 0.0,
         peak_bytes=after.peak_allocated - before_bytes,
         pool_bytes=max(0, after.reserved - reserved_bytes),
     )
     return prepared
 
 
-def _streams(driver: Driver, calls: tuple[StreamCall, ...], levers: Levers) -> tuple[Stream, ...]:
+def _streams(
+    driver: Driver, calls: tuple[StreamCall, ...], urgent_origin: bool = False
+) -> tuple[Stream, ...]:
     count = 1 + max((call.stream for call in calls), default=ORIGIN)
     return tuple(
-        driver.stream(
-            index, urgent=levers.urgent_origin and index == ORIGIN, partition=levers.partition
-        )
-        for index in range(count)
+        driver.stream(index, urgent=urgent_origin and index == ORIGIN) for index in range(count)
     )
 
 
@@ -138,6 +123,16 @@ def _warm_up(
     results(driver, program, env, streams[ORIGIN])
     driver.synchronise()
     return aliases
+
+
+def _capture_if_possible(
+    driver: Driver, pool: Pool, prepared: PreparedPlan, calls: tuple[StreamCall, ...]
+) -> None:
+    try:
+        _capture(driver, pool, prepared)
+    except CaptureFailed as failure:
+        prepared.eager_because = failure.reason
+        prepared.streams = _streams(driver, calls)  # run() begins on the usual origin
 
 
 def _capture(driver: Driver, pool: Pool, prepared: PreparedPlan) -> None:

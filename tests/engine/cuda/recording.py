@@ -27,7 +27,6 @@ from braid.engine.cuda.driver.interface import (
     Event,
     Graph,
     MemoryUse,
-    Partition,
     Pool,
     Stream,
 )
@@ -108,7 +107,6 @@ class RecordingDriver:
 
     def __init__(self, seed: int = 0, capacity_bytes: int = 1 << 40) -> None:
         self.device = torch.device("cpu")
-        self.multiprocessors = 132
         self.rng = random.Random(seed)
         self.duration_us: Callable[[Run], float] = lambda _: 1.0
         self.speed: Callable[[], float] = lambda: 1.0  # asked at each replay
@@ -130,16 +128,11 @@ class RecordingDriver:
 
     # Streams and events
 
-    def stream(
-        self, index: int, *, urgent: bool = False, partition: Partition | None = None
-    ) -> Stream:
-        key = index, urgent, partition
+    def stream(self, index: int, *, urgent: bool = False) -> Stream:
+        key = index, urgent
         if key not in self.streams:
             self.streams[key] = Stream(index, urgent, _Line(self._known))
         return self.streams[key]
-
-    def partition_refusal(self, partition: Partition) -> str:
-        return "" if partition.origin_multiprocessors % 8 == 0 else "no multiple of 8"
 
     def event(self, *, timed: bool = False) -> Event:
         return Event(timed, _Mark())

@@ -11,7 +11,7 @@ from braid.core.errors import DeviceLost, DeviceOutOfMemory
 from braid.core.plan import sequential_plan
 from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.executor import UPLOADS, CudaExecutor
-from braid.engine.cuda.graphs.prepare import Levers, PreparedPlan
+from braid.engine.cuda.graphs.prepare import PreparedPlan
 from braid.engine.onednn.library import Run
 from braid.engine.passes.specialise import interpret
 from braid.engine.runtime.yielding import YieldToRequests
@@ -300,7 +300,7 @@ def test_the_critical_path_may_run_on_an_urgent_origin() -> None:
     executor = CudaExecutor(driver)
     plan = random_plan(program, 11, barriers=True)
 
-    prepared = executor.prepare(program, plan, Levers(urgent_origin=True))
+    prepared = executor.prepare(program, plan, urgent_origin=True)
 
     assert [stream.urgent for stream in prepared.streams] == [True] + [False] * (
         len(prepared.streams) - 1
@@ -314,7 +314,7 @@ def test_graphs_of_one_pool_never_replay_at_the_same_time() -> None:
     executor = CudaExecutor(driver)
     plan = random_plan(program, 13, barriers=False)
     usual = executor.prepare(program, plan)
-    urgent = executor.prepare(program, plan, Levers(urgent_origin=True))
+    urgent = executor.prepare(program, plan, urgent_origin=True)
 
     flights = [(ready, executor.start(ready, x(0))) for ready in (usual, urgent)]
     for ready, flight in flights:

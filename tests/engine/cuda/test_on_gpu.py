@@ -13,10 +13,9 @@ from torch import Tensor
 from braid.core.errors import DeviceOutOfMemory
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.engine.cpu.stage_timer import TimerOptions
-from braid.engine.cuda.driver.interface import ORIGIN, Partition
+from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.driver.torch_driver import TorchDriver
 from braid.engine.cuda.executor import CudaExecutor
-from braid.engine.cuda.graphs.prepare import Levers
 from braid.engine.cuda.stage_timer import CudaStageTimer
 from braid.engine.device import AskedStage
 from braid.engine.onednn.library import Run
@@ -175,17 +174,11 @@ def test_out_of_memory_fails_one_plan_alone(executor: CudaExecutor, driver: Torc
     check(executor.run(prepared, x(1)), NAPPING, 1)
 
 
-@pytest.mark.parametrize("urgent", [True, False])
-def test_levers_change_no_numbers(
-    executor: CudaExecutor, driver: TorchDriver, urgent: bool
-) -> None:
-    partition = Partition(driver.multiprocessors // 16 * 8)
-    if not urgent and (reason := driver.partition_refusal(partition)):
-        pytest.skip(reason)
-    levers = Levers(urgent_origin=True) if urgent else Levers(partition=partition)
+def test_an_urgent_origin_changes_no_numbers(executor: CudaExecutor, driver: TorchDriver) -> None:
     program = random_program(52, driver)
 
-    prepared = executor.prepare(program, random_plan(program, 52, barriers=True), levers)
+    plan = random_plan(program, 52, barriers=True)
+    prepared = executor.prepare(program, plan, urgent_origin=True)
 
     assert not prepared.eager_because
     for run in range(5):

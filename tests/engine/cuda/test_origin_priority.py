@@ -1,4 +1,4 @@
-"""Levers on a device whose clock is simulated."""
+"""Priority of the origin stream, on a device whose clock is simulated."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import torch
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.engine.cuda.driver.interface import Graph, Stream
 from braid.engine.cuda.executor import CudaExecutor
-from braid.engine.cuda.graphs.levers import offered_levers, prepare_fastest
-from braid.engine.cuda.graphs.prepare import PLAIN, Levers
+from braid.engine.cuda.graphs.origin_priority import prepare_fastest
 from braid.engine.onednn.library import Run
 from tests.engine.cuda.recording import RecordingDriver
 from tests.engine.cuda.test_release import chainable
@@ -39,29 +38,23 @@ class Favouring(RecordingDriver):
 
 
 @pytest.mark.parametrize(("factor", "urgent"), [(0.9, True), (0.995, False), (1.1, False)])
-def test_a_lever_is_kept_only_if_clearly_faster(factor: float, urgent: bool) -> None:
+def test_an_urgent_origin_is_kept_only_if_clearly_faster(factor: float, urgent: bool) -> None:
     driver = Favouring(factor)
     executor = CudaExecutor(driver)
     graphs = len(driver.live_graphs)
 
-    offered = offered_levers(driver, PLAN, partitions=False)
-    prepared = prepare_fastest(executor, PROGRAM, PLAN, offered)
+    prepared = prepare_fastest(executor, PROGRAM, PLAN)
 
     assert prepared.streams[0].urgent is urgent
     assert len(driver.live_graphs) == graphs + 1, "the others are freed"
 
 
 def test_one_stream_has_nothing_to_contend_for() -> None:
-    driver = RecordingDriver()
+    driver = Favouring(0.5)
 
-    assert offered_levers(driver, sequential_plan(3), partitions=True) == [PLAIN]
+    prepared = prepare_fastest(CudaExecutor(driver), PROGRAM, sequential_plan(3))
 
-
-def test_partitions_are_multiples_that_the_device_can_part() -> None:
-    offered = offered_levers(RecordingDriver(), PLAN, partitions=True)
-
-    parts = [levers.partition.origin_multiprocessors for levers in offered if levers.partition]
-    assert parts == [64, 96]
+    assert not prepared.streams[0].urgent
 
 
 def test_a_variant_that_cannot_be_captured_is_left_out() -> None:
@@ -74,7 +67,7 @@ def test_a_variant_that_cannot_be_captured_is_left_out() -> None:
     driver.before_launch = refuse
     executor = CudaExecutor(driver)
 
-    prepared = prepare_fastest(executor, PROGRAM, PLAN, [PLAIN, Levers(urgent_origin=True)])
+    prepared = prepare_fastest(executor, PROGRAM, PLAN)
 
     assert not prepared.streams[0].urgent
     assert not prepared.eager_because
