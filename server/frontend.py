@@ -125,9 +125,7 @@ class FrontEnd:
             self.metrics.registry.register(TritonMetrics(self.metrics))
         self.loader = ModelLoader(self.store, self.runner, self.models, settings.max_upload_bytes)
         self.policies = VersionPolicies(self.store, self.models, self.loader)
-        self.queries = ModelQueries(
-            self.store, self.runner, self.models, self.devices, self.policies
-        )
+        self.queries = ModelQueries(self.store, self.models, self.devices)
         self.regions = SharedRegions(
             settings.system_shared_memory,
             settings.max_message_bytes,
@@ -154,6 +152,7 @@ class FrontEnd:
         """Shows what is here; changes it for those who know the admin token."""
         facts = Facts(
             self.queries,
+            self.policies,
             self.runner,
             self.models,
             self.metrics,

@@ -14,6 +14,7 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.queries import ModelQueries, Placed
 from braid.server.models.serving_models import ServingModels
+from braid.server.models.versions import VersionPolicies
 from braid.server.observability.metrics import Metrics, PlanLabels
 from braid.server.store.records import Job, ModelVersion
 
@@ -25,6 +26,7 @@ class Facts:
     """Belongs to the event loop."""
 
     queries: ModelQueries
+    policies: VersionPolicies
     runner: JobRunner
     models: ServingModels
     metrics: Metrics

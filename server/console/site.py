@@ -153,7 +153,7 @@ class Console:
             case ["models", name, version, "delete"]:
 
                 async def act() -> str:
-                    await self._facts.queries.delete(name, version)
+                    await self._facts.policies.delete(name, version)
                     return BASE
 
             case ["models", name, version, "profile"]:

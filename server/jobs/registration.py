@@ -143,7 +143,7 @@ async def _serve_again(
 async def _import(model: ModelVersion, services: JobServices, report: ReportProgress) -> None:
     """Make the artefact, unless a sound one exists; the job is queued until the import begins."""
     folder = services.store.folder
-    async with services.digest_turn(model.sha256):
+    async with services.import_turns.of(model.sha256):
         if not await asyncio.to_thread(_is_sound, folder, model.sha256):
             for device in services.devices:
                 device.bench.wake()

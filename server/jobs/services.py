@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from weakref import WeakValueDictionary
 
 from braid.core.errors import InvalidRequest
+from braid.core.keyed_locks import KeyedLocks
 from braid.core.precision import TOLERANCES
 from braid.core.schedule import ScheduleKey
 from braid.core.tensor import BATCH, TensorSpec
@@ -49,13 +49,8 @@ class JobServices:
     device_turns: Mapping[str, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)
     )
-    _digest_turns: WeakValueDictionary[str, asyncio.Lock] = field(
-        default_factory=WeakValueDictionary
-    )
-
-    def digest_turn(self, digest: str) -> asyncio.Lock:
-        """Lock for the import of these bytes: a second job finds the artefact of the first."""
-        return self._digest_turns.setdefault(digest, asyncio.Lock())
+    # By digest: a second job for the same bytes finds the artefact of the first.
+    import_turns: KeyedLocks = field(default_factory=KeyedLocks)
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from braid.core.errors import BraidError, InvalidUpload, ModelImportError, PreconditionFailed
+from braid.core.keyed_locks import KeyedLocks
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.first_bytes import FirstBytes
 from braid.server.models.serving_models import ServingModels
@@ -48,7 +49,7 @@ class ModelLoader:
         self._models = models
         self._store = store
         self._max_upload_bytes = max_upload_bytes
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns = KeyedLocks()
 
     async def index(self, ready_only: bool) -> list[IndexEntry]:
         """All versions of all models, or those that answer."""
@@ -58,6 +59,10 @@ class ModelLoader:
     async def started(self) -> None:
         """Wait until the models of the store are restored: before that, nothing is changed."""
         await self._runner.started()
+
+    def turn(self, name: str) -> asyncio.Lock:
+        """The lock of a name: its loads, unloads, configurations and deletions take turns."""
+        return self._turns.of(name)
 
     async def load(
         self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
@@ -89,11 +94,22 @@ class ModelLoader:
         await asyncio.shield(self._unload(name))
 
     async def serve_version(self, model: ModelVersion) -> None:
-        """Let one registered version answer; does nothing if it does."""
+        """Let one registered version answer; does nothing if it does. The caller has the turn."""
         await self._serve(model)
 
+    async def delete_version(self, model: ModelVersion) -> None:
+        """End the jobs of a version and its accepted requests, then remove it from the store.
+
+        The caller has the turn.
+        """
+        name, version = model.name, model.version
+        await self._set_state(replace(model, state=ModelState.DRAINING, message=""))
+        await self._runner.cancel_model(name, version)
+        await self._models.remove(name, version)
+        await self._store.call(self._store.delete_model, name, version)
+
     async def unload_version(self, model: ModelVersion) -> None:
-        """Let one version not answer any more; accepted requests end first."""
+        """Let one version answer no more; accepted requests end first. The caller has the turn."""
         answers = self._models.served_version(model.name, model.version) is not None
         if not answers and model.state is not ModelState.SERVING:  # else it was not restored
             return
@@ -105,7 +121,7 @@ class ModelLoader:
     async def _load(
         self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
     ) -> None:
-        async with self._turn(name):
+        async with self.turn(name):
             for version, content in sorted(files.items()):
                 await self._register(name, version, content, options or RegistrationOptions())
             if not files:
@@ -191,7 +207,7 @@ class ModelLoader:
         raise ModelImportError(message)
 
     async def _unload(self, name: str) -> None:
-        async with self._turn(name):
+        async with self.turn(name):
             for model in await self._store.call(self._store.versions, name):
                 if model.state not in (ModelState.LOADING, ModelState.SERVING):
                     continue
@@ -202,10 +218,6 @@ class ModelLoader:
         await self._store.call(
             self._store.set_model_state, model.name, model.version, model.state, model.message
         )
-
-    def _turn(self, name: str) -> asyncio.Lock:
-        """Loads and unloads of one name go one after the other."""
-        return self._turns.setdefault(name, asyncio.Lock())
 
     def _entry(self, model: ModelVersion) -> IndexEntry:
         if self._models.served_version(model.name, model.version) is not None:

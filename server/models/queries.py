@@ -1,6 +1,6 @@
 """What is registered, as people ask for it: by name and version, with schedules and their graphs.
 
-AdminService, console ──> ModelQueries ──> store, runner, models, device
+AdminService, console ──> ModelQueries ──> store, serving models, devices
 """
 
 from __future__ import annotations
@@ -15,10 +15,8 @@ from braid.engine.importer.host.report import read_graph, read_report
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
 from braid.server.jobs.profiled_inputs import profiled_inputs
-from braid.server.jobs.runner import JobRunner
 from braid.server.models.serving_models import ServingModels
-from braid.server.models.versions import VersionPolicies
-from braid.server.store.records import ModelState, ModelVersion
+from braid.server.store.records import ModelVersion
 from braid.server.store.store import Store
 
 
@@ -31,19 +29,10 @@ class Placed:
 
 
 class ModelQueries:
-    """Finds and deletes model versions. Belongs to the event loop."""
+    """Finds model versions and their schedules. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        store: Store,
-        runner: JobRunner,
-        models: ServingModels,
-        devices: Devices,
-        policies: VersionPolicies,
-    ) -> None:
-        self._policies = policies
+    def __init__(self, store: Store, models: ServingModels, devices: Devices) -> None:
         self._store = store
-        self._runner = runner
         self._models = models
         self._devices = devices
 
@@ -126,32 +115,3 @@ class ModelQueries:
         async with on.keeping(model.sha256):
             await on.load(model.sha256, artefact)
             return await on.describe(model.sha256, inputs, placed.schedule.key.precision)
-
-    async def delete(self, name: str, version: str) -> None:
-        """Refuse new requests, finish accepted ones, then remove; completes once begun.
-
-        Args:
-            name: of the model.
-            version: "" for all versions.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-            PreconditionFailed: the version has a label.
-        """
-        await self._runner.started()
-        doomed = [await self.find(name, version)] if version else await self.versions(name)
-        if version:
-            await self._policies.prepare_deletion(name, doomed[0].version)
-        await asyncio.shield(self._delete(doomed))
-
-    async def _delete(self, doomed: list[ModelVersion]) -> None:
-        draining = ModelState.DRAINING
-        try:
-            for model in doomed:
-                name, version = model.name, model.version
-                await self._store.call(self._store.set_model_state, name, version, draining)
-                await self._runner.cancel_model(name, version)
-                await self._models.remove(name, version)
-                await self._store.call(self._store.delete_model, name, version)
-        finally:
-            await self._policies.forget(doomed[0].name, [model.version for model in doomed])

@@ -130,7 +130,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> wire.DeleteModelResponse:
         """Refuse new requests, finish accepted ones, then remove; completes once begun."""
         async with answering(context):
-            await self._queries.delete(request.model, request.version)
+            await self._policies.delete(request.model, request.version)
             return wire.DeleteModelResponse()
 
     async def GetServing(
