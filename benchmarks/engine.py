@@ -42,7 +42,7 @@ from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
 from braid.core.precision import FP32, PRECISIONS
 from braid.core.schedule import ONNXRUNTIME
-from braid.engine.link.environment import cpu_environment
+from braid.engine.processes.environment import cpu_environment
 from braid.scheduler.options import PlannerOptions
 
 

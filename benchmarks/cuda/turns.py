@@ -15,7 +15,7 @@ from typing import Any
 from benchmarks.contender_process import ContenderProcess
 from benchmarks.cuda.agenda import BRAID, PATIENCE_S, Budget
 from benchmarks.cuda.record import CudaCase, contender_name
-from braid.engine.link.environment import cuda_environment
+from braid.engine.processes.environment import cuda_environment
 
 ANSWER_S = 60.0
 MOST_RUNS = 30

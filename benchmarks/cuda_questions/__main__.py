@@ -19,7 +19,7 @@ from time import monotonic
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.questions import QUESTIONS, Question
 from benchmarks.environment import describe
-from braid.engine.link.environment import cuda_environment
+from braid.engine.processes.environment import cuda_environment
 
 FILE = "cuda_questions.json"
 NO_GPU = "no NVIDIA GPU (or no torch that sees one) here: nothing was asked"

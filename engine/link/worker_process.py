@@ -20,12 +20,12 @@ from typing import Any, NamedTuple, Self
 from braid.core.child_process import child_environment
 from braid.core.errors import RunStopped, RunTooLong, WorkerRestarting
 from braid.core.python_process import python_command, python_environment
-from braid.engine.link.environment import cpu_environment, cuda_environment
 from braid.engine.link.error_messages import error_from
 from braid.engine.link.frames import FrameDecoder, Message, encode
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.watch import TICK_S, RunBound, Watch
+from braid.engine.processes.environment import cpu_environment, cuda_environment
 
 OnProgress = Callable[[float], None]
 """Told the fraction done of a long call, now and then."""

@@ -10,11 +10,11 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from braid.core.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.core.errors import WorkerRestarting
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.worker_process import OnProgress, WorkerProcess
+from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.server.devices.measuring.host import MeasuringHost
 
 log = logging.getLogger("braid.bench")

@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from braid.core.child_process import child_environment
-from braid.core.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.core.errors import BraidError, Unavailable
 from braid.core.graph import OpGraph, graph_to_json
 from braid.core.plan import plan_from_json
 from braid.core.python_process import python_command, python_environment
 from braid.core.schedule import Stage
+from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.scheduler.options import PlannerOptions
 from braid.server.jobs.interfaces import GraphFacts, MeasureStages, PlannedModel, StageQuery
 

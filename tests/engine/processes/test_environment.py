@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from braid.engine.link.environment import cuda_environment
 from braid.engine.link.options import LOST_EXIT_CODE, EndReason, WorkerEnd
+from braid.engine.processes.environment import cuda_environment
 
 
 @pytest.mark.parametrize(

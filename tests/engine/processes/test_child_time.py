@@ -9,7 +9,13 @@ from time import process_time
 
 import pytest
 
-from braid.core.child_time import ROUNDS, DidNothing, TookTooLong, cpu_time_s, wait_for_child
+from braid.engine.processes.child_time import (
+    ROUNDS,
+    DidNothing,
+    TookTooLong,
+    cpu_time_s,
+    wait_for_child,
+)
 
 ROUND_S = 0.001
 

@@ -1,0 +1,1 @@
+"""Child processes of the front end: their environment, their streams, their end. Loads no torch."""
