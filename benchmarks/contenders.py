@@ -20,8 +20,8 @@ import torch
 
 from benchmarks.networks.registry import NETWORKS
 from braid.core.plan import plan_from_json
+from braid.core.program import ProgramKey
 from braid.core.schedule import ONNXRUNTIME
-from braid.core.tensor import TensorSpec
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import read_report
@@ -92,8 +92,8 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
         return lambda: session.run(inputs)
     table = ModelTable(CpuBackend(CpuExecutor(args.threads, cpus)))
     table.load(digest, args.artefact)
-    specs: dict[str, TensorSpec] = {name: spec_of(tensor) for name, tensor in inputs.items()}
-    program = table.program(digest, specs, {})
+    specs = tuple((name, spec_of(tensor)) for name, tensor in inputs.items())
+    program = table.program(ProgramKey(digest, specs))
     ready = table.ready(program, plan_from_json(json.loads(args.plan.read_text())))
     return lambda: ready.run(inputs)
 

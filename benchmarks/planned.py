@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32, TOLERANCES
-from braid.core.schedule import USUAL_KERNELS
+from braid.core.program import ProgramKey, static_content
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
-from braid.engine.importer.host.report import file_digest, read_graph
+from braid.engine.importer.host.report import file_digest, read_graph, read_report
 from braid.engine.link.options import WorkerOptions
 from braid.scheduler.options import PlannerOptions
 from braid.server.devices.device import Device
@@ -116,17 +116,18 @@ async def plans_on(
         name: TensorSpec(spec.dtype, (batch, *spec.shape[1:]))
         for name, spec in template.inputs.items()
     }
-    graph = await device.bench.static_graph(digest, batch, inputs, precision)
+    static = static_content(read_report(artefact).static_values, template.inputs)
+    program = ProgramKey(digest, tuple(inputs.items()), static, precision)
+    graph = await device.bench.static_graph(program)
     tolerance = TOLERANCES.get(precision, TOLERANCE)
     asked = 0
 
     async def measure(queries: Sequence[StageQuery]) -> list[float]:
         nonlocal asked
         asked += sum(query.ask != "work" for query in queries)
-        return [await _latency_us(device, digest, batch, query) for query in queries]
+        return [await _latency_us(device, program, query) for query in queries]
 
     began = monotonic()
-    choices: Mapping[str, str] = USUAL_KERNELS
     if store is not None:
         from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
         from braid.server.jobs.scheduling.kernel_measurements import (
@@ -134,16 +135,15 @@ async def plans_on(
         )
 
         retry = RetryWhileRestarting(RetryPauses(), lambda what: None)
-        chosen = await choose_kernels(graph, digest, batch, device, store, precision, retry)
-        choices = chosen.choices
+        chosen = await choose_kernels(graph, program, device, store, retry)
+        program = chosen.program
     chose = monotonic()
     planner = PlannerProcess(8 * _GIB, 1800.0)
-    planned = await planner(graph, options, await device.bench.facts(digest, batch), measure)
+    planned = await planner(graph, options, await device.bench.facts(program), measure)
     searched = monotonic()
     field = ComparedPlans.of(planned, len(graph.operators), onnxruntime=onnxruntime)
     showings = await device.bench.compare(
-        digest,
-        batch,
+        program,
         field.plans,
         onnxruntime=onnxruntime,
         tolerance=tolerance,
@@ -152,12 +152,12 @@ async def plans_on(
     scheduling = Scheduling(chose - began, searched - chose, asked, monotonic() - searched)
     verdict = choose_plan(field, showings, tolerance, choose=True, precision=precision)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    return _found(field, verdict, folder, scheduling, choices)
+    return _found(field, verdict, folder, scheduling, dict(program.choices))
 
 
-async def _latency_us(device: Device, digest: str, batch: int, query: StageQuery) -> float:
+async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) -> float:
     threads = 1 if query.ask == "work" else None
-    return (await device.bench.measure_stage(digest, batch, query.stage, threads)).latency_us
+    return (await device.bench.measure_stage(program, query.stage, threads)).latency_us
 
 
 def _found(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.cuda.clock import delay_us, hold_up
 from braid.core.plan import plan_from_json
-from braid.core.tensor import TensorSpec
+from braid.core.program import ProgramKey, sorted_choices
 from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.on_gpu import OnGpu
 from braid.engine.device import Backend
@@ -74,8 +74,9 @@ def our_program(
     table = ModelTable(backend)
     table.load(digest, artefact)
     inputs = zip(network.input_names, network.example_inputs(batch), strict=True)
-    specs: dict[str, TensorSpec] = {name: spec_of(tensor) for name, tensor in inputs}
-    return table.program(digest, specs, {}, precision, choices)
+    specs = tuple((name, spec_of(tensor)) for name, tensor in inputs)
+    key = ProgramKey(digest, specs, precision=precision, choices=sorted_choices(choices))
+    return table.program(key)
 
 
 def prepared_plans(

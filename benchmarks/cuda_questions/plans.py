@@ -16,6 +16,7 @@ from benchmarks.cuda_questions.answers import Figure, Row
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import imported
+from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
 from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.graphs.calls import StreamCall, plan_calls
@@ -68,7 +69,8 @@ def program_of(backend: CudaBackend, network: str, folder: Path) -> Program:
     table.load(digest, artefact)
     described = NETWORKS[network]
     inputs = zip(described.input_names, described.example_inputs(1), strict=True)
-    return table.program(digest, {name: spec_of(tensor) for name, tensor in inputs}, {})
+    specs = tuple((name, spec_of(tensor)) for name, tensor in inputs)
+    return table.program(ProgramKey(digest, specs))
 
 
 def sums_and_wholes(backend: CudaBackend, program: Program) -> Iterator[Row]:

@@ -6,22 +6,18 @@ for one repetition at most.
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
+from braid.core.json_form import from_json
 from braid.core.plan import plan_from_json
 from braid.core.precision import FP32
-from braid.core.schedule import USUAL_KERNELS
-from braid.core.tensor import TensorSpec, spec_from_json
+from braid.core.program import ProgramKey
 from braid.engine.cpu.overheads import StagePrices
 from braid.engine.device import AskedStage, Backend, Prepared, Task, Whole
 from braid.engine.link.frames import Message
-from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
 from braid.engine.runtime.priority import thread_gives_way
@@ -29,7 +25,7 @@ from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.runs import TimedRun, timed_aside
-from braid.engine.worker.models import ModelTable, seeded_inputs
+from braid.engine.worker.models import ModelTable, seeded_inputs, static_tensors
 
 
 class Measurements:
@@ -47,7 +43,7 @@ class Measurements:
 
     def facts(self, message: Message) -> Task:
         """What planners may know of the device and the units of a static graph."""
-        program, _ = program_of(self._models, message)
+        program = self._models.program(program_key_of(message))
         if self._prices is None:
             self._prices = yield from self._backend.prices()
         needs = [self._backend.needs(unit, program.graph) for unit in program.graph.operators]
@@ -64,7 +60,7 @@ class Measurements:
 
     def kernels(self, message: Message) -> Task:
         """One unit of each kernel signature that has several variants, the usual one first."""
-        program, _ = program_of(self._models, message)
+        program = self._models.program(program_key_of(message))
         source, found = program.binding.source, dict[str, dict[str, Any]]()
         for unit, operator in enumerate(program.graph.operators):
             signature = source.signature(operator, program.graph)
@@ -80,7 +76,8 @@ class Measurements:
 
         With ``variant``, of the only unit on that kernel.
         """
-        program, static = program_of(self._models, message)
+        key = program_key_of(message)
+        program = self._models.program(key)
         stage = AskedStage(
             message["groups"],
             message.get("threads"),
@@ -90,21 +87,22 @@ class Measurements:
         if message.get("variant"):
             ((unit,),) = stage.groups
             program = program.with_variant(unit, message["variant"])
-        inputs = partial(seeded_inputs, program.graph, static, 0)
+        inputs = partial(seeded_inputs, program.graph, static_tensors(key), 0)
         timing = yield from self._backend.measure(program, inputs, stage, self._pause)
         return asdict(timing)
 
     def compare(self, message: Message) -> Task:
         """``plans``, the first being the baseline, and ONNX Runtime if wanted: numbers, latency."""
         self.forget()
-        program, static = program_of(self._models, message)
-        inputs = seeded_inputs(program.graph, static, 1)
+        key = program_key_of(message)
+        program = self._models.program(key)
+        inputs = seeded_inputs(program.graph, static_tensors(key), 1)
         prepared: list[Prepared] = []
         try:
             contenders = [self._plan_contender(program, p, prepared) for p in message["plans"]]
             if message["onnxruntime"]:
-                contenders.append(self._session_contender(message["digest"]))
-            exact, _ = program_of(self._models, {**message, "precision": FP32})
+                contenders.append(self._session_contender(key.digest))
+            exact = self._models.program(replace(key, precision=FP32))
             reference = self._backend.interpret(exact, inputs, self._pause)
             yield None
             options = ComparisonOptions(tolerance=message["tolerance"])
@@ -141,18 +139,9 @@ class Measurements:
         return TimedContender(timed_aside(session.run))
 
 
-def program_of(models: ModelTable, message: Message) -> tuple[Program, dict[str, Tensor]]:
-    """The bound program that a message is about, and its static inputs."""
-    static = {
-        name: torch.tensor(value["data"], dtype=torch_dtype(value["dtype"])).reshape(value["shape"])
-        for name, value in message.get("static", {}).items()
-    }
-    inputs: dict[str, TensorSpec] = {
-        name: spec_from_json(spec) for name, spec in message["inputs"].items()
-    }
-    precision = message.get("precision", FP32)
-    choices = message.get("choices", USUAL_KERNELS)
-    return models.program(message["digest"], inputs, static, precision, choices), static
+def program_key_of(message: Message) -> ProgramKey:
+    """The program that a message is about."""
+    return from_json(ProgramKey, message["program"])
 
 
 def _absent(*_: object) -> TimedRun:

@@ -19,8 +19,7 @@ from torch import Tensor
 from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan, sequential_plan, verify_plan
-from braid.core.precision import FP32
-from braid.core.schedule import USUAL_KERNELS
+from braid.core.program import ProgramKey
 from braid.core.tensor import TensorSpec
 from braid.engine.device import Backend, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
@@ -33,10 +32,6 @@ from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 
-StaticValues = Mapping[str, Tensor]
-ShapeKey = tuple[tuple[str, TensorSpec], ...]
-Choices = tuple[tuple[str, str], ...]
-
 
 @dataclass(slots=True)
 class LoadedModel:
@@ -46,7 +41,7 @@ class LoadedModel:
     template: OpGraph
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
-    programs: dict[tuple[ShapeKey, str, str, Choices], Program] = field(default_factory=dict)
+    programs: dict[ProgramKey, Program] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +87,22 @@ class ModelTable:
             raise PreconditionFailed(f"model {digest[:12]} is not loaded on this device")
         return self._models[digest]
 
-    def program(
-        self,
-        digest: str,
-        inputs: Mapping[str, TensorSpec],
-        static_values: StaticValues,
-        precision: str = FP32,
-        choices: Mapping[str, str] = USUAL_KERNELS,
-    ) -> Program:
-        """The model bound for these input shapes; shared by the plans for them.
+    def program(self, key: ProgramKey) -> Program:
+        """A program, bound now unless it is known; shared by its plans.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
-        model = self.model(digest)
-        values = {name: tensor.tolist() for name, tensor in static_values.items()}
-        given = repr(sorted(values.items()))
-        key = (tuple(inputs.items()), given, precision, tuple(sorted(choices.items())))
+        model = self.model(key.digest)
         if key not in model.programs:
             graph, constants = specialise(
-                model.template, model.weights, inputs, static_values, self._pause
+                model.template, model.weights, key.specs, static_tensors(key), self._pause
             )
             graph = fuse_residuals(graph)
-            graph, constants = in_precision(graph, constants, precision, model.packed)
+            graph, constants = in_precision(graph, constants, key.precision, model.packed)
             graph.verify()
             model.programs[key] = self._backend.bind(
-                graph, constants, model.packed, self._pause, precision, choices
+                graph, constants, model.packed, self._pause, key.precision, dict(key.choices)
             )
         return model.programs[key]
 
@@ -176,7 +161,19 @@ def output_specs(graph: OpGraph) -> dict[str, TensorSpec]:
     return {name: graph.spec(value) for name, value in graph.outputs.items()}
 
 
-def seeded_inputs(graph: OpGraph, static_values: StaticValues, seed: int) -> dict[str, Tensor]:
+def static_tensors(key: ProgramKey) -> dict[str, Tensor]:
+    """Static inputs of a program by name."""
+    specs, found = key.specs, dict[str, Tensor]()
+    for name, content in key.static:
+        dtype, shape = torch_dtype(specs[name].dtype), spec_shape(specs[name])
+        flat = torch.frombuffer(bytearray(content), dtype=dtype) if content else torch.empty(0)
+        found[name] = flat.to(dtype).reshape(shape)
+    return found
+
+
+def seeded_inputs(
+    graph: OpGraph, static_values: Mapping[str, Tensor], seed: int
+) -> dict[str, Tensor]:
     """Inputs to time and compare plans with: normal floats, zeros for integers.
 
     Zeros are legal indices everywhere; static values keep their content.

@@ -19,8 +19,14 @@ from braid.engine.device import Backend, FinishedRun, PendingRun, Tensors, Whole
 from braid.engine.link.frames import Message
 from braid.engine.runtime.threads import on_one_thread
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread, no_pause
-from braid.engine.worker.measurements import Measurements, program_of
-from braid.engine.worker.models import ModelTable, ReadyExecutable, output_specs, seeded_inputs
+from braid.engine.worker.measurements import Measurements, program_key_of
+from braid.engine.worker.models import (
+    ModelTable,
+    ReadyExecutable,
+    output_specs,
+    seeded_inputs,
+    static_tensors,
+)
 from braid.engine.worker.sessions import SessionTable
 from braid.engine.worker.slots import SlotViews
 
@@ -110,16 +116,16 @@ class Calls:
 
     def prepare(self, message: Message) -> dict[str, Any]:
         """Make executable ``number`` for the given shapes and plan; run it once to warm up."""
-        program, static = program_of(self._models, message)
-        plan, digest = message.get("plan"), message["digest"]
+        key = program_key_of(message)
+        program, plan, digest = self._models.program(key), message["plan"], key.digest
         ready = self._models.prepare(
             message["number"],
             digest,
             program,
             None if plan is None else plan_from_json(plan),
-            self._session(digest) if message.get("onnxruntime") else None,
+            self._session(digest) if message["onnxruntime"] else None,
         )
-        run_s = self._warm_up(ready, seeded_inputs(program.graph, static, 0))
+        run_s = self._warm_up(ready, seeded_inputs(program.graph, static_tensors(key), 0))
         outputs = {name: spec.to_json() for name, spec in output_specs(program.graph).items()}
         return {"outputs": outputs, "run_s": run_s}
 
@@ -152,8 +158,7 @@ class Calls:
 
     def describe(self, message: Message) -> dict[str, Any]:
         """The static graph for the given shapes; its operators are the schedule units."""
-        program, _ = program_of(self._models, message)
-        return {"graph": graph_to_json(program.graph)}
+        return {"graph": graph_to_json(self._models.program(program_key_of(message)).graph)}
 
     def device(self, _: Message) -> dict[str, Any]:
         """Facts about the device and the software."""

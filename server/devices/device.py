@@ -24,21 +24,20 @@ from braid.core.errors import (
     Unavailable,
 )
 from braid.core.graph import OpGraph, graph_from_json
-from braid.core.plan import StreamPlan, plan_to_json
-from braid.core.precision import FP32
-from braid.core.schedule import SEQUENTIAL, USUAL_KERNELS
+from braid.core.json_form import to_json
+from braid.core.plan import plan_to_json
+from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorSpec, spec_from_json
-from braid.engine.importer.host.report import MODEL_FILE, check_file, read_graph, read_report
+from braid.engine.importer.host.report import MODEL_FILE, check_file, read_report
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.slot_layout import SlotLayout, slot_layout
 from braid.engine.link.supervisor import LinkState, WorkerLink
 from braid.engine.link.watch import RunBound
-from braid.server.devices.measuring.bench import Bench, LoadedModel, describe_fields
+from braid.server.devices.measuring.bench import Bench
 from braid.server.devices.measuring.host import MakeMeasuringHost
 from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.run_limits import RunLimits
-from braid.server.devices.static_values import StaticBytes, StaticValues, static_bytes
 
 log = logging.getLogger("braid.device")
 
@@ -56,19 +55,22 @@ OnRan = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Executable:
-    """A model bound to input shapes and a plan, ready on the device."""
+    """A plan that is ready to run on the device."""
 
     number: int
-    digest: str
-    inputs: Specs
-    static: StaticValues
-    plan: StreamPlan | None  # None: sequential
-    plan_id: str
+    to_run: PlanToRun
     layout: SlotLayout = field(repr=False)
-    in_onnxruntime: bool = False  # the plan runs only if that cannot
-    precision: str = FP32
-    choices: Mapping[str, str] = field(default_factory=dict)  # kernel signature -> variant
     bound: RunBound = field(default_factory=RunBound, repr=False)  # of one run
+
+    @property
+    def digest(self) -> str:
+        """Digest of its model."""
+        return self.to_run.program.digest
+
+    @property
+    def plan_id(self) -> str:
+        """Name of its plan, as Infer answers."""
+        return self.to_run.plan_id
 
 
 class Device:
@@ -89,10 +91,9 @@ class Device:
         self.link = WorkerLink(name, options, self.arena)
         self.link.on_start = self._replay
         self.on_ran: OnRan = lambda plan_id, compute_us: None
-        self._models: dict[str, LoadedModel] = {}
+        self._models: dict[str, Path] = {}  # artefacts by digest
         self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model
-        host = make_host(self.link, self.arena, lambda digest: self._loaded(digest).artefact)
-        self.bench = Bench(host, self._loaded)
+        self.bench = Bench(make_host(self.link, self.arena, self._loaded), self._loaded)
         self._executables: dict[int, Executable] = {}
         self._damaged: dict[str, DamagedArtefact] = {}  # what a fresh worker could not load
         self.on_damaged: OnDamaged = lambda device, digest, error: None
@@ -137,9 +138,9 @@ class Device:
     async def _replay(self, link: WorkerLink) -> None:
         """Tell a fresh worker what the last one knew; nothing is measured again."""
         models, executables = dict(self._models), dict(self._executables)
-        for digest, model in models.items():
+        for digest, artefact in models.items():
             try:
-                await link.startup_call("load", digest=digest, path=str(model.artefact))
+                await link.startup_call("load", digest=digest, path=str(artefact))
             except InvalidArtefact as error:  # the others go on
                 executables = {n: e for n, e in executables.items() if e.digest != digest}
                 self._lose(digest, DamagedArtefact(str(error)))
@@ -199,15 +200,15 @@ class Device:
         if digest in self._models:
             return
         try:
-            static = await asyncio.to_thread(_static_values, artefact)
+            await asyncio.to_thread(_check_model_file, artefact)
             await self.link.call("load", digest=digest, path=str(artefact))
         except InvalidArtefact as error:
             raise DamagedArtefact(str(error)) from error
-        self._models[digest] = LoadedModel(artefact, static)
+        self._models[digest] = artefact
         self._damaged.pop(digest, None)
 
-    def _loaded(self, digest: str) -> LoadedModel:
-        """What somebody loaded who keeps it; raises DamagedArtefact if it was lost since."""
+    def _loaded(self, digest: str) -> Path:
+        """Artefact of a model that is loaded; raises DamagedArtefact if it was lost since."""
         if digest in self._damaged:
             raise self._damaged[digest]
         return self._models[digest]
@@ -227,36 +228,15 @@ class Device:
             with suppress(Unavailable):  # the next worker is not told of it
                 await self.link.call("unload", digest=digest)
 
-    async def prepare(
-        self,
-        digest: str,
-        inputs: Specs,
-        static: StaticValues,
-        plan: StreamPlan | None = None,
-        plan_id: str = SEQUENTIAL,
-        in_onnxruntime: bool = False,
-        precision: str = FP32,
-        choices: Mapping[str, str] = USUAL_KERNELS,
-    ) -> Executable:
-        """Make an executable for static input shapes.
+    async def prepare(self, to_run: PlanToRun) -> Executable:
+        """Make a plan ready to run.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
             WorkerRestarting: the worker is not up.
         """
         self._next_number += 1
-        asked = Executable(
-            self._next_number,
-            digest,
-            inputs,
-            static,
-            plan,
-            plan_id,
-            _EMPTY,
-            in_onnxruntime,
-            precision,
-            choices,
-        )
+        asked = Executable(self._next_number, to_run, _EMPTY)
         try:
             answer = await self.link.call("prepare", **_prepare_fields(asked))
         except asyncio.CancelledError:  # the worker makes it all the same
@@ -265,7 +245,7 @@ class Device:
             raise
         outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
         bound = self._run_limits.bound(answer.get("run_s", 0.0))
-        ready = replace(asked, layout=slot_layout(inputs, outputs), bound=bound)
+        ready = replace(asked, layout=slot_layout(to_run.program.specs, outputs), bound=bound)
         self._executables[ready.number] = ready
         return ready
 
@@ -301,24 +281,23 @@ class Device:
         self.on_ran(ready.plan_id, compute_us)
         return compute_us
 
-    async def describe(self, digest: str, inputs: Specs, precision: str = FP32) -> OpGraph:
+    async def describe(self, program: ProgramKey) -> OpGraph:
         """The schedule units of a loaded model for static ``inputs``, the batch included.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
             DamagedArtefact: the worker was replaced, and the new one could not load the model.
         """
-        fields = describe_fields(digest, self._loaded(digest), inputs, precision)
-        answer = await self.link.call("describe", **fields)
+        self._loaded(program.digest)
+        answer = await self.link.call("describe", program=to_json(program))
         return graph_from_json(answer["graph"])
 
 
-def _static_values(artefact: Path) -> StaticBytes:
-    """What the static inputs held when a model was imported; checks what the worker does not."""
-    graph, report = read_graph(artefact), read_report(artefact)
+def _check_model_file(artefact: Path) -> None:
+    """Raise InvalidArtefact if the kept model file was changed: the worker does not look at it."""
+    report = read_report(artefact)
     if MODEL_FILE in report.files:
         check_file(artefact, report, MODEL_FILE)
-    return static_bytes(report.static_values, graph.inputs)
 
 
 def _ignore(answer: asyncio.Future[Any]) -> None:
@@ -331,13 +310,10 @@ _EMPTY = slot_layout({}, {})
 
 
 def _prepare_fields(ready: Executable) -> dict[str, Any]:
+    to_run = ready.to_run
     return {
         "number": ready.number,
-        "digest": ready.digest,
-        "inputs": {name: spec.to_json() for name, spec in ready.inputs.items()},
-        "static": ready.static,
-        "plan": None if ready.plan is None else plan_to_json(ready.plan),
-        "onnxruntime": ready.in_onnxruntime,
-        "precision": ready.precision,
-        "choices": dict(ready.choices),
+        "program": to_json(to_run.program),
+        "plan": None if to_run.plan is None else plan_to_json(to_run.plan),
+        "onnxruntime": to_run.in_onnxruntime,
     }

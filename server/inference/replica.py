@@ -15,16 +15,20 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from braid.core.graph import OpGraph
-from braid.core.plan import StreamPlan
-from braid.core.precision import FP32
-from braid.core.schedule import SEQUENTIAL, USUAL_KERNELS
+from braid.core.program import (
+    PlanToRun,
+    ProgramKey,
+    StaticContent,
+    sorted_choices,
+    static_content,
+)
+from braid.core.schedule import Schedule
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.report import Report
 from braid.server.devices.device import Device, Executable
-from braid.server.devices.static_values import StaticBytes, static_bytes, static_message
 from braid.server.inference.batching.latencies import LatencyTable
 from braid.server.store.batching_policy import BatchPolicy
 
@@ -40,7 +44,7 @@ class ShapeClass:
     """What requests must have in common to share a batch."""
 
     inputs: tuple[tuple[str, TensorSpec], ...]  # batched models: one row
-    static: StaticBytes = ()
+    static: StaticContent = ()
     _hash: int = field(init=False, repr=False, compare=False)  # asked for many times a request
 
     def __post_init__(self) -> None:
@@ -71,7 +75,7 @@ class ModelReplica:
         self._alone = report.batch is not None and report.batch.alone
         self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}
         self.static_inputs = report.static_inputs
-        self._example_static = static_bytes(report.static_values, graph.inputs)
+        self._example_static = static_content(report.static_values, graph.inputs)
         self.device = device
         self.batch_sizes: tuple[int, ...] = (1,)
         self.policy = BatchPolicy()
@@ -124,26 +128,13 @@ class ModelReplica:
         self,
         shape_class: ShapeClass,
         batch_size: int,
-        plan: StreamPlan | None = None,
-        plan_id: str = SEQUENTIAL,
-        in_onnxruntime: bool = False,
-        precision: str = FP32,
-        choices: Mapping[str, str] = USUAL_KERNELS,
+        schedule: Schedule | None = None,
     ) -> None:
         """Prepare a plan and swap it in: batches formed from now on use it.
 
-        What has no plan of its own computes in FP32.
+        Without a schedule, the sequential plan, which computes in FP32.
         """
-        ready = await self.device.prepare(
-            self.digest,
-            self.bound(shape_class, batch_size),
-            static_message(shape_class.static, dict(shape_class.inputs)),
-            plan,
-            plan_id,
-            in_onnxruntime,
-            precision,
-            choices,
-        )
+        ready = await self.device.prepare(self._to_run(shape_class, batch_size, schedule))
         if self._is_closed:
             await self.device.release(ready)
             return
@@ -186,26 +177,28 @@ class ModelReplica:
             return ready
         task = self._on_demand.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = asyncio.create_task(
-                self.device.prepare(
-                    self.digest,
-                    self.bound(shape_class, batch_size),
-                    static_message(shape_class.static, dict(shape_class.inputs)),
-                )
-            )
+            task = asyncio.create_task(self.device.prepare(self._to_run(shape_class, batch_size)))
             self._on_demand[key] = task
             await self._drop_least_used()
         self._on_demand.move_to_end(key)
         return await asyncio.shield(task)
 
-    def bound(self, shape_class: ShapeClass, batch_size: int) -> dict[str, TensorSpec]:
-        """Static input specs of one class at one batch size."""
-        if not self.batched:
-            return dict(shape_class.inputs)
-        return {
-            name: TensorSpec(spec.dtype, (batch_size, *spec.shape[1:]))
-            for name, spec in shape_class.inputs
-        }
+    def _to_run(
+        self, shape_class: ShapeClass, batch_size: int, schedule: Schedule | None = None
+    ) -> PlanToRun:
+        """What runs batches of one size of a class: a schedule's plan, or the sequential one."""
+        inputs = shape_class.inputs
+        if self.batched:
+            inputs = tuple(
+                (name, TensorSpec(spec.dtype, (batch_size, *spec.shape[1:])))
+                for name, spec in inputs
+            )
+        program = ProgramKey(self.digest, inputs, shape_class.static)
+        if schedule is None:
+            return PlanToRun(program)
+        choices = sorted_choices(schedule.provenance.choices)
+        program = replace(program, precision=schedule.key.precision, choices=choices)
+        return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.in_onnxruntime)
 
     async def _drop_least_used(self) -> None:
         """Keep the number of executables on demand in bounds; those being made stay."""

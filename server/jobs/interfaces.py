@@ -21,6 +21,7 @@ from typing import Literal, Protocol
 from braid.core.graph import OpGraph
 from braid.core.measurement import check_latency
 from braid.core.plan import StreamPlan
+from braid.core.program import ProgramKey
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.limits import ImportLimits
@@ -151,41 +152,35 @@ class Measurer(Protocol):
     def wake(self) -> None:
         """Calls will come soon."""
 
-    async def static_graph(
-        self, digest: str, batch_size: int, inputs: Specs, precision: str
-    ) -> OpGraph:
-        """The schedule units at these inputs; what follows means these."""
+    async def static_graph(self, program: ProgramKey) -> OpGraph:
+        """Static graph of a program; its operators are the schedule units."""
 
-    async def facts(self, digest: str, batch_size: int) -> GraphFacts:
-        """What is known of the static graph besides latencies."""
+    async def facts(self, program: ProgramKey) -> GraphFacts:
+        """What is known of a program's units besides latencies."""
 
-    async def kernels(self, digest: str, batch_size: int) -> Sequence[UnitKernels]:
-        """Units of the static graph that more than one kernel can run."""
+    async def kernels(self, program: ProgramKey) -> Sequence[UnitKernels]:
+        """Units of a program that more than one kernel can run."""
 
     async def measure_kernel(
-        self, digest: str, batch_size: int, unit: int, variant: str, hopeless_us: float
+        self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
     ) -> StageTiming:
         """Latency of one unit on one kernel; only roughly if it is above ``hopeless_us``."""
 
-    def choose_kernels(self, digest: str, batch_size: int, choices: Mapping[str, str]) -> None:
-        """Let the static graph run on other kernels than usual: signature -> variant."""
-
     async def measure_stage(
-        self, digest: str, batch_size: int, stage: Stage, threads: int | None = None
+        self, program: ProgramKey, stage: Stage, threads: int | None = None
     ) -> StageTiming:
-        """Latency of one stage of the static graph, on some or all (None) threads."""
+        """Latency of one stage of a program, on some or all (None) threads."""
 
     async def compare(
         self,
-        digest: str,
-        batch_size: int,
+        program: ProgramKey,
         plans: Sequence[StreamPlan],
         *,
         onnxruntime: bool,
         tolerance: float,
         on_progress: Callable[[float], None],
     ) -> Sequence[Showing]:
-        """Plans of the static graph against each other, the first one being the sequential plan.
+        """Plans of a program against each other, the first one being the sequential plan.
 
         With ``onnxruntime``, a session of the whole model runs too, and its showing comes last.
         Who errs by more than ``tolerance`` is not timed, but for the first.

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from braid.core.errors import InvalidRequest
 from braid.core.keyed_locks import KeyedLocks
 from braid.core.precision import TOLERANCES
+from braid.core.program import ProgramKey, static_content
 from braid.core.schedule import ScheduleKey
 from braid.core.tensor import BATCH, TensorSpec
 from braid.engine.importer.host.report import Report, read_graph, read_report
@@ -79,6 +80,12 @@ async def read_imported(model: ModelVersion, services: JobServices) -> Imported:
 def profiled(model: ModelVersion, imported: Imported, batch_size: int) -> Specs:
     """The static inputs that a batch size is measured at."""
     return profiled_inputs(imported.inputs, imported.report, model.options.input_shapes, batch_size)
+
+
+def program_key(model: ModelVersion, imported: Imported, inputs: Specs) -> ProgramKey:
+    """The program that a model is profiled as, for static ``inputs``, on its usual kernels."""
+    static = static_content(imported.report.static_values, imported.inputs)
+    return ProgramKey(model.sha256, tuple(inputs.items()), static, model.options.precision)
 
 
 def check_offered(precision: str, devices: Sequence[ServingDevice]) -> None:

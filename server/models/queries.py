@@ -14,7 +14,7 @@ from braid.core.schedule import Schedule
 from braid.engine.importer.host.report import read_graph, read_report
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
-from braid.server.jobs.profiled_inputs import profiled_inputs
+from braid.server.jobs.services import Imported, profiled, program_key
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelVersion
 from braid.server.store.store import Store
@@ -108,10 +108,9 @@ class ModelQueries:
         """The units that a schedule's indices refer to."""
         artefact = self._store.folder.artefact(model.sha256)
         template = await asyncio.to_thread(read_graph, artefact)
-        report = await asyncio.to_thread(read_report, artefact)
-        size = placed.schedule.key.batch_size
-        inputs = profiled_inputs(template.inputs, report, model.options.input_shapes, size)
+        imported = Imported(template.inputs, await asyncio.to_thread(read_report, artefact))
+        inputs = profiled(model, imported, placed.schedule.key.batch_size)
         on = self._named(placed.device)
         async with on.keeping(model.sha256):
             await on.load(model.sha256, artefact)
-            return await on.describe(model.sha256, inputs, placed.schedule.key.precision)
+            return await on.describe(program_key(model, imported, inputs))

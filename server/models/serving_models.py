@@ -331,11 +331,7 @@ class ServingModels:
         await served.use_plan(
             served.profiled_class(inputs),
             schedule.key.batch_size,
-            schedule.plan,
-            schedule.plan_id,
-            schedule.in_onnxruntime,
-            schedule.key.precision,
-            schedule.provenance.choices,
+            schedule,
         )
 
     def _on(self, name: str, version: int, device: str) -> ModelReplica | None:

@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from braid.core.errors import DamagedArtefact, InvalidArtefact
+from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import check_files
@@ -51,6 +52,10 @@ def device() -> Iterator[Device]:
     device.arena.close()
 
 
+def program_of(digest: str) -> ProgramKey:
+    return ProgramKey(digest, (("x", TensorSpec("FP32", (1, 8))),))
+
+
 async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(
     device: Device, tmp_path: Path
 ) -> None:
@@ -60,7 +65,7 @@ async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(
         write_artefact(tmp_path / digest, digest, template())
         device.keep(digest)
         await device.load(digest, tmp_path / digest)
-        ready[digest] = await device.prepare(digest, {"x": TensorSpec("FP32", (1, 8))}, {})
+        ready[digest] = await device.prepare(PlanToRun(program_of(digest)))
     device.on_damaged = lambda _, digest, error: lost.append((digest, str(error)))
     worker.models.clear()
     worker.executables.clear()
@@ -72,16 +77,16 @@ async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(
     with pytest.raises(DamagedArtefact, match="register the same file again"):
         await device.run(ready["bad"], 0)
     for asked in (
-        device.describe("bad", {"x": TensorSpec("FP32", (1, 8))}),
-        device.bench.static_graph("bad", 1, {"x": TensorSpec("FP32", (1, 8))}),
-        device.bench.facts("bad", 1),
+        device.describe(program_of("bad")),
+        device.bench.static_graph(program_of("bad")),
+        device.bench.facts(program_of("bad")),
     ):
         with pytest.raises(DamagedArtefact, match="register the same file again"):
             await asked
     assert [digest for digest, _ in lost] == ["bad"]
     worker.damaged.clear()
     await device.load("bad", tmp_path / "bad")  # repaired
-    again = await device.prepare("bad", {"x": TensorSpec("FP32", (1, 8))}, {})
+    again = await device.prepare(PlanToRun(program_of("bad")))
     assert await device.run(again, 0) == 1
 
 

@@ -5,45 +5,23 @@ jobs ──> Bench ──> MeasuringHost, a worker that measures     (server/dev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from braid.core.graph import OpGraph, graph_from_json
+from braid.core.json_form import to_json
 from braid.core.measurement import is_latency
 from braid.core.plan import StreamPlan, plan_to_json
-from braid.core.precision import FP32
+from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
 from braid.engine.link.worker_process import OnProgress
 from braid.scheduler.cost import Overheads
 from braid.server.devices.measuring.host import MeasuringHost
-from braid.server.devices.static_values import StaticBytes, static_message
-from braid.server.jobs.interfaces import GraphFacts, Showing, Specs, StageTiming, UnitKernels
+from braid.server.jobs.interfaces import GraphFacts, Showing, StageTiming, UnitKernels
 
 ATTEMPTS = 3
 """To measure a stage, as long as the answer is a latency that cannot be."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedModel:
-    """A model on a device, as far as the front end must know it."""
-
-    artefact: Path
-    static: StaticBytes  # what its static inputs held when it was imported
-
-
-def describe_fields(
-    digest: str, model: LoadedModel, inputs: Specs, precision: str
-) -> dict[str, Any]:
-    """What a worker is told of the static graph that a call is about."""
-    return {
-        "precision": precision,
-        "digest": digest,
-        "inputs": {name: spec.to_json() for name, spec in inputs.items()},
-        "static": static_message(model.static, inputs),
-    }
 
 
 class Bench:
@@ -53,11 +31,10 @@ class Bench:
     DamagedArtefact if the device lost the model.
     """
 
-    def __init__(self, host: MeasuringHost, loaded: Callable[[str], LoadedModel]) -> None:
-        """``loaded`` finds a model by its digest, or raises DamagedArtefact."""
+    def __init__(self, host: MeasuringHost, loaded: Callable[[str], object]) -> None:
+        """``loaded`` raises DamagedArtefact if the device lost the model with a digest."""
         self.host = host
         self._loaded = loaded
-        self._graphs: dict[tuple[str, int], dict[str, Any]] = {}  # digest, batch size -> fields
 
     @property
     def is_measuring(self) -> bool:
@@ -68,22 +45,18 @@ class Bench:
         """Calls will come soon."""
         self.host.wake()
 
-    async def static_graph(
-        self, digest: str, batch_size: int, inputs: Specs, precision: str = FP32
-    ) -> OpGraph:
-        """The schedule units at these inputs; the calls below mean these from now on.
+    async def static_graph(self, program: ProgramKey) -> OpGraph:
+        """Static graph of a program; its operators are the schedule units.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
-        fields = describe_fields(digest, self._loaded(digest), inputs, precision)
-        answer = await self._call("describe", fields)
-        self._graphs[digest, batch_size] = fields
+        answer = await self._call("describe", program)
         return graph_from_json(answer["graph"])
 
-    async def facts(self, digest: str, batch_size: int) -> GraphFacts:
-        """What the device knows of the graph besides latencies."""
-        answer = await self._call("facts", self._graph(digest, batch_size))
+    async def facts(self, program: ProgramKey) -> GraphFacts:
+        """What the device knows of a program's units besides latencies."""
+        answer = await self._call("facts", program)
         return GraphFacts(
             threads=answer["threads"],
             overheads=Overheads(answer["stage_us"], answer["group_us"], answer["launch_us"]),
@@ -92,38 +65,34 @@ class Bench:
             merge_groups=tuple(map(tuple, answer["merge_groups"])),
         )
 
-    async def kernels(self, digest: str, batch_size: int) -> list[UnitKernels]:
-        """Units of the graph that more than one kernel can run."""
-        answer = await self._call("kernels", self._graph(digest, batch_size))
+    async def kernels(self, program: ProgramKey) -> list[UnitKernels]:
+        """Units of a program that more than one kernel can run."""
+        answer = await self._call("kernels", program)
         return [
             UnitKernels(each["signature"], tuple(each["units"]), tuple(each["variants"]))
             for each in answer["kernels"]
         ]
 
-    def choose_kernels(self, digest: str, batch_size: int, choices: Mapping[str, str]) -> None:
-        """Let the graph run on other kernels than usual from now on."""
-        self._graph(digest, batch_size)["choices"] = dict(choices)
-
     async def measure_kernel(
-        self, digest: str, batch_size: int, unit: int, variant: str, hopeless_us: float
+        self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
     ) -> StageTiming:
-        """Latency of one unit of the graph on a kernel; roughly if above ``hopeless_us``."""
+        """Latency of one unit on a kernel, in microseconds; roughly if above ``hopeless_us``."""
         return await self._measure(
-            self._graph(digest, batch_size),
+            program,
             groups=[[unit]],
             variant=variant,
             hopeless_us=None if hopeless_us == inf else hopeless_us,
         )
 
     async def measure_stage(
-        self, digest: str, batch_size: int, stage: Stage, threads: int | None = None
+        self, program: ProgramKey, stage: Stage, threads: int | None = None
     ) -> StageTiming:
-        """Latency of one stage of the graph, inference going first.
+        """Latency of one stage of a program, inference going first.
 
         ``threads`` is how many the stage may use; None: all.
         """
         return await self._measure(
-            self._graph(digest, batch_size),
+            program,
             groups=[list(group) for group in stage.groups],
             strategy=stage.strategy,
             threads=threads,
@@ -131,8 +100,7 @@ class Bench:
 
     async def compare(
         self,
-        digest: str,
-        batch_size: int,
+        program: ProgramKey,
         plans: Sequence[StreamPlan],
         *,
         onnxruntime: bool,
@@ -142,7 +110,7 @@ class Bench:
         """Whole models against each other, in turns in one run; the first plan is the baseline."""
         answer = await self._call(
             "compare",
-            self._graph(digest, batch_size),
+            program,
             on_progress,
             plans=[plan_to_json(plan) for plan in plans],
             onnxruntime=onnxruntime,
@@ -155,24 +123,17 @@ class Bench:
             for each in answer["contenders"]
         ]
 
-    def _graph(self, digest: str, batch_size: int) -> dict[str, Any]:
-        """What calls are told that mean a static graph described before."""
-        self._loaded(digest)
-        return self._graphs[digest, batch_size]
-
     def unload(self, digest: str) -> None:
         """Forget a model."""
-        for key in [key for key in self._graphs if key[0] == digest]:
-            del self._graphs[key]
         self.host.unload(digest)
 
     async def close(self) -> None:
         """End what was started to measure in."""
         await self.host.close()
 
-    async def _measure(self, graph: Mapping[str, Any], **stage: Any) -> StageTiming:
+    async def _measure(self, program: ProgramKey, **stage: Any) -> StageTiming:
         for _ in range(ATTEMPTS):
-            answer = await self._call("measure", graph, **stage)
+            answer = await self._call("measure", program, **stage)
             if is_latency(answer["latency_us"]):
                 break
         return StageTiming(answer["latency_us"], answer["spread"], answer["repeats"])
@@ -180,8 +141,11 @@ class Bench:
     async def _call(
         self,
         op: str,
-        graph: Mapping[str, Any],
+        program: ProgramKey,
         on_progress: OnProgress | None = None,
         **fields: Any,
     ) -> Any:
-        return await self.host.call(op, on_progress=on_progress, **graph, **fields)
+        self._loaded(program.digest)
+        return await self.host.call(
+            op, program.digest, on_progress, program=to_json(program), **fields
+        )

@@ -1,7 +1,7 @@
 """Which kernel runs each unit: the fastest one measured, remembered by the unit's signature.
 
     bench.kernels ──units with several variants──> in the store? ──no──> bench.measure_kernel
-                                                        └─> fastest ─> bench.choose_kernels
+                                                        └─> fastest ─> ProgramKey.choices
 
 A choice outlives the model it was made for: it is found again by any model with such a unit.
 """
@@ -9,11 +9,12 @@ A choice outlives the model it was made for: it is found again by any model with
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
 
 from braid.core.graph import OpGraph
+from braid.core.program import ProgramKey, sorted_choices
 from braid.server.jobs.interfaces import ServingDevice, UnitKernels
 from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.stage_measurements import in_store
@@ -36,21 +37,27 @@ class ChosenKernels:
     """What units of a static graph run on, where there was a choice."""
 
     by_unit: Mapping[str, str]  # name of the unit -> variant
-    choices: Mapping[str, str]  # signature -> variant, where it is not the usual one
+    program: ProgramKey  # on these kernels
 
 
 async def choose_kernels(
     graph: OpGraph,
-    digest: str,
-    batch_size: int,
+    program: ProgramKey,
     device: ServingDevice,
     store: Store,
-    precision: str,
     retry: RetryWhileRestarting,
 ) -> ChosenKernels:
-    """Measure what is not known yet; the static graph runs on the fastest kernels afterwards."""
-    known = _Latencies(digest, batch_size, device, store, precision, retry)
-    found = await retry(partial(device.bench.kernels, digest, batch_size))
+    """Choose the fastest kernels of a program; measures what is not known yet.
+
+    Args:
+        graph: static graph of the program.
+        program: on its usual kernels.
+        device: to measure on.
+        store: where latencies are kept, in microseconds.
+        retry: of calls to the device.
+    """
+    known = _Latencies(program, device, store, retry)
+    found = await retry(partial(device.bench.kernels, program))
     await known.remember(found)
     by_unit: dict[str, str] = {}
     choices: dict[str, str] = {}
@@ -59,8 +66,7 @@ async def choose_kernels(
         by_unit |= {graph.operators[unit].name: variant for unit in kernels.units}
         if variant != kernels.variants[0]:
             choices[kernels.signature] = variant
-    device.bench.choose_kernels(digest, batch_size, choices)
-    return ChosenKernels(by_unit, choices)
+    return ChosenKernels(by_unit, replace(program, choices=sorted_choices(choices)))
 
 
 def fastest(latencies_us: Mapping[str, float], device: str = "cpu") -> str:
@@ -76,20 +82,12 @@ class _Latencies:
     """Latencies of the kernels of one static graph, from the store or measured."""
 
     def __init__(
-        self,
-        digest: str,
-        batch_size: int,
-        device: ServingDevice,
-        store: Store,
-        precision: str,
-        retry: RetryWhileRestarting,
+        self, program: ProgramKey, device: ServingDevice, store: Store, retry: RetryWhileRestarting
     ) -> None:
         self._retry = retry
-        self._digest = digest
-        self._batch_size = batch_size
+        self._program = program
         self._device = device
         self._store = store
-        self._precision = precision
         self._known_us: dict[str, float] = {}
 
     async def remember(self, found: Sequence[UnitKernels]) -> None:
@@ -121,7 +119,7 @@ class _Latencies:
     async def _measure(self, kernels: UnitKernels, variant: str, hopeless_us: float) -> None:
         """Measure and store; the best of several measurements counts."""
         name, unit = self._name(kernels, variant), kernels.units[0]
-        measure = partial(self._device.bench.measure_kernel, self._digest, self._batch_size)
+        measure = partial(self._device.bench.measure_kernel, self._program)
         timing = await self._retry(partial(measure, unit, variant, hopeless_us))
         latency_us = min(timing.latency_us, self._known_us.get(name, inf))
         self._known_us[name] = latency_us
@@ -130,4 +128,4 @@ class _Latencies:
         await self._store.call(self._store.put_measurement, measurement)
 
     def _name(self, kernels: UnitKernels, variant: str) -> str:
-        return in_store(f"{kernels.signature}:{variant}", self._precision)
+        return in_store(f"{kernels.signature}:{variant}", self._program.precision)

@@ -20,7 +20,13 @@ from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.choose_plan import ComparedPlans, choose_plan
 from braid.server.jobs.scheduling.kernel_measurements import choose_kernels
 from braid.server.jobs.scheduling.stage_measurements import StageMeasurer, in_store
-from braid.server.jobs.services import Imported, JobServices, schedule_key, tolerance_of
+from braid.server.jobs.services import (
+    Imported,
+    JobServices,
+    program_key,
+    schedule_key,
+    tolerance_of,
+)
 from braid.server.store.records import ModelVersion
 
 
@@ -34,16 +40,15 @@ async def make_schedule(
     progress: BatchSizeProgress,
 ) -> Schedule:
     """Profile, search and verify: the schedule, promoted or not."""
-    digest, options = model.sha256, model.options.planner
-    precision, bench = model.options.precision, device.bench
+    options, bench = model.options.planner, device.bench
     tolerance = tolerance_of(model.options, services)
     retry = RetryWhileRestarting(services.retry_pauses, progress.retrying)
-    graph = await retry(lambda: bench.static_graph(digest, batch_size, inputs, precision))
-    kernels = await choose_kernels(
-        graph, digest, batch_size, device, services.store, precision, retry
-    )
-    timer = StageMeasurer(digest, batch_size, device, services, progress, precision)
-    facts = await retry(lambda: bench.facts(digest, batch_size))
+    usual = program_key(model, imported, inputs)
+    graph = await retry(lambda: bench.static_graph(usual))
+    kernels = await choose_kernels(graph, usual, device, services.store, retry)
+    program = kernels.program
+    timer = StageMeasurer(program, device, services, progress)
+    facts = await retry(lambda: bench.facts(program))
     planned = await retry(
         lambda: services.planner(graph, options, facts, timer.measure), lambda: timer.learned
     )
@@ -55,15 +60,14 @@ async def make_schedule(
     progress.comparing(0.0)
     showings = await retry(
         lambda: bench.compare(
-            digest,
-            batch_size,
+            program,
             field.plans,
             onnxruntime=field.onnxruntime,
             tolerance=tolerance,
             on_progress=progress.comparing,
         )
     )
-    verdict = choose_plan(field, showings, tolerance, choose=choose, precision=precision)
+    verdict = choose_plan(field, showings, tolerance, choose=choose, precision=program.precision)
     chosen, served = verdict.contenders[verdict.chosen], field.planned[verdict.fallback]
     return Schedule(
         key=schedule_key(model, imported, device.device_key, inputs, batch_size),
@@ -86,11 +90,11 @@ async def make_schedule(
             promoted=not verdict.reason,
             reason=verdict.reason,
             software=device.software,
-            unit_us=await _unit_latencies(graph, device, services, precision),
+            unit_us=await _unit_latencies(graph, device, services, program.precision),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
             candidates=verdict.contenders,
             kernels=kernels.by_unit,
-            choices=kernels.choices,
+            choices=dict(program.choices),
         ),
     )
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from statistics import median
 from time import monotonic
 
-from braid.core.precision import FP32, TF32
+from braid.core.precision import TF32
+from braid.core.program import ProgramKey
 from braid.server.jobs.interfaces import ServingDevice, StageQuery
 from braid.server.jobs.progress import BatchSizeProgress
 from braid.server.jobs.retries import RetryWhileRestarting
@@ -31,16 +32,12 @@ class StageMeasurer:
 
     def __init__(
         self,
-        digest: str,
-        batch_size: int,
+        program: ProgramKey,
         device: ServingDevice,
         services: JobServices,
         progress: BatchSizeProgress,
-        precision: str = FP32,
     ) -> None:
-        self._precision = precision
-        self._digest = digest
-        self._batch_size = batch_size
+        self._program = program
         self._device = device
         self._store = services.store
         self._observer = services.observer
@@ -78,7 +75,7 @@ class StageMeasurer:
         return found
 
     def _stored_name(self, query: StageQuery) -> str:
-        name = in_store(query.signature, self._precision)
+        name = in_store(query.signature, self._program.precision)
         return name + (ONE_THREAD if query.ask == "work" else "")
 
     async def _measure(self, query: StageQuery, name: str, known_us: float | None) -> float:
@@ -86,9 +83,7 @@ class StageMeasurer:
         began = monotonic()
         threads = 1 if query.ask == "work" else None
         timing = await self._retry(
-            lambda: self._device.bench.measure_stage(
-                self._digest, self._batch_size, query.stage, threads
-            )
+            lambda: self._device.bench.measure_stage(self._program, query.stage, threads)
         )
         stored = self._samples.setdefault(name, [] if known_us is None else [known_us])
         stored.append(timing.latency_us)

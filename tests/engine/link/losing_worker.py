@@ -34,7 +34,9 @@ def main() -> None:
                 signal.pause()
             if message["op"] == "prepare":
                 time.sleep(message.get("seconds", 0))
-                if message.get("digest") == os.environ.get("OMP_TEST_HAS_NO_ROOM_FOR", ""):
+                if message.get("program", {}).get("digest") == os.environ.get(
+                    "OMP_TEST_HAS_NO_ROOM_FOR", ""
+                ):
                     del os.environ["OMP_TEST_HAS_NO_ROOM_FOR"]
                     error = {"type": "DeviceOutOfMemory", "message": "the GPU ran out of memory"}
                     channel.send({"id": message["id"], "error": error})

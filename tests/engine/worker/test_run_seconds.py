@@ -7,6 +7,8 @@ from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import Any, cast
 
+from braid.core.json_form import to_json
+from braid.core.program import ProgramKey
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.requests import Calls
 
@@ -32,11 +34,12 @@ def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_other
     prepared = SimpleNamespace(session=None, prepared=SimpleNamespace(run=run))
     program = SimpleNamespace(graph=SimpleNamespace(inputs={}, outputs={}))
     models: Any = SimpleNamespace(program=lambda *_: program, prepare=lambda *_: prepared)
+    key = to_json(ProgramKey("d", ()))
     requests, nothing = SlowRequests(), cast(Any, None)
     with mmap.mmap(-1, mmap.PAGESIZE) as arena:
         calls = Calls(nothing, arena, models, nothing, nothing, requests)
         start = perf_counter_ns()
-        answer = calls.prepare({"number": 1, "digest": "d", "inputs": {}})
+        answer = calls.prepare({"number": 1, "program": key, "plan": None, "onnxruntime": False})
         elapsed_ns = perf_counter_ns() - start
 
     assert 0 < answer["run_s"] * 1e9 <= elapsed_ns - requests.took_ns

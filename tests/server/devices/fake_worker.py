@@ -61,11 +61,12 @@ class FakeWorker:
         self.models.discard(digest)
         self.executables = {n: d for n, d in self.executables.items() if d != digest}
 
-    def _prepare(self, number: int, digest: str, inputs: Any, **_: Any) -> Any:
+    def _prepare(self, number: int, program: Any, **_: Any) -> Any:
+        digest = program["digest"]
         if digest not in self.models:
             raise PreconditionFailed(f"model {digest[:3]} is not loaded")
         self.executables[number] = digest
-        return {"outputs": {"y": inputs["x"]}}
+        return {"outputs": {"y": dict(program["inputs"])["x"]}}
 
     def _release(self, number: int) -> None:
         self.executables.pop(number, None)

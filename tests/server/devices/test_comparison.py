@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 
 from braid.core.plan import sequential_plan
+from braid.core.program import PlanToRun, ProgramKey
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.launch import import_model
@@ -32,24 +34,26 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
     try:
         device.keep(digest)
         await device.load(digest, tmp_path / "artefact")
-        graph = await device.bench.static_graph(digest, 2, INPUTS)
-        facts = await device.bench.facts(digest, 2)
+        program = ProgramKey(digest, tuple(INPUTS.items()))
+        graph = await device.bench.static_graph(program)
+        facts = await device.bench.facts(program)
         (branches,) = facts.merge_groups
-        merged = await device.bench.measure_stage(digest, 2, Stage((branches,), "merge"))
-        alone = await device.bench.measure_stage(digest, 2, Stage(((0,),)), threads=1)
+        merged = await device.bench.measure_stage(program, Stage((branches,), "merge"))
+        alone = await device.bench.measure_stage(program, Stage(((0,),)), threads=1)
         told: list[float] = []
         plan = sequential_plan(len(graph.operators))
         contest = await device.bench.compare(
-            digest, 2, [plan], onnxruntime=True, tolerance=1e-4, on_progress=told.append
+            program, [plan], onnxruntime=True, tolerance=1e-4, on_progress=told.append
         )
-        ready = await device.prepare(digest, INPUTS, {}, plan, "x", in_onnxruntime=True)
+        ready = await device.prepare(PlanToRun(program, plan, "x", in_onnxruntime=True))
         outputs = await _infer(device, ready)
-        narrow = await device.bench.static_graph(digest, 2, INPUTS, "bf16")
+        in_bf16 = replace(program, precision="bf16")
+        narrow = await device.bench.static_graph(in_bf16)
         narrow_plan = sequential_plan(len(narrow.operators))
         (coarse,) = await device.bench.compare(
-            digest, 2, [narrow_plan], onnxruntime=False, tolerance=0.05, on_progress=lambda _: None
+            in_bf16, [narrow_plan], onnxruntime=False, tolerance=0.05, on_progress=lambda _: None
         )
-        ready = await device.prepare(digest, INPUTS, {}, narrow_plan, "y", precision="bf16")
+        ready = await device.prepare(PlanToRun(in_bf16, narrow_plan, "y"))
         rounded = await _infer(device, ready)
         precisions = device.precisions
     finally:

@@ -12,6 +12,7 @@ from time import monotonic
 import pytest
 
 from braid.core.errors import WorkerFault, WorkerRestarting
+from braid.core.program import PlanToRun, ProgramKey
 from braid.engine.link.options import EndReason, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkState, WorkerLink
@@ -95,8 +96,8 @@ async def test_a_plan_without_room_after_a_restart_is_tried_again_when_it_is_wan
 ) -> None:
     device = Device("cuda:0", OPTIONS)
     await device.start()
-    other = await device.prepare("other", {}, {})
-    wanted = await device.prepare("wanted", {}, {})
+    other = await device.prepare(PlanToRun(ProgramKey("other", ())))
+    wanted = await device.prepare(PlanToRun(ProgramKey("wanted", ())))
     assert await device.run(wanted, 0) == 7
     up_again = asyncio.Event()
     device.link.on_state = lambda state: up_again.set() if state is LinkState.UP else None

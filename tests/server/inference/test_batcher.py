@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 from braid.core.errors import DeadlineExceeded, InvalidRequest, QueueFull, WorkerRestarting
 from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan
-from braid.core.precision import FP32
-from braid.core.schedule import SEQUENTIAL, USUAL_KERNELS
+from braid.core.program import PlanToRun
+from braid.core.schedule import SEQUENTIAL, Schedule, ScheduleKey
 from braid.core.tensor import BATCH, TensorSpec
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.slot_layout import slot_layout
-from braid.server.devices.device import Executable, Specs, WhenUnwanted
-from braid.server.devices.static_values import StaticValues
+from braid.server.devices.device import Executable, WhenUnwanted
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import MAX_ON_DEMAND, ModelReplica
@@ -53,23 +52,14 @@ class FakeDevice:
     def prepared(self) -> int:
         return self._number
 
-    async def prepare(
-        self,
-        digest: str,
-        inputs: Specs,
-        static: StaticValues,
-        plan: StreamPlan | None = None,
-        plan_id: str = SEQUENTIAL,
-        in_onnxruntime: bool = False,
-        precision: str = FP32,
-        choices: Mapping[str, str] = USUAL_KERNELS,
-    ) -> Executable:
+    async def prepare(self, to_run: PlanToRun) -> Executable:
         await asyncio.sleep(0)
         self._number += 1
+        inputs = to_run.program.specs
         rows, width = inputs["x"].shape
         outputs = {"y": TensorSpec("FP32", (rows, width)), "t": TensorSpec("FP32", (width, rows))}
         layout = slot_layout(inputs, outputs)
-        return Executable(self._number, digest, inputs, static, plan, plan_id, layout)
+        return Executable(self._number, to_run, layout)
 
     def keep(self, digest: str) -> None: ...
 
@@ -350,7 +340,8 @@ async def test_a_swap_changes_the_plan_between_batches_and_frees_the_old_one(
     device.gate.clear()
     before = asyncio.create_task(service.infer(rows_from(0, 1)))
     await settle()
-    await service.model.use_plan(row, 1, plan_id="new")
+    schedule = Schedule(ScheduleKey("d", "fake", 1), "ios", StreamPlan((), 1), (), ())
+    await service.model.use_plan(row, 1, schedule)
     assert device.released == []
     after = asyncio.create_task(service.infer(rows_from(1, 1)))
     await settle()
@@ -359,7 +350,7 @@ async def test_a_swap_changes_the_plan_between_batches_and_frees_the_old_one(
     plans = [outcome.plan_id for outcome in await asyncio.gather(before, after)]
     await settle()
 
-    assert plans == [SEQUENTIAL, "new"]
+    assert plans == [SEQUENTIAL, schedule.plan_id]
     assert device.released == [1]
 
 

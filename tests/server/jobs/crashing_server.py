@@ -11,6 +11,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
 from braid.server.jobs.interfaces import StageTiming
 from tests.server.jobs.fakes import FakeDevice, Server
@@ -23,11 +24,11 @@ def log_measurements(device: FakeDevice, log: Path) -> None:
     original = device.measure_stage
 
     async def measure_stage(
-        digest: str, batch_size: int, stage: Stage, threads: int | None = None
+        program: ProgramKey, stage: Stage, threads: int | None = None
     ) -> StageTiming:
-        timing = await original(digest, batch_size, stage)
+        timing = await original(program, stage)
         with log.open("a") as file:
-            file.write(f"{batch_size} {stage.groups}\n")
+            file.write(f"{program.specs['x'].shape[0]} {stage.groups}\n")
         return timing
 
     device.measure_stage = measure_stage  # type: ignore[method-assign]

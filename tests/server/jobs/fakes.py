@@ -17,6 +17,7 @@ from pathlib import Path
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph, graph_to_json
 from braid.core.plan import StreamPlan
+from braid.core.program import ProgramKey
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
@@ -133,7 +134,6 @@ class FakeDevice:
         self.contests: list[list[StreamPlan]] = []
         self.kernel_us = {"usual": 100.0, "other": 110.0}
         self.kernels_measured: Counter[str] = Counter()
-        self.choices: dict[str, str] = {}
         self.before_measuring: Callable[[Stage], object] = lambda _: None
         self.before_comparing: Callable[[], Awaitable[None]] = a_moment
         self.before_loading: Callable[[], Awaitable[object]] = a_moment
@@ -167,33 +167,28 @@ class FakeDevice:
             raise self.refusal
         self.loads.append(digest)
 
-    async def static_graph(
-        self, digest: str, batch_size: int, inputs: Specs, precision: str
-    ) -> OpGraph:
-        self.precision = precision
-        spec = inputs["x"]
+    async def static_graph(self, program: ProgramKey) -> OpGraph:
+        self.precision = program.precision
+        spec = program.specs["x"]
         assert spec.is_static
-        if batch_size == self.fails_at:
+        if spec.shape[0] == self.fails_at:
             raise InvalidRequest("cannot run four")
-        return replace(template(), inputs=inputs, specs=dict.fromkeys(EDGES, spec))
+        return replace(template(), inputs=program.specs, specs=dict.fromkeys(EDGES, spec))
 
-    async def facts(self, digest: str, batch_size: int) -> GraphFacts:
+    async def facts(self, program: ProgramKey) -> GraphFacts:
         return GraphFacts(2, Overheads(1.0), (64,) * len(EDGES), (True,) * len(EDGES))
 
-    async def kernels(self, digest: str, batch_size: int) -> list[UnitKernels]:
+    async def kernels(self, program: ProgramKey) -> list[UnitKernels]:
         return [UnitKernels("ab", (0, 1), ("usual", "other"))]
 
     async def measure_kernel(
-        self, digest: str, batch_size: int, unit: int, variant: str, hopeless_us: float
+        self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
     ) -> StageTiming:
         self.kernels_measured[variant] += 1
         return StageTiming(self.kernel_us[variant], 0.01, 5)
 
-    def choose_kernels(self, digest: str, batch_size: int, choices: Mapping[str, str]) -> None:
-        self.choices = dict(choices)
-
     async def measure_stage(
-        self, digest: str, batch_size: int, stage: Stage, threads: int | None = None
+        self, program: ProgramKey, stage: Stage, threads: int | None = None
     ) -> StageTiming:
         assert not self.measuring, "two measurements at once falsify each other"
         self.measuring += 1
@@ -202,6 +197,8 @@ class FakeDevice:
             if self.gate is not None:
                 await self.gate.wait()
             await asyncio.sleep(self.pause_s)
+            batch_size = program.specs["x"].shape[0]
+            assert isinstance(batch_size, int)
             self.measured[batch_size, stage] += 1
             return StageTiming(10.0 * batch_size * max(map(len, stage.groups)), 0.01, 5)
         finally:
@@ -209,8 +206,7 @@ class FakeDevice:
 
     async def compare(
         self,
-        digest: str,
-        batch_size: int,
+        program: ProgramKey,
         plans: Sequence[StreamPlan],
         *,
         onnxruntime: bool,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from braid.core.program import ProgramKey
+from braid.core.tensor import TensorSpec
 from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
 from braid.server.jobs.scheduling.kernel_measurements import choose_kernels, fastest
 from tests.server.jobs.fakes import Server, template
@@ -26,17 +29,22 @@ def test_on_a_gpu_less_is_gained_at_once() -> None:
     assert fastest({"usual": 4.0, "other": 3.6}, "cuda:0") == "usual"
 
 
+def program_of(letter: str) -> ProgramKey:
+    return ProgramKey(letter * 64, (("x", TensorSpec("FP32", (1, 8))),))
+
+
 async def test_the_fastest_kernel_is_chosen_and_remembered(tmp_path: Path) -> None:
     server = Server(tmp_path / "store")
     device, graph = server.device, template()
     device.kernel_us["other"] = 50.0
 
     retry, store = RetryWhileRestarting(RetryPauses(), lambda what: None), server.services.store
-    first = await choose_kernels(graph, "d" * 64, 1, device, store, "fp32", retry)
-    again = await choose_kernels(graph, "e" * 64, 1, device, store, "fp32", retry)
+    first = await choose_kernels(graph, program_of("d"), device, store, retry)
+    again = await choose_kernels(graph, program_of("e"), device, store, retry)
     await server.stop()
 
     names = [operator.name for operator in graph.operators]
     assert first.by_unit == again.by_unit == dict.fromkeys(names[:2], "other")
-    assert (first.choices, device.choices) == ({"ab": "other"}, {"ab": "other"})
+    assert first.program == replace(program_of("d"), choices=(("ab", "other"),))
+    assert again.program.choices == first.program.choices
     assert device.kernels_measured == {"usual": 2, "other": 2}  # an unusual choice is confirmed

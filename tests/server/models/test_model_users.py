@@ -15,7 +15,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from braid.core.schedule import SEQUENTIAL
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.batcher import Batcher
@@ -118,7 +117,7 @@ class SameBytes(RuleBasedStateMachine):
             assert served is not None
             assert served.any.profiled is not None
             for size in (1, 2):
-                await served.any.use_plan(served.any.profiled, size, None, SEQUENTIAL)
+                await served.any.use_plan(served.any.profiled, size)
 
     async def _delete(self, model: ModelVersion, job: asyncio.Task[None]) -> None:
         job.cancel()

@@ -1,0 +1,253 @@
+"""Dataclasses as JSON and back, by the types of their fields: no class writes its own pair.
+
+    to_json(value)           ──> dicts, lists, text, numbers
+    from_json(kind, document) ──> a value of ``kind``, or MalformedJson
+
+    dataclass             {"field": ..., ...}; of a union of dataclasses also "type": class name
+    tuple, list           list                  mapping with text keys     dict
+    enum                  name of the member    bytes                      base64
+
+Reading refuses fields that a class does not have, fields that are missing (also those with a
+default) and values of another type. Types whose JSON form is stored have a pair of their own
+(``use_own_form``).
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+
+_OWN_FORMS: dict[type, tuple[Convert, Convert]] = {}
+_SCALARS = (bool, int, float, str)
+
+
+class MalformedJson(ValueError):
+    """A JSON document is not of the type that was to be read; the message names the field."""
+
+
+def use_own_form(kind: type[T], write: Callable[[T], Any], read: Callable[[Any], T]) -> None:
+    """Let values of ``kind`` be written and read by functions of their own."""
+    _OWN_FORMS[kind] = write, read
+
+
+def to_json(value: Any) -> Any:
+    """JSON form of a dataclass."""
+    kind: Any = type(value)
+    return _writer(kind)(value)
+
+
+def to_tagged_json(value: Any) -> dict[str, Any]:
+    """As ``to_json``, with the name of the class: the form of a member of a union."""
+    kind: Any = type(value)
+    return {"type": kind.__name__, **_writer(kind)(value)}
+
+
+@typing.overload
+def from_json(kind: type[T], document: Any) -> T: ...
+
+
+@typing.overload
+def from_json(kind: Any, document: Any) -> Any: ...
+
+
+def from_json(kind: Any, document: Any) -> Any:
+    """Read a value of ``kind``, a dataclass or a union of dataclasses.
+
+    Raises:
+        MalformedJson: a field is unknown, missing or of another type.
+        BraidError: the class refuses the values.
+    """
+    return _reader(kind)(document)
+
+
+@cache
+def _writer(kind: Any) -> Convert:
+    if kind in _OWN_FORMS:
+        return _OWN_FORMS[kind][0]
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_writer(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _union_writer([each for each in arguments if each is not types.NoneType])
+    if origin is tuple and arguments[-1] is not ...:
+        writers = [_writer(each) for each in arguments]
+        return lambda value: [write(each) for write, each in zip(writers, value, strict=True)]
+    if origin in (tuple, list, Sequence):
+        item = _writer(arguments[0])
+        return _unchanged_list if item is _unchanged else lambda value: [item(v) for v in value]
+    if origin in (dict, Mapping):
+        item = _writer(arguments[1])
+        return lambda value: {key: item(each) for key, each in value.items()}
+    if kind is bytes:
+        return lambda value: base64.b64encode(value).decode()
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return lambda value: value.name
+    return _unchanged
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _unchanged_list(value: Any) -> list[Any]:
+    return list(value)
+
+
+def _dataclass_writer(kind: Any) -> Convert:
+    fields = [(name, _writer(hint)) for name, hint in _hints(kind).items()]
+
+    def write(value: Any) -> dict[str, Any]:
+        return {name: convert(getattr(value, name)) for name, convert in fields}
+
+    return write
+
+
+def _union_writer(members: Sequence[Any]) -> Convert:
+    if len(members) > 1:
+        tagged = any(map(dataclasses.is_dataclass, members))
+        return to_tagged_json if tagged else _unchanged
+    write = _writer(members[0])
+    return lambda value: None if value is None else write(value)
+
+
+@cache
+def _reader(kind: Any) -> Convert:
+    if kind in _OWN_FORMS:
+        return _OWN_FORMS[kind][1]
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_reader(kind)
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _union_reader(arguments)
+    if origin is Literal:
+        return _checked(lambda value: value in arguments, f"one of {arguments}")
+    if origin is tuple and arguments[-1] is not ...:
+        return _row_reader([_reader(each) for each in arguments])
+    if origin in (tuple, list, Sequence):
+        return _list_reader(list if origin is list else tuple, _reader(arguments[0]))
+    if origin in (dict, Mapping):
+        return _mapping_reader(_reader(arguments[1]))
+    if kind is bytes:
+        return _read_bytes
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        name = _checked(lambda value: value in kind.__members__, f"a {kind.__name__}")
+        return lambda value: kind[name(value)]
+    return _scalar_reader(kind)
+
+
+def _scalar_reader(kind: Any) -> Convert:
+    if kind is float:
+        return _checked(lambda value: type(value) in (int, float), "a number")
+    assert kind in _SCALARS, f"{kind} has no JSON form"
+    return _checked(lambda value: type(value) is kind, f"a value of type {kind.__name__}")
+
+
+def _checked(fits: Callable[[Any], bool], what: str) -> Convert:
+    def read(value: Any) -> Any:
+        try:
+            is_right = fits(value)
+        except TypeError:  # not hashable
+            is_right = False
+        if not is_right:
+            raise MalformedJson(f"{str(value)[:80]!r} is not {what}")
+        return value
+
+    return read
+
+
+def _row_reader(items: Sequence[Convert]) -> Convert:
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list) or len(value) != len(items):
+            raise MalformedJson(f"{str(value)[:80]!r} is not a list of {len(items)}")
+        return tuple(item(each) for item, each in zip(items, value, strict=True))
+
+    return read
+
+
+def _list_reader(kind: type, item: Convert) -> Convert:
+    def read(value: Any) -> Any:
+        if not isinstance(value, list):
+            raise MalformedJson(f"{str(value)[:80]!r} is not a list")
+        return kind(map(item, value))
+
+    return read
+
+
+def _mapping_reader(item: Convert) -> Convert:
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise MalformedJson(f"{str(value)[:80]!r} is not an object")
+        return {key: item(each) for key, each in value.items()}
+
+    return read
+
+
+def _read_bytes(value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (TypeError, ValueError) as error:
+        raise MalformedJson(f"{str(value)[:80]!r} is not base64") from error
+
+
+def _union_reader(members: Sequence[Any]) -> Convert:
+    dataclass_members: list[Any] = [each for each in members if dataclasses.is_dataclass(each)]
+    classes = {each.__name__: _reader(each) for each in dataclass_members}
+    others = [_reader(each) for each in members if each is not types.NoneType]
+    if len(others) == 1:
+        return lambda value: None if value is None else others[0](value)
+
+    def read_tagged(value: Any) -> Any:
+        if value is None and types.NoneType in members:
+            return None
+        if not isinstance(value, dict) or value.get("type") not in classes:
+            raise MalformedJson(f"{str(value)[:80]!r} is none of {', '.join(classes)}")
+        return classes[value["type"]]({k: v for k, v in value.items() if k != "type"})
+
+    def read_scalar(value: Any) -> Any:
+        if type(value) not in members and value is not None:
+            raise MalformedJson(f"{str(value)[:80]!r} is none of {members}")
+        return value
+
+    return read_tagged if classes else read_scalar
+
+
+def _dataclass_reader(kind: Any) -> Convert:
+    readers = {name: _reader(hint) for name, hint in _hints(kind).items()}
+
+    def read(document: Any) -> Any:
+        if not isinstance(document, dict):
+            raise MalformedJson(f"{kind.__name__}: {str(document)[:80]!r} is not an object")
+        if document.keys() != readers.keys():
+            raise MalformedJson(f"{kind.__name__}: {_difference(document, readers)}")
+        values = {}
+        for name, convert in readers.items():
+            try:
+                values[name] = convert(document[name])
+            except MalformedJson as error:
+                raise MalformedJson(f"{kind.__name__}.{name}: {error}") from None
+        return kind(**values)
+
+    return read
+
+
+def _difference(document: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    missing, unknown = wanted.keys() - document.keys(), document.keys() - wanted.keys()
+    parts = [f"missing {', '.join(sorted(missing))}"] if missing else []
+    if unknown:
+        parts.append(f"unknown {', '.join(sorted(map(str, unknown)))}")
+    return "; ".join(parts)
+
+
+def _hints(kind: Any) -> dict[str, Any]:
+    """Types of the fields that ``__init__`` takes."""
+    hints = typing.get_type_hints(kind)
+    return {each.name: hints[each.name] for each in dataclasses.fields(kind) if each.init}

@@ -1,0 +1,92 @@
+"""Names of what a device runs: a program, and a plan of it.
+
+    ModelReplica, jobs ──ProgramKey, PlanToRun──> Device, Bench ──messages──> worker
+
+A *program* is a model bound to input shapes: its static graph with a kernel for each unit. A worker
+makes it when it is first asked for and keeps it by its key.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from braid.core.plan import StreamPlan
+from braid.core.precision import FP32
+from braid.core.schedule import SEQUENTIAL
+from braid.core.tensor import TensorSpec
+
+Choices = tuple[tuple[str, str], ...]
+"""Kernel signatures with the variant to run, sorted; other units run on their usual kernel."""
+
+StaticContent = tuple[tuple[str, bytes], ...]
+"""Static inputs, small integers that decide shapes or branches: name and raw little-endian bytes,
+in the model's order."""
+
+_STRUCT_CODES = {
+    "BOOL": "?",
+    "UINT8": "B",
+    "INT8": "b",
+    "UINT16": "H",
+    "INT16": "h",
+    "UINT32": "I",
+    "INT32": "i",
+    "UINT64": "Q",
+    "INT64": "q",
+    "FP16": "e",
+    "FP32": "f",
+    "FP64": "d",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramKey:
+    """All that a program depends on; equal keys mean the same program."""
+
+    digest: str  # SHA-256 of the uploaded file, hex
+    inputs: tuple[tuple[str, TensorSpec], ...]  # static specs, the batch included, in order
+    static: StaticContent = ()
+    precision: str = FP32
+    choices: Choices = ()
+
+    @property
+    def specs(self) -> dict[str, TensorSpec]:
+        """Static input specs by name, in the model's order."""
+        return dict(self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanToRun:
+    """A program with the plan that it runs under."""
+
+    program: ProgramKey
+    plan: StreamPlan | None = None  # None: sequential
+    plan_id: str = SEQUENTIAL  # as Infer answers
+    in_onnxruntime: bool = False  # ONNX Runtime runs the model, and the plan only if that cannot
+
+
+def sorted_choices(choices: Mapping[str, str]) -> Choices:
+    """Choices of kernels as a ``ProgramKey`` holds them."""
+    return tuple(sorted(choices.items()))
+
+
+def static_content(values: Mapping[str, Any], inputs: Mapping[str, TensorSpec]) -> StaticContent:
+    """Raw content of static inputs, from nested lists of numbers by input name."""
+    return tuple(
+        (name, _raw(inputs[name].dtype, values[name])) for name in inputs if name in values
+    )
+
+
+def _raw(dtype: str, value: Any) -> bytes:
+    numbers = list(_flat(value))
+    return struct.pack(f"<{len(numbers)}{_STRUCT_CODES[dtype]}", *numbers)
+
+
+def _flat(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
