@@ -254,7 +254,7 @@ class FrontEnd:
         self.models.refuse_requests()
         try:
             async with asyncio.timeout(self.settings.drain_seconds):
-                await self.devices.drain()
+                await self.models.drain()
         except TimeoutError:
             log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
         await asyncio.sleep(LINGER_SECONDS)

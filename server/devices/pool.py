@@ -1,7 +1,6 @@
-"""All devices of a server, each with its worker and its queues.
+"""All devices of a server.
 
-    Devices ──> Device   (server/devices/device.py)              one worker process each
-           └──> Batcher  (server/inference/batching/batcher.py)    one set of queues each
+    Devices ──> Device   (server/devices/device.py)   one worker process each
 
 A device that cannot be used at the start is left out with one line in the log, and the others
 serve; without any there is no server. A device whose worker dies later stays: the worker is
@@ -25,9 +24,6 @@ from braid.server.devices.device import Device
 from braid.server.devices.measuring.host import MakeMeasuringHost
 from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.run_limits import RunLimits
-from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import DeviceExecution
-from braid.server.inference.batching.quarantine import Quarantine
 from braid.server.settings import Settings
 
 log = logging.getLogger("braid.devices")
@@ -57,11 +53,6 @@ class Devices:
             for name in names
         ]
         """In the order of the setting; after ``start`` only those that can be used."""
-        self.quarantine = Quarantine()
-        self.batchers = {
-            device.name: Batcher(DeviceExecution(device), quarantine=self.quarantine)
-            for device in self.all
-        }
         self.on_change: Callable[[Device], None] = lambda device: None
         """Told a device whose worker came up or died."""
         self.on_end: Callable[[str, WorkerEnd], None] = lambda device, end: None
@@ -97,10 +88,6 @@ class Devices:
         for device in [device for device in self.all if device.name in refused]:
             self.all.remove(device)
             await device.close()
-
-    async def drain(self) -> None:
-        """Wait until nothing is queued or running."""
-        await asyncio.gather(*(batcher.drain() for batcher in self.batchers.values()))
 
     async def close(self) -> None:
         """End all workers."""

@@ -8,21 +8,52 @@ latencies and follows what batches really take (docs/decisions/0020-several-devi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from braid.core.errors import QueueFull
 from braid.server.inference.batching.batcher import Batcher
+from braid.server.inference.batching.queues import BatchObserver
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest
+from braid.server.inference.slot_rows import Outcome
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueuedReplica:
+    """A replica and the queues of its device, where its requests wait."""
+
+    replica: ModelReplica
+    batcher: Batcher
+
+    async def submit(
+        self, request: CheckedRequest, observer: BatchObserver, deadline: float | None
+    ) -> Outcome:
+        """Run one request; errors and ``deadline`` are those of ``Batcher.submit``."""
+        return await self.batcher.submit(self.replica, request, observer, deadline)
+
+    def refusal(self) -> QueueFull | None:
+        """Why any request would be refused now; None: some would not."""
+        return self.batcher.refusal(self.replica)
+
+    def expected_s(self, request: CheckedRequest) -> float:
+        """Seconds until a request that came now would be answered, as far as is known."""
+        return self.batcher.expected_s(self.replica, request)
+
+    async def end(self) -> None:
+        """Finish the accepted requests, then drop the queue and unload the replica."""
+        await self.batcher.drain(self.replica)
+        self.batcher.forget(self.replica)
+        await self.replica.close()
 
 
 class Replicas:
     """At least one replica, of each device at most one. Belongs to the event loop."""
 
-    def __init__(self, batchers: Mapping[str, Batcher]) -> None:
-        self._batchers = batchers
-        self._on: dict[str, ModelReplica] = {}
+    def __init__(self) -> None:
+        self._on: dict[str, QueuedReplica] = {}
 
-    def __iter__(self) -> Iterator[ModelReplica]:
+    def __iter__(self) -> Iterator[QueuedReplica]:
         return iter(self._on.values())
 
     def __bool__(self) -> bool:
@@ -30,32 +61,36 @@ class Replicas:
 
     @property
     def any(self) -> ModelReplica:
-        """One of them: what callers see of a model is the same on all devices."""
+        """One of the replicas: what callers see of a model is the same on all devices."""
+        return self._first.replica
+
+    @property
+    def _first(self) -> QueuedReplica:
         return next(iter(self._on.values()))
 
     def on(self, device: str) -> ModelReplica | None:
         """The replica on one device."""
-        return self._on.get(device)
+        queued = self._on.get(device)
+        return None if queued is None else queued.replica
 
-    def add(self, served: ModelReplica) -> None:
-        """One more device serves."""
-        self._on[served.device.name] = served
+    def add(self, queued: QueuedReplica) -> None:
+        """Add the replica of one more device."""
+        self._on[queued.replica.device.name] = queued
 
-    def remove(self, device: str) -> ModelReplica:
+    def remove(self, device: str) -> QueuedReplica:
         """Remove and return the replica of one device."""
         return self._on.pop(device)
 
-    def choose(self, request: CheckedRequest) -> ModelReplica:
+    def choose(self, request: CheckedRequest) -> QueuedReplica:
         """The replica that takes a request; a full queue comes after one with room.
 
         If no device is up it is the first one, which says so.
         """
         if len(self._on) == 1:
-            return self.any
+            return self._first
 
-        def place(served: ModelReplica) -> tuple[bool, float]:
-            batcher = self._batchers[served.device.name]
-            return batcher.refusal(served) is not None, batcher.expected_s(served, request)
+        def place(queued: QueuedReplica) -> tuple[bool, float]:
+            return queued.refusal() is not None, queued.expected_s(request)
 
-        up = [served for served in self._on.values() if served.device.answers]
-        return min(up, key=place, default=self.any)
+        up = [queued for queued in self._on.values() if queued.replica.device.answers]
+        return min(up, key=place, default=self._first)

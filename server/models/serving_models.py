@@ -2,8 +2,9 @@
 
     registered (store) ──serve──> ModelReplica, sequential ──swap──> scheduled ──remove──> gone
 
-Owns every ModelReplica. What may be asked for by name is what the store has registered; a version
-answers from the moment it is imported, and the newest one that answers is the default.
+Owns every ModelReplica, and the queues of each device where its requests wait. What may be asked
+for by name is what the store has registered; a version answers from the moment it is imported, and
+the newest one that answers is the default.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from braid.engine.importer.host.report import read_graph, read_report
 from braid.server.devices.device import Specs
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.batcher import Batcher
+from braid.server.inference.batching.execution import DeviceExecution
+from braid.server.inference.batching.quarantine import Quarantine
 from braid.server.inference.replica import ModelReplica
-from braid.server.inference.routing import Replicas
+from braid.server.inference.routing import QueuedReplica, Replicas
 from braid.server.jobs.profiled_inputs import profiled_inputs
 from braid.server.jobs.retries import RetriesExhausted
 from braid.server.observability.metrics import Metrics, ModelMetrics
@@ -91,6 +94,11 @@ class ServingModels:
         self._folder = folder
         self._metrics = metrics
         self._policy = policy
+        quarantine = Quarantine()
+        self._batchers = {
+            device.name: Batcher(DeviceExecution(device), quarantine=quarantine)
+            for device in devices.all
+        }
         self._names: dict[str, _Name] = {}
         self._is_refusing = False
         self._configs: dict[str, ServingConfig] = {}
@@ -102,9 +110,9 @@ class ServingModels:
         """From now on every request is refused: the server is shutting down."""
         self._is_refusing = True
 
-    def batcher(self, served: ModelReplica) -> Batcher:
-        """The queue of the device that a model is on."""
-        return self._devices.batchers[served.device.name]
+    async def drain(self) -> None:
+        """Wait until no request is queued or running."""
+        await asyncio.gather(*(batcher.drain() for batcher in self._batchers.values()))
 
     def for_request(self, name: str, version: str) -> ResolvedModel:
         """What a request for ``name`` gets.
@@ -176,8 +184,8 @@ class ServingModels:
         So a request can be refused before it is read, while every model has all that may wait.
         """
         refusal: ResolvedModel | None = None
-        for served in self._every_served():
-            full = self.batcher(served).refusal(served)
+        for queued in self._every_replica():
+            full, served = queued.refusal(), queued.replica
             if full is None:
                 return None
             metrics = self._metrics.find_model(served.name, served.version)
@@ -186,7 +194,7 @@ class ServingModels:
             refusal = ResolvedModel(metrics, None, full)
         return refusal
 
-    def _every_served(self) -> Iterator[ModelReplica]:
+    def _every_replica(self) -> Iterator[QueuedReplica]:
         for known in self._names.values():
             for replicas in known.served.values():
                 yield from replicas
@@ -218,8 +226,8 @@ class ServingModels:
         self._configs[name] = config
         known = self._names.get(name)
         for replicas in known.served.values() if known else ():
-            for served in replicas:
-                served.policy = config.batching.over(self._policy)
+            for queued in replicas:
+                queued.replica.policy = config.batching.over(self._policy)
 
     def served_version(self, name: str, version: int) -> Replicas | None:
         """The serving side of one version, if it answers."""
@@ -279,10 +287,10 @@ class ServingModels:
             await served.close()
             return
         known = self._names[model.name]
-        replicas = known.served.setdefault(model.version, Replicas(self._devices.batchers))
+        replicas = known.served.setdefault(model.version, Replicas())
         known.problems.pop(model.version, None)
         is_first = not replicas
-        replicas.add(served)
+        replicas.add(QueuedReplica(served, self._batchers[device]))
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
         if is_first:
             self.on_serving(model.name, True)
@@ -370,15 +378,8 @@ class ServingModels:
         replicas = known.served.pop(version, None)
         if not known.served:
             self.on_serving(name, False)
-        for served in replicas or ():
-            await self._end(served)
-
-    async def _end(self, served: ModelReplica) -> None:
-        """Finish what was accepted, then give back what is loaded."""
-        batcher = self.batcher(served)
-        await batcher.drain(served)
-        batcher.forget(served)
-        await served.close()
+        for queued in replicas or ():
+            await queued.end()
 
     def using(self, digest: str, device: str) -> list[ModelVersion]:
         """Versions with this digest that answer on a device."""
@@ -398,12 +399,12 @@ class ServingModels:
         if replicas is None or replicas.on(device) is None:  # deleted or unloaded meanwhile
             return False
         known = self._names[model.name]
-        served = replicas.remove(device)
+        queued = replicas.remove(device)
         if not replicas:
             del known.served[model.version]
         if not known.served:
             self.on_serving(model.name, False)
-        await self._end(served)
+        await queued.end()
         now = known.versions.get(model.version)
         is_wanted = now is not None and now.state is not ModelState.UNLOADED
         return is_wanted and model.version not in known.served

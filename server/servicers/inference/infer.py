@@ -77,9 +77,10 @@ async def infer(
         charge = await memory.take(_size_bytes(served, checked), deadline)
         if not models.answers_with(replicas, served):  # unloaded or replaced during the wait
             replicas = models.for_request(served.name, str(served.version)).require()
-        served = replicas.choose(checked)
+        queued = replicas.choose(checked)
+        served = queued.replica
         series = found.metrics.on(served.device.name)
-        outcome = await models.batcher(served).submit(served, checked, series, deadline)
+        outcome = await queued.submit(checked, series, deadline)
         soon(series.request_computed, outcome.queue_us / 1e6, outcome.compute_us / 1e6)
         reply = outcome.reply
         if reply is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.requests import CheckedRequest
-from braid.server.inference.routing import Replicas
+from braid.server.inference.routing import QueuedReplica, Replicas
 from braid.server.store.batching_policy import BatchPolicy
 from tests.server.inference.batching import ROW, Bench, FakeModel
 
@@ -26,19 +26,18 @@ class Host:
     def __init__(self, first: dict[int, float], second: dict[int, float]) -> None:
         self.benches = {"cpu": Bench(first), "cuda:0": Bench(second)}
         clock = self.benches["cpu"].clock
-        batchers = {}
-        for name, bench in self.benches.items():
+        for bench in self.benches.values():
             bench.clock = bench.device._clock = clock
-            bench.batcher = batchers[name] = Batcher(bench.device, clock)
-        self.replicas = Replicas(batchers)
+            bench.batcher = Batcher(bench.device, clock)
+        self.replicas = Replicas()
         for name, bench in self.benches.items():
             model: Any = bench.model
             model.device = FakeDevice(name)
-            self.replicas.add(model)
+            self.replicas.add(QueuedReplica(model, bench.batcher))
 
     def choice(self, rows: int = 1) -> str:
         request = CheckedRequest(ROW, rows, {"x": b"\0\0\0\0" * rows}, ("y",), 5)
-        return self.replicas.choose(request).device.name
+        return self.replicas.choose(request).replica.device.name
 
 
 async def test_the_faster_device_takes_a_request_as_long_as_it_has_nothing_to_do() -> None:
@@ -90,7 +89,7 @@ async def test_other_models_on_a_device_take_their_share_of_it() -> None:
 
 async def test_a_device_that_is_down_takes_nothing_unless_all_are() -> None:
     host = Host({1: 9 * MS}, {1: 2 * MS})
-    devices: list[Any] = [replica.device for replica in host.replicas]
+    devices: list[Any] = [queued.replica.device for queued in host.replicas]
 
     devices[1].answers = False
     assert host.choice() == "cpu"

@@ -17,8 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
-from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
@@ -70,7 +68,6 @@ class SameBytes(RuleBasedStateMachine):
         self.device.link = cast(Any, self.worker)
         devices = SimpleNamespace(
             all=[self.device],
-            batchers={"cpu": Batcher(DeviceExecution(self.device))},
             named=lambda _: self.device,
         )
         self.models = ServingModels(cast(Devices, devices), self.store, Metrics(), BatchPolicy())

@@ -46,25 +46,13 @@ class KeepingDevice(FakeDevice):
         pass
 
 
-class NoQueue:
-    """Queues of a device that nobody asks anything."""
-
-    async def drain(self, model: object) -> None:
-        pass
-
-    def forget(self, model: object) -> None:
-        pass
-
-
 class Names:
     """Versions 1 and 2 of "net" are imported; 2 answers, 1 is unloaded."""
 
     def __init__(self, root: Path) -> None:
         server = self.server = Server(root)
         self.device = KeepingDevice()
-        found = SimpleNamespace(
-            all=[self.device], batchers={"cpu": NoQueue()}, named=lambda _: self.device
-        )
+        found = SimpleNamespace(all=[self.device], named=lambda _: self.device)
         devices, store = cast(Devices, found), server.store
         self.models = ServingModels(devices, store.folder, Metrics(), BatchPolicy())
         services = replace(server.services, devices=[self.device], models=self.models)

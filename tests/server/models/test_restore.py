@@ -36,7 +36,7 @@ def version(
 
 @pytest.fixture
 def models() -> ServingModels:
-    devices = SimpleNamespace(all=[], batchers={}, named=lambda _: None)
+    devices = SimpleNamespace(all=[], named=lambda _: None)
     return ServingModels(cast(Any, devices), cast(Any, None), Metrics(), BatchPolicy())
 
 
