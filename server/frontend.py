@@ -59,26 +59,27 @@ from braid.server.ports.http_port import HttpServer, health_routes, metrics_rout
 from braid.server.security.host_names import EVERY, HostNames
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.health import Health
-from braid.server.servicers.inference import tensors
-from braid.server.servicers.inference.servicer import InferenceServicer
-from braid.server.servicers.oip import wire as oip
-from braid.server.servicers.oip.log_settings import LogSettings
-from braid.server.servicers.oip.servicer import OipServicer
-from braid.server.servicers.oip.tensors.transfer import add_to_server
-from braid.server.servicers.oip.trace_settings import TraceSettings
+from braid.server.servicers.inference.braid_v1 import BraidV1
+from braid.server.servicers.inference.service import Methods, TensorService
+from braid.server.servicers.oip.models import ModelMethods, ServerMethods
+from braid.server.servicers.oip.repository import RepositoryMethods
+from braid.server.servicers.oip.service import handlers as oip_handlers
+from braid.server.servicers.oip.settings import LogLevels, SettingsMethods, TraceSettings
+from braid.server.servicers.oip.shared_memory import SharedMemoryMethods
+from braid.server.servicers.oip.tensors import OpenInference
 from braid.server.settings import Settings, shown_settings
 from braid.server.store.batching_policy import BatchPolicy, queue_limit_s
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import ModelVersion
 from braid.server.store.store import Store
-from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2
+from braid_client.wire import admin_pb2, admin_pb2_grpc
 
 log = logging.getLogger("braid.frontend")
 
 SERVICES = (
-    inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name,
+    BraidV1.service,
     admin_pb2.DESCRIPTOR.services_by_name["AdminService"].full_name,
-    oip.SERVICE_NAME,
+    OpenInference.service,
 )
 LINGER_SECONDS = 0.2  # for the last answers to leave the process
 
@@ -136,8 +137,7 @@ class FrontEnd:
         self.sampling = Sampling()
         self.memory = CallMemory(memory_limits(settings))
         self.metrics.watch_calls(self.memory)
-        self._inference = InferenceServicer(self.models, self.memory)
-        self._oip = self._oip_servicer()
+        self._inference = (self._braid_v1(), self._open_inference())
         self._grpc = GrpcPorts(settings, self._add_services, self.sampling, self.memory)
         self._http = HttpServer(
             {
@@ -162,23 +162,24 @@ class FrontEnd:
         sessions = Sessions(self._grpc.tokens.is_admin)
         return Console(facts, sessions, is_tls=self.settings.tls_certificate is not None)
 
-    def _oip_servicer(self) -> OipServicer:
-        return OipServicer(
-            self.models,
-            self.memory,
-            self.loader,
-            self.policies,
-            self.devices,
-            self.regions,
-            self.metrics,
-            self.health,
-            TraceSettings(None if self.settings.tracing == "off" else self.sampling),
-            LogSettings(),
+    def _braid_v1(self) -> Methods:
+        return TensorService(self.models, self.memory, BraidV1()).methods()
+
+    def _open_inference(self) -> Methods:
+        sampling = None if self.settings.tracing == "off" else self.sampling
+        device_names = [device.name for device in self.devices.all]
+        others = oip_handlers(
+            ServerMethods(self.health, self.regions.is_offered),
+            ModelMethods(self.models, self.metrics),
+            RepositoryMethods(self.loader, self.policies, device_names),
+            SharedMemoryMethods(self.regions),
+            SettingsMethods(LogLevels(), TraceSettings(sampling)),
         )
+        protocol = OpenInference(self.regions)
+        return TensorService(self.models, self.memory, protocol).methods(others)
 
     def _add_services(self, server: grpc.aio.Server) -> None:
-        refusal = self.models.refusal
-        tensors.add_to_server(self._inference, server, refusal)
+        server.add_generic_rpc_handlers(self._inference)
         admin_pb2_grpc.add_AdminServiceServicer_to_server(
             AdminServicer(
                 self.store,
@@ -191,7 +192,6 @@ class FrontEnd:
             ),
             server,
         )
-        add_to_server(self._oip, server, refusal)
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
         reflection.enable_server_reflection(
             [

@@ -32,7 +32,7 @@ class MemoryLimits:
     all_bytes: int
 
 
-class Call(Protocol):
+class EndingCall(Protocol):
     """A call that tells when it is done, as gRPC's contexts do."""
 
     def add_done_callback(self, callback: Any, /) -> None:
@@ -76,7 +76,7 @@ class Charge:
         """Charge nothing more: the answer was taken, or never will be. May be called twice."""
         self._become(0, 0)
 
-    def release_when_done(self, call: Call) -> None:
+    def release_when_done(self, call: EndingCall) -> None:
         """Release at the end of ``call``, which keeps this charge alive, not the answer."""
         call.add_done_callback(lambda _: self.release())
 

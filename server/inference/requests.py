@@ -1,6 +1,6 @@
 """Checks an inference request against the model's inputs and says exactly what is wrong.
 
-    message ──servicer──> GivenRequest ──check_request──> CheckedRequest ──> Batcher
+    message ──servicer──> GivenRequest ──check_request──> CheckedRequest ──> InferenceResult
 
 Knows no protocol: each servicer says in these terms what came. Everything a caller can get wrong
 about a tensor ends here, as InvalidTensor with the name of the input, what came and what is
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from braid.core.errors import InvalidRequest, InvalidTensor
 from braid.core.tensor import BATCH, DTYPE_BYTES, TensorSpec
@@ -60,10 +60,33 @@ class GivenTensor:
     data: Content
 
 
-BuildReply = Callable[[Any], bytes]
-"""Makes the protocol's reply from a ``braid.server.inference.slot_rows.Outcome``.
+@dataclass(frozen=True, slots=True)
+class OutputTensor:
+    """One output, for one request."""
 
-Its outputs' data may be views of memory that is used again afterwards: nothing of it may be kept.
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceResult:
+    """A request's outputs, and the times and the batch that they took; times in microseconds."""
+
+    outputs: Mapping[str, OutputTensor]
+    queue_us: int
+    transfer_us: int  # to the device and back, beside the computing
+    compute_us: int
+    batch_size: int
+    batch_rows: int
+    plan_id: str
+    reply: bytes | None = None  # as the request's ``write`` made it; then ``outputs`` is empty
+
+
+WriteReply = Callable[[ModelReplica, InferenceResult], bytes]
+"""Makes the protocol's reply to a request.
+
+The outputs' data may be views of memory that is used again afterwards: nothing of it may be kept.
 """
 
 
@@ -75,7 +98,7 @@ class GivenRequest:
     inputs: Sequence[GivenTensor]
     outputs: Sequence[str]  # none: all
     priority: int = DEFAULT_PRIORITY
-    build_reply: BuildReply | None = None  # saves a copy of the outputs
+    write: WriteReply | None = None  # saves a copy of the outputs
     timeout_s: float | None = None  # as the message says, beside the deadline of the call
 
 
@@ -88,7 +111,7 @@ class CheckedRequest:
     inputs: Mapping[str, Content]  # all rows
     outputs: tuple[str, ...]  # wanted, in the model's order
     priority: int = DEFAULT_PRIORITY  # 1 goes first
-    build_reply: BuildReply | None = None
+    write: WriteReply | None = None
 
 
 def check_request(model: ModelReplica, request: GivenRequest) -> CheckedRequest:
@@ -111,7 +134,7 @@ def check_request(model: ModelReplica, request: GivenRequest) -> CheckedRequest:
         inputs={tensor.name: tensor.data for tensor in request.inputs},
         outputs=_wanted(request.outputs, model.outputs),
         priority=request.priority,
-        build_reply=request.build_reply,
+        write=request.write,
     )
 
 

@@ -15,8 +15,7 @@ from braid.core.errors import QueueFull
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.queues import BatchObserver
 from braid.server.inference.replica import ModelReplica
-from braid.server.inference.requests import CheckedRequest
-from braid.server.inference.slot_rows import Outcome
+from braid.server.inference.requests import CheckedRequest, InferenceResult
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,7 +27,7 @@ class QueuedReplica:
 
     async def submit(
         self, request: CheckedRequest, observer: BatchObserver, deadline: float | None
-    ) -> Outcome:
+    ) -> InferenceResult:
         """Run one request; errors and ``deadline`` are those of ``Batcher.submit``."""
         return await self.batcher.submit(self.replica, request, observer, deadline)
 

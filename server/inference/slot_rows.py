@@ -6,7 +6,7 @@ request's answer
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,30 +16,12 @@ from braid.engine.link.slot_layout import Field
 from braid.server.devices.device import Executable
 from braid.server.inference.batching.tickets import Piece
 from braid.server.inference.replica import ModelReplica
-from braid.server.inference.requests import CheckedRequest, Content
-
-
-@dataclass(frozen=True, slots=True)
-class OutputTensor:
-    """One output, for one request."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes | memoryview
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A request's result, and how it came about. Times in microseconds."""
-
-    outputs: Mapping[str, OutputTensor]
-    queue_us: int
-    transfer_us: int  # to the device and back, beside the computing
-    compute_us: int
-    batch_size: int
-    batch_rows: int
-    plan_id: str
-    reply: bytes | None = None  # what the request's ``build_reply`` made of the outputs, then empty
+from braid.server.inference.requests import (
+    CheckedRequest,
+    Content,
+    InferenceResult,
+    OutputTensor,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +71,7 @@ def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
 
 def outcome_of(
     memory: memoryview, model: ModelReplica, run: BatchRun, piece: Piece, row: int
-) -> Outcome:
+) -> InferenceResult:
     """Cut one piece's rows out of the slot; a whole request's reply is built right from there."""
     request = piece.request
     outputs = {
@@ -97,9 +79,9 @@ def outcome_of(
         for name, axis in ((n, model.output_axes.get(n)) for n in request.outputs)
     }
     is_whole = piece.rows == request.rows
-    if request.build_reply is None or not is_whole:
+    if request.write is None or not is_whole:
         outputs = {name: replace(each, data=bytes(each.data)) for name, each in outputs.items()}
-    outcome = Outcome(
+    outcome = InferenceResult(
         outputs,
         queue_us=(run.sent_ns - piece.ticket.accepted_ns) // 1000,
         transfer_us=max(0, (run.ended_ns - run.sent_ns) // 1000 - run.compute_us),
@@ -108,9 +90,9 @@ def outcome_of(
         batch_rows=run.rows,
         plan_id=run.ready.plan_id,
     )
-    if request.build_reply is None or not is_whole:
+    if request.write is None or not is_whole:
         return outcome
-    return replace(outcome, reply=request.build_reply(outcome), outputs={})
+    return replace(outcome, reply=request.write(model, outcome), outputs={})
 
 
 def _cut(
@@ -133,14 +115,16 @@ def _cut(
     return OutputTensor(spec.dtype, cut, array[index].tobytes())
 
 
-def join(model: ModelReplica, request: CheckedRequest, parts: Sequence[Outcome]) -> Outcome:
-    """Put the pieces of one request together again."""
+def join(
+    model: ModelReplica, request: CheckedRequest, parts: Sequence[InferenceResult]
+) -> InferenceResult:
+    """Join the results of one request's pieces."""
     largest = max(parts, key=lambda part: part.batch_size)
     outputs = {
         name: _concatenate([part.outputs[name] for part in parts], model.output_axes.get(name))
         for name in request.outputs
     }
-    return Outcome(
+    return InferenceResult(
         outputs=outputs,
         queue_us=parts[0].queue_us,
         transfer_us=sum(part.transfer_us for part in parts),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from braid.core.errors import StartupError
-from braid.server.inference.slot_rows import Outcome
+from braid.server.inference.requests import InferenceResult
 from braid.server.observability.tracing import Sampling, current
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class _CallTrace:
         self._carried = carried
 
     def request_ended(
-        self, model: str, version: str, status: str, seconds: float, outcome: Outcome | None
+        self, model: str, version: str, status: str, seconds: float, outcome: InferenceResult | None
     ) -> None:
         """Make the request's spans, if it is to be traced."""
         if not self._sampling.takes_next():

@@ -1,6 +1,6 @@
 """Where a request's times go if somebody traces it. Knows no tracing library.
 
-    interceptor (telemetry.py) ──sets──> current ──asked by──> servicers/inference/infer.py
+    interceptor (telemetry.py) ──sets──> current ──asked by──> servicers/inference/service.py
 
 Off by default: then ``current`` is None, and a request pays for one look.
 """
@@ -11,14 +11,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from braid.server.inference.slot_rows import Outcome
+from braid.server.inference.requests import InferenceResult
 
 
 class Trace(Protocol):
     """The trace that the present call belongs to."""
 
     def request_ended(
-        self, model: str, version: str, status: str, seconds: float, outcome: Outcome | None
+        self, model: str, version: str, status: str, seconds: float, outcome: InferenceResult | None
     ) -> None:
         """A request ended now.
 

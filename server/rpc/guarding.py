@@ -12,7 +12,7 @@ fail: a single message is refused in place of being handled, in a stream its ite
 A caller that leaves while an answer is being written makes that fail before gRPC cancels the
 handler (``braid.server.rpc.departures``). It is the same event, so it becomes the same exception.
 
-Methods that carry tensors charge their own answers (``braid.server.servicers.inference.infer``);
+Methods that carry tensors charge their own answers (``braid.server.servicers.inference.service``);
 others' are charged here where they are large, to the memory of their connection
 (``braid.server.inference.call_memory``).
 """

@@ -33,8 +33,8 @@ from braid.server.inference.batching.quarantine import Quarantine
 from braid.server.inference.batching.queues import BatchObserver, Lane, ModelQueue
 from braid.server.inference.batching.tickets import Piece, Ticket
 from braid.server.inference.replica import ModelReplica
-from braid.server.inference.requests import CheckedRequest
-from braid.server.inference.slot_rows import Outcome, join
+from braid.server.inference.requests import CheckedRequest, InferenceResult
+from braid.server.inference.slot_rows import join
 
 log = logging.getLogger("braid.batching")
 
@@ -124,7 +124,7 @@ class Batcher:
         request: CheckedRequest,
         observer: BatchObserver,
         deadline: float | None = None,
-    ) -> Outcome:
+    ) -> InferenceResult:
         """Run one request; cancelling the caller takes it out of the queue.
 
         Args:
@@ -147,7 +147,7 @@ class Batcher:
         now = self._clock.now()
         queue.arrivals.arrived(now, request.rows)
         self._admit(queue, request, deadline, now)
-        result: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[InferenceResult] = asyncio.get_running_loop().create_future()
         ticket = Ticket(request, deadline, now, perf_counter_ns(), result)
         if queue.is_empty:
             queue.used_s = max(queue.used_s, self._used_s)
@@ -398,7 +398,7 @@ class Batcher:
                 was_strike |= await self._run(replace(batch, pieces=[piece], size=size))
         return was_strike
 
-    def _deliver(self, model: ModelReplica, piece: Piece, outcome: Outcome) -> None:
+    def _deliver(self, model: ModelReplica, piece: Piece, outcome: InferenceResult) -> None:
         """Give a piece's rows to its request, and the answer to the caller once it is whole."""
         ticket = piece.ticket
         if ticket.has_ended:

@@ -13,7 +13,8 @@ from braid.server.devices.device import Device, Executable
 from braid.server.devices.measuring.duty_cycle import Turns
 from braid.server.inference.batching.tickets import Piece, still_wanted, when_all_ended
 from braid.server.inference.replica import ModelReplica
-from braid.server.inference.slot_rows import BatchRun, Outcome, outcome_of, with_rows, write_rows
+from braid.server.inference.requests import InferenceResult
+from braid.server.inference.slot_rows import BatchRun, outcome_of, with_rows, write_rows
 
 SLOT_SECONDS = 30.0
 
@@ -22,7 +23,7 @@ SLOT_SECONDS = 30.0
 class Ran:
     """What a batch led to."""
 
-    outcomes: Sequence[tuple[Piece, Outcome]]  # of the pieces that somebody still waited for
+    outcomes: Sequence[tuple[Piece, InferenceResult]]  # of pieces still waited for
     batch_size: int
     rows: int
     compute_us: int

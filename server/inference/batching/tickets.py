@@ -1,7 +1,7 @@
 """One request on its way through the batcher, and the rows of it that ride in one batch.
 
-    submit ──> Ticket ──take──> Piece ──batch──> Outcome ──deliver──> Ticket.result
-                  └─take──> Piece ──batch──> Outcome ───┘
+    submit ──> Ticket ──take──> Piece ──batch──> InferenceResult ──deliver──> Ticket.result
+                  └─take──> Piece ──batch──> InferenceResult ───┘
 
 A ticket ends exactly once: by its result, an error, its deadline, or its caller going away.
 """
@@ -11,13 +11,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from braid.core.errors import DeadlineExceeded
-
-if TYPE_CHECKING:
-    from braid.server.inference.requests import CheckedRequest
-    from braid.server.inference.slot_rows import Outcome
+from braid.server.inference.requests import CheckedRequest, InferenceResult
 
 
 @dataclass(slots=True, eq=False)
@@ -28,10 +24,10 @@ class Ticket:
     deadline: float | None  # by the batcher's clock
     accepted_at: float  # by the batcher's clock
     accepted_ns: int  # time.perf_counter_ns()
-    result: asyncio.Future[Outcome]
+    result: asyncio.Future[InferenceResult]
     next_row: int = 0  # rows before it have been taken into batches
     pieces: int = 0  # that they were taken in
-    parts: list[tuple[int, Outcome]] = field(default_factory=list)  # (first row, outcome)
+    parts: list[tuple[int, InferenceResult]] = field(default_factory=list)  # (first row, outcome)
     watchers: list[Callable[[], object]] = field(default_factory=list)
     """Told when it ends without a result, and so nobody waits for what is under way."""
 
@@ -57,7 +53,7 @@ class Ticket:
         self.pieces += 1
         return piece
 
-    def deliver(self, piece: Piece, outcome: Outcome) -> Sequence[Outcome]:
+    def deliver(self, piece: Piece, outcome: InferenceResult) -> Sequence[InferenceResult]:
         """Keep a piece's outcome; all of them in order of rows once the last one is there."""
         self.parts.append((piece.first_row, outcome))
         if self.rows_left or len(self.parts) < self.pieces:

@@ -1,1 +1,8 @@
-"""Inference over gRPC: ``braid.v1.InferenceService`` and what both protocols share."""
+"""Inference over gRPC: one tensor service, which both protocols share.
+
+service       one request from its bytes to the bytes of its answer; refusals before reading
+streams       many requests on one call
+braid_v1      the messages of ``braid.v1.InferenceService``
+              (those of the Open Inference Protocol: ``braid.server.servicers.oip.tensors``)
+wire_fields   large fields in and out of serialised messages, for both
+"""

@@ -1,6 +1,6 @@
 """Streams of requests: many at once, never more than the caller takes answers for.
 
-    requests ──> at most MAX_IN_FLIGHT tasks ──> answers, in order or as they come ──> caller
+    requests ──> at most MAX_IN_FLIGHT tasks ──> answers, in order or as they are ready ──> caller
 
 A place is free again when its answer has been taken, so a caller that does not read is not read
 from either: its requests wait in the flow control of its own connection. The same goes for bytes:
@@ -12,67 +12,98 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any
 
-from braid.server.inference.call_memory import StreamMemory
-from braid.server.servicers.inference.infer import Answer
+from braid.server.inference.call_memory import Charge, EndingCall, StreamMemory
 
 MAX_IN_FLIGHT = 64
-"""Requests of one stream that are worked on, or whose answers wait to be taken."""
+"""Requests of one stream that are computed, or whose answers wait to be taken."""
 
-Request = TypeVar("Request")
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The reply to a request, and the memory charged for it."""
+
+    reply: bytes
+    charge: Charge | None = None  # errors within a stream have none
+
+    def release(self) -> None:
+        """Release the charge: the caller has taken the reply, or has left."""
+        if self.charge is not None:
+            self.charge.release()
+
+    def release_when_done(self, call: EndingCall) -> None:
+        """Release at the end of ``call``, which keeps the charge alive, not the reply."""
+        if self.charge is not None:
+            self.charge.release_when_done(call)
+
+
+class _Answering:
+    """The requests of one stream that have been read, and their answers."""
+
+    def __init__(
+        self, answer: Callable[[Any], Awaitable[Answer]], memory: StreamMemory, in_order: bool
+    ) -> None:
+        self.places = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self.ready: asyncio.Queue[asyncio.Future[Answer] | None] = asyncio.Queue()
+        self.running: set[asyncio.Future[Answer]] = set()
+        self._answer = answer
+        self._memory = memory
+        self._in_order = in_order
+
+    async def read(self, requests: AsyncIterator[Any]) -> None:
+        """Read the stream as far as there is room; ``ready`` ends with None."""
+        try:
+            async for request in requests:
+                await self.places.acquire()
+                self._begin(request)
+                del request
+                await asyncio.sleep(0)  # it asks for memory before another request is read
+                await self._memory.wait_for_room()
+            if self.running:
+                await asyncio.wait(self.running)
+                await asyncio.sleep(0)  # their callbacks run before the end is told
+        finally:
+            self.ready.put_nowait(None)
+
+    def _begin(self, request: Any) -> None:
+        task = asyncio.ensure_future(self._answer(request))
+        self.running.add(task)
+        task.add_done_callback(self.running.discard)
+        if self._in_order:
+            self.ready.put_nowait(task)
+        else:
+            task.add_done_callback(self.ready.put_nowait)
 
 
 async def answers(
-    requests: AsyncIterator[Request],
-    answer: Callable[[Request], Awaitable[Answer]],
+    requests: AsyncIterator[Any],
+    answer: Callable[[Any], Awaitable[Answer]],
     memory: StreamMemory,
     *,
     in_order: bool,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield one answer for each request; leaving the iteration cancels what is under way.
+    """Yield one reply for each request; leaving the iteration cancels the requests under way.
 
     Args:
         requests: the stream.
         answer: must not raise: an error is an answer, too.
         memory: that ``answer`` charges.
-        in_order: of the requests; else each answer as soon as it is there.
+        in_order: replies in the order of the requests; else each as soon as it is ready.
     """
-    places = asyncio.Semaphore(MAX_IN_FLIGHT)
-    ready: asyncio.Queue[asyncio.Future[Answer] | None] = asyncio.Queue()
-    running: set[asyncio.Future[Answer]] = set()
-
-    async def read() -> None:
-        try:
-            async for request in requests:
-                await places.acquire()
-                task = asyncio.ensure_future(answer(request))
-                del request
-                running.add(task)
-                task.add_done_callback(running.discard)
-                if in_order:
-                    ready.put_nowait(task)
-                else:
-                    task.add_done_callback(ready.put_nowait)
-                await asyncio.sleep(0)  # it asks for memory before another request is read
-                await memory.wait_for_room()
-            if running:
-                await asyncio.wait(running)
-                await asyncio.sleep(0)  # their callbacks run before the end is told
-        finally:
-            ready.put_nowait(None)
-
-    reader = asyncio.create_task(read())
+    work = _Answering(answer, memory, in_order)
+    reader = asyncio.create_task(work.read(requests))
     try:
-        while (task := await ready.get()) is not None:
+        while (task := await work.ready.get()) is not None:
             given = await task
             yield given.reply
             given.release()
             del given, task  # both hold the answer, and the next one may take long
-            places.release()
+            work.places.release()
         await reader
     finally:
         reader.cancel()
-        for task in list(running):
+        for task in list(work.running):
             task.cancel()
         memory.close()

@@ -1,11 +1,11 @@
-"""The messages and the service of the protocol, where they come from."""
+"""The protocol's messages and service, imported from tritonclient."""
 
 from __future__ import annotations
 
 from tritonclient.grpc import model_config_pb2 as config
 from tritonclient.grpc import service_pb2 as messages
-from tritonclient.grpc import service_pb2_grpc as service
 
-SERVICE_NAME: str = messages.DESCRIPTOR.services_by_name["GRPCInferenceService"].full_name
+SERVICE = messages.DESCRIPTOR.services_by_name["GRPCInferenceService"]
+SERVICE_NAME: str = SERVICE.full_name
 
-__all__ = ["SERVICE_NAME", "config", "messages", "service"]
+__all__ = ["SERVICE", "SERVICE_NAME", "config", "messages"]

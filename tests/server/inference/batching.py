@@ -16,8 +16,12 @@ from braid.server.inference.batching.execution import Ran
 from braid.server.inference.batching.latencies import LatencyTable
 from braid.server.inference.batching.tickets import Piece, still_wanted
 from braid.server.inference.replica import ShapeClass
-from braid.server.inference.requests import DEFAULT_PRIORITY, CheckedRequest
-from braid.server.inference.slot_rows import Outcome, OutputTensor
+from braid.server.inference.requests import (
+    DEFAULT_PRIORITY,
+    CheckedRequest,
+    InferenceResult,
+    OutputTensor,
+)
 from braid.server.store.batching_policy import BatchPolicy
 
 ROW = ShapeClass((("x", TensorSpec("INT32", (1, 1))),))
@@ -139,10 +143,10 @@ def _rows(piece: Piece) -> list[int]:
     return content[piece.first_row : piece.first_row + piece.rows]
 
 
-def _answer(rows: Sequence[int], size: int, batch_rows: int, compute_us: int) -> Outcome:
+def _answer(rows: Sequence[int], size: int, batch_rows: int, compute_us: int) -> InferenceResult:
     data = b"".join(row.to_bytes(4, "little") for row in rows)
     tensor = OutputTensor("INT32", (len(rows), 1), data)
-    return Outcome({"y": tensor}, 0, 0, compute_us, size, batch_rows, "fake")
+    return InferenceResult({"y": tensor}, 0, 0, compute_us, size, batch_rows, "fake")
 
 
 class Watcher:

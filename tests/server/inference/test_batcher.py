@@ -25,8 +25,12 @@ from braid.server.devices.device import Executable, WhenUnwanted
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import MAX_ON_DEMAND, ModelReplica
-from braid.server.inference.requests import GivenRequest, GivenTensor, check_request
-from braid.server.inference.slot_rows import Outcome
+from braid.server.inference.requests import (
+    GivenRequest,
+    GivenTensor,
+    InferenceResult,
+    check_request,
+)
 from braid.server.store.batching_policy import BatchPolicy
 from tests.server.inference.batching import settle
 
@@ -146,12 +150,14 @@ class Service:
         self.batcher = Batcher(DeviceExecution(device), StillClock())  # type: ignore[arg-type]
         self.watcher = Watcher()
 
-    async def infer(self, x: np.ndarray[Any, Any], deadline: float | None = None) -> Outcome:
+    async def infer(
+        self, x: np.ndarray[Any, Any], deadline: float | None = None
+    ) -> InferenceResult:
         checked = check_request(self.model, request_of(x))
         return await self.batcher.submit(self.model, checked, self.watcher, deadline)
 
 
-def array(outcome: Outcome, name: str) -> np.ndarray[Any, Any]:
+def array(outcome: InferenceResult, name: str) -> np.ndarray[Any, Any]:
     tensor = outcome.outputs[name]
     return np.frombuffer(tensor.data, np.float32).reshape(tensor.shape)
 
@@ -242,7 +248,7 @@ async def test_a_cancelled_caller_leaves_the_queue_and_harms_no_neighbour(
     assert isinstance(outcomes[3], asyncio.CancelledError)
     for i in (0, 1, 2, 4):
         outcome = outcomes[i]
-        assert isinstance(outcome, Outcome)
+        assert isinstance(outcome, InferenceResult)
         np.testing.assert_array_equal(array(outcome, "y"), rows_from(10 * i, 1) + 1)
     assert not any((batch == 30).any() for batch in device.batches)
 
@@ -297,7 +303,13 @@ async def test_a_bad_request_in_a_batch_fails_alone(device: FakeDevice) -> None:
 
     outcomes = await asyncio.gather(*running, return_exceptions=True)
 
-    assert [isinstance(outcome, Outcome) for outcome in outcomes] == [True, True, True, False, True]
+    assert [isinstance(outcome, InferenceResult) for outcome in outcomes] == [
+        True,
+        True,
+        True,
+        False,
+        True,
+    ]
     assert isinstance(outcomes[3], InvalidRequest)
 
 

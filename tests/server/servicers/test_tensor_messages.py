@@ -9,9 +9,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.server.inference.slot_rows import Outcome, OutputTensor
-from braid.server.servicers.inference.tensors import (
-    Received,
+from braid.server.inference.requests import InferenceResult, OutputTensor
+from braid.server.servicers.inference.braid_v1 import (
+    ReadRequest,
     read_request,
     write_response,
     write_stream_response,
@@ -36,7 +36,7 @@ requests = st.builds(
 )  # fmt: skip
 
 
-def whole(received: Received) -> Any:
+def whole(received: ReadRequest) -> Any:
     """The message as protobuf would have parsed it."""
     request = InferRequest()
     request.CopyFrom(received.message)
@@ -70,7 +70,7 @@ def test_what_protobuf_refuses_is_refused(data: bytes) -> None:
 @given(requests, st.lists(tensors, max_size=3, unique_by=lambda tensor: tensor.name))
 def test_responses_are_written_as_protobuf_writes_them(request: Any, outputs: list[Any]) -> None:
     named = {t.name: OutputTensor(t.dtype, tuple(t.shape), memoryview(t.data)) for t in outputs}
-    outcome = Outcome(named, 10, 2, 20, batch_size=4, batch_rows=3, plan_id="plan")
+    outcome = InferenceResult(named, 10, 2, 20, batch_size=4, batch_rows=3, plan_id="plan")
     wanted = InferResponse(
         model=request.model, version="7", request_id=request.request_id, outputs=outputs,
         timing=Timing(queue_us=10, compute_us=20, total_us=33),

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from braid.server.servicers.oip.tensors.contents import raw_bytes
+from braid.server.servicers.oip.contents import raw_bytes
 from tests.service.oip.conftest import ramp
 from tests.service.server_process import ServerProcess
 

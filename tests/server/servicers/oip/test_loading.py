@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from braid.core.errors import InvalidRequest
-from braid.server.servicers.oip.loading import LoadRequest, load_request
+from braid.server.servicers.oip.repository import LoadRequest, load_request
 from braid.server.servicers.oip.wire import messages
 from braid.server.store.serving_config import VersionPolicy
 

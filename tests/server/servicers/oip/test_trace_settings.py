@@ -7,7 +7,7 @@ from tritonclient.grpc import service_pb2
 
 from braid.core.errors import BraidError, InvalidRequest, NotOffered, PreconditionFailed
 from braid.server.observability.tracing import Sampling
-from braid.server.servicers.oip.trace_settings import TraceSettings
+from braid.server.servicers.oip.settings import TraceSettings
 
 
 def update(settings: TraceSettings, **wanted: str | None) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from braid.server.servicers.inference import protowire
-from braid.server.servicers.oip.tensors.transfer import (
+from braid.server.servicers.inference import wire_fields
+from braid.server.servicers.oip.tensors import (
     Reply,
     read_request,
     write_reply,
@@ -70,7 +70,7 @@ def test_what_protobuf_refuses_is_refused(data: bytes) -> None:
 def test_a_message_of_very_many_fields_is_left_to_protobuf() -> None:
     request = Request(raw_input_contents=[b"x"] * 10_000)
     data = request.SerializeToString()
-    assert protowire.split(data, 7) is None
+    assert wire_fields.split(data, 7) is None
     assert whole(read_request(data)) == request
 
 
@@ -91,4 +91,4 @@ def test_replies_are_written_as_protobuf_writes_them(contents: list[bytes], text
 @pytest.mark.parametrize("value", [0, 1, 127, 128, 300, 2**32, 2**63])
 def test_varints_are_those_of_protobuf(value: int) -> None:
     parameter = service_pb2.InferParameter(uint64_param=value)
-    assert parameter.SerializeToString() == b"\x28" + protowire.encode_varint(value)
+    assert parameter.SerializeToString() == b"\x28" + wire_fields.encode_varint(value)

@@ -1,13 +1,13 @@
-"""Tensor bytes in and out of protobuf messages without copies that nobody needs.
+"""Large fields of serialised protobuf messages, taken out and put in with few copies.
 
     message ──split──> the same without its large field, parsed as usual │ views of the large ones
     reply   <──join──── small message, serialised as usual               │ tensors, copied once
 
-A parsed message copies its bytes fields, and each look at one copies again; a serialised one is
-built from copies of copies. For a tensor of 600 KB that is more time than everything else that
-happens to it. The protobuf wire format lets fields stand in any order and be put together by
+Protobuf copies bytes fields when it parses a message and again at each access, and it serialises
+from copies of copies. For a tensor of 600 KB that takes longer than the rest of its way through
+the server. The protobuf wire format lets fields stand in any order and be put together by
 concatenation (https://protobuf.dev/programming-guides/encoding/), so only the outermost fields
-are told apart here; what they contain is protobuf's business.
+are told apart here; protobuf parses their contents.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryv
     Returns:
         The message without them, and views of their contents in order; None if the message is
         not well-formed at its outermost level, has too many fields, or has ``number`` in another
-        wire type: then protobuf shall judge it.
+        wire type: protobuf decides about such messages.
     """
     view = memoryview(message)
     size, position = len(view), 0
@@ -63,18 +63,18 @@ def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryv
 
 
 def field(number: int, contents: Sequence[bytes | memoryview]) -> list[bytes | memoryview]:
-    """One length-delimited field whose content is the concatenation of ``contents``."""
+    """Return one length-delimited field whose content is the concatenation of ``contents``."""
     length = sum(map(len, contents))
     return [encode_varint(number << 3 | _LENGTH) + encode_varint(length), *contents]
 
 
 def fields(number: int, contents: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
-    """A repeated bytes field, element by element."""
+    """Return a repeated bytes field, element by element."""
     return [part for content in contents for part in field(number, [content])]
 
 
 def encode_varint(value: int) -> bytes:
-    """An unsigned integer in groups of seven bits, lowest first."""
+    """Encode an unsigned integer in groups of seven bits, lowest first."""
     encoded = bytearray()
     while value > 0x7F:
         encoded.append(value & 0x7F | 0x80)
@@ -84,7 +84,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def _varint(view: memoryview, position: int) -> tuple[int, int]:
-    """The integer at ``position`` and where it ends.
+    """Return the integer at ``position`` and the position after it.
 
     Raises:
         IndexError: it is cut off, or longer than ten bytes.

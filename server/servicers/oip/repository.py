@@ -1,25 +1,29 @@
-"""RepositoryModelLoad's parameters: a model's files and its configuration.
+"""The repository: its RPCs, and the parameters of RepositoryModelLoad.
 
     config                     JSON of a ModelConfig
     file:<version>/<name>      the model file of one version
 
-Of the configuration is used what Braid can do: batch sizes and which versions serve. One instance
-on each device is what there is anyway. What would make a model behave otherwise than it would is
-refused by name, so that nobody waits for what does not happen.
+Of the configuration, batch sizes and the versions that serve are used. Each device has one instance
+anyway. Fields that ask for any other behaviour are refused by name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import grpc
 from google.protobuf import json_format
 
-from braid.core.errors import InvalidRequest
-from braid.server.servicers.oip.describe import BACKEND, PLATFORM
+from braid.core.errors import InvalidRequest, NotOffered
+from braid.server.models.loading import IndexEntry, ModelLoader
+from braid.server.models.versions import VersionPolicies
+from braid.server.rpc.status import answering
+from braid.server.servicers.oip.models import BACKEND, PLATFORM
 from braid.server.servicers.oip.wire import config as wire
+from braid.server.servicers.oip.wire import messages
 from braid.server.store.records import RegistrationOptions
 from braid.server.store.serving_config import VersionPolicy
 
@@ -47,7 +51,65 @@ _KNOWN_FIELDS = frozenset(
     }
 )
 
+Context = grpc.aio.ServicerContext[Any, Any]
+
 _KNOWN_OF_INSTANCES = frozenset({"name", "kind", "count", "gpus"})
+
+
+class RepositoryMethods:
+    """RPCs that list, load and unload models."""
+
+    def __init__(
+        self, loader: ModelLoader, policies: VersionPolicies, device_names: Collection[str]
+    ) -> None:
+        self._loader = loader
+        self._policies = policies
+        self._device_names = device_names
+
+    async def RepositoryIndex(self, request: Any, context: Context) -> Any:
+        """All versions, or those that answer."""
+        async with answering(context):
+            _one_repository(request.repository_name)
+            return index_of(await self._loader.index(request.ready))
+
+    async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:
+        """Let a model answer, from files in the request if there are any."""
+        async with answering(context):
+            _one_repository(request.repository_name)
+            name = request.model_name
+            wanted = load_request(name, request.parameters, self._device_names)
+            await self._loader.load(name, wanted.files, wanted.options)
+            if wanted.versions is not None:
+                config = replace(self._policies.config(name), versions=wanted.versions)
+                await self._policies.configure(name, config)
+            return messages.RepositoryModelLoadResponse()
+
+    async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:
+        """Let a model answer no more; nothing depends on another model here."""
+        async with answering(context):
+            _one_repository(request.repository_name)
+            for name in request.parameters:
+                if name != "unload_dependents":
+                    raise InvalidRequest(f"parameter {name[:100]!r} is not known")
+            await self._loader.unload(request.model_name)
+            return messages.RepositoryModelUnloadResponse()
+
+
+def _one_repository(name: str) -> None:
+    if name:
+        raise NotOffered("there is one repository here, without a name; leave it out")
+
+
+def index_of(entries: Iterable[IndexEntry]) -> Any:
+    """RepositoryIndexResponse."""
+    return messages.RepositoryIndexResponse(
+        models=[
+            messages.RepositoryIndexResponse.ModelIndex(
+                name=each.name, version=str(each.version), state=each.state, reason=each.reason
+            )
+            for each in entries
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)

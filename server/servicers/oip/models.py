@@ -1,21 +1,105 @@
-"""Models as the protocol describes them: metadata, configuration, statistics, index."""
+"""The server and its models as the protocol describes them: the RPCs, and their messages."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
 from typing import Any
+
+import grpc
 
 from braid.core.tensor import BATCH, TensorSpec
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
-from braid.server.models.loading import IndexEntry
+from braid.server.models.serving_models import ServingModels
+from braid.server.observability.metrics import Metrics
 from braid.server.observability.statistics import Duration, Statistics
+from braid.server.rpc.status import answering
+from braid.server.servicers.health import Health
 from braid.server.servicers.oip.wire import config, messages
 
 PLATFORM = "onnx_braid"
 BACKEND = "braid"
 
 _TYPE_NAMES = {"BOOL": "TYPE_BOOL", "BYTES": "TYPE_STRING"}
+
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+EXTENSIONS = (
+    "classification",
+    "logging",
+    "model_configuration",
+    "model_repository",
+    "schedule_policy",
+    "statistics",
+    "trace",
+)
+
+
+class ServerMethods:
+    """RPCs about the server."""
+
+    def __init__(self, health: Health, has_shared_memory: bool) -> None:
+        self._health = health
+        self._has_shared_memory = has_shared_memory
+
+    async def ServerLive(self, request: Any, context: Context) -> Any:
+        """Whether the process answers."""
+        return messages.ServerLiveResponse(live=True)
+
+    async def ServerReady(self, request: Any, context: Context) -> Any:
+        """Whether inference is possible."""
+        return messages.ServerReadyResponse(ready=self._health.is_ready)
+
+    async def ServerMetadata(self, request: Any, context: Context) -> Any:
+        """Name, version, and the extensions that are offered."""
+        shared = ("system_shared_memory",) if self._has_shared_memory else ()
+        return messages.ServerMetadataResponse(
+            name="braid", version=version("braid-serve"), extensions=sorted(EXTENSIONS + shared)
+        )
+
+
+class ModelMethods:
+    """RPCs about models that answer."""
+
+    def __init__(self, models: ServingModels, metrics: Metrics) -> None:
+        self._models = models
+        self._metrics = metrics
+
+    async def ModelReady(self, request: Any, context: Context) -> Any:
+        """Whether a model answers; no for one that is unloaded or was never there."""
+        found = self._models.for_request(request.name, request.version)
+        return messages.ModelReadyResponse(ready=found.served is not None)
+
+    async def ModelMetadata(self, request: Any, context: Context) -> Any:
+        """Versions that answer, inputs and outputs."""
+        async with answering(context):
+            model = self._models.for_request(request.name, request.version).require().any
+            served = [m.version for m in self._models.all_served() if m.name == model.name]
+            return metadata_of(model, served)
+
+    async def ModelConfig(self, request: Any, context: Context) -> Any:
+        """How a model is served."""
+        async with answering(context):
+            model = self._models.for_request(request.name, request.version).require().any
+            return messages.ModelConfigResponse(config=config_of(model))
+
+    async def ModelStatistics(self, request: Any, context: Context) -> Any:
+        """Sums of one version, of a name's versions, or of all."""
+        async with answering(context):
+            models = self._models.all_served()
+            if request.name:
+                found = self._models.for_request(request.name, request.version).require().any
+                models = [m for m in models if m.name == found.name]
+                if request.version:
+                    models = [found]
+            return messages.ModelStatisticsResponse(
+                model_stats=[
+                    statistics_of(m, self._metrics.find_model(m.name, m.version).statistics)
+                    for m in models
+                ]
+            )
 
 
 def metadata_of(model: ModelReplica, versions: Iterable[int]) -> Any:
@@ -72,18 +156,6 @@ def statistics_of(model: ModelReplica, seen: Statistics) -> Any:
             messages.InferBatchStatistics(batch_size=size, compute_infer=_duration(spent))
             for size, spent in sorted(seen.by_batch_size.items())
         ],
-    )
-
-
-def index_of(entries: Iterable[IndexEntry]) -> Any:
-    """RepositoryIndexResponse."""
-    return messages.RepositoryIndexResponse(
-        models=[
-            messages.RepositoryIndexResponse.ModelIndex(
-                name=each.name, version=str(each.version), state=each.state, reason=each.reason
-            )
-            for each in entries
-        ]
     )
 
 

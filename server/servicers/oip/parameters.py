@@ -6,12 +6,13 @@ for the model, and no model of ours takes any: those, and only those, are ignore
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from braid.core.errors import InvalidRequest, NotOffered
 from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
+from braid.server.inference.shared_regions import SharedRegion
 
 MAX_TIMEOUT_US = 2**53
 """285 years: what is beyond is a mistake."""
@@ -31,12 +32,32 @@ MAX_CLASSES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """Where in shared memory a tensor lies or shall lie."""
+class RegionPart:
+    """Part of a shared memory region, where a tensor lies or is to be written."""
 
     region: str
     offset: int
     size_bytes: int
+
+
+FindRegion = Callable[[str], SharedRegion]
+"""Finds the caller's shared memory region of a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where an output is written. Holds the region."""
+
+    region: SharedRegion
+    place: RegionPart
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """Outputs that the caller wants otherwise than as plain tensors, by name."""
+
+    destinations: Mapping[str, Destination]
+    classes: Mapping[str, int]  # how many of the largest classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +87,7 @@ def request_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
     return RequestParameters(priority or DEFAULT_PRIORITY, timeout_us / 1e6 if timeout_us else None)
 
 
-def input_placement(name: str, parameters: Mapping[str, Any]) -> Placement | None:
+def input_place(name: str, parameters: Mapping[str, Any]) -> RegionPart | None:
     """Where an input lies in shared memory; None if it is in the message.
 
     Raises:
@@ -75,10 +96,28 @@ def input_placement(name: str, parameters: Mapping[str, Any]) -> Placement | Non
     if not parameters:
         return None
     _only(f"input {name!r}", parameters, (_REGION, _SIZE, _OFFSET, _BINARY_SIZE))
-    return _placement(parameters) if len(parameters) > (_BINARY_SIZE in parameters) else None
+    return _place(parameters) if len(parameters) > (_BINARY_SIZE in parameters) else None
 
 
-def output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[Placement | None, int]:
+def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
+    """Read what the requested outputs say beside their names.
+
+    Raises:
+        BraidError: a parameter is wrong, or a region is not registered or too small.
+    """
+    destinations, classes = {}, {}
+    for output in outputs:
+        place, count = _output_parameters(output.name, output.parameters)
+        if place is not None:
+            region = find_region(place.region)
+            region.check(place.offset, place.size_bytes)
+            destinations[output.name] = Destination(region, place)
+        if count:
+            classes[output.name] = count
+    return Wishes(destinations, classes)
+
+
+def _output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[RegionPart | None, int]:
     """Where an output shall go, and how many classes are wanted instead of the tensor (0: none).
 
     Raises:
@@ -89,19 +128,19 @@ def output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[Placeme
     _only(f"output {name!r}", parameters, (_REGION, _SIZE, _OFFSET, _CLASSES, _BINARY))
     classes = _integer(parameters, _CLASSES, MAX_CLASSES)
     others = parameters.keys() - {_CLASSES, _BINARY}
-    placement = _placement(parameters) if others else None
-    if classes and placement is not None:
+    place = _place(parameters) if others else None
+    if classes and place is not None:
         raise InvalidRequest(f"output {name!r}: classification does not go to shared memory")
-    return placement, classes
+    return place, classes
 
 
-def _placement(parameters: Mapping[str, Any]) -> Placement:
+def _place(parameters: Mapping[str, Any]) -> RegionPart:
     region = _value(parameters[_REGION]) if _REGION in parameters else None
     if not isinstance(region, str) or not region:
         raise InvalidRequest(f"parameter {_REGION!r} must name a registered region")
     if _SIZE not in parameters:
         raise InvalidRequest(f"parameter {_SIZE!r} is missing beside {_REGION!r}")
-    return Placement(
+    return RegionPart(
         region, _integer(parameters, _OFFSET, 2**62), _integer(parameters, _SIZE, 2**62)
     )
 

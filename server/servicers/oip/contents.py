@@ -1,18 +1,23 @@
-"""Typed tensor contents as raw bytes, and elements of BYTES tensors in their raw form.
+"""Tensor contents in other forms than raw bytes: typed ones in requests, classes in answers.
 
 Raw: little-endian elements in row-major order; for BYTES each element is preceded by its length
 in four bytes. FP16 and BF16 have no typed form, they are always sent raw.
+
+Classification: FP32 [rows, classes] ──largest k──> BYTES [rows, k], each "value:class".
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
-from braid.core.errors import InvalidTensor
+from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.server.inference.requests import OutputTensor
 
 TYPED: Mapping[str, tuple[str, str]] = {
     "BOOL": ("bool_contents", "?"),
@@ -41,6 +46,13 @@ _WIDE: Mapping[str, str] = {
 """Field -> type of its elements on the wire."""
 
 _BYTES_FIELD = "bytes_contents"
+
+
+_DTYPES = {
+    **{datatype: np.dtype(element) for datatype, (_, element) in TYPED.items()},
+    "FP16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
 
 
 def raw_bytes(name: str, datatype: str, contents: Any) -> bytes:
@@ -82,3 +94,27 @@ def raw_bytes(name: str, datatype: str, contents: Any) -> bytes:
 def length_prefixed(elements: Iterable[bytes]) -> bytes:
     """Raw form of BYTES elements."""
     return b"".join(part for each in elements for part in (struct.pack("<I", len(each)), each))
+
+
+def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> OutputTensor:
+    """The ``count`` largest values of each row, largest first; ties by class id.
+
+    Raises:
+        InvalidRequest: the output has no classes.
+    """
+    rows = tensor.shape[0] if batched and tensor.shape else 1
+    classes = math.prod(tensor.shape) // rows
+    if tensor.dtype == "BOOL" or not tensor.shape or classes < 1:
+        raise InvalidRequest(
+            f"output {name!r} is {tensor.dtype}{list(tensor.shape)}: nothing to classify"
+        )
+    values = np.frombuffer(tensor.data, _DTYPES[tensor.dtype]).reshape(rows, classes)
+    kept = min(count, classes)
+    order = np.argsort(-values.astype(np.float64), axis=1, kind="stable")[:, :kept]
+    elements = [
+        f"{float(values[row, index]):f}:{index}".encode()
+        for row in range(rows)
+        for index in order[row]
+    ]
+    shape = (rows, kept) if batched else (kept,)
+    return OutputTensor("BYTES", shape, length_prefixed(elements))

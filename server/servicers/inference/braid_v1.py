@@ -1,0 +1,149 @@
+"""Messages of ``braid.v1.InferenceService``, read and written without copying tensors needlessly.
+
+InferRequest ──read_request──> ReadRequest (the message without inputs, tensors as views of it)
+InferenceResult (outputs as views of the slot) ──write_response──> InferResponse, copied once
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter_ns
+from typing import Any
+
+from braid.core.errors import InvalidRequest
+from braid.server.inference.replica import ModelReplica
+from braid.server.inference.requests import (
+    DEFAULT_PRIORITY,
+    GivenRequest,
+    GivenTensor,
+    InferenceResult,
+)
+from braid.server.servicers.inference import wire_fields
+from braid.server.servicers.inference.wire_fields import Part
+from braid_client.wire import inference_pb2 as wire
+
+_INPUTS = wire.InferRequest.DESCRIPTOR.fields_by_name["inputs"].number
+_OUTPUTS = wire.InferResponse.DESCRIPTOR.fields_by_name["outputs"].number
+_DATA = wire.Tensor.DESCRIPTOR.fields_by_name["data"].number
+_RESPONSE = wire.InferStreamResponse.DESCRIPTOR.fields_by_name["response"].number
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """An InferRequest."""
+
+    message: wire.InferRequest  # without its inputs
+    inputs: Sequence[GivenTensor]
+
+
+class BraidV1:
+    """``braid.v1.InferenceService`` as a ``braid.server.servicers.inference.service`` protocol."""
+
+    service = wire.DESCRIPTOR.services_by_name["InferenceService"].full_name
+    unary, stream = "Infer", "InferStream"
+    in_order = False
+
+    def read(self, data: bytes) -> ReadRequest:
+        """As ``read_request`` does."""
+        return read_request(data)
+
+    def model_of(self, request: ReadRequest) -> tuple[str, str]:
+        """Name and version that the message says."""
+        return request.message.model, request.message.version
+
+    def given(self, request: ReadRequest, _: Any, in_stream: bool) -> GivenRequest:
+        """Return the request in the server's own terms.
+
+        Raises:
+            InvalidRequest: its timeout is negative.
+        """
+        message = request.message
+        if message.timeout_us < 0:
+            raise InvalidRequest(f"timeout_us is {message.timeout_us}; give microseconds, or 0")
+        return GivenRequest(
+            request_id=message.request_id,
+            inputs=request.inputs,
+            outputs=message.outputs,
+            priority=message.priority or DEFAULT_PRIORITY,
+            timeout_s=message.timeout_us / 1e6 if message.timeout_us else None,
+            write=partial(_write, message, in_stream, perf_counter_ns()),
+        )
+
+    def failure(self, request: ReadRequest, code: int, reason: str) -> bytes:
+        """Return an InferStreamResponse that says why a request failed."""
+        error = wire.InferError(code=code, message=reason)
+        failed = wire.InferStreamResponse(request_id=request.message.request_id, error=error)
+        return failed.SerializeToString()
+
+
+def read_request(data: bytes | memoryview) -> ReadRequest:
+    """Parse a request; the contents of its tensors are views of ``data``.
+
+    Raises:
+        DecodeError: ``data`` is no such message.
+    """
+    parts = wire_fields.split(data, _INPUTS)
+    if parts is None:
+        whole = wire.InferRequest.FromString(bytes(data))
+        inputs = [_given(tensor, tensor.data) for tensor in whole.inputs]
+        del whole.inputs[:]
+        return ReadRequest(whole, inputs)
+    rest, tensors = parts
+    return ReadRequest(wire.InferRequest.FromString(rest), [_read_tensor(each) for each in tensors])
+
+
+def _read_tensor(data: memoryview) -> GivenTensor:
+    parts = wire_fields.split(data, _DATA)
+    if parts is None:
+        whole = wire.Tensor.FromString(bytes(data))
+        return _given(whole, whole.data)
+    rest, contents = parts
+    return _given(wire.Tensor.FromString(rest), contents[-1] if contents else b"")
+
+
+def _given(tensor: wire.Tensor, data: bytes | memoryview) -> GivenTensor:
+    return GivenTensor(tensor.name, tensor.dtype, tuple(tensor.shape), data)
+
+
+def _write(
+    request: wire.InferRequest,
+    in_stream: bool,
+    began_ns: int,
+    model: ModelReplica,
+    result: InferenceResult,
+) -> bytes:
+    us = (perf_counter_ns() - began_ns) // 1000
+    write = write_stream_response if in_stream else write_response
+    return b"".join(write(request, model.version, result, us))
+
+
+def write_response(
+    request: wire.InferRequest, version: int, result: InferenceResult, us: int
+) -> list[Part]:
+    """Return the parts of the response to a request that took ``us`` microseconds."""
+    head = wire.InferResponse(
+        model=request.model,
+        version=str(version),
+        request_id=request.request_id,
+        timing=wire.Timing(queue_us=result.queue_us, compute_us=result.compute_us, total_us=us),
+        batch_size=result.batch_size,
+        batch_rows=result.batch_rows,
+        plan_id=result.plan_id,
+    )
+    parts: list[Part] = [head.SerializeToString()]
+    for name, tensor in result.outputs.items():
+        named = wire.Tensor(name=name, dtype=tensor.dtype, shape=tensor.shape)
+        data = wire_fields.field(_DATA, [tensor.data])
+        parts += wire_fields.field(_OUTPUTS, [named.SerializeToString(), *data])
+    return parts
+
+
+def write_stream_response(
+    request: wire.InferRequest, version: int, result: InferenceResult, us: int
+) -> list[Part]:
+    """Return the parts of a stream's response."""
+    head = wire.InferStreamResponse(request_id=request.request_id).SerializeToString()
+    response = wire_fields.field(_RESPONSE, write_response(request, version, result, us))
+    return [head, *response]

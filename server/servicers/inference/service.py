@@ -1,0 +1,233 @@
+"""Tensor service: inference requests of every protocol, from gRPC's bytes to the answer's bytes.
+
+    call ──Methods──> refused unread while every model's queue is full
+      └──TensorProtocol.read──> its message ──given──> GivenRequest ──check──> CheckedRequest
+           ──> waits while its caller holds too much memory ──Batcher──> InferenceResult
+           ──GivenRequest.write──> bytes of the answer, as soon as its batch has ended
+
+gRPC asks for a method's handler when a call's headers have arrived, and reads its message only if
+the handler wants it. Reading a tensor that is refused afterwards costs more than everything else
+about the refusal, and in overload the device's batches wait for that time.
+
+Each request is counted once, under the status that it ended with, also when its message could not
+be used or its caller went away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from time import monotonic, perf_counter
+from typing import Any, Protocol, TypeVar
+
+import grpc
+
+from braid.core.errors import DeadlineExceeded, RequestCancelled
+from braid.server.inference.call_memory import Account, CallMemory, Charge
+from braid.server.inference.replica import ModelReplica
+from braid.server.inference.requests import (
+    CheckedRequest,
+    GivenRequest,
+    InferenceResult,
+    check_request,
+)
+from braid.server.models.serving_models import ResolvedModel, ServingModels
+from braid.server.observability import tracing
+from braid.server.rpc.status import Handler, answering, refusing, status_code, wire_error
+from braid.server.servicers.inference.streams import Answer, answers
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+Message = TypeVar("Message")
+"""A protocol's inference request, as its ``read`` returns it."""
+
+
+class TensorProtocol(Protocol[Message]):
+    """What one protocol has of its own: names of its methods, and its messages."""
+
+    service: str  # full name
+    unary: str  # name of the method that takes one request
+    stream: str  # name of the method that takes a stream of them
+    in_order: bool  # a stream's answers come in the order of its requests, or as they are ready
+
+    def read(self, data: bytes, /) -> Message:
+        """Parse a request; raises whatever protobuf does."""
+
+    def model_of(self, message: Message, /) -> tuple[str, str]:
+        """Name and version of the model that a request is for."""
+
+    def given(self, message: Message, context: Context, in_stream: bool, /) -> GivenRequest:
+        """Return the request in the server's own terms; its ``write`` is always set.
+
+        Raises:
+            BraidError: the message contradicts itself.
+        """
+
+    def failure(self, message: Message, code: int, reason: str, /) -> bytes:
+        """Return the answer of a stream to a request that failed; ``code`` of google.rpc.Code."""
+
+
+class Methods(grpc.GenericRpcHandler):
+    """The handlers of one service, by the method's full name."""
+
+    def __init__(
+        self,
+        service: str,
+        handlers: Mapping[str, Handler],
+        refusable: Collection[str],
+        refusal: Callable[[], ResolvedModel | None],
+    ) -> None:
+        """Offer ``handlers``.
+
+        Args:
+            service: full name.
+            handlers: by the method's name.
+            refusable: names of the methods that ``refusal`` is asked for.
+            refusal: what any inference request gets now; None: that depends on the request.
+        """
+        self._handlers = {f"/{service}/{name}": each for name, each in handlers.items()}
+        self._refusable = {f"/{service}/{name}" for name in refusable}
+        self._refusal = refusal
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler | None:
+        """Return the handler of a call; None: the call is for another service."""
+        method = handler_call_details.method
+        if method in self._refusable and (target := self._refusal()) is not None:
+            assert target.refusal is not None
+            target.metrics.request_ended(status_code(target.refusal).name, 0.0)
+            return refusing(target.refusal)
+        return self._handlers.get(method)
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far one request has come, for what is recorded when it ends."""
+
+    served: ModelReplica | None = None
+    charge: Charge | None = None
+    result: InferenceResult | None = None
+
+
+class TensorService:
+    """Runs the inference requests of one protocol. Belongs to the event loop."""
+
+    def __init__(
+        self, models: ServingModels, memory: CallMemory, protocol: TensorProtocol[Any]
+    ) -> None:
+        self._models = models
+        self._memory = memory
+        self._protocol = protocol
+
+    def methods(self, others: Mapping[str, Handler] | None = None) -> Methods:
+        """Return the protocol's service: inference, and its ``others`` by the method's name."""
+        protocol = self._protocol
+        unary: Handler = grpc.unary_unary_rpc_method_handler(self.infer, protocol.read)
+        stream: Handler = grpc.stream_stream_rpc_method_handler(self.infer_stream, protocol.read)
+        handlers = {**(others or {}), protocol.unary: unary, protocol.stream: stream}
+        return Methods(protocol.service, handlers, [protocol.unary], self._models.refusal)
+
+    async def infer(self, message: Any, context: Context) -> bytes:
+        """Answer one request."""
+        async with answering(context):
+            memory = self._memory.connection(context.peer())
+            answer = await self._run(message, context, memory, in_stream=False)
+            answer.release_when_done(context)
+            return answer.reply
+
+    async def infer_stream(
+        self, messages: AsyncIterator[Any], context: Context
+    ) -> AsyncIterator[bytes]:
+        """Answer many requests on one stream; errors are answers, too."""
+        memory = self._memory.stream(context.peer())
+
+        async def answer(message: Any) -> Answer:
+            try:
+                return await self._run(message, context, memory, in_stream=True)
+            except Exception as error:
+                return Answer(self._protocol.failure(message, *wire_error(error)))
+
+        stream = answers(messages, answer, memory, in_order=self._protocol.in_order)
+        async with answering(context), aclosing(stream) as replies:
+            async for reply in replies:
+                yield reply
+                del reply  # it may be large, and the next one may take long
+
+    async def _run(
+        self, message: Any, context: Context, memory: Account, in_stream: bool
+    ) -> Answer:
+        """Run one request, and record how it ended.
+
+        Raises:
+            BraidError: whatever ended it.
+        """
+        began, time_remaining = perf_counter(), context.time_remaining()
+        found = self._models.for_request(*self._protocol.model_of(message))
+        progress, status = _Progress(), "OK"
+        try:
+            replicas = found.require()
+            progress.served = replicas.any
+            given = self._protocol.given(message, context, in_stream)
+            return await self._answer(found, given, time_remaining, memory, progress)
+        except asyncio.CancelledError:
+            late = time_remaining is not None and perf_counter() - began >= time_remaining
+            status = status_code(DeadlineExceeded("") if late else RequestCancelled("")).name
+            raise
+        except Exception as error:
+            status = status_code(error).name
+            raise
+        finally:
+            _record(found, progress, status, perf_counter() - began)
+
+    async def _answer(
+        self,
+        found: ResolvedModel,
+        given: GivenRequest,
+        time_remaining: float | None,
+        memory: Account,
+        progress: _Progress,
+    ) -> Answer:
+        """Check, charge, compute and write one request; ``time_remaining`` in seconds."""
+        replicas = found.require()
+        served = replicas.any
+        checked = check_request(served, given)
+        limits = [limit for limit in (time_remaining, given.timeout_s) if limit is not None]
+        deadline = monotonic() + min(limits) if limits else None
+        charge = progress.charge = await memory.take(_size_bytes(served, checked), deadline)
+        if not self._models.answers_with(replicas, served):  # unloaded or replaced during the wait
+            replicas = self._models.for_request(served.name, str(served.version)).require()
+        queued = replicas.choose(checked)
+        served = progress.served = queued.replica
+        series = found.metrics.on(served.device.name)
+        result = await queued.submit(checked, series, deadline)
+        progress.result = result
+        soon = asyncio.get_running_loop().call_soon  # once the answer is on its way
+        soon(series.request_computed, result.queue_us / 1e6, result.compute_us / 1e6)
+        reply = result.reply
+        if reply is None:
+            assert given.write is not None
+            reply = given.write(served, result)
+        charge.answered(len(reply))
+        return Answer(reply, charge)
+
+
+def _record(found: ResolvedModel, progress: _Progress, status: str, seconds: float) -> None:
+    """Count a request that ended, release the charge of one that failed, and trace it."""
+    if status != "OK" and progress.charge is not None:
+        progress.charge.release()
+    asyncio.get_running_loop().call_soon(found.metrics.request_ended, status, seconds)
+    if (trace := tracing.current.get()) is not None:
+        # Names of models that exist only: nothing else of a request leaves the server.
+        served = progress.served
+        name, number = (served.name, str(served.version)) if served else ("", "")
+        trace.request_ended(name, number, status, seconds, progress.result)
+
+
+def _size_bytes(served: ModelReplica, request: CheckedRequest) -> int | None:
+    """Bytes of a request and its answer in this process's memory; None: not known."""
+    answer_bytes = served.answer_bytes(request.shape_class, request.rows, request.outputs)
+    if answer_bytes is None:
+        return None
+    own = (data for data in request.inputs.values() if isinstance(data, bytes | memoryview))
+    return answer_bytes + sum(map(len, own))

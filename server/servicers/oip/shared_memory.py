@@ -1,0 +1,75 @@
+"""RPCs of shared memory that callers register; CUDA's is not offered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+
+from braid.core.errors import NotOffered
+from braid.server.inference.shared_regions import SharedRegions
+from braid.server.rpc.status import answering
+from braid.server.security.tokens import Digest, owner_in
+from braid.server.servicers.oip.wire import messages
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class SharedMemoryMethods:
+    """RPCs about the caller's own regions."""
+
+    def __init__(self, regions: SharedRegions) -> None:
+        self._regions = regions
+
+    async def SystemSharedMemoryStatus(self, request: Any, context: Context) -> Any:
+        """The regions that are registered, or one of them."""
+        async with answering(context):
+            response = messages.SystemSharedMemoryStatusResponse()
+            for region in self._regions.listed(owner_of(context), request.name):
+                response.regions[region.name].CopyFrom(
+                    messages.SystemSharedMemoryStatusResponse.RegionStatus(
+                        name=region.name,
+                        key=region.key,
+                        offset=region.offset,
+                        byte_size=region.size_bytes,
+                    )
+                )
+            return response
+
+    async def SystemSharedMemoryRegister(self, request: Any, context: Context) -> Any:
+        """Give a part of a shared memory object a name that requests may use."""
+        async with answering(context):
+            owner, size_bytes = owner_of(context), request.byte_size
+            self._regions.register(owner, request.name, request.key, request.offset, size_bytes)
+            return messages.SystemSharedMemoryRegisterResponse()
+
+    async def SystemSharedMemoryUnregister(self, request: Any, context: Context) -> Any:
+        """Forget one region, or all."""
+        async with answering(context):
+            self._regions.unregister(owner_of(context), request.name)
+            return messages.SystemSharedMemoryUnregisterResponse()
+
+    async def CudaSharedMemoryStatus(self, request: Any, context: Context) -> Any:
+        """Not offered."""
+        async with answering(context):
+            raise _no_cuda_memory()
+
+    async def CudaSharedMemoryRegister(self, request: Any, context: Context) -> Any:
+        """Not offered."""
+        async with answering(context):
+            raise _no_cuda_memory()
+
+    async def CudaSharedMemoryUnregister(self, request: Any, context: Context) -> Any:
+        """Not offered."""
+        async with answering(context):
+            raise _no_cuda_memory()
+
+
+def owner_of(context: Context) -> Digest:
+    """Return the owner that a caller's shared memory belongs to, by its token."""
+    metadata = context.invocation_metadata() or ()
+    return owner_in({key: value for key, value in metadata if isinstance(value, str)})
+
+
+def _no_cuda_memory() -> NotOffered:
+    return NotOffered("CUDA shared memory is not offered; system shared memory may be")

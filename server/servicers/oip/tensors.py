@@ -1,0 +1,235 @@
+"""Inference messages of the protocol, read and written without copying tensors needlessly.
+
+    ModelInferRequest ──read_request──> ReadModelInfer (the message without contents, views of them)
+    InferenceResult ──reply_to──> Reply (the message without contents, views of them)
+                    ──write_reply──> ModelInferResponse
+
+Inputs and outputs may lie in shared memory that the caller has registered. Replies are written as
+soon as a batch has ended, straight from the memory that it shared with the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import grpc
+
+from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.server.inference.replica import ModelReplica
+from braid.server.inference.requests import (
+    Content,
+    GivenRequest,
+    GivenTensor,
+    InferenceResult,
+    OutputTensor,
+)
+from braid.server.inference.shared_regions import SharedRegions
+from braid.server.servicers.inference import wire_fields
+from braid.server.servicers.inference.wire_fields import Part
+from braid.server.servicers.oip.contents import classify, raw_bytes
+from braid.server.servicers.oip.parameters import (
+    FindRegion,
+    RegionPart,
+    Wishes,
+    input_place,
+    read_wishes,
+    request_parameters,
+)
+from braid.server.servicers.oip.shared_memory import owner_of
+from braid.server.servicers.oip.wire import SERVICE_NAME, messages
+
+_RAW_INPUTS = messages.ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number
+_RAW_OUTPUTS = messages.ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number
+_RESPONSE = messages.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_response"].number
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadModelInfer:
+    """A ModelInferRequest."""
+
+    message: Any  # without its raw_input_contents
+    raw_contents: Sequence[bytes | memoryview]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A ModelInferResponse."""
+
+    message: Any  # without its raw_output_contents
+    raw_contents: Sequence[bytes | memoryview] = ()
+
+
+class OpenInference:
+    """Inference as ``braid.server.servicers.inference.service`` runs it for each protocol."""
+
+    service = SERVICE_NAME
+    unary, stream = "ModelInfer", "ModelStreamInfer"
+    in_order = True
+
+    def __init__(self, regions: SharedRegions) -> None:
+        self._regions = regions
+
+    def read(self, data: bytes) -> ReadModelInfer:
+        """As ``read_request`` does."""
+        return read_request(data)
+
+    def model_of(self, request: ReadModelInfer) -> tuple[str, str]:
+        """Name and version that the message says."""
+        return request.message.model_name, request.message.model_version
+
+    def given(self, request: ReadModelInfer, context: Context, in_stream: bool) -> GivenRequest:
+        """Return the request in the server's own terms, its inputs from wherever they lie.
+
+        Raises:
+            BraidError: contents do not fit the inputs, or a parameter is wrong.
+        """
+        message = request.message
+        # The caller is asked for by requests that name a region, only.
+        find: FindRegion = lambda name: self._regions.find(owner_of(context), name)  # noqa: E731
+        wishes = read_wishes(message.outputs, find)
+        wanted = request_parameters(message.parameters)
+        return GivenRequest(
+            request_id=message.id,
+            inputs=list(_inputs(message, request.raw_contents, find)),
+            outputs=_names(message.outputs),
+            priority=wanted.priority,
+            timeout_s=wanted.timeout_s,
+            write=partial(_write, message, wishes, in_stream),
+        )
+
+    def failure(self, request: ReadModelInfer, _: int, reason: str) -> bytes:
+        """Return a ModelStreamInferResponse that says why a request failed."""
+        named = messages.ModelInferResponse(
+            model_name=request.message.model_name, id=request.message.id
+        )
+        return b"".join(write_stream_reply(Reply(named), reason))
+
+
+# Requests.
+
+
+def read_request(data: bytes | memoryview) -> ReadModelInfer:
+    """Parse a request; its raw contents are views of ``data``.
+
+    Raises:
+        DecodeError: ``data`` is no such message.
+    """
+    parts = wire_fields.split(data, _RAW_INPUTS)
+    if parts is None:
+        whole = messages.ModelInferRequest.FromString(bytes(data))
+        raw = list(whole.raw_input_contents)
+        del whole.raw_input_contents[:]
+        return ReadModelInfer(whole, raw)
+    rest, contents = parts
+    return ReadModelInfer(messages.ModelInferRequest.FromString(rest), contents)
+
+
+def _inputs(
+    request: Any, raw_contents: Sequence[Content], find_region: FindRegion
+) -> Iterator[GivenTensor]:
+    places = [input_place(each.name, each.parameters) for each in request.inputs]
+    in_message = places.count(None)
+    if raw_contents and len(raw_contents) != in_message:
+        raise InvalidTensor(
+            f"raw_input_contents has {len(raw_contents)} entries for {in_message} inputs that are "
+            "not in shared memory; send one each, in the order of the inputs"
+        )
+    raw = iter(raw_contents)
+    for tensor, place in zip(request.inputs, places, strict=True):
+        content = _content(tensor, place, raw if raw_contents else None, find_region)
+        yield GivenTensor(tensor.name, tensor.datatype, tuple(tensor.shape), content)
+
+
+def _content(
+    tensor: Any, place: RegionPart | None, raw: Iterator[Content] | None, find_region: FindRegion
+) -> Content:
+    has_typed = tensor.HasField("contents")
+    if place is not None:
+        if has_typed:
+            raise InvalidTensor(
+                f"input {tensor.name!r} has contents and lies in shared memory; choose one"
+            )
+        return find_region(place.region).content(place.offset, place.size_bytes)
+    if raw is None:
+        return raw_bytes(tensor.name, tensor.datatype, tensor.contents)
+    if has_typed:
+        raise InvalidTensor(
+            f"input {tensor.name!r} has typed contents beside raw_input_contents; "
+            "send all inputs in one of the two ways"
+        )
+    return next(raw)
+
+
+def _names(outputs: Sequence[Any]) -> list[str]:
+    names = [output.name for output in outputs]
+    if len(names) != len(set(names)):
+        raise InvalidRequest("an output is requested twice")
+    return names
+
+
+# Replies.
+
+
+def _write(
+    request: Any, wishes: Wishes, in_stream: bool, model: ModelReplica, result: InferenceResult
+) -> bytes:
+    reply = reply_to(request, model, result.outputs, wishes)
+    if not in_stream:
+        return b"".join(write_reply(reply))
+    reply.message.parameters["triton_final_response"].bool_param = True  # the only one
+    return b"".join(write_stream_reply(reply))
+
+
+def reply_to(
+    request: Any, model: ModelReplica, outputs: Mapping[str, OutputTensor], wishes: Wishes
+) -> Reply:
+    """Return the response to one request; writes outputs to shared memory where that is wanted.
+
+    ``raw_output_contents`` has one entry for each output, empty where it went to shared memory:
+    clients find an output's bytes by its position.
+
+    Raises:
+        InvalidRequest: an output does not fit where it was to go.
+    """
+    raw_contents: list[bytes | memoryview] = []
+    response = messages.ModelInferResponse(
+        model_name=request.model_name, model_version=str(model.version), id=request.id
+    )
+    for name, tensor in outputs.items():
+        if count := wishes.classes.get(name):
+            tensor = classify(name, tensor, count, model.batched)
+        output = response.outputs.add(name=name, datatype=tensor.dtype, shape=tensor.shape)
+        destination = wishes.destinations.get(name)
+        if destination is None:
+            raw_contents.append(tensor.data)
+            continue
+        place, size = destination.place, len(tensor.data)
+        if size > place.size_bytes:
+            raise InvalidRequest(
+                f"output {name!r} takes {size} bytes, its place in shared memory region "
+                f"{place.region!r} has {place.size_bytes}"
+            )
+        destination.region.write(place.offset, tensor.data)
+        raw_contents.append(b"")
+        output.parameters["shared_memory_region"].string_param = place.region
+        output.parameters["shared_memory_byte_size"].int64_param = size
+        if place.offset:
+            output.parameters["shared_memory_offset"].int64_param = place.offset
+    return Reply(response, raw_contents)
+
+
+def write_reply(reply: Reply) -> list[Part]:
+    """Return the parts of a response, contents uncopied."""
+    contents = wire_fields.fields(_RAW_OUTPUTS, reply.raw_contents)
+    return [reply.message.SerializeToString(), *contents]
+
+
+def write_stream_reply(reply: Reply, error_message: str = "") -> list[Part]:
+    """Return the parts of a stream's response."""
+    head = messages.ModelStreamInferResponse(error_message=error_message)
+    return [head.SerializeToString(), *wire_fields.field(_RESPONSE, write_reply(reply))]

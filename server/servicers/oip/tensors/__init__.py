@@ -1,1 +1,0 @@
-"""Tensors of the Open Inference Protocol, from and to messages."""
