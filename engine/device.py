@@ -23,12 +23,12 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
 from braid.core.schedule import USUAL_KERNELS, Strategy
-from braid.engine.cpu.overheads import StagePrices
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.program.work import Needs
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.overheads import StagePrices
 from braid.engine.timing.samples import Timing
 
 Tensors = Mapping[str, Tensor]

@@ -25,7 +25,7 @@ from benchmarks.cuda.clock import Timed, times
 from benchmarks.cuda.peers import PEERS, fastest
 from benchmarks.networks.registry import NETWORKS
 from braid.core.precision import FP32, PRECISIONS
-from braid.engine.cpu.stage_timer import TimerOptions
+from braid.engine.timing.samples import TimerOptions
 
 
 def main() -> None:

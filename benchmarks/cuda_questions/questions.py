@@ -40,8 +40,8 @@ def _lab() -> Lab:
 
 
 def _backend() -> CudaBackend:
-    from braid.engine.cpu.stage_timer import TimerOptions
     from braid.engine.cuda.opening import open_backend
+    from braid.engine.timing.samples import TimerOptions
 
     return open_backend(1 << 30, TimerOptions(), host_threads=4)
 

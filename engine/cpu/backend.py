@@ -17,22 +17,25 @@ from braid.core.precision import FP32
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.device_key import cpu_device_key, software_versions
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.lanes import Layout, lay_out
-from braid.engine.cpu.overheads import StagePrices, measure_prices
-from braid.engine.cpu.stage_timer import LONG_US, CpuStageTimer, TimerOptions
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.overheads import measure_prices
+from braid.engine.cpu.segments import LanePlan
+from braid.engine.cpu.stage_timer import LONG_US, CpuStageTimer
 from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.onnxruntime_session import OnnxSession
-from braid.engine.program.program import Program, bind
+from braid.engine.program.program import Program
 from braid.engine.program.work import Needs, estimated_needs
 from braid.engine.runtime.out_of_memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.overheads import StagePrices
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.runs import timed
-from braid.engine.timing.samples import Timing
+from braid.engine.timing.samples import TimerOptions, Timing
 
 SCALING = 0.9
 """How much of all threads' time on a long unit its work on one thread takes at least."""
@@ -44,16 +47,16 @@ class LaidOut:
 
     executor: CpuExecutor
     program: Program
-    layout: Layout
+    plan: LanePlan
 
     @property
     def activation_bytes(self) -> int | None:
         """Of the bursts; known after the first run."""
-        return self.layout.arena_bytes or None
+        return self.plan.arena_bytes or None
 
     def run(self, inputs: Tensors, pause: YieldToRequests | None = None) -> Tensors:
         """Run the whole graph."""
-        return self.executor.run(self.program, self.layout, inputs, pause)
+        return self.executor.run(self.program, self.plan, inputs, pause)
 
     def begin(self, inputs: Tensors) -> FinishedRun:
         """The calling thread is one of those that compute, so this is the whole run."""
@@ -107,13 +110,13 @@ class CpuBackend:
         choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Program:
         """Choose kernels and reorder weights."""
-        return bind(graph, constants, packed, self.threads, choices, pause)
+        return bind_on_cpu(graph, constants, packed, self.threads, choices, pause)
 
     def prepare(
         self, program: Program, plan: StreamPlan, pause: YieldToRequests = no_pause
     ) -> LaidOut:
         """Assign launches to threads."""
-        return LaidOut(self._executor, program, lay_out(program, plan, self.threads))
+        return LaidOut(self._executor, program, LanePlan(lay_out(program, plan, self.threads)))
 
     def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
         """Registry kernels, one after the other; unless somebody waits for it, giving way."""

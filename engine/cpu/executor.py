@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 
 from braid.engine.cpu.compile import compile_layout
-from braid.engine.cpu.lanes import Layout, Segment, Step, lay_out_stage
+from braid.engine.cpu.lanes import Segment, Step, lay_out_stage
 from braid.engine.cpu.memory import ActivationMemory
 from braid.engine.cpu.segments import (
     Compiled,
+    LanePlan,
     NativeSegment,
     Runner,
     Slices,
@@ -77,7 +78,7 @@ class CpuExecutor:
     def run(
         self,
         program: Program,
-        layout: Layout,
+        plan: LanePlan,
         inputs: Mapping[str, Tensor],
         pause: YieldToRequests | None = None,
     ) -> dict[str, Tensor]:
@@ -85,7 +86,7 @@ class CpuExecutor:
 
         Args:
             program: the bound units.
-            layout: ``lanes.lay_out`` of a verified plan.
+            plan: ``lanes.lay_out`` of a verified plan.
             inputs: one tensor for each of ``program.graph.inputs``.
             pause: called now and then; runs without pauses may take place in it. None: run through.
 
@@ -95,16 +96,16 @@ class CpuExecutor:
         env = program.environment(inputs)
         runner = find_runner()
         if runner is None:
-            for segment in layout.segments:
+            for segment in plan.segments:
                 self.run_segment(segment, env)
                 if pause is not None:
                     pause()
             return program.results(env)
-        if layout.compiled is None:
-            layout.compiled = compile_layout(
-                layout.segments, program.kept(), program.kinds(), pause or no_pause
+        if plan.compiled is None:
+            plan.compiled = compile_layout(
+                plan.segments, program.kept(), program.kinds(), pause or no_pause
             )
-        arena = self._run_compiled(layout.compiled, env, runner, pause)
+        arena = self._run_compiled(plan.compiled, env, runner, pause)
         found = program.results(env)
         return {
             name: tensor.clone() if arena.holds(tensor) else tensor

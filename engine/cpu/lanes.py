@@ -14,15 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from braid.core.plan import Launch, StreamPlan
 from braid.core.schedule import Strategy
 from braid.engine.onednn.library import Run
 from braid.engine.program.program import BoundUnit, Program, last_readers
-
-if TYPE_CHECKING:
-    from braid.engine.cpu.segments import Compiled
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +51,7 @@ class Segment:
         return tuple(unit for lane in self.lanes for step in lane for unit in step.signals)
 
 
-@dataclass(slots=True, eq=False)
-class Layout:
-    """A plan on a number of threads, and what an executor makes of it when it first runs it."""
-
-    segments: tuple[Segment, ...]
-    compiled: Compiled | None = None
-
-    @property
-    def arena_bytes(self) -> int:
-        """Activation memory of its bursts; 0 before the first run."""
-        return 0 if self.compiled is None else self.compiled.memory.peak_bytes
-
-
-def lay_out(program: Program, plan: StreamPlan, threads: int) -> Layout:
+def lay_out(program: Program, plan: StreamPlan, threads: int) -> tuple[Segment, ...]:
     """Assign every launch of ``plan``, verified against the program's graph, to a lane."""
     position = {launch.unit: i for i, launch in enumerate(plan.launches)}
     last = last_readers(program, [position[unit] for unit in range(len(program.units))])
@@ -83,7 +66,7 @@ def lay_out(program: Program, plan: StreamPlan, threads: int) -> Layout:
         part = _Part(launches, tuple(freed.values()), merges)
         segments.append(_segment(program, part, threads))
         start += len(launches)
-    return Layout(tuple(segments))
+    return tuple(segments)
 
 
 def lay_out_stage(

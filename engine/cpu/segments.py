@@ -186,6 +186,19 @@ class Compiled:
             ]
 
 
+@dataclass(slots=True, eq=False)
+class LanePlan:
+    """A plan on lanes, and its compiled form from its first run on."""
+
+    segments: tuple[Segment, ...]  # of ``lanes.lay_out``
+    compiled: Compiled | None = None
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of activations that native segments keep; 0 before the first run."""
+        return 0 if self.compiled is None else self.compiled.memory.peak_bytes
+
+
 def run_native(
     native: NativeSegment,
     env: Environment,

@@ -16,7 +16,6 @@ requests in between; a long stage pauses for them, and a sample that was interru
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
 from math import inf
 from time import perf_counter_ns
 
@@ -28,6 +27,7 @@ from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import (
     ReferenceWork,
     Sweep,
+    TimerOptions,
     Timing,
     agree,
     reduce_samples,
@@ -37,16 +37,6 @@ from braid.engine.timing.samples import (
 
 LONG_US = 10_000.0
 """A stage that takes longer is warm after one run."""
-
-
-@dataclass(frozen=True, slots=True)
-class TimerOptions:
-    """How carefully a stage is measured."""
-
-    repeats: int = 7  # samples of a series, of which the median counts
-    agreeing: int = 3  # a series ends early once this many samples agree ...
-    agreement: float = 0.03  # ... within this fraction of their median
-    max_series: int = 3  # how often a series may be repeated because the machine drifted
 
 
 class CpuStageTimer:

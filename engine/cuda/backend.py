@@ -23,7 +23,6 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.plan import MAX_STREAMS, StreamPlan
 from braid.core.precision import FP32
 from braid.core.schedule import USUAL_KERNELS
-from braid.engine.cpu.overheads import CHAIN, StagePrices, tiny_graph
 from braid.engine.cuda.driver.faults import classified, classify
 from braid.engine.cuda.driver.interface import Driver
 from braid.engine.cuda.executor import CudaExecutor
@@ -38,10 +37,11 @@ from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.kernel_choice import KernelSource
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
-from braid.engine.program.program import Program, bind
+from braid.engine.program.program import Binding, Program, bind
 from braid.engine.program.work import Needs, estimated_flop, estimated_needs
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.overheads import CHAIN, StagePrices, tiny_graph
 from braid.engine.timing.runs import timed
 from braid.engine.timing.samples import Timing
 
@@ -126,10 +126,10 @@ class CudaBackend:
         choices: Mapping[str, str] = USUAL_KERNELS,
     ) -> Program:
         """Choose kernels and put the constants on the device."""
-        source = self._kernels(precision)
+        binding = Binding(self._kernels(precision), 1, packed, choices)
         return self._with_room(
             f"loading {graph.name!r}",
-            lambda: bind(graph, constants, packed, 1, choices, pause, source),
+            lambda: bind(graph, constants, binding, pause),
         )
 
     def prepare(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from braid.engine.cpu.stage_timer import TimerOptions
 from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.driver.torch_driver import TorchDriver
 from braid.engine.cuda.identity import read_identity
 from braid.engine.cuda.kernels.candidates import CudaKernels
 from braid.engine.cuda.presence import require_gpu
 from braid.engine.cuda.stage_timer import CudaStageTimer
+from braid.engine.timing.samples import TimerOptions
 
 
 def open_backend(activation_bytes: int, timer: TimerOptions, host_threads: int) -> CudaBackend:

@@ -23,7 +23,6 @@ from statistics import median
 
 import torch
 
-from braid.engine.cpu.stage_timer import TimerOptions
 from braid.engine.cuda.driver.faults import classified
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Graph, Pool
 from braid.engine.cuda.graphs.copies import Copies, OneByOne, ReadyStage, make_copies, ready_stage
@@ -33,7 +32,7 @@ from braid.engine.device import AskedStage, MakeInputs
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.recorded_inputs import Activations
-from braid.engine.timing.samples import Timing, agree, reduce_samples, steady
+from braid.engine.timing.samples import TimerOptions, Timing, agree, reduce_samples, steady
 
 DRIFT = 0.02
 """A sample counts if its pace is within this fraction of the usual one."""

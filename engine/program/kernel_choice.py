@@ -13,9 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
@@ -24,6 +26,17 @@ from braid.engine.ops.kinds import EPILOGUE, epilogue_steps, op
 from braid.engine.program.kernel import Kernel, PackedWeights
 
 REGISTRY = "registry"
+
+
+@dataclass(frozen=True, slots=True)
+class MergedUnit:
+    """One unit that computes what several units compute from their common input."""
+
+    unit: Operator
+    graph: OpGraph  # knows the specs of the merged unit's weight, bias and output
+    tensors: Mapping[str, Tensor]  # its weight and bias, by name
+    axis: int  # of its output, along which the parts lie side by side
+    parts: tuple[tuple[int, ...], ...]  # shape of each unit's output
 
 
 class KernelSource(Protocol):
@@ -49,6 +62,9 @@ class KernelSource(Protocol):
     ) -> dict[str, Tensor]:
         """The graph's constants in the device's memory, each one once for all plans of a model."""
 
+    def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
+        """``kernel``, which runs ``merged.unit``, with its output cut into that of each unit."""
+
 
 def makeable(kernels: Iterable[Kernel], threads: int) -> Iterator[Kernel]:
     """Those that can be made for ``threads`` threads; made on the way."""
@@ -66,6 +82,29 @@ def choose(kernels: Sequence[Kernel], threads: int, wanted: str | None = None) -
     found = next(makeable(in_order, threads), None)
     assert found is not None, "the registry runs everything"
     return found
+
+
+def cut_output(kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
+    """``kernel`` followed by torch's cuts of its output, on any device; see ``KernelSource.cut``.
+
+    Rows of a part of a matrix lie apart, which matrix products and attention read as they are.
+    Convolutions would copy a part of an image, so it is copied here, where it is measured.
+    """
+    run = kernel.run_on(threads)
+    weight, bias = merged.tensors.values()
+    extents = [part[merged.axis] for part in merged.parts]
+
+    def cut(x: Tensor) -> tuple[Tensor, ...]:
+        result = run(x, weight, bias)
+        whole = result if isinstance(result, Tensor) else result[0]
+        parts = torch.split(whole, extents, merged.axis)
+        if merged.axis != 1:
+            return parts
+        last = whole.is_contiguous(memory_format=torch.channels_last)
+        layout = torch.channels_last if last else torch.contiguous_format
+        return tuple(part.contiguous(memory_format=layout) for part in parts)
+
+    return Kernel(f"{kernel.variant}, merged", cut)
 
 
 def kernel_signature(unit: Operator, graph: OpGraph) -> str:

@@ -12,7 +12,6 @@ copied apart, and the copies belong to the price of the stage.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 
@@ -22,12 +21,9 @@ from torch import Tensor
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorSpec
-from braid.engine.cpu.kernels.onednn_units import image_window
-from braid.engine.onednn.library import DST, SRC, OneDnn, Run, find_onednn
-from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
 from braid.engine.ops.kinds import EPILOGUE
-from braid.engine.program.kernel import Kernel, PackedWeights
-from braid.engine.program.kernel_choice import KernelSource, choose
+from braid.engine.program.attributes import image_window
+from braid.engine.program.kernel_choice import MergedUnit
 
 _FLOATS = frozenset({"FP32", "FP16", "BF16"})
 
@@ -42,21 +38,15 @@ def merge_groups(graph: OpGraph) -> list[list[int]]:
     return [units for units in alike.values() if len(units) > 1]
 
 
-def bind_merged(
-    graph: OpGraph,
-    constants: Mapping[str, Tensor],
-    packed: PackedWeights,
-    units: Sequence[int],
-    setting: tuple[KernelSource, int, Mapping[str, str]],
-) -> Kernel:
-    """One kernel that takes the units' common input and gives all their outputs.
+def merged_unit(
+    graph: OpGraph, constants: Mapping[str, Tensor], units: Sequence[int]
+) -> MergedUnit:
+    """The unit that takes the common input of ``units`` and gives all their outputs side by side.
 
     Args:
         graph: static.
         constants: tensor of each constant.
-        packed: reordered weights of the model.
         units: a part of one of ``merge_groups(graph)``, in the order of the outputs.
-        setting: the device's kernels, its threads, and the variants chosen by kernel signature.
 
     Raises:
         InvalidArtefact: these units cannot be merged.
@@ -66,85 +56,22 @@ def bind_merged(
     if len(keys) != 1 or None in keys:
         names = ", ".join(repr(op.name) for op in operators)
         raise InvalidArtefact(f"the units {names} cannot run as one kernel")
-    join = _joined_convolution if operators[0].kind == "aten.convolution" else _joined_linear
-    merged, weight, bias = join(operators, graph, constants)
-    axis = 1 if operators[0].kind == "aten.convolution" else -1
-    extents = [int(graph.spec(op.outputs[0]).shape[axis]) for op in operators]
-    weight_name, bias_name, output = *merged.inputs[1:], *merged.outputs
-    shape = list(graph.spec(operators[0].outputs[0]).shape)
-    dtype = graph.spec(operators[0].outputs[0]).dtype
-    shape[axis] = sum(extents)
+    is_convolution = operators[0].kind == "aten.convolution"
+    join, axis = (_joined_convolution, 1) if is_convolution else (_joined_linear, -1)
+    unit, weight, bias = join(operators, graph, constants)
+    results = [graph.spec(op.outputs[0]) for op in operators]
+    parts = tuple(tuple(map(int, result.shape)) for result in results)
+    shape = list(parts[0])
+    shape[axis] = sum(part[axis] for part in parts)
+    tensors = dict(zip(unit.inputs[1:], (weight, bias), strict=True))
+    dtype = results[0].dtype
+    specs = {name: TensorSpec(dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
     enlarged = dataclasses.replace(
         graph,
-        constants={
-            **graph.constants,
-            weight_name: TensorSpec(dtype, tuple(weight.shape)),
-            bias_name: TensorSpec(dtype, tuple(bias.shape)),
-        },
-        specs={**graph.specs, output: TensorSpec(dtype, tuple(shape))},
+        constants={**graph.constants, **specs},
+        specs={**graph.specs, unit.outputs[0]: TensorSpec(dtype, tuple(shape))},
     )
-    tensors = {weight_name: weight, bias_name: bias}
-    source, threads, choices = setting
-    kernel = choose(
-        source.variants(merged, enlarged, tensors, packed),
-        threads,
-        choices.get(source.signature(merged, enlarged)),
-    )
-    library = find_onednn()
-    if kernel.recipe is None or library is None:
-        run = kernel.run_on(threads)
-        return Kernel(f"{kernel.variant}, merged", _cut(run, tensors, axis, extents))
-    outputs = [tuple(map(int, graph.spec(op.outputs[0]).shape)) for op in operators]
-
-    def make(count: int) -> Recipe:
-        whole = kernel.recipe_on(count)
-        assert whole is not None
-        with library.threads(count):
-            return _cut_recipe(library, whole, outputs)
-
-    return Kernel(f"{kernel.variant}, merged", recipe=make, needs_finite=kernel.needs_finite)
-
-
-def _cut(run: Run, tensors: Mapping[str, Tensor], axis: int, extents: Sequence[int]) -> Run:
-    """Run the merged kernel and cut its output.
-
-    Rows of a part of a matrix lie apart, which matrix products and attention read as they are.
-    Convolutions would copy a part of an image, so it is copied here, where it is measured.
-    """
-    weight, bias = tensors.values()
-
-    def kernel(x: Tensor) -> tuple[Tensor, ...]:
-        result = run(x, weight, bias)
-        whole = result if isinstance(result, Tensor) else result[0]
-        parts = torch.split(whole, list(extents), axis)
-        if axis != 1:
-            return parts
-        last = whole.is_contiguous(memory_format=torch.channels_last)
-        layout = torch.channels_last if last else torch.contiguous_format
-        return tuple(part.contiguous(memory_format=layout) for part in parts)
-
-    return kernel
-
-
-def _cut_recipe(library: OneDnn, whole: Recipe, outputs: Sequence[tuple[int, ...]]) -> Recipe:
-    """The merged primitive, and a copy of each unit's part of its output."""
-    (first,), (result,) = whole.actions, whole.results
-    places = {
-        argument: Place("temporary", 0) if place.kind == "result" else place
-        for argument, place in first.places.items()
-    }
-    actions = [Action(first.primitive, first.fixed, places)]
-    axis, start = (1 if result.images else -1), 0
-    for number, shape in enumerate(outputs):
-        if result.images:
-            copy = library.slice_of_channels(shape, result.shape[1])
-        else:
-            copy = library.slice_of_columns(math.prod(shape[:-1]), shape[-1], result.shape[-1])
-        source = Place("temporary", 0, 4 * start)
-        actions.append(Action(copy, {}, {SRC: source, DST: Place("result", number)}))
-        start += shape[axis]
-    results = tuple(Buffer(shape, result.images) for shape in outputs)
-    return Recipe(tuple(actions), whole.operands, results, (result,))
+    return MergedUnit(unit, enlarged, tensors, axis, parts)
 
 
 def _merge_key(unit: Operator, graph: OpGraph) -> Hashable | None:

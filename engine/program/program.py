@@ -11,12 +11,10 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed
-from braid.core.graph import OpGraph
-from braid.core.schedule import USUAL_KERNELS
-from braid.engine.cpu.kernels.candidates import CPU_KERNELS
+from braid.core.graph import Operator, OpGraph
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import KernelSource, choose, makeable
-from braid.engine.program.merge import bind_merged
+from braid.engine.program.merge import merged_unit
 from braid.engine.program.work import estimated_work_us
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -37,10 +35,21 @@ class BoundUnit:
 class Binding:
     """What kernels are chosen and made with."""
 
-    packed: PackedWeights  # shared by the plans of one model; filled as needed
+    source: KernelSource  # the device's kernels
     threads: int  # of the whole device
-    choices: Mapping[str, str]  # kernel signature -> the variant measured to be fastest
-    source: KernelSource = CPU_KERNELS
+    packed: PackedWeights  # shared by the plans of one model; filled as needed
+    choices: Mapping[str, str] = field(default_factory=dict)  # signature -> fastest variant
+
+    def kernels(
+        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor]
+    ) -> Sequence[Kernel]:
+        """Kernels that can run a unit of ``graph``, the one that is usually fastest first."""
+        return self.source.variants(unit, graph, constants, self.packed)
+
+    def kernel(self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor]) -> Kernel:
+        """The kernel chosen for a unit of ``graph``, else the first that can be made."""
+        wanted = self.choices.get(self.source.signature(unit, graph)) if self.choices else None
+        return choose(self.kernels(unit, graph, constants), self.threads, wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +73,9 @@ class Program:
         if len(units) == 1:
             return self.units[units[0]]
         if units not in self.merged:
-            how = self.binding
-            setting = how.source, how.threads, how.choices
-            kernel = bind_merged(self.graph, self.constants(), how.packed, units, setting)
+            how, merged = self.binding, merged_unit(self.graph, self.constants(), units)
+            whole = how.kernel(merged.unit, merged.graph, merged.tensors)
+            kernel = how.source.cut(whole, merged, how.threads)
             parts = [self.units[unit] for unit in units]
             outputs = tuple(slot for part in parts for slot in part.outputs)
             work_us = sum(part.work_us for part in parts)
@@ -76,7 +85,7 @@ class Program:
     def variants(self, unit: int) -> list[Kernel]:
         """The kernels that can run a unit, the one that is usually fastest first."""
         how, operator = self.binding, self.graph.operators[unit]
-        kernels = how.source.variants(operator, self.graph, self.constants(), how.packed)
+        kernels = how.kernels(operator, self.graph, self.constants())
         return list(makeable(kernels, how.threads))
 
     def rivals(self, unit: int) -> list[Kernel]:
@@ -138,24 +147,18 @@ class Program:
 def bind(
     graph: OpGraph,
     constants: Mapping[str, Tensor],
-    packed: PackedWeights,
-    threads: int,
-    choices: Mapping[str, str] = USUAL_KERNELS,
+    binding: Binding,
     pause: YieldToRequests = no_pause,
-    source: KernelSource = CPU_KERNELS,
 ) -> Program:
     """Choose a kernel for each unit and number the values.
 
     Args:
         graph: static; its operators are the schedule units.
         constants: tensor of each of ``graph.constants``.
-        packed: reordered weights, shared by the plans of one model; filled as needed.
-        threads: of the whole device.
-        choices: kernel signature -> the variant measured to be fastest.
+        binding: what kernels are chosen and made with.
         pause: called after each unit; weights are reordered here.
-        source: the device's kernels.
     """
-    constants = source.place(graph, constants, packed)
+    constants = binding.source.place(graph, constants, binding.packed)
     names = [*graph.inputs, *graph.constants]
     names += [out for op in graph.operators for out in op.outputs]
     slots = {name: slot for slot, name in enumerate(names)}
@@ -163,23 +166,19 @@ def bind(
     template: Environment = [None] * (absent + 1)
     for name in graph.constants:
         template[slots[name]] = constants[name]
-    kernels = []
+    units = []
     for unit in graph.operators:
-        choice = choices.get(source.signature(unit, graph)) if choices else None
-        kernels.append(choose(source.variants(unit, graph, constants, packed), threads, choice))
-        pause()
-    units = tuple(
-        BoundUnit(
-            kernel=kernel,
-            inputs=tuple(slots[name] if name else absent for name in unit.inputs),
-            outputs=tuple(slots[name] for name in unit.outputs),
-            work_us=estimated_work_us(unit, graph),
+        units.append(
+            BoundUnit(
+                kernel=binding.kernel(unit, graph, constants),
+                inputs=tuple(slots[name] if name else absent for name in unit.inputs),
+                outputs=tuple(slots[name] for name in unit.outputs),
+                work_us=estimated_work_us(unit, graph),
+            )
         )
-        for unit, kernel in zip(graph.operators, kernels, strict=True)
-    )
-    needs_finite = any(kernel.needs_finite for kernel in kernels)
-    binding = Binding(packed, threads, choices, source)
-    return Program(graph, units, slots, template, needs_finite, binding)
+        pause()
+    needs_finite = any(unit.kernel.needs_finite for unit in units)
+    return Program(graph, tuple(units), slots, template, needs_finite, binding)
 
 
 def last_readers(program: Program, positions: Sequence[int]) -> dict[int, int]:

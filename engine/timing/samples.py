@@ -31,6 +31,16 @@ class Timing:
         check_latency(self.latency_us)
 
 
+@dataclass(frozen=True, slots=True)
+class TimerOptions:
+    """How carefully a stage is measured."""
+
+    repeats: int = 7  # samples of a series, of which the median counts
+    agreeing: int = 3  # a series ends early once this many samples agree ...
+    agreement: float = 0.03  # ... within this fraction of their median
+    max_series: int = 3  # how often a series may be repeated because the machine drifted
+
+
 ATTEMPTS, PATIENCE_S = 3, 0.25
 """To take a sample that nothing interrupts: so many, and more for so long, in which a device that
 is never idle leaves the cores to a bench once (server/devices/measuring/duty_cycle.py)."""

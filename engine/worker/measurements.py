@@ -15,7 +15,6 @@ from braid.core.json_form import from_json
 from braid.core.plan import plan_from_json
 from braid.core.precision import FP32
 from braid.core.program import ProgramKey
-from braid.engine.cpu.overheads import StagePrices
 from braid.engine.device import AskedStage, Backend, Prepared, Task, Whole
 from braid.engine.link.frames import Message
 from braid.engine.program.merge import merge_groups
@@ -24,6 +23,7 @@ from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
+from braid.engine.timing.overheads import StagePrices
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.models import ModelTable, seeded_inputs, static_tensors
 

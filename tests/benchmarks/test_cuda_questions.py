@@ -17,14 +17,14 @@ from benchmarks.cuda_questions.__main__ import NO_GPU, listen, main
 from benchmarks.cuda_questions.answers import Answer, Row, document, table
 from benchmarks.cuda_questions.lab import Job, Lab
 from benchmarks.cuda_questions.questions import QUESTIONS
-from braid.engine.cpu.stage_timer import TimerOptions
 from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.kernels.candidates import CudaKernels
 from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
 from braid.engine.passes.specialise import specialise
-from tests.engine.cuda.graphs import bound, random_graph
+from braid.engine.timing.samples import TimerOptions
+from tests.engine.cuda.graphs import RegistryKernels, bound, random_graph
 from tests.engine.cuda.recording import RecordingDriver
-from tests.engine.cuda.serving import GPU, RegistryKernels
+from tests.engine.cuda.serving import GPU
 
 
 @pytest.fixture

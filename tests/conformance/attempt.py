@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from braid.core.errors import BraidError
 from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.segments import LanePlan
 from braid.engine.importer.upload.onnx_file import parse_model
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
@@ -23,7 +25,6 @@ from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import specialise, static_inputs
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import bind
 from tests.conformance.cases import Case
 from tests.conformance.results import Result, Verdict
 
@@ -53,11 +54,11 @@ def _attempt(case: Case, executor: CpuExecutor) -> tuple[Verdict, str]:
         inputs = dict(zip(names, map(as_tensor, arrays), strict=False))
         static = {name: inputs[name] for name in static_inputs(template)}
         specs = {name: spec_of(tensor) for name, tensor in inputs.items()}
-        program = bind(
+        program = bind_on_cpu(
             *specialise(template, weights, specs, static), PackedWeights(), executor.threads
         )
         plan = sequential_plan(len(program.units))
-        results = executor.run(program, lay_out(program, plan, executor.threads), inputs)
+        results = executor.run(program, LanePlan(lay_out(program, plan, executor.threads)), inputs)
         wrong = _differences(list(results.values()), expected, case)
         if wrong:
             return Verdict.WRONG, wrong

@@ -13,7 +13,9 @@ from hypothesis import reject
 from braid.core.errors import BraidError
 from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.segments import LanePlan
 from braid.engine.importer.verification.compare import relative_error
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
@@ -21,7 +23,6 @@ from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import bind
 
 TOLERANCE = 2e-4
 _NUDGE = 1e-6  # relative; what moves outputs further than this hides no error
@@ -103,7 +104,7 @@ def _through_braid(
     template, weights = run_passes(*lower(prepare(model)))
     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
     specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
-    program = bind(*specialise(template, weights, specs), PackedWeights(), executor.threads)
-    plan = lay_out(program, sequential_plan(len(program.units)), executor.threads)
+    program = bind_on_cpu(*specialise(template, weights, specs), PackedWeights(), executor.threads)
+    plan = LanePlan(lay_out(program, sequential_plan(len(program.units)), executor.threads))
     with torch.inference_mode():
         return executor.run(program, plan, tensors)

@@ -11,17 +11,24 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
+from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.kernels.epilogues import post_ops
-from braid.engine.cpu.kernels.onednn_units import bind_directly, image_window
+from braid.engine.cpu.kernels.merged_units import cut_by_copies
+from braid.engine.cpu.kernels.onednn_units import bind_directly
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn.library import find_onednn
+from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import (
     REGISTRY,
     KernelSource,
+    MergedUnit,
+    cut_output,
     kernel_signature,
     registry_run,
 )
+from braid.engine.program.program import Binding, Program, bind
+from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 _TORCH_NAMES = {
     "logistic": ("sigmoid", 0),
@@ -64,11 +71,30 @@ class CpuKernels:
     def place(
         self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> dict[str, Tensor]:
-        """They are in memory already."""
+        """The constants as they are: in memory already."""
         return dict(constants)
+
+    def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
+        """By copies outside the interpreter where ``kernel`` runs there."""
+        library = find_onednn()
+        if kernel.recipe is None or library is None:
+            return cut_output(kernel, merged, threads)
+        return cut_by_copies(library, kernel, merged)
 
 
 CPU_KERNELS: KernelSource = CpuKernels()
+
+
+def bind_on_cpu(
+    graph: OpGraph,
+    constants: Mapping[str, Tensor],
+    packed: PackedWeights,
+    threads: int,
+    choices: Mapping[str, str] = USUAL_KERNELS,
+    pause: YieldToRequests = no_pause,
+) -> Program:
+    """``graph`` bound to kernels for ``threads`` threads of a CPU; see ``bind``."""
+    return bind(graph, constants, Binding(CPU_KERNELS, threads, packed, choices), pause)
 
 
 def _through_torch(

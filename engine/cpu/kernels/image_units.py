@@ -9,10 +9,11 @@ from __future__ import annotations
 import torch
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single, wholes
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.onednn.library import BIAS, SRC, WEIGHTS, PostOp
 from braid.engine.onednn.recipe import Buffer, Recipe
 from braid.engine.ops.arrays.shape import sliced_positions
+from braid.engine.program.attributes import wholes
 from braid.engine.program.kernel import Kernel
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_op, post_ops
 from braid.engine.cpu.kernels.image_units import batch_norm, sliced
-from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single, whole, wholes
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.onednn.library import (
     ADD,
     AVERAGE_ALL,
@@ -34,6 +34,7 @@ from braid.engine.onednn.library import (
 from braid.engine.onednn.recipe import Buffer, Recipe
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.ops.layers.convolution import same_padding
+from braid.engine.program.attributes import image_window, wholes
 from braid.engine.program.kernel import Kernel
 
 
@@ -269,14 +270,3 @@ def _with_residual(unit: Operator, steps: list[PostOp]) -> tuple[list[PostOp], d
     if not unit.kind.endswith("_add"):
         return steps, {SRC: 0}
     return [(ADD, 0.0, 0.0), *steps], {SRC: 0, POST_OP | SRC_1: 3}
-
-
-def image_window(unit: Operator) -> tuple[list[int], list[int], list[int], int]:
-    """Stride, padding, dilation and groups of a 2-D convolution; empty lists mean the usual."""
-    attributes = unit.attributes
-    return (
-        wholes(attributes["stride"]) or [1, 1],
-        wholes(attributes["padding"]) or [0, 0],
-        wholes(attributes["dilation"]) or [1, 1],
-        whole(attributes.get("groups", 1)),
-    )

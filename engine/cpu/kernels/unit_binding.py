@@ -67,15 +67,3 @@ def single(
     action = Action(primitive, fixed, {**places, DST: Place("result", 0)})
     operands = tuple((position, result.images) for position in arguments.values())
     return Recipe((action,), operands, (result,))
-
-
-def whole(value: object) -> int:
-    """An attribute that is an int."""
-    assert isinstance(value, int)
-    return value
-
-
-def wholes(value: object) -> list[int]:
-    """An attribute that is a list of ints."""
-    assert isinstance(value, list)
-    return [whole(item) for item in value]

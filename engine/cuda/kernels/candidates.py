@@ -32,7 +32,13 @@ from braid.engine.cuda.kernels.numerics import pin_fp32, tensor_float_32
 from braid.engine.onednn.library import Run
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.program.kernel import Kernel, PackedWeights
-from braid.engine.program.kernel_choice import REGISTRY, kernel_signature, registry_run
+from braid.engine.program.kernel_choice import (
+    REGISTRY,
+    MergedUnit,
+    cut_output,
+    kernel_signature,
+    registry_run,
+)
 
 _FLOATS = frozenset({"FP32", "FP16", "BF16"})
 
@@ -76,6 +82,10 @@ class CudaKernels:
             name: tensor if name in on_host else self._placed(name, tensor, packed)
             for name, tensor in constants.items()
         }
+
+    def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
+        """By torch."""
+        return cut_output(kernel, merged, threads)
 
     def _placed(self, name: str, tensor: Tensor, packed: PackedWeights) -> Tensor:
         key = "placed", name

@@ -16,12 +16,12 @@ import torch
 from braid.core.errors import BraidError, DeviceLost
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.stage_timer import TimerOptions
 from braid.engine.device import Backend
 from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.options import LOST_EXIT_CODE
 from braid.engine.runtime.affinity import usable_cpus
 from braid.engine.runtime.allocator import keep_freed_memory
+from braid.engine.timing.samples import TimerOptions
 from braid.engine.worker.loop import Worker
 from braid.engine.worker.process.control import watch_over
 from braid.engine.worker.process.faults import refuse

@@ -9,11 +9,12 @@ import torch
 
 from braid.core.errors import PreconditionFailed
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.stage_timer import CpuStageTimer, TimerOptions
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import bind
 from braid.engine.timing.recorded_inputs import Activations
+from braid.engine.timing.samples import TimerOptions
 from tests.engine.cpu.test_lanes import random_graph
 from tests.engine.timing.running import finish
 
@@ -29,7 +30,7 @@ def executor() -> Iterator[CpuExecutor]:
 def test_every_variant_of_every_unit_gives_the_same_numbers(executor: CpuExecutor) -> None:
     graph, constants = random_graph(1, units=6)
     inputs = {"x": torch.randn(1, 8, 6, 6, generator=torch.Generator().manual_seed(1))}
-    program = bind(graph, constants, PackedWeights(), threads=1)
+    program = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
     wanted = interpret(graph, constants, inputs)
 
     for unit in range(6):
@@ -46,7 +47,7 @@ def test_every_variant_of_every_unit_gives_the_same_numbers(executor: CpuExecuto
 
 def test_what_runs_in_bursts_has_no_rival_that_does_not(executor: CpuExecutor) -> None:
     graph, constants = random_graph(1, units=6)
-    program = bind(graph, constants, PackedWeights(), threads=1)
+    program = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
 
     for unit in range(6):
         variants, rivals = program.variants(unit), program.rivals(unit)
@@ -56,10 +57,10 @@ def test_what_runs_in_bursts_has_no_rival_that_does_not(executor: CpuExecutor) -
 
 def test_a_choice_binds_all_units_with_that_signature(executor: CpuExecutor) -> None:
     graph, constants = random_graph(2, units=12)
-    usual = bind(graph, constants, PackedWeights(), threads=1)
+    usual = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
     signatures = [usual.binding.source.signature(unit, graph) for unit in graph.operators]
 
-    chosen = bind(graph, constants, PackedWeights(), 1, {signatures[0]: "registry"})
+    chosen = bind_on_cpu(graph, constants, PackedWeights(), 1, {signatures[0]: "registry"})
 
     for signature, before, after in zip(signatures, usual.units, chosen.units, strict=True):
         same = signature != signatures[0]
@@ -68,12 +69,12 @@ def test_a_choice_binds_all_units_with_that_signature(executor: CpuExecutor) -> 
 
 def test_activations_serve_other_kernels_and_the_hopeless_end_early(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=6)
-    program = bind(graph, constants, PackedWeights(), threads=1)
+    program = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
     activations = Activations(program, {"x": torch.randn(1, 8, 6, 6)}, executor, 1 << 20)
     timer = CpuStageTimer(executor, TimerOptions())
 
     assert activations.serve(program.with_variant(0, "registry"))
-    assert not activations.serve(bind(graph, constants, PackedWeights(), threads=1))
+    assert not activations.serve(bind_on_cpu(graph, constants, PackedWeights(), threads=1))
     timing, _ = finish(timer.measure(activations, [[0]], hopeless_us=0.0))
     assert timing.repeats == 1
     timing, _ = finish(timer.measure(activations, [[0]], hopeless_us=1e9))

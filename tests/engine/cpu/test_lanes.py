@@ -12,10 +12,12 @@ from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, sequential_plan, verify_plan
 from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.segments import LanePlan
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import Program, bind
+from braid.engine.program.program import Program
 
 SPEC = TensorSpec("FP32", (1, 8, 6, 6))
 
@@ -82,8 +84,8 @@ def test_any_plan_gives_the_interpreter_s_numbers(
 ) -> None:
     graph, constants = random_graph(seed, units=20)
     inputs = {"x": torch.randn(1, 8, 6, 6, generator=torch.Generator().manual_seed(seed))}
-    program = bind(graph, constants, PackedWeights(), threads=3)
-    segments = lay_out(program, random_plan(graph, seed, barriers), executor.threads)
+    program = bind_on_cpu(graph, constants, PackedWeights(), threads=3)
+    segments = LanePlan(lay_out(program, random_plan(graph, seed, barriers), executor.threads))
 
     got = executor.run(program, segments, inputs)
 
@@ -93,10 +95,10 @@ def test_any_plan_gives_the_interpreter_s_numbers(
 
 def test_intermediates_are_released_after_their_last_reader(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=12)
-    program = bind(graph, constants, PackedWeights(), threads=3)
+    program = bind_on_cpu(graph, constants, PackedWeights(), threads=3)
     env = program.environment({"x": torch.randn(1, 8, 6, 6)})
 
-    for segment in lay_out(program, sequential_plan(12), executor.threads).segments:
+    for segment in lay_out(program, sequential_plan(12), executor.threads):
         executor.run_segment(segment, env)
 
     kept = {name for name, slot in program.slots.items() if env[slot] is not None}
@@ -117,9 +119,9 @@ def test_a_failing_lane_raises_its_own_error_and_leaves_the_executor_usable(
         ),
         specs={"a": SPEC, "b": TensorSpec("FP32", (1, 1, 6, 6))},
     )
-    program = bind(graph, {}, PackedWeights(), threads=3)
+    program = bind_on_cpu(graph, {}, PackedWeights(), threads=3)
     plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
-    segments = lay_out(program, plan, executor.threads)
+    segments = LanePlan(lay_out(program, plan, executor.threads))
     x = torch.randn(1, 8, 6, 6)
 
     with pytest.raises((IndexError, RuntimeError), match="out of"):
@@ -133,7 +135,7 @@ def test_threads_go_where_the_work_is() -> None:
     program = _one_heavy_one_light()
 
     plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
-    (segment,) = lay_out(program, plan, threads=4).segments
+    (segment,) = lay_out(program, plan, threads=4)
 
     assert segment.threads == (3, 1)
 
@@ -148,7 +150,7 @@ def _one_heavy_one_light() -> Program:
         ),
         {"a": big, "b": small},
     )  # fmt: skip
-    return bind(graph, {}, PackedWeights(), threads=3)
+    return bind_on_cpu(graph, {}, PackedWeights(), threads=3)
 
 
 #   x ──> rows 1.. ──> add ──> y       both slices begin behind the start of what they read
@@ -171,9 +173,11 @@ def test_a_slice_of_an_input_reads_behind_its_start(executor: CpuExecutor) -> No
         ),
         specs=dict.fromkeys(("below", "above", "y"), rows),
     )
-    program = bind(graph, {}, PackedWeights(), executor.threads)
+    program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
     x = torch.randn(1, 8, 6, 6)
 
-    got = executor.run(program, lay_out(program, sequential_plan(3), executor.threads), {"x": x})
+    got = executor.run(
+        program, LanePlan(lay_out(program, sequential_plan(3), executor.threads)), {"x": x}
+    )
 
     torch.testing.assert_close(got["y"], x[:, :, 1:] + x[:, :, :-1])

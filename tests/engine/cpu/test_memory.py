@@ -15,12 +15,12 @@ from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.memory import Lifetime, plan_memory
-from braid.engine.cpu.segments import find_runner
+from braid.engine.cpu.segments import LanePlan, find_runner
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import bind
 
 
 @st.composite
@@ -93,8 +93,8 @@ def chain_with_views() -> tuple[OpGraph, dict[str, Tensor]]:
 
 def test_what_a_view_shows_stays_until_the_view_is_read(executor: CpuExecutor) -> None:
     graph, constants = chain_with_views()
-    program = bind(graph, constants, PackedWeights(), executor.threads)
-    layout = lay_out(program, sequential_plan(len(graph)), executor.threads)
+    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
+    layout = LanePlan(lay_out(program, sequential_plan(len(graph)), executor.threads))
     x = torch.randn(2, 4, 6, 6)
 
     first = executor.run(program, layout, {"x": x})
@@ -120,10 +120,10 @@ def test_a_plan_on_several_lanes_takes_little_more_memory(executor: CpuExecutor)
     graph = OpGraph(
         "lanes", {"x": spec}, {n: n for n in last}, {}, tuple(operators), dict.fromkeys(made, spec)
     )
-    program = bind(graph, {}, PackedWeights(), executor.threads)
+    program = bind_on_cpu(graph, {}, PackedWeights(), executor.threads)
     launches = tuple(Launch(unit, unit // depth) for unit in range(len(graph)))
-    side_by_side = lay_out(program, StreamPlan(launches, width), executor.threads)
-    alone = lay_out(program, sequential_plan(len(graph)), executor.threads)
+    side_by_side = LanePlan(lay_out(program, StreamPlan(launches, width), executor.threads))
+    alone = LanePlan(lay_out(program, sequential_plan(len(graph)), executor.threads))
 
     for layout in (alone, side_by_side):
         executor.run(program, layout, {"x": torch.randn(1, 8, 32, 32)})

@@ -19,7 +19,9 @@ from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan, verify_plan
 from braid.core.schedule import Stage
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.segments import LanePlan
 from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes
@@ -27,7 +29,7 @@ from braid.engine.passes.fusion.residual import fuse_residuals
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
-from braid.engine.program.program import Program, bind
+from braid.engine.program.program import Program
 from braid.engine.timing.agreement import errors
 from braid.scheduler.blocks import split_blocks
 from braid.scheduler.cost import DeviceFacts, MergeGroups
@@ -89,9 +91,9 @@ def test_every_kind_of_plan_agrees_with_onnxruntime(name: str, batch: int, tmp_p
         with torch.inference_mode():
             specs = {key: spec_of(tensor) for key, tensor in inputs.items()}
             graph, constants = specialise(template, weights, specs)
-            program = bind(fuse_residuals(graph), constants, PackedWeights(), THREADS)
+            program = bind_on_cpu(fuse_residuals(graph), constants, PackedWeights(), THREADS)
             for text, found in plans(program):
-                outputs = executor.run(program, lay_out(program, found, THREADS), inputs)
+                outputs = executor.run(program, LanePlan(lay_out(program, found, THREADS)), inputs)
                 _, relative = errors(outputs, reference)
                 assert relative <= TOLERANCE, f"{name}, batch {batch}, {text}"
     finally:

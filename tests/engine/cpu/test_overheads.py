@@ -11,14 +11,16 @@ import torch
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import Segment
-from braid.engine.cpu.overheads import StagePrices, measure_prices
-from braid.engine.cpu.stage_timer import CpuStageTimer, TimerOptions
+from braid.engine.cpu.overheads import measure_prices
+from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import bind
 from braid.engine.program.work import estimated_needs
+from braid.engine.timing.overheads import StagePrices
 from braid.engine.timing.recorded_inputs import Activations
+from braid.engine.timing.samples import TimerOptions
 from tests.engine.timing.running import finish
 
 SPEC = TensorSpec("FP32", (4,))
@@ -71,7 +73,7 @@ def test_a_stage_can_be_timed_on_one_thread(executor: CpuExecutor) -> None:
         "g", {"x": SPEC}, {"a": "a"}, {}, (Operator("a", "test.threads", ("x",), ("a",)),),
         {"a": SPEC},
     )  # fmt: skip
-    program = bind(graph, {}, PackedWeights(), threads=2)
+    program = bind_on_cpu(graph, {}, PackedWeights(), threads=2)
     activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
     timer = CpuStageTimer(executor, TimerOptions())
     seen.clear()

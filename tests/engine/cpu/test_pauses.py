@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.segments import find_runner
+from braid.engine.cpu.segments import LanePlan, find_runner
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import bind
 from braid.engine.runtime.yielding import YieldToRequests
 from tests.engine.cpu.test_lanes import random_graph, random_plan
 
@@ -34,9 +34,9 @@ def test_a_run_cut_at_every_step_and_those_in_between_give_the_right_numbers(
     graph, constants = random_graph(seed, units=20)
     generator = torch.Generator().manual_seed(seed)
     measured, asked = (torch.randn(1, 8, 6, 6, generator=generator) for _ in range(2))
-    program = bind(graph, constants, PackedWeights(), threads=2)
+    program = bind_on_cpu(graph, constants, PackedWeights(), threads=2)
     plan = random_plan(graph, seed, barriers)
-    interrupted, serving = (lay_out(program, plan, executor.threads) for _ in range(2))
+    interrupted, serving = (LanePlan(lay_out(program, plan, executor.threads)) for _ in range(2))
     answers = []
 
     class Request(YieldToRequests):

@@ -12,13 +12,13 @@ from braid.core.errors import WorkerFault
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.stage_timer import CpuStageTimer, TimerOptions
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import bind
 from braid.engine.timing.agreement import errors
 from braid.engine.timing.recorded_inputs import Activations
-from braid.engine.timing.samples import Timing, reduce_samples, steady, uninterrupted
+from braid.engine.timing.samples import TimerOptions, Timing, reduce_samples, steady, uninterrupted
 from tests.engine.timing.running import finish
 
 SPEC = TensorSpec("FP32", (4,))
@@ -56,7 +56,7 @@ def sleepers() -> OpGraph:
 def test_groups_overlap_and_members_of_a_group_do_not(
     executor: CpuExecutor, groups: list[list[int]]
 ) -> None:
-    program = bind(sleepers(), {}, PackedWeights(), threads=2)
+    program = bind_on_cpu(sleepers(), {}, PackedWeights(), threads=2)
     activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
     timer = CpuStageTimer(executor, TimerOptions())
 
@@ -69,7 +69,7 @@ def test_groups_overlap_and_members_of_a_group_do_not(
 def test_activations_beyond_the_budget_are_made_up_with_the_same_layout(
     executor: CpuExecutor,
 ) -> None:
-    program = bind(sleepers(), {}, PackedWeights(), threads=2)
+    program = bind_on_cpu(sleepers(), {}, PackedWeights(), threads=2)
 
     activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=0)
     a = activations.environment((2,))[program.slots["a"]]

@@ -6,9 +6,8 @@ Every value is 6 x 6, except the halves of a split, which a concatenation joins 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -18,10 +17,37 @@ from braid.core.plan import Launch, StreamPlan, verify_plan
 from braid.core.tensor import TensorSpec
 from braid.engine.ops.kinds import call
 from braid.engine.program.kernel import Kernel, PackedWeights
+from braid.engine.program.kernel_choice import (
+    REGISTRY,
+    MergedUnit,
+    cut_output,
+    kernel_signature,
+    registry_run,
+)
 from braid.engine.program.program import Binding, BoundUnit, Program
 
 SQUARE = TensorSpec("FP32", (6, 6))
 HALF = TensorSpec("FP32", (3, 6))
+
+
+class RegistryKernels:
+    """A ``KernelSource`` of the registry's kernels, where the recording device computes."""
+
+    def place(
+        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> dict[str, Tensor]:
+        return dict(constants)
+
+    def signature(self, unit: Operator, graph: OpGraph) -> str:
+        return kernel_signature(unit, graph)
+
+    def variants(
+        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
+    ) -> Sequence[Kernel]:
+        return [Kernel(REGISTRY, registry_run(unit))]
+
+    def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
+        return cut_output(kernel, merged, threads)
 
 
 def random_graph(seed: int, units: int) -> tuple[OpGraph, dict[str, Tensor]]:
@@ -76,7 +102,7 @@ def bound(graph: OpGraph, constants: dict[str, Tensor]) -> Program:
         )
         for index, operator in enumerate(graph.operators)
     )
-    binding = Binding(PackedWeights(), 1, MappingProxyType({}))
+    binding = Binding(RegistryKernels(), 1, PackedWeights())
     return Program(graph, units, slots, template, False, binding)
 
 

@@ -12,17 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from braid.core.graph import Operator, OpGraph
-from braid.engine.cpu.stage_timer import TimerOptions
+from braid.core.graph import OpGraph
 from braid.engine.cuda.backend import CudaBackend
 from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.report import Report, Verified
 from braid.engine.link.frames import BlockingChannel, Message
-from braid.engine.program.kernel import Kernel, PackedWeights
-from braid.engine.program.kernel_choice import REGISTRY, kernel_signature, registry_run
+from braid.engine.timing.samples import TimerOptions
 from braid.engine.worker.loop import Worker
+from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver
 
 GPU = GpuIdentity(
@@ -30,23 +29,6 @@ GPU = GpuIdentity(
 )
 ARENA_BYTES = 1 << 20
 DIGEST = "d" * 64
-
-
-class RegistryKernels:
-    """A ``KernelSource`` of the registry's kernels, where the recording device computes."""
-
-    def place(
-        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-    ) -> dict[str, Tensor]:
-        return dict(constants)
-
-    def signature(self, unit: Operator, graph: OpGraph) -> str:
-        return kernel_signature(unit, graph)
-
-    def variants(
-        self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-    ) -> Sequence[Kernel]:
-        return [Kernel(REGISTRY, registry_run(unit))]
 
 
 class ServedGpu:

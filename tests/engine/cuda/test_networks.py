@@ -19,13 +19,13 @@ from braid.engine.passes.fusion.residual import fuse_residuals
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
-from braid.engine.program.program import bind
+from braid.engine.program.program import Binding, bind
 from braid.engine.timing.agreement import errors
 from braid.scheduler.cost import DeviceFacts, MergeGroups
 from braid.scheduler.options import PlannerOptions
 from braid.scheduler.planners import plan
+from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver, races
-from tests.engine.cuda.serving import RegistryKernels
 
 PLANNERS = ("sequential", "greedy", "lios", "opara", "nimble", "rammer", "ios-merge(r=none,s=8)")
 
@@ -48,7 +48,7 @@ def test_plans_of_every_planner_are_captured_without_races(name: str, tmp_path: 
         specs = {key: spec_of(tensor) for key, tensor in inputs.items()}
         graph, constants = specialise(template, weights, specs)
         graph = fuse_residuals(graph)
-        program = bind(graph, constants, PackedWeights(), 1, source=RegistryKernels())
+        program = bind(graph, constants, Binding(RegistryKernels(), 1, PackedWeights()))
         reference = interpret(graph, constants, inputs)
         groups = tuple(map(tuple, merge_groups(graph)))
         facts = DeviceFacts(merge=MergeGroups(groups) if groups else None)

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from braid.core.errors import DeviceOutOfMemory
 from braid.core.plan import Launch, StreamPlan, sequential_plan
-from braid.engine.cpu.stage_timer import TimerOptions
 from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.driver.torch_driver import TorchDriver
 from braid.engine.cuda.executor import CudaExecutor
@@ -23,6 +22,7 @@ from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import Kernel
 from braid.engine.program.program import BoundUnit, Program
 from braid.engine.runtime.yielding import no_pause
+from braid.engine.timing.samples import TimerOptions
 from tests.engine.cuda.graphs import bound, random_graph, random_plan
 from tests.engine.cuda.test_release import chainable
 from tests.engine.timing.running import finish

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from braid.engine.cpu.stage_timer import TimerOptions
 from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
 from braid.engine.device import AskedStage
 from braid.engine.onednn.library import Run
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import no_pause
-from braid.engine.timing.samples import Timing
+from braid.engine.timing.samples import TimerOptions, Timing
 from tests.engine.cuda.graphs import bound, random_graph
 from tests.engine.cuda.recording import CudaError, RecordingDriver
 from tests.engine.cuda.test_release import chainable

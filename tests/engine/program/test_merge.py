@@ -13,11 +13,12 @@ from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan
 from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.segments import LanePlan
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
-from braid.engine.program.program import bind
 
 RELU: Literal = [["aten.relu"]]
 
@@ -85,12 +86,14 @@ class Drawing:
 def run_merged(executor: CpuExecutor, drawing: Drawing, merged: tuple[int, ...]) -> None:
     """Run with ``merged`` as one kernel and compare with the interpreter."""
     graph, constants = drawing.graph()
-    program = bind(graph, constants, PackedWeights(), executor.threads)
+    program = bind_on_cpu(graph, constants, PackedWeights(), executor.threads)
     rest = [unit for unit in range(len(graph)) if unit not in merged]
     order = [*merged, *rest]
     plan = StreamPlan(tuple(Launch(unit, 0) for unit in order), 1, merges=(merged,))
 
-    got = executor.run(program, lay_out(program, plan, executor.threads), {"x": drawing.x})
+    got = executor.run(
+        program, LanePlan(lay_out(program, plan, executor.threads)), {"x": drawing.x}
+    )
 
     expected = interpret(graph, constants, {"x": drawing.x})
     for name, tensor in expected.items():

@@ -15,11 +15,11 @@ import torch
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.onnx.lowering import lower
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.program import bind
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, no_pause
 from braid.engine.timing.recorded_inputs import Activations
 from tests.models.small import small_cnn
@@ -46,7 +46,7 @@ def test_binding_interpreting_and_profiling_pause_at_every_unit(tmp_path: Path) 
     with torch.inference_mode():
         graph, constants = specialise(template, weights, specs, None, pause)
         assert paused() >= len(template.operators)
-        program = bind(graph, constants, PackedWeights(), 1, pause=pause)
+        program = bind_on_cpu(graph, constants, PackedWeights(), 1, pause=pause)
         assert paused() >= len(graph.operators)
         interpret(graph, constants, inputs, pause)
         assert paused() == len(graph.operators)

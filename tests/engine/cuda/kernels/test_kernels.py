@@ -16,7 +16,7 @@ from braid.engine.ops.kinds import call
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import kernel_signature
-from braid.engine.program.program import bind
+from braid.engine.program.program import Binding, bind
 from tests.engine.cpu.test_kernels import convolution_attributes, unit_graph
 from tests.engine.cuda.kernels.fakes import DecomposedOps
 from tests.engine.program.test_merge import Drawing
@@ -229,7 +229,7 @@ def test_merged_units_on_cuda_kernels(layout: str, images: bool) -> None:
         drawing = Drawing(torch.randn(2, 3, 16)).linear(8).linear(8).linear(4)
     graph, constants = drawing.graph()
     source = CudaKernels(CPU, layout=layout, ops=DecomposedOps(), compile_=None)
-    program = bind(graph, constants, PackedWeights(), 1, source=source)
+    program = bind(graph, constants, Binding(source, 1, PackedWeights()))
 
     parts = program.unit((0, 1, 2)).kernel.run_on(1)(drawing.x)
 

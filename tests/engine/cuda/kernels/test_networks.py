@@ -24,7 +24,7 @@ from braid.engine.passes.run import run_passes
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
-from braid.engine.program.program import Program, bind
+from braid.engine.program.program import Binding, Program, bind
 from braid.engine.timing.agreement import errors
 from tests.engine.cuda.kernels.fakes import DecomposedOps
 from tests.models.small import small_cnn
@@ -64,7 +64,7 @@ def check(static: Static, inputs: Inputs, precision: str, layout: str, device: s
     packed = PackedWeights()
     ops: FusedOps | None = DecomposedOps() if device == "cpu" else None
     source = CudaKernels(torch.device(device), precision, layout=layout, ops=ops, compile_=None)
-    program = bind(*in_precision(*static, precision, packed), packed, 1, source=source)
+    program = bind(*in_precision(*static, precision, packed), Binding(source, 1, packed))
     placed = {name: tensor.to(device) for name, tensor in inputs.items()}
     for merged in (False, True):
         got = {name: y.cpu() for name, y in run(program, placed, merged=merged).items()}

@@ -15,7 +15,7 @@ from braid.engine.cuda.kernels.candidates import CudaKernels
 from braid.engine.ops.kinds import call
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import Kernel, PackedWeights
-from braid.engine.program.program import bind
+from braid.engine.program.program import Binding, bind
 from tests.engine.cpu.test_kernels import convolution_attributes, unit_graph
 from tests.engine.program.test_merge import Drawing
 
@@ -181,7 +181,7 @@ def test_merged_units(images: bool) -> None:
     graph, constants = drawing.graph()
     for layout in ("nchw", "nhwc"):
         source = CudaKernels(torch.device("cuda"), layout=layout, compile_=None)
-        program = bind(graph, constants, PackedWeights(), 8, source=source)
+        program = bind(graph, constants, Binding(source, 8, PackedWeights()))
         poison()
 
         parts = program.unit((0, 1, 2)).kernel.run_on(1)(drawing.x.cuda())

@@ -1,0 +1,28 @@
+"""Attributes of a unit as numbers."""
+
+from __future__ import annotations
+
+from braid.core.graph import Operator
+
+
+def whole(value: object) -> int:
+    """An attribute that is an int."""
+    assert isinstance(value, int)
+    return value
+
+
+def wholes(value: object) -> list[int]:
+    """An attribute that is a list of ints."""
+    assert isinstance(value, list)
+    return [whole(item) for item in value]
+
+
+def image_window(unit: Operator) -> tuple[list[int], list[int], list[int], int]:
+    """Stride, padding, dilation and groups of a 2-D convolution; empty lists mean the usual."""
+    attributes = unit.attributes
+    return (
+        wholes(attributes["stride"]) or [1, 1],
+        wholes(attributes["padding"]) or [0, 0],
+        wholes(attributes["dilation"]) or [1, 1],
+        whole(attributes.get("groups", 1)),
+    )

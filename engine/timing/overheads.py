@@ -1,0 +1,43 @@
+"""What a stage costs besides its units' own work, and graphs that measure only that.
+
+one group of 1, of 5 units ──> price of a stage, of a further unit
+two groups, side by side   ──> price of a further group: waking its threads, waiting for them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from braid.core.graph import Operator, OpGraph
+from braid.core.tensor import TensorSpec
+
+CHAIN = 5
+"""Units of the longer group."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrices:
+    """What a stage costs besides its units' own work, in microseconds."""
+
+    stage_us: float  # paid once
+    group_us: float  # for each group after the first
+    launch_us: float  # for each unit
+
+
+def tiny_graph(groups: Sequence[int]) -> tuple[OpGraph, list[list[int]]]:
+    """Units that do next to nothing, group i having ``groups[i]`` of them, and who is in which."""
+    units, names = [], ["x"]
+    for group, count in enumerate(groups):
+        reads = "x"
+        for place in range(count):
+            name = f"{group}.{place}"
+            units.append(Operator(name, "aten.relu", (reads,), (name,)))
+            names.append(name)
+            reads = name
+    tiny = TensorSpec("FP32", (16,))
+    graph = OpGraph(
+        "tiny", {"x": tiny}, {"y": names[-1]}, {}, tuple(units), dict.fromkeys(names[1:], tiny)
+    )
+    numbers = iter(range(len(units)))
+    return graph, [[next(numbers) for _ in range(count)] for count in groups]
