@@ -1,10 +1,11 @@
-"""Background tasks whose errors must not be lost, and tasks that an event ends."""
+"""Background tasks: their errors are logged; some end at an event, some outlive cancellation."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from braid.core.errors import BraidError
@@ -36,3 +37,15 @@ async def ends_before(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> 
         return False
     task.result()
     return True
+
+
+async def to_the_end(work: Coroutine[Any, Any, object]) -> None:
+    """Do ``work`` even if cancelled meanwhile; the cancellation is raised after its end."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.shield(task)
+        raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-import signal
 from dataclasses import dataclass
+
+from braid.engine.processes.child import ChildEnd
 
 LOST_EXIT_CODE = 86
 """Of a worker whose device is beyond use, e.g. because its CUDA context is poisoned."""
@@ -55,15 +56,12 @@ class WorkerEnd:
     text: str  # for the log
 
     @staticmethod
-    def of(code: int, last_words: str, problem: str = "") -> WorkerEnd:
-        """From the status of its process, what it could still say, and why it was ended."""
+    def of(end: ChildEnd, last_words: str, problem: str = "") -> WorkerEnd:
+        """Tell the reason from the process's end, its last message and the watch's verdict."""
         if problem:
             return WorkerEnd(EndReason.HUNG, problem)
-        if code == LOST_EXIT_CODE:
+        if end.status == LOST_EXIT_CODE:
             why = last_words or "the device failed"
-            return WorkerEnd(EndReason.DEVICE_LOST, f"{why} (exit code {code})")
-        if code < 0:
-            known = {int(each): each.name for each in signal.Signals}
-            name = known.get(-code, f"signal {-code}")
-            return WorkerEnd(EndReason.KILLED, f"it was killed by {name}")
-        return WorkerEnd(EndReason.EXITED, f"it ended with exit code {code}")
+            return WorkerEnd(EndReason.DEVICE_LOST, f"{why} (exit code {end.status})")
+        reason = EndReason.KILLED if end.signal_name else EndReason.EXITED
+        return WorkerEnd(reason, end.text)

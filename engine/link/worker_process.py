@@ -9,9 +9,6 @@ Loads no torch.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
-import signal
 import socket
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -19,12 +16,12 @@ from typing import Any, NamedTuple, Self
 
 from braid.core.child_process import child_environment
 from braid.core.errors import RunStopped, RunTooLong, WorkerRestarting
-from braid.core.python_process import python_command, python_environment
 from braid.engine.link.error_messages import error_from
 from braid.engine.link.frames import FrameDecoder, Message, encode
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.watch import TICK_S, RunBound, Watch
+from braid.engine.processes.child import ChildProcess
 from braid.engine.processes.environment import cpu_environment, cuda_environment
 
 OnProgress = Callable[[float], None]
@@ -54,7 +51,7 @@ class WorkerProcess(asyncio.Protocol):
         self._next_call = 0
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._child: ChildProcess | None = None
         self._last_words = ""  # why it ends, if it sent that before
         self._watch = Watch(options.watch)
         self._control: asyncio.Transport | None = None
@@ -71,12 +68,11 @@ class WorkerProcess(asyncio.Protocol):
         watching, watched = socket.socketpair()
         with theirs, watched:
             links = theirs.fileno(), watched.fileno()
-            started._process = await asyncio.create_subprocess_exec(
-                *_command(options, arena, *links),
+            started._child = await ChildProcess.start(
+                options.module,
+                *_arguments(options, arena, *links),
+                environment=_environment(options),
                 pass_fds=(*links, arena.fd),
-                start_new_session=True,
-                stdin=asyncio.subprocess.DEVNULL,
-                env=_environment(options),
             )
         loop = asyncio.get_running_loop()
         for each in (ours, watching):
@@ -90,13 +86,13 @@ class WorkerProcess(asyncio.Protocol):
     @property
     def pid(self) -> int:
         """Process id."""
-        assert self._process is not None
-        return self._process.pid
+        assert self._child is not None
+        return self._child.pid
 
     @property
     def is_alive(self) -> bool:
         """Whether the process has not ended, as far as is known."""
-        return self._process is not None and self._process.returncode is None
+        return self._child is not None and self._child.is_alive
 
     @property
     def is_linked(self) -> bool:
@@ -110,33 +106,18 @@ class WorkerProcess(asyncio.Protocol):
 
     async def wait(self) -> WorkerEnd:
         """Wait until it ends; returns how. Open calls have failed by then."""
-        assert self._process is not None
-        code = await self._process.wait()
+        assert self._child is not None
+        end = await self._child.wait()
         self._ended()
-        return WorkerEnd.of(code, self._last_words, self._watch.problem)
+        return WorkerEnd.of(end, self._last_words, self._watch.problem)
 
     async def end(self) -> None:
         """Terminate the process, kill it after a moment; open calls fail."""
-        assert self._process is not None
+        assert self._child is not None
         if self._transport is not None:
             self._transport.close()
-        with contextlib.suppress(ProcessLookupError):
-            self._process.terminate()
-        try:
-            async with asyncio.timeout(END_SECONDS):
-                await self._process.wait()
-        except TimeoutError:
-            self._kill()
-            await self._process.wait()
+        await self._child.end(END_SECONDS)
         self._ended()
-
-    def _kill(self) -> None:
-        """End the process and what it started, whatever they are in."""
-        assert self._process is not None
-        if not self.is_alive:  # its number may be another process's by now
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
 
     def _ended(self) -> None:
         """Release what belongs to a process that has ended; open calls fail."""
@@ -226,13 +207,13 @@ class WorkerProcess(asyncio.Protocol):
 
     def _tick(self) -> None:
         """Ask the process for its status; kill it if it is hung."""
-        if not self.is_alive:
+        if self._child is None or not self._child.is_alive:
             return
         was_silent = self.is_silent
         self._tell(self._watch.tick())
         if self._watch.problem:
             self._fail_hung_call()
-            self._kill()
+            self._child.kill()
             return
         if self.is_silent and not was_silent:
             self.on_silence()
@@ -263,8 +244,9 @@ class WorkerProcess(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail open calls; kill the worker if it does not end by itself within ``END_SECONDS``."""
         self._fail_calls()
-        if self.is_alive:
-            self._leaving = asyncio.get_running_loop().call_later(END_SECONDS, self._kill)
+        if self._child is not None and self._child.is_alive:
+            loop = asyncio.get_running_loop()
+            self._leaving = loop.call_later(END_SECONDS, self._child.kill)
 
     def _fail_calls(self) -> None:
         calls, self._calls = self._calls, {}
@@ -289,18 +271,15 @@ class _Control(asyncio.Protocol):
 
 
 def _environment(options: WorkerOptions) -> dict[str, str]:
-    environment = python_environment(child_environment())
     if options.gpu is None:
-        return cpu_environment(environment)
-    return cuda_environment(options.gpu, environment)
+        return cpu_environment(child_environment())
+    return cuda_environment(options.gpu, child_environment())
 
 
-def _command(options: WorkerOptions, arena: Arena, link_fd: int, control_fd: int) -> list[str]:
+def _arguments(options: WorkerOptions, arena: Arena, link_fd: int, control_fd: int) -> list[str]:
     return [
-        *python_command(options.module),
         f"--link-fd={link_fd}",
         f"--control-fd={control_fd}",
-        f"--parent={os.getpid()}",
         f"--arena-fd={arena.fd}",
         f"--arena-bytes={arena.size_bytes}",
         f"--device={'cpu' if options.gpu is None else 'cuda'}",

@@ -1,36 +1,21 @@
-"""Tells whether the kernel killed a process for want of memory, or another process did."""
+"""What to do about an importer that was killed."""
 
 from __future__ import annotations
 
-from pathlib import Path
 
-_COUNTERS = Path("/proc/vmstat")
+def how_killed(*, short_of_memory: bool | None) -> str:
+    """Return the end of the sentence about an importer that got SIGKILL.
 
-
-def oom_kills(counters: Path = _COUNTERS) -> int | None:
-    """Count of processes that the kernel has killed for want of memory, also in containers.
-
-    None: the system has no such counter.
+    ``short_of_memory`` tells whether the kernel killed processes for want of memory at that time;
+    None: unknown.
     """
-    try:
-        for line in counters.read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
-    except (OSError, ValueError):
-        return None
-    return None
-
-
-def how_killed(before: int | None, after: int | None) -> str:
-    """End of the sentence about a process that got SIGKILL, from ``oom_kills`` around its life."""
-    if before is None or after is None:
+    if short_of_memory is None:
         return (
             "by the kernel because the machine or container ran out of memory, or by another "
             "process; register the file again, and if that ends the same way, lower "
             "BRAID_IMPORT_MEMORY_BYTES or give the server more memory"
         )
-    if after > before:
+    if short_of_memory:
         return (
             "by the kernel, because the machine or container ran out of memory; give it more, or "
             "let imports use less (BRAID_IMPORT_MEMORY_BYTES, BRAID_IMPORT_TOGETHER_BYTES)"

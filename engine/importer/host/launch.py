@@ -12,19 +12,19 @@ Needs no torch and no onnx.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
-import signal
 import tempfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+from braid.core.background import to_the_end
 from braid.core.disk import disk_failure
 from braid.core.errors import DiskFailure, InvalidArtefact, ModelImportError, Unavailable
-from braid.core.python_process import python_command, python_environment
-from braid.engine.importer.host.killed import how_killed, oom_kills
+from braid.engine.importer.host.killed import how_killed
 from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import (
     MAX_LINE_BYTES,
@@ -37,12 +37,24 @@ from braid.engine.importer.host.messages import (
     decode,
 )
 from braid.engine.importer.host.report import read_report, sync_folder, verify_files
+from braid.engine.processes.child import ChildEnd, ChildProcess, Streams
 from braid.engine.runtime.out_of_memory import says_out_of_memory
 
 _log = logging.getLogger(__name__)
 
 WORK_PREFIX = ".import-"
-_LOG_TAIL_BYTES = 8 << 10
+
+_WALL = "it took longer than the wall-clock limit"
+_BY_A_LIMIT = {
+    "SIGXCPU": ("cpu_seconds", "it used all its CPU seconds"),
+    "SIGALRM": ("wall_seconds", _WALL),
+    "SIGPROF": (
+        "run_seconds",
+        "one run of the model on sample inputs used too many CPU seconds; does a loop or a "
+        "size follow from what the inputs hold?",
+    ),
+}
+"""By the signal that a limit of the process sends: the limit's name, and what happened."""
 
 OnProgress = Callable[[float, str], None]
 
@@ -95,15 +107,15 @@ async def _import(
     ) as folder:
         work = Path(folder)
         request = _request(upload, work / "artefact", limits, example_shapes)
-        async with _process(work, request) as running:
-            last = await _conversation(running, limits, on_progress)
+        async with _process(work, request) as (child, reports):
+            last = await _conversation(child, reports, limits, on_progress)
         match last:
             case Failed(error):
                 raise error
             case Done():
-                await _to_the_end(asyncio.to_thread(_accept, work / "artefact", artefact))
+                await to_the_end(asyncio.to_thread(_accept, work / "artefact", artefact))
             case _:
-                raise _post_mortem(running, limits)
+                raise _post_mortem(await child.wait(), limits)
 
 
 def _request(
@@ -121,92 +133,39 @@ class ImporterCrashed(ModelImportError):
     """The importer process ended by itself, without a verdict."""
 
 
-class _Running:
-    """An importer process, the pipe it reports on, and the end of what it printed."""
-
-    def __init__(self, process: asyncio.subprocess.Process, reports: asyncio.StreamReader) -> None:
-        self.process = process
-        self.reports = reports
-        self.tail = bytearray()
-        self.oom_kills = oom_kills()  # on this machine, before
-
-    async def drain_output(self) -> None:
-        """Keep the last bytes of what libraries print, and drop the rest."""
-        assert self.process.stdout is not None
-        while chunk := await self.process.stdout.read(4096):
-            self.tail += chunk
-            del self.tail[:-_LOG_TAIL_BYTES]
-
-    def kill(self) -> None:
-        """End the process and everything in its group."""
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            return  # nothing is left of the group
-
-
 @asynccontextmanager
-async def _process(work: Path, request: Mapping[str, object]) -> AsyncIterator[_Running]:
-    """Start an importer; on the way out, kill its group and wait for its end."""
+async def _process(
+    work: Path, request: Mapping[str, object]
+) -> AsyncIterator[tuple[ChildProcess, asyncio.StreamReader]]:
+    """Start an importer that reports to the reader; on the way out, wait for its killed group."""
     read_end, write_end = os.pipe()
-    transport = None
-    try:
-        reports = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reports), os.fdopen(read_end, "rb", 0)
-        )
-        process = await asyncio.create_subprocess_exec(
-            *python_command("braid.engine.importer.sandbox"),
-            *(f"--report-fd={write_end}", f"--parent={os.getpid()}", json.dumps(request)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            pass_fds=(write_end,),
-            start_new_session=True,
-            cwd=work,
-            env=_environment(work),
-        )
-    except BaseException:
-        if transport is not None:
-            transport.close()
-        raise
-    finally:
-        os.close(write_end)
-    running = _Running(process, reports)
-    output = asyncio.create_task(running.drain_output())
-    try:
-        yield running
-    finally:
-        running.kill()
-        transport.close()
-        await _to_the_end(_wait(process, output))
-
-
-async def _to_the_end(work: Coroutine[None, None, None]) -> None:
-    """Await ``work`` even if cancelled meanwhile, and only then be cancelled.
-
-    The working folder is removed after that, so nothing may still be using it.
-    """
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.shield(task)
-        raise
-
-
-async def _wait(process: asyncio.subprocess.Process, output: asyncio.Task[None]) -> None:
-    await process.wait()
-    await output
+    reports = asyncio.StreamReader(limit=MAX_LINE_BYTES)
+    with contextlib.ExitStack() as stack:
+        try:
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reports), os.fdopen(read_end, "rb", 0)
+            )
+            stack.callback(transport.close)
+            child = await ChildProcess.start(
+                "braid.engine.importer.sandbox",
+                f"--report-fd={write_end}",
+                json.dumps(request),
+                environment=_environment(work),
+                streams=Streams.KEPT,
+                pass_fds=(write_end,),
+                folder=work,
+            )
+        finally:
+            os.close(write_end)
+        async with child:
+            yield child, reports
 
 
 def _environment(work: Path) -> dict[str, str]:
     """What the importer sees of the server's environment: enough to find its libraries."""
     names = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
     kept = {name: os.environ[name] for name in names if name in os.environ}
-    return python_environment(kept) | {
+    return kept | {
         "PYTHONDONTWRITEBYTECODE": "1",
         "HOME": str(work),
         "TMPDIR": str(work),
@@ -218,7 +177,10 @@ def _environment(work: Path) -> dict[str, str]:
 
 
 async def _conversation(
-    running: _Running, limits: ImportLimits, on_progress: OnProgress
+    child: ChildProcess,
+    reports: asyncio.StreamReader,
+    limits: ImportLimits,
+    on_progress: OnProgress,
 ) -> Message | None:
     """Follow the reports to the last one. None: the process ended without a verdict.
 
@@ -228,14 +190,12 @@ async def _conversation(
     """
     try:
         async with asyncio.timeout(limits.wall_seconds):
-            verdict = await _listen(running.reports, on_progress)
+            verdict = await _listen(reports, on_progress)
             if verdict is None:
-                await running.process.wait()
+                await child.wait()
             return verdict
     except TimeoutError:
-        raise limit_exceeded(
-            "wall_seconds", limits, "it took longer than the wall-clock limit"
-        ) from None
+        raise limit_exceeded("wall_seconds", limits, _WALL) from None
     except MalformedMessage as error:
         _log.error("the importer sent a malformed report: %s", error)
         raise ModelImportError("the importer failed while reading this model") from error
@@ -259,32 +219,18 @@ async def _listen(reports: asyncio.StreamReader, on_progress: OnProgress) -> Mes
         on_progress(message.fraction, message.step)
 
 
-def _post_mortem(running: _Running, limits: ImportLimits) -> ModelImportError:
+def _post_mortem(end: ChildEnd, limits: ImportLimits) -> ModelImportError:
     """Explain a process that ended without a verdict."""
-    code = running.process.returncode
-    tail = running.tail.decode(errors="replace")
-    _log.warning(
-        "importer process %d ended with %s; it printed:\n%s", running.process.pid, code, tail
-    )
-    if code == -signal.SIGXCPU:
-        return limit_exceeded("cpu_seconds", limits, "it used all its CPU seconds")
-    if code == -signal.SIGALRM:
-        return limit_exceeded("wall_seconds", limits, "it took longer than the wall-clock limit")
-    if code == -signal.SIGPROF:
-        return limit_exceeded(
-            "run_seconds",
-            limits,
-            "one run of the model on sample inputs used too many CPU seconds; does a loop or a "
-            "size follow from what the inputs hold?",
-        )
-    if code == -signal.SIGKILL:
-        how = how_killed(running.oom_kills, oom_kills())
+    _log.warning("the importer process: %s; it printed:\n%s", end.text, end.output)
+    if end.signal_name in _BY_A_LIMIT:
+        limit, how = _BY_A_LIMIT[end.signal_name]
+        return limit_exceeded(limit, limits, how)
+    if end.signal_name == "SIGKILL":
+        how = how_killed(short_of_memory=end.was_memory_short)
         return ImporterKilled(f"the importer was killed (SIGKILL) {how}")
-    if says_out_of_memory(tail) or "MemoryError" in tail:
+    if says_out_of_memory(end.output) or "MemoryError" in end.output:
         return limit_exceeded("memory_bytes", limits, "it ran out of memory (bytes)")
-    how = (
-        f"signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"code {code}"
-    )
+    how = f"signal {end.signal_name}" if end.signal_name else f"code {end.status}"
     return ImporterCrashed(
         f"the importer crashed on this model ({how}); the file is damaged or triggers a bug in a "
         "library, the server log has the details"

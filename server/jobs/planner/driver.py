@@ -13,10 +13,7 @@ import asyncio
 import dataclasses
 import json
 import logging
-import os
-import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +21,8 @@ from braid.core.child_process import child_environment
 from braid.core.errors import BraidError, Unavailable
 from braid.core.graph import OpGraph, graph_to_json
 from braid.core.plan import plan_from_json
-from braid.core.python_process import python_command, python_environment
 from braid.core.schedule import Stage
+from braid.engine.processes.child import ChildEnd, ChildProcess, Streams
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.scheduler.options import PlannerOptions
 from braid.server.jobs.interfaces import GraphFacts, MeasureStages, PlannedModel, StageQuery
@@ -33,12 +30,9 @@ from braid.server.jobs.interfaces import GraphFacts, MeasureStages, PlannedModel
 log = logging.getLogger("braid.jobs.planner")
 
 MODULE = "braid.server.jobs.planner.process"
-MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
-STDERR_TAIL_BYTES = 8 << 10
 
-
-_FROM_OUTSIDE = (-signal.SIGKILL, -signal.SIGTERM)
-"""Exit codes of a process that was ended: by the kernel for want of memory, or by a person."""
+_FROM_OUTSIDE = ("SIGKILL", "SIGTERM")
+"""Signals of the kernel, for want of memory, or of a user: the process is not at fault."""
 
 
 class PlanningFailed(BraidError):
@@ -66,7 +60,7 @@ class PlannerProcess:
             PlanningFailed: too big for the search, out of memory or time, or a crash.
             PlannerInterrupted: the process was killed, stopped or could not be started.
         """
-        async with self._process() as child:
+        async with await self._start() as child:
             # Threads: the messages of a large graph take longer than the event loop may stand.
             await child.send(await asyncio.to_thread(_request, graph, options, facts))
             while True:
@@ -78,7 +72,7 @@ class PlannerProcess:
                     case planned:
                         return planned
 
-    async def _receive(self, child: _Child) -> bytes:
+    async def _receive(self, child: ChildProcess) -> bytes:
         receiving, seconds = asyncio.create_task(child.receive()), self.search_seconds
         try:
             await wait_for_child(receiving, child.pid, seconds, cpu_seconds=seconds)
@@ -93,29 +87,16 @@ class PlannerProcess:
             receiving.cancel()
         line = receiving.result()
         if not line:
-            raise await child.post_mortem()
+            raise _post_mortem(await child.wait())
         return line
 
-    @asynccontextmanager
-    async def _process(self) -> AsyncIterator[_Child]:
-        child = _Child(await self._spawn())
+    async def _start(self) -> ChildProcess:
         try:
-            yield child
-        finally:
-            await asyncio.shield(child.end())
-
-    async def _spawn(self) -> asyncio.subprocess.Process:
-        try:
-            return await asyncio.create_subprocess_exec(
-                *python_command(
-                    self.module, f"--memory-bytes={self.memory_bytes}", f"--parent={os.getpid()}"
-                ),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                start_new_session=True,
-                env=python_environment(child_environment()) | {"PYTHONIOENCODING": "utf-8"},
-                limit=MAX_LINE_BYTES,
+            return await ChildProcess.start(
+                self.module,
+                f"--memory-bytes={self.memory_bytes}",
+                environment=child_environment() | {"PYTHONIOENCODING": "utf-8"},
+                streams=Streams.LINES,
             )
         except OSError as error:  # no process more, no memory, no descriptor: for now
             raise PlannerInterrupted(
@@ -123,59 +104,15 @@ class PlannerProcess:
             ) from error
 
 
-class _Child:
-    """A planner process, and the end of what it printed."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self._process = process
-        self._stdin, self._stdout = process.stdin, process.stdout
-        self._tail = bytearray()
-        self._drain = asyncio.create_task(self._keep_tail())
-
-    async def send(self, line: bytes) -> None:
-        """Send one message; that the child is dead shows when it does not answer."""
-        with suppress(ConnectionError):
-            self._stdin.write(line)
-            await self._stdin.drain()
-
-    async def receive(self) -> bytes:
-        """One line, or nothing if the child has ended."""
-        line = await self._stdout.readline()
-        return line if line.endswith(b"\n") else b""
-
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self._process.pid
-
-    async def post_mortem(self) -> PlanningFailed | PlannerInterrupted:
-        """Say how it ended, and log what it printed."""
-        await self._drain
-        code = await self._process.wait()
-        printed = self._tail.decode(errors="replace")
-        log.error("planner process crashed", extra={"exit_code": code, "stderr_tail": printed})
-        if code in _FROM_OUTSIDE:
-            name = signal.Signals(-code).name
-            return PlannerInterrupted(f"the planner process was killed ({name})")
-        return PlanningFailed(
-            f"the planner process crashed (exit code {code}); the server's log has the details"
-        )
-
-    async def end(self) -> None:
-        """Kill it, if it lives, and wait for its end."""
-        with suppress(ProcessLookupError):
-            self._process.kill()
-        self._stdin.close()
-        await self._drain
-        await self._process.wait()
-
-    async def _keep_tail(self) -> None:
-        assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(4096):
-            self._tail += chunk
-            del self._tail[:-STDERR_TAIL_BYTES]
+def _post_mortem(end: ChildEnd) -> PlanningFailed | PlannerInterrupted:
+    """Return the error of a process that ended without a plan, and log what it printed."""
+    facts = {"exit_code": end.status, "stderr_tail": end.output}
+    log.error("planner process crashed", extra=facts)
+    if end.signal_name in _FROM_OUTSIDE:
+        return PlannerInterrupted(f"the planner process was killed ({end.signal_name})")
+    return PlanningFailed(
+        f"the planner process crashed (exit code {end.status}); the server's log has the details"
+    )
 
 
 def _request(graph: OpGraph, options: PlannerOptions, facts: GraphFacts) -> bytes:

@@ -12,10 +12,11 @@ import pytest
 from onnx import helper
 
 from braid.core.errors import ImportLimitExceeded, ModelImportError
-from braid.engine.importer.host.killed import how_killed, oom_kills
+from braid.engine.importer.host.killed import how_killed
 from braid.engine.importer.host.launch import WORK_PREFIX
 from braid.engine.importer.host.limits import GIB, ImportLimits
 from braid.engine.importer.host.report import read_report
+from braid.engine.processes.child import is_more, oom_kills
 from tests.engine.importer.running import imported, importers, left_in
 from tests.models.bad_onnx import KEEPS, loop_body, model, slow
 
@@ -72,9 +73,10 @@ def test_the_kernels_count_tells_why_an_importer_was_killed(tmp_path: Path) -> N
 
     assert oom_kills(counters) == 2
     assert oom_kills(tmp_path / "none") is None
-    assert "ran out of memory" in how_killed(1, 2)
-    assert "by another process, not for want of memory" in how_killed(2, 2)
-    assert "or by another process" in how_killed(None, None)
+    assert (is_more(1, 2), is_more(2, 2), is_more(None, None)) == (True, False, None)
+    assert "ran out of memory" in how_killed(short_of_memory=True)
+    assert "by another process, not for want of memory" in how_killed(short_of_memory=False)
+    assert "or by another process" in how_killed(short_of_memory=None)
 
 
 async def test_an_import_without_memory_says_which_setting_to_raise(tmp_path: Path) -> None:

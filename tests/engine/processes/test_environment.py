@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from braid.engine.link.options import LOST_EXIT_CODE, EndReason, WorkerEnd
+from braid.engine.processes.child import ChildEnd
 from braid.engine.processes.environment import cuda_environment
 
 
@@ -34,8 +35,8 @@ def test_graphs_get_32_connections_unless_the_operator_said_otherwise() -> None:
 
 
 def test_the_end_of_a_worker_says_why() -> None:
-    lost = WorkerEnd.of(LOST_EXIT_CODE, "the GPU failed: an illegal memory access")
+    lost = WorkerEnd.of(ChildEnd(LOST_EXIT_CODE), "the GPU failed: an illegal memory access")
     assert lost.reason is EndReason.DEVICE_LOST
     assert "an illegal memory access" in lost.text
-    assert WorkerEnd.of(-9, "") == WorkerEnd(EndReason.KILLED, "it was killed by SIGKILL")
-    assert WorkerEnd.of(1, "").reason is EndReason.EXITED
+    assert WorkerEnd.of(ChildEnd(-9), "") == WorkerEnd(EndReason.KILLED, "it was killed by SIGKILL")
+    assert WorkerEnd.of(ChildEnd(1), "").reason is EndReason.EXITED

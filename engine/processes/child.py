@@ -1,0 +1,206 @@
+"""A child process of the front end: how it is started and ended, and how it ended.
+
+    device worker, measuring process    engine/link/worker_process.py       frames on sockets
+    importer                            engine/importer/host/launch.py      reports on a pipe
+    planner                             server/jobs/planner/driver.py       lines on stdin, stdout
+        └──> ChildProcess ──> python -P -m MODULE --parent=PID ...
+
+A child leads a session of its own, so that a signal from a terminal does not reach it and it is
+killed with all that it started. It is told the id of its parent, and ends with it (see
+``core.child_process.end_with_parent``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from braid.core.background import to_the_end
+from braid.core.python_process import python_command, python_environment
+
+MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
+TAIL_BYTES = 8 << 10
+
+_COUNTERS = Path("/proc/vmstat")
+_PIPE = asyncio.subprocess.PIPE
+
+
+class Streams(enum.Enum):
+    """What the standard streams of a child are."""
+
+    INHERITED = "inherited"  # its output goes where the parent's goes
+    KEPT = "kept"  # the end of its output is kept
+    LINES = "lines"  # stdin and stdout carry lines; the end of stderr is kept
+
+
+_ARGUMENTS: Mapping[Streams, Mapping[str, Any]] = {
+    Streams.INHERITED: {"stdin": asyncio.subprocess.DEVNULL},
+    Streams.KEPT: {
+        "stdin": asyncio.subprocess.DEVNULL,
+        "stdout": _PIPE,
+        "stderr": asyncio.subprocess.STDOUT,
+    },
+    Streams.LINES: {"stdin": _PIPE, "stdout": _PIPE, "stderr": _PIPE, "limit": MAX_LINE_BYTES},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChildEnd:
+    """How a child ended."""
+
+    status: int  # exit code, or minus the number of the signal that killed it
+    output: str = ""  # end of what it printed, unless that was inherited
+    was_memory_short: bool | None = None  # None: the kernel does not count that
+
+    @property
+    def signal_name(self) -> str:
+        """Name of the signal that killed it, or ""."""
+        if self.status >= 0:
+            return ""
+        known = {int(each): each.name for each in signal.Signals}
+        return known.get(-self.status, f"signal {-self.status}")
+
+    @property
+    def text(self) -> str:
+        """The end of a sentence about the child, for the log."""
+        if not self.signal_name:
+            return f"it ended with exit code {self.status}"
+        short = self.status == -signal.SIGKILL and self.was_memory_short
+        return f"it was killed by {self.signal_name}{' for want of memory' if short else ''}"
+
+
+class ChildProcess:
+    """A running child, or one that has ended. Belongs to one event loop.
+
+    As an async context manager it kills the child on the way out and waits for its end.
+    """
+
+    def __init__(self, process: asyncio.subprocess.Process, streams: Streams) -> None:
+        self._process = process
+        self._tail = bytearray()
+        self._oom_kills = oom_kills()  # before
+        kept = process.stdout if streams is Streams.KEPT else process.stderr
+        self._end = asyncio.create_task(self._until_end(kept))
+
+    @classmethod
+    async def start(
+        cls,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str],
+        streams: Streams = Streams.INHERITED,
+        pass_fds: Sequence[int] = (),
+        folder: Path | None = None,
+    ) -> Self:
+        """Run ``python -m module --parent=PID *arguments``.
+
+        Args:
+            module: by its full name; its first act is to end with its parent.
+            arguments: of the command line.
+            environment: all that the child is told; see ``core.child_process``.
+            streams: what its standard streams are.
+            pass_fds: descriptors that it inherits, under the same numbers.
+            folder: its working folder; None: this process's.
+
+        Raises:
+            OSError: no process, memory or descriptor is left.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *python_command(module, f"--parent={os.getpid()}", *arguments),
+            pass_fds=pass_fds,
+            cwd=folder,
+            env=python_environment(environment),
+            start_new_session=True,
+            **_ARGUMENTS[streams],
+        )
+        return cls(process, streams)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process has not ended, as far as is known."""
+        return self._process.returncode is None
+
+    async def send(self, line: bytes) -> None:
+        """Write a line to the child's stdin; a dead child is noticed by ``receive``."""
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):
+            self._process.stdin.write(line)
+            await self._process.stdin.drain()
+
+    async def receive(self) -> bytes:
+        """Return the next line of the child's stdout, or b"" once it has ended."""
+        assert self._process.stdout is not None
+        line = await self._process.stdout.readline()
+        return line if line.endswith(b"\n") else b""
+
+    async def wait(self) -> ChildEnd:
+        """Wait until the child ends; what it started is killed then."""
+        return await asyncio.shield(self._end)
+
+    def kill(self) -> None:
+        """Kill the child and what it started, unless it is known to have ended."""
+        if not self._end.done():
+            self._kill_group()
+
+    async def end(self, grace_s: float = 0.0) -> ChildEnd:
+        """Terminate the child, kill it after ``grace_s`` seconds; 0: kill it at once."""
+        if grace_s:
+            with suppress(ProcessLookupError):
+                self._process.terminate()
+            await asyncio.wait([self._end], timeout=grace_s)
+        self.kill()
+        return await self.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await to_the_end(self.end())
+
+    async def _until_end(self, kept: asyncio.StreamReader | None) -> ChildEnd:
+        """Keep the end of what the child prints until it has ended."""
+        while kept is not None and (chunk := await kept.read(4096)):
+            self._tail += chunk
+            del self._tail[:-TAIL_BYTES]
+        status = await self._process.wait()
+        self._kill_group()  # what it started
+        short = is_more(self._oom_kills, oom_kills())
+        return ChildEnd(status, self._tail.decode(errors="replace"), short)
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # nothing is left of the group
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def oom_kills(counters: Path = _COUNTERS) -> int | None:
+    """Count of processes that the kernel has killed for want of memory, also in containers.
+
+    None: the system has no such counter.
+    """
+    try:
+        for line in counters.read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def is_more(before: int | None, after: int | None) -> bool | None:
+    """Whether a counter has grown; None: it does not exist."""
+    if before is None or after is None:
+        return None
+    return after > before

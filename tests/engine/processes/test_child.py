@@ -1,0 +1,92 @@
+"""How a child process ends, and what it leaves: its last output, and no process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import psutil
+import pytest
+
+from braid.core.child_process import child_environment
+from braid.engine.processes.child import TAIL_BYTES, ChildEnd, ChildProcess, Streams
+
+STUBBORN = "tests.engine.processes.stubborn"
+
+
+async def started(*arguments: str, streams: Streams = Streams.KEPT) -> ChildProcess:
+    return await ChildProcess.start(
+        STUBBORN, *arguments, environment=child_environment(), streams=streams
+    )
+
+
+async def printed(child: ChildProcess) -> None:
+    """Wait until it has started its own child, which its command line does not name."""
+    async with asyncio.timeout(120):
+        while not psutil.Process(child.pid).children():  # noqa: ASYNC110  (it has no event)
+            await asyncio.sleep(0.01)
+
+
+async def test_a_child_that_ignores_sigterm_is_killed_with_what_it_started() -> None:
+    child = await started("stays")
+    await printed(child)
+    group = psutil.Process(child.pid).children()
+
+    end = await child.end(grace_s=0.1)
+
+    assert (end.status, end.signal_name) == (-9, "SIGKILL")
+    assert not child.is_alive
+    _, alive = psutil.wait_procs(group, timeout=60)
+    assert not alive
+
+
+async def test_a_crash_kills_what_the_child_started_and_its_last_output_is_kept() -> None:
+    child = await started(streams=Streams.KEPT)
+    async with asyncio.timeout(120):
+        while child.is_alive:  # noqa: ASYNC110  (its output is held open)
+            await asyncio.sleep(0.01)
+
+    end = await child.end()
+
+    assert end.text == "it was killed by SIGSEGV"
+    assert len(end.output) == TAIL_BYTES
+    last = end.output.rpartition("noise\n")[2]
+    assert f"--parent={os.getpid()}" in last
+    assert not psutil.pid_exists(int(last.split()[-1])) or _is_zombie(int(last.split()[-1]))
+
+
+def _is_zombie(pid: int) -> bool:
+    return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+async def test_a_cancelled_caller_leaves_no_child() -> None:
+    child = await started("stays")
+    await printed(child)
+
+    async def use() -> None:
+        async with child:
+            await asyncio.sleep(600)
+
+    using = asyncio.create_task(use())
+    await asyncio.sleep(0)
+    using.cancel()
+    await asyncio.sleep(0)
+    using.cancel()  # while it waits for the child's end
+    with pytest.raises(asyncio.CancelledError):
+        await using
+
+    assert not child.is_alive
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        (ChildEnd(3), "it ended with exit code 3"),
+        (ChildEnd(-9), "it was killed by SIGKILL"),
+        (ChildEnd(-9, was_memory_short=True), "it was killed by SIGKILL for want of memory"),
+        (ChildEnd(-15, was_memory_short=True), "it was killed by SIGTERM"),
+        (ChildEnd(-200), "it was killed by signal 200"),
+    ],
+)
+def test_an_end_is_said_in_words(end: ChildEnd, text: str) -> None:
+    assert end.text == text
