@@ -7,7 +7,6 @@ import errno
 import logging
 import os
 import sqlite3
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -16,23 +15,11 @@ import sqlalchemy
 from braid.core.disk import disk_failure
 from braid.core.errors import DiskFailure, DiskTrouble
 from braid.engine.importer.host.messages import Failed, MalformedMessage, decode, encode
-from braid.server.store.records import Job, JobState, ModelState
+from braid.server.store.records import JobState, ModelState
 from braid.server.store.tables.plans import Measurement
 from tests.server.jobs.fakes import Server
+from tests.server.jobs.watching import until_ended
 from tests.server.store.full_disk import taking_no_commits
-
-
-@pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Server]:
-    server = Server(tmp_path / "store")
-    await server.runner.start()
-    yield server
-    await server.stop()
-
-
-async def until_ended(server: Server, job_id: str) -> Job:
-    async with asyncio.timeout(20):
-        return [job async for job in server.runner.watch(job_id)][-1]
 
 
 def of_sqlite(name: str) -> sqlalchemy.exc.OperationalError:
@@ -130,7 +117,7 @@ async def test_a_job_whose_end_cannot_be_stored_ends_all_the_same(
 
     with taking_no_commits(server.store):
         server.importer.gate.set()
-        job = await until_ended(server, made.job.id)
+        job = (await until_ended(server, made.job.id))[-1]
 
         assert job.state is JobState.FAILED
         assert "disk is full (/store); free some space there" in job.message
@@ -169,7 +156,7 @@ async def test_once_there_is_room_the_same_registration_begins_at_once(server: S
 
     assert again.is_new_job
     assert again.model.version == 1
-    assert (await until_ended(server, again.job.id)).state is JobState.READY
+    assert (await until_ended(server, again.job.id))[-1].state is JobState.READY
     assert server.store.find_job(made.job.id).state is JobState.FAILED
 
 
@@ -182,7 +169,7 @@ async def test_a_model_that_cannot_be_stored_as_serving_does_not_serve(server: S
             break
     with taking_no_commits(server.store):
         loading.set()
-        job = await until_ended(server, made.job.id)
+        job = (await until_ended(server, made.job.id))[-1]
 
     assert job.state is JobState.FAILED
     assert "disk is full" in job.message
@@ -198,7 +185,7 @@ async def test_a_job_is_cancelled_without_room_for_its_end(server: Server) -> No
         job = await server.runner.cancel(made.job.id)
 
         assert job.state is JobState.CANCELLED
-        assert (await until_ended(server, made.job.id)).state is JobState.CANCELLED
+        assert (await until_ended(server, made.job.id))[-1].state is JobState.CANCELLED
 
 
 async def test_a_job_whose_end_was_never_stored_goes_on_at_the_next_start(server: Server) -> None:
@@ -210,7 +197,7 @@ async def test_a_job_whose_end_was_never_stored_goes_on_at_the_next_start(server
         await until_ended(server, made.job.id)
 
         again = await server.restarted()
-        job = await until_ended(again, made.job.id)
+        job = (await until_ended(again, made.job.id))[-1]
 
     assert job.state is JobState.READY
     await again.stop()
@@ -226,13 +213,13 @@ async def test_a_full_disk_while_stages_are_measured_leaves_the_model_serving(
             break
     with taking_no_commits(server.store):
         server.device.gate.set()
-        job = await until_ended(server, made.job.id)
+        job = (await until_ended(server, made.job.id))[-1]
 
     assert job.state is JobState.UNSCHEDULED
     assert job.message.count("disk is full") == 1
     assert server.models.known["lenet", 1].state is ModelState.SERVING
     again = await server.register(sizes=(1, 4))
-    assert (await until_ended(server, again.job.id)).state is JobState.READY
+    assert (await until_ended(server, again.job.id))[-1].state is JobState.READY
 
 
 @pytest.mark.parametrize("name", ["SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR_FSYNC"])

@@ -2,97 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import multiprocessing
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-import sqlalchemy
-from sqlalchemy import event
 
 from braid.core.errors import (
     InvalidRequest,
-    InvalidUpload,
     JobNotFound,
     ModelNotFound,
-    ResourceExhausted,
     StartupError,
-    UploadTooLarge,
     VersionNotFound,
-    WorkerFault,
 )
-from braid.core.plan import sequential_plan
-from braid.core.schedule import Schedule, ScheduleKey, Stage
 from braid.scheduler.options import PlannerOptions
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import (
     JobState,
     ModelState,
-    ReceivedUpload,
-    Registration,
     RegistrationOptions,
 )
 from braid.server.store.store import Store
-from braid.server.store.tables.plans import Measurement
-
-MODEL = b"a model"
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    store = Store.open(tmp_path / "store")
-    yield store
-    store.close()
-
-
-def receive(store: Store, content: bytes = MODEL) -> ReceivedUpload:
-    async def upload() -> ReceivedUpload:
-        incoming = store.receive(1000)
-        await incoming.__aenter__()
-        await incoming.write(content)
-        return await incoming.finish(hashlib.sha256(content).hexdigest())
-
-    return asyncio.run(upload())
-
-
-def register(
-    store: Store,
-    name: str = "lenet",
-    content: bytes = MODEL,
-    options: RegistrationOptions | None = None,
-    device_keys: str = "cpu-a",
-) -> Registration:
-    received = receive(store, content)
-    try:
-        return store.register(name, received, options or RegistrationOptions(), device_keys)
-    finally:
-        assert received.path is not None
-        received.path.unlink(missing_ok=True)
-
-
-def end(store: Store, made: Registration, state: JobState) -> None:
-    if state is JobState.READY:
-        store.set_model_state(made.model.name, made.model.version, ModelState.SERVING)
-    store.end_job(replace(made.job, state=state, message="why"))
-
-
-def import_done(store: Store, sha256: str) -> Path:
-    folder = store.folder.artefact(sha256)
-    folder.mkdir()
-    (folder / "graph.json").write_text("{}")
-    return folder
-
-
-def reopened(store: Store) -> Store:
-    store.close()
-    return Store.open(store.folder.root)
-
+from tests.server.store.registering import end, import_done, receive, register, reopened
 
 # Opening.
 
@@ -165,85 +99,6 @@ def test_a_store_that_cannot_be_written_refuses_to_start(tmp_path: Path) -> None
 
     with pytest.raises(StartupError, match=r"cannot be written .*choose another"):
         Store.open(tmp_path / "file")
-
-
-# Uploads.
-
-
-async def send(store: Store, chunks: Sequence[bytes], digest: str, limit_bytes: int) -> None:
-    async with store.receive(limit_bytes) as upload:
-        for chunk in chunks:
-            await upload.write(chunk)
-        await upload.finish(digest)
-
-
-async def test_an_upload_is_checked_and_kept_only_if_registered(store: Store) -> None:
-    digest = hashlib.sha256(b"ab").hexdigest()
-
-    async with store.receive(100) as upload:
-        await upload.write(b"a")
-        await upload.write(b"b")
-        received = await upload.finish(digest.upper())
-        assert received.path is not None
-        assert received.path.read_bytes() == b"ab"
-        made = await store.call(store.register, "lenet", received, RegistrationOptions())
-    async with store.receive(100) as upload:
-        await upload.write(b"never finished")
-
-    assert (made.model.sha256, made.model.size_bytes) == (digest, 2)
-    assert [path.name for path in store.folder.uploads.iterdir()] == [digest]
-
-
-@pytest.mark.parametrize(
-    ("content", "digest", "problem"),
-    [
-        (b"", hashlib.sha256(b"").hexdigest(), "empty"),
-        (b"ab", hashlib.sha256(b"a").hexdigest(), "send the file again"),
-        (b"ab", "", "not 64 hexadecimal digits"),
-        (b"ab", "../../etc/passwd", "not 64 hexadecimal digits"),
-    ],
-)
-async def test_a_bad_upload_is_refused_and_leaves_no_file(
-    store: Store, content: bytes, digest: str, problem: str
-) -> None:
-    with pytest.raises(InvalidUpload, match=problem):
-        await send(store, [content], digest, limit_bytes=100)
-
-    assert not list(store.folder.uploads.iterdir())
-
-
-async def test_an_upload_over_the_limit_stops_at_the_limit(store: Store) -> None:
-    with pytest.raises(UploadTooLarge, match="larger than 10 bytes"):
-        await send(store, [b"123456"] * 1000, "", limit_bytes=10)
-
-    assert not list(store.folder.uploads.iterdir())
-
-
-async def test_a_full_disk_is_the_callers_to_know(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    async with store.receive(10) as upload:
-        monkeypatch.setattr(os, "write", full)
-        with pytest.raises(ResourceExhausted, match="disk is full"):
-            await upload.write(b"x")
-        monkeypatch.undo()
-
-
-async def test_a_cancelled_upload_leaves_no_file(store: Store) -> None:
-    async def endless() -> None:
-        async with store.receive(10**9) as upload:
-            while True:
-                await upload.write(b"x" * 100_000)
-
-    task = asyncio.create_task(endless())
-    await asyncio.sleep(0.05)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-    assert not list(store.folder.uploads.iterdir())
 
 
 # Registering.
@@ -377,99 +232,6 @@ def test_a_job_that_ended_never_changes_again(store: Store) -> None:
     store.save_job(made.job)
 
     assert store.find_job(made.job.id).state is JobState.CANCELLED
-
-
-# Schedules and measurements.
-
-
-def schedule(batch_size: int = 1, latency_us: float = 5.0) -> Schedule:
-    key = ScheduleKey("ab" * 32, "cpu-a", batch_size)
-    stage = Stage(((0,), (1,)), latency_us=latency_us)
-    return Schedule(key, "ios", sequential_plan(2), (stage,), ("conv", "pool"))
-
-
-def test_keys_without_an_accepted_error_are_what_they_were_before_there_was_one() -> None:
-    plain, accepting = (ScheduleKey("ab" * 32, "cpu", 1, accepted_error=e) for e in (None, 0.1))
-
-    assert plain.id == "8cccba11fecb07e067f5c680"
-    assert plain.id != accepting.id
-    assert ScheduleKey(**accepting.to_json()) == accepting
-
-
-def test_a_schedule_is_found_again_under_its_key_and_model(store: Store) -> None:
-    for each in (schedule(4), schedule(1), schedule(4, latency_us=3.0)):
-        store.put_schedule(each)
-
-    store = reopened(store)
-
-    assert store.find_schedule(schedule(4).key.id) == schedule(4, latency_us=3.0)
-    assert [each.key.batch_size for each in store.schedules_of("ab" * 32)] == [1, 4]
-    assert store.schedules_of("ab" * 32, "cpu-b") == []
-    store.forget_schedule(schedule(4).key.id)
-    assert store.find_schedule(schedule(4).key.id) is None
-    store.close()
-
-
-def test_a_schedule_changed_on_disk_counts_as_none(store: Store) -> None:
-    store.put_schedule(schedule())
-    store.close()
-    with sqlite3.connect(store.folder.database) as connection:
-        connection.execute("UPDATE schedules SET schedule = replace(schedule, '5.0', '1.0')")
-    connection.close()
-
-    store = Store.open(store.folder.root)
-
-    assert store.find_schedule(schedule().key.id) is None
-    assert store.schedules_of("ab" * 32) == []
-    store.close()
-
-
-def test_latencies_are_kept_by_device_and_signature(store: Store) -> None:
-    store.put_measurement(Measurement("cpu-a", "s1", 10.0, 0.1, 5))
-    store.put_measurement(Measurement("cpu-a", "s1", 12.0, 0.1, 5))
-    store.put_measurement(Measurement("cpu-b", "s1", 99.0, 0.1, 5))
-
-    store = reopened(store)
-
-    wanted = ["s1", *(f"none-{n}" for n in range(2000))]
-    assert store.find_latencies("cpu-a", wanted) == {"s1": 12.0}
-    store.close()
-
-
-def test_a_latency_of_zero_is_never_stored_and_thrown_out_where_it_was(store: Store) -> None:
-    for latency_us in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(WorkerFault, match="cannot be"):
-            Measurement("cpu-a", "s1", latency_us, 0.1, 5)
-    store.put_measurement(Measurement("cpu-a", "s1", 10.0, 0.1, 5))
-    store.put_measurement(Measurement("cpu-a", "s2", 12.0, 0.1, 5))
-    store.close()
-    with sqlite3.connect(store.folder.database) as connection:  # as earlier versions did
-        connection.execute("UPDATE measurements SET latency_us = 0.0 WHERE signature = 's1'")
-    connection.close()
-
-    store = Store.open(store.folder.root)
-
-    assert store.find_latencies("cpu-a", ["s1", "s2"]) == {"s2": 12.0}
-    store.close()
-
-
-def test_a_full_disk_loses_nothing_and_says_so(store: Store) -> None:
-    register(store)
-
-    @event.listens_for(store._engine, "begin")
-    def no_more_pages(connection: sqlalchemy.Connection) -> None:
-        connection.exec_driver_sql("PRAGMA max_page_count = 1")
-
-    def fill() -> None:
-        for number in range(10_000):
-            store.put_measurement(Measurement("cpu-a" * 50, f"s{number}", 1.0, 0.1, 5))
-
-    with pytest.raises(ResourceExhausted, match=r"disk is full .*; free some space"):
-        fill()
-
-    event.remove(store._engine, "begin", no_more_pages)
-    assert store.find_latencies("cpu-a" * 50, ["s0"]) == {"s0": 1.0}
-    assert len(store.unfinished_jobs()) == 1
 
 
 # Recovery and deletion.

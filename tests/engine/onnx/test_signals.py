@@ -1,0 +1,111 @@
+"""Resizing, sampling and transforms of ONNX against ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engine.onnx.operands import ARGUMENTS, Random, case, check, const, ints, shape
+from tests.engine.onnx.oracle import Operand, assert_agrees, node_model
+
+RANDOM = Random(0)
+real, positive = RANDOM.real, RANDOM.positive
+IMAGE, SIGNAL = real(2, 4, 9, 10), real(2, 4, 13)
+
+COORDINATES = (
+    *("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric"),
+    "tf_half_pixel_for_nn",
+)
+SCALES = ([1, 1, 2, 2], [1, 1, 0.6, 1.7], [1, 1, 1, 3])
+
+
+@pytest.mark.parametrize("scales", SCALES, ids=str)
+@pytest.mark.parametrize("coordinates", [c for c in COORDINATES if not c.startswith("tf")])
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_smooth_resize(mode: str, coordinates: str, scales: list[float]) -> None:
+    attributes: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": coordinates}
+    model = node_model("Resize", [real(2, 3, 6, 7), None, const(scales)], 13, **attributes)
+
+    assert_agrees(*model, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("scales", SCALES, ids=str)
+@pytest.mark.parametrize("coordinates", COORDINATES)
+@pytest.mark.parametrize("rounding", ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"])
+def test_nearest_resize(rounding: str, coordinates: str, scales: list[float]) -> None:
+    attributes: dict[str, Any] = {"nearest_mode": rounding}
+    attributes["coordinate_transformation_mode"] = coordinates
+    operands = [real(2, 3, 6, 7), None, const(scales)]
+
+    assert_agrees(*node_model("Resize", operands, 13, mode="nearest", **attributes))
+
+
+@pytest.mark.parametrize(
+    ARGUMENTS,
+    [
+        case("Upsample", 7, IMAGE, scales=[1.0, 1.0, 2.0, 3.0]),
+        case("Upsample", 9, IMAGE, const([1, 1, 1.5, 2])),
+        case("Upsample", 9, IMAGE, const([1, 1, 2, 2]), mode="linear"),
+        case("Resize", 10, IMAGE, const([1, 1, 2, 2])),
+        case("Resize", 10, IMAGE, const([1, 1, 0.6, 0.4])),
+        case("Resize", 10, IMAGE, const([1, 1, 2, 2]), mode="linear"),
+        case("Resize", 11, IMAGE, const([]), const([]), shape(2, 4, 20, 5), mode="linear"),
+        case("Resize", 13, IMAGE, None, None, shape(2, 4, 20, 15)),
+        case("Resize", 13, IMAGE, None, np.array([1, 1, 2, 0.5], np.float32)),
+        case("Resize", 13, IMAGE, None, const([1, 1, 0.5, 0.7]), mode="cubic",
+             exclude_outside=1, cubic_coeff_a=-0.5),
+        case("Resize", 18, IMAGE, None, const([2, 0.5]), axes=[2, 3], mode="linear"),
+        case("Resize", 18, IMAGE, None, None, shape(5, 6), axes=[2, 3],
+             keep_aspect_ratio_policy="not_larger"),
+        case("Resize", 18, IMAGE, None, const([1, 1, 0.6, 0.4]), mode="linear", antialias=1),
+        case("Resize", 18, IMAGE, None, const([1, 1, 0.6, 0.4]), mode="cubic", antialias=1),
+        case("Resize", 13, IMAGE, const([0, 0, 0.2, 0.1, 1, 1, 0.8, 1.2]), None,
+             shape(2, 4, 5, 5), mode="linear", extrapolation_value=9.0,
+             coordinate_transformation_mode="tf_crop_and_resize"),
+        case("Resize", 13, SIGNAL, None, const([1, 1, 2.5]), mode="linear"),
+        case("Resize", 13, real(2, 4, 7, 4), None, None, shape(2, 4, 8, 7),
+             coordinate_transformation_mode="asymmetric", nearest_mode="round_prefer_ceil"),
+    ],
+)  # fmt: skip
+def test_resize(
+    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
+) -> None:
+    check(op_type, opset, operands, outputs, attributes)
+
+
+@pytest.mark.parametrize("align_corners", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+def test_grid_samples(mode: str, padding: str, align_corners: int) -> None:
+    attributes = {"mode": mode, "padding_mode": padding, "align_corners": align_corners}
+    check("GridSample", 16, [real(2, 3, 5, 6), 1.3 * real(2, 4, 7, 2)], 1, attributes)
+
+
+@pytest.mark.parametrize(
+    ARGUMENTS,
+    [
+        case("DeformConv", 19, real(2, 4, 6, 7), const(real(6, 4, 3, 3)), real(2, 18, 4, 5)),
+        case("DeformConv", 19, real(1, 4, 6, 7), const(real(6, 2, 3, 3)), real(1, 36, 3, 4),
+             const(real(6)), positive(1, 18, 3, 4), strides=[2, 2], pads=[1, 1, 1, 1], group=2,
+             offset_group=2),
+        case("Col2Im", 18, real(1, 12, 12), shape(4, 5), shape(2, 2)),
+        case("Col2Im", 18, real(1, 12, 6), shape(4, 5), shape(2, 3), strides=[2, 2],
+             pads=[0, 1, 0, 1]),
+        case("MaxUnpool", 11, real(1, 1, 2, 2), const(ints(5, 7, 13, 15).reshape(1, 1, 2, 2)),
+             kernel_shape=[2, 2], strides=[2, 2]),
+        case("AffineGrid", 20, real(2, 2, 3), shape(2, 3, 4, 5)),
+        case("CenterCropPad", 18, real(5, 4), shape(3, 7)),
+        case("DFT", 17, real(2, 8, 1), axis=1),
+        case("DFT", 20, real(2, 8, 2), None, const(ints(1).reshape(()))),
+        case("DFT", 17, real(2, 8, 2), const(ints(6).reshape(())), axis=1, inverse=1),
+        case("DFT", 17, real(2, 9, 1), axis=1, onesided=1),
+        case("STFT", 17, real(2, 40, 1), const(ints(8).reshape(())), const(positive(16))),
+    ],
+)  # fmt: skip
+def test_sampling_and_transforms(
+    op_type: str, opset: int, operands: list[Operand], outputs: int, attributes: dict[str, Any]
+) -> None:
+    model, inputs = node_model(op_type, operands, opset, outputs, **attributes)
+    assert_agrees(model, inputs)

@@ -1,0 +1,136 @@
+"""Which plans of a registration serve, and in which precisions."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from braid.core.errors import (
+    InvalidRequest,
+)
+from braid.scheduler.options import PlannerOptions
+from braid.server.jobs.interfaces import Showing
+from braid.server.store.records import JobState
+from tests.server.jobs.fakes import Server
+from tests.server.jobs.watching import registered
+
+
+@pytest.mark.parametrize(
+    ("showing", "reason"),
+    [
+        (
+            Showing(102.0, 0.5, 9, (0.98,) * 9, 0.0, 0.0),
+            r"not faster without doubt, its speed-up over sequential is 0\.980x",
+        ),
+        (Showing(101.5, 0.001, 9, (0.98,) * 9, 0.0, 0.0), "the sequential plan goes on serving"),
+        (
+            Showing(50.0, 0.01, 9, (2.0,) * 9, 1.0, 0.1),
+            "outputs differ by 0.1 .* 0.0001 is allowed",
+        ),
+        (Showing(None, None, 0, (), 0.0, float("nan")), "outputs differ by nan"),
+    ],
+)
+async def test_a_plan_that_is_wrong_or_slower_is_kept_but_does_not_serve(
+    server: Server, showing: Showing, reason: str
+) -> None:
+    server.device.others = showing
+
+    job = await registered(server)
+
+    assert job.state is JobState.READY
+    assert server.models.plans == {}
+    (schedule,) = server.store.schedules_of(server.store.find_model("lenet", 1).sha256)
+    assert not schedule.provenance.promoted
+    assert job.message == f"batch size 1: {schedule.provenance.reason}"
+    assert re.search(reason, job.message)
+
+
+async def test_a_plan_within_the_noise_of_the_sequential_one_does_not_serve(
+    server: Server,
+) -> None:
+    ratios = (0.99, 1.02, 1.03, 1.01, 0.98, 1.02, 1.04, 0.97, 1.02)
+    server.device.others = Showing(98.0, 0.02, 9, ratios, 0.0, 0.0)
+
+    job = await registered(server)
+
+    assert not server.models.plans
+    assert "its speed-up over sequential is 1.020x (0.980 to 1.030)" in job.message
+
+
+async def test_the_sequential_planner_cannot_be_slower_than_sequential(server: Server) -> None:
+    server.device.others = Showing(120.0, 0.01, 9, (0.8,) * 9, 0.0, 0.0)
+
+    job = await registered(server, planner=PlannerOptions("sequential"))
+
+    assert (job.state, job.message) == (JobState.READY, "")
+
+
+async def test_the_portfolio_serves_the_fastest_and_keeps_what_all_of_them_showed(
+    server: Server,
+) -> None:
+    server.device.in_onnxruntime = Showing(80.0, 0.01, 10, (1.25,) * 9, 1e-6, 1e-6)
+
+    job = await registered(server, planner=PlannerOptions("portfolio"))
+
+    assert (job.state, job.message) == (JobState.READY, "")
+    (schedule,) = server.models.plans.values()
+    assert schedule.in_onnxruntime
+    assert schedule.plan.streams > 1, "the best plan of our own is what runs if that cannot"
+    seen = schedule.provenance
+    assert (seen.measured_us, seen.sequential_us, seen.promoted) == (80.0, 100.0, True)
+    names = [contender.name for contender in seen.candidates]
+    assert (names[0], names[-1]) == ("sequential", "onnxruntime")
+    (plans,) = server.device.contests
+    assert len(plans) == len(set(plans)) == len(names) - 1
+
+
+async def test_a_wrong_candidate_never_serves_and_the_job_says_so(server: Server) -> None:
+    server.device.others = Showing(None, None, 0, (), 0.3, 0.3)
+
+    job = await registered(server, planner=PlannerOptions("portfolio"))
+
+    (schedule,) = server.models.plans.values()
+    assert (schedule.planner, schedule.plan.streams) == ("sequential", 1)
+    assert job.state is JobState.READY
+    assert re.search(r"greedy.* is refused: outputs differ by 0.3", job.message)
+    assert server.observer.refused > 0
+
+
+async def test_a_precision_has_schedules_and_measurements_of_its_own(server: Server) -> None:
+    exact = await registered(server)
+    measured = sum(server.device.measured.values())
+
+    job = await registered(server, precision="tf32")
+
+    assert (exact.version, job.version, job.state) == (1, 2, JobState.READY)
+    assert server.device.precision == "tf32"
+    assert sum(server.device.measured.values()) == 2 * measured
+    keys = [schedule.key for schedule in server.models.plans.values()]
+    assert {(key.precision, key.accepted_error) for key in keys} == {("fp32", None), ("tf32", None)}
+
+
+async def test_a_precision_that_is_refused_leaves_the_model_in_fp32(server: Server) -> None:
+    server.device.sequential = Showing(100.0, 0.01, 10, (1.0,) * 9, 0.5, 0.03)
+
+    job = await registered(server, precision="fp16")
+
+    assert server.models.serving, "sequentially, in FP32"
+    assert not server.models.plans
+    assert "in fp16 outputs differ by 0.03 of the largest element, 0.01 is allowed" in job.message
+    assert server.observer.refused > 0
+    accepting = await registered(server, precision="fp16", accepted_error=0.05)
+    assert accepting.message == ""
+    (schedule,) = server.models.plans.values()
+    assert (schedule.key.precision, schedule.provenance.tolerance) == ("fp16", 0.05)
+
+
+async def test_a_precision_that_a_device_lacks_is_refused_at_once(server: Server) -> None:
+    with pytest.raises(
+        InvalidRequest, match="device cpu computes in fp32, tf32, fp16, not in bf16"
+    ):
+        await server.register(precision="bf16")
+    with pytest.raises(InvalidRequest, match="no precision 'fp8'"):
+        await server.register(precision="fp8")
+    with pytest.raises(InvalidRequest, match="relative to the largest element"):
+        await server.register(accepted_error=1.5)

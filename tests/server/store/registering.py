@@ -1,0 +1,62 @@
+"""Models registered in a store by tests."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+from braid.server.store.records import (
+    JobState,
+    ModelState,
+    ReceivedUpload,
+    Registration,
+    RegistrationOptions,
+)
+from braid.server.store.store import Store
+
+MODEL = b"a model"
+
+
+def receive(store: Store, content: bytes = MODEL) -> ReceivedUpload:
+    async def upload() -> ReceivedUpload:
+        incoming = store.receive(1000)
+        await incoming.__aenter__()
+        await incoming.write(content)
+        return await incoming.finish(hashlib.sha256(content).hexdigest())
+
+    return asyncio.run(upload())
+
+
+def register(
+    store: Store,
+    name: str = "lenet",
+    content: bytes = MODEL,
+    options: RegistrationOptions | None = None,
+    device_keys: str = "cpu-a",
+) -> Registration:
+    received = receive(store, content)
+    try:
+        return store.register(name, received, options or RegistrationOptions(), device_keys)
+    finally:
+        assert received.path is not None
+        received.path.unlink(missing_ok=True)
+
+
+def end(store: Store, made: Registration, state: JobState) -> None:
+    if state is JobState.READY:
+        store.set_model_state(made.model.name, made.model.version, ModelState.SERVING)
+    store.end_job(replace(made.job, state=state, message="why"))
+
+
+def import_done(store: Store, sha256: str) -> Path:
+    folder = store.folder.artefact(sha256)
+    folder.mkdir()
+    (folder / "graph.json").write_text("{}")
+    return folder
+
+
+def reopened(store: Store) -> Store:
+    store.close()
+    return Store.open(store.folder.root)

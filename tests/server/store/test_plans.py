@@ -1,0 +1,111 @@
+"""Schedules and measurements of a store."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+import sqlalchemy
+from sqlalchemy import event
+
+from braid.core.errors import (
+    ResourceExhausted,
+    WorkerFault,
+)
+from braid.core.plan import sequential_plan
+from braid.core.schedule import Schedule, ScheduleKey, Stage
+from braid.server.store.store import Store
+from braid.server.store.tables.plans import Measurement
+from tests.server.store.registering import register, reopened
+
+# Schedules and measurements.
+
+
+def schedule(batch_size: int = 1, latency_us: float = 5.0) -> Schedule:
+    key = ScheduleKey("ab" * 32, "cpu-a", batch_size)
+    stage = Stage(((0,), (1,)), latency_us=latency_us)
+    return Schedule(key, "ios", sequential_plan(2), (stage,), ("conv", "pool"))
+
+
+def test_keys_without_an_accepted_error_are_what_they_were_before_there_was_one() -> None:
+    plain, accepting = (ScheduleKey("ab" * 32, "cpu", 1, accepted_error=e) for e in (None, 0.1))
+
+    assert plain.id == "8cccba11fecb07e067f5c680"
+    assert plain.id != accepting.id
+    assert ScheduleKey(**accepting.to_json()) == accepting
+
+
+def test_a_schedule_is_found_again_under_its_key_and_model(store: Store) -> None:
+    for each in (schedule(4), schedule(1), schedule(4, latency_us=3.0)):
+        store.put_schedule(each)
+
+    store = reopened(store)
+
+    assert store.find_schedule(schedule(4).key.id) == schedule(4, latency_us=3.0)
+    assert [each.key.batch_size for each in store.schedules_of("ab" * 32)] == [1, 4]
+    assert store.schedules_of("ab" * 32, "cpu-b") == []
+    store.forget_schedule(schedule(4).key.id)
+    assert store.find_schedule(schedule(4).key.id) is None
+    store.close()
+
+
+def test_a_schedule_changed_on_disk_counts_as_none(store: Store) -> None:
+    store.put_schedule(schedule())
+    store.close()
+    with sqlite3.connect(store.folder.database) as connection:
+        connection.execute("UPDATE schedules SET schedule = replace(schedule, '5.0', '1.0')")
+    connection.close()
+
+    store = Store.open(store.folder.root)
+
+    assert store.find_schedule(schedule().key.id) is None
+    assert store.schedules_of("ab" * 32) == []
+    store.close()
+
+
+def test_latencies_are_kept_by_device_and_signature(store: Store) -> None:
+    store.put_measurement(Measurement("cpu-a", "s1", 10.0, 0.1, 5))
+    store.put_measurement(Measurement("cpu-a", "s1", 12.0, 0.1, 5))
+    store.put_measurement(Measurement("cpu-b", "s1", 99.0, 0.1, 5))
+
+    store = reopened(store)
+
+    wanted = ["s1", *(f"none-{n}" for n in range(2000))]
+    assert store.find_latencies("cpu-a", wanted) == {"s1": 12.0}
+    store.close()
+
+
+def test_a_latency_of_zero_is_never_stored_and_thrown_out_where_it_was(store: Store) -> None:
+    for latency_us in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(WorkerFault, match="cannot be"):
+            Measurement("cpu-a", "s1", latency_us, 0.1, 5)
+    store.put_measurement(Measurement("cpu-a", "s1", 10.0, 0.1, 5))
+    store.put_measurement(Measurement("cpu-a", "s2", 12.0, 0.1, 5))
+    store.close()
+    with sqlite3.connect(store.folder.database) as connection:  # as earlier versions did
+        connection.execute("UPDATE measurements SET latency_us = 0.0 WHERE signature = 's1'")
+    connection.close()
+
+    store = Store.open(store.folder.root)
+
+    assert store.find_latencies("cpu-a", ["s1", "s2"]) == {"s2": 12.0}
+    store.close()
+
+
+def test_a_full_disk_loses_nothing_and_says_so(store: Store) -> None:
+    register(store)
+
+    @event.listens_for(store._engine, "begin")
+    def no_more_pages(connection: sqlalchemy.Connection) -> None:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")
+
+    def fill() -> None:
+        for number in range(10_000):
+            store.put_measurement(Measurement("cpu-a" * 50, f"s{number}", 1.0, 0.1, 5))
+
+    with pytest.raises(ResourceExhausted, match=r"disk is full .*; free some space"):
+        fill()
+
+    event.remove(store._engine, "begin", no_more_pages)
+    assert store.find_latencies("cpu-a" * 50, ["s0"]) == {"s0": 1.0}
+    assert len(store.unfinished_jobs()) == 1
