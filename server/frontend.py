@@ -51,7 +51,8 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import VersionPolicies
 from braid.server.observability.drift import DriftWatch
 from braid.server.observability.logs import configure_logging
-from braid.server.observability.metrics import Metrics, PlanLabels
+from braid.server.observability.metrics import Metrics
+from braid.server.observability.series.plans import PlanLabels
 from braid.server.observability.tracing import Sampling
 from braid.server.observability.triton_metrics import TritonMetrics
 from braid.server.ports.grpc_port import GrpcPorts
@@ -91,7 +92,7 @@ class FrontEnd:
         """Start nothing yet; ``make_host`` decides where registrations measure on a device."""
         self.settings = settings
         self.metrics = Metrics()
-        self.metrics.queue_limit.set(settings.max_queue_requests)
+        self.metrics.requests.queue_limit.set(settings.max_queue_requests)
         self.health = Health(SERVICES)
         self.store = Store.open(settings.store, store_limits(settings))
         self.devices = Devices(settings, make_host)
@@ -109,13 +110,13 @@ class FrontEnd:
             devices=self.devices.all,
             planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
             models=self.models,
-            observer=self.metrics,
+            observer=self.metrics.jobs,
             tolerance=settings.tolerance,
         )
         self.restore = Restore(self.services, self.models)
         self.runner = JobRunner(self.services)
-        self.drift = DriftWatch(self.metrics, settings.drift_ratio, settings.drift_seconds)
-        self.metrics.on_schedule = self._scheduled
+        self.drift = DriftWatch(self.metrics.drift, settings.drift_ratio, settings.drift_seconds)
+        self.metrics.schedules.on_schedule = self._scheduled
         for device in self.devices.all:
             device.on_ran = self.drift.ran
             device.on_damaged = self._model_lost
@@ -136,7 +137,7 @@ class FrontEnd:
         self._takes_requests = False
         self.sampling = Sampling()
         self.memory = CallMemory(memory_limits(settings))
-        self.metrics.watch_calls(self.memory)
+        self.metrics.calls.watch(self.memory)
         self._inference = (self._braid_v1(), self._open_inference())
         self._grpc = GrpcPorts(settings, self._add_services, self.sampling, self.memory)
         self._http = HttpServer(
@@ -309,7 +310,7 @@ class FrontEnd:
         except BraidError as error:
             log.warning("not profiled again", extra={"model": plan.model, "reason": str(error)})
         else:
-            self.metrics.profiled_again(plan.device)
+            self.metrics.drift.profiled_again(plan.device)
 
     def _scheduled(self, plan: PlanLabels, schedule: Schedule) -> None:
         """What a schedule promises is what the batcher and the drift watch go by."""
@@ -350,7 +351,7 @@ class FrontEnd:
         self._in_background(self.restore.withdraw(device.name, digest, error))
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
-        self.metrics.worker_restarted(device, end.reason)
+        self.metrics.devices.worker_restarted(device, end.reason)
 
 
 def batch_policy(settings: Settings) -> BatchPolicy:

@@ -15,7 +15,8 @@ from braid.server.jobs.runner import JobRunner
 from braid.server.models.queries import ModelQueries, Placed
 from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import VersionPolicies
-from braid.server.observability.metrics import Metrics, PlanLabels
+from braid.server.observability.metrics import Metrics
+from braid.server.observability.series.plans import PlanLabels
 from braid.server.store.records import Job, ModelVersion
 
 LISTED_JOBS = 200
@@ -36,7 +37,7 @@ class Facts:
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self.rates = Rates(self.metrics)
+        self.rates = Rates(self.metrics.requests)
 
     async def activity(self) -> Mapping[Key, Activity]:
         """What every model does now. On a thread: hundreds of models have many series."""
@@ -59,7 +60,7 @@ class Facts:
     def speeds(self) -> dict[Key, dict[tuple[str, int], Speed]]:
         """Speed-ups of all models by device and batch size, from the metrics, not the store."""
         found: dict[Key, dict[tuple[str, int], Speed]] = {}
-        for plan, speed in self.metrics.speeds().items():
+        for plan, speed in self.metrics.schedules.speeds().items():
             by_plan = found.setdefault((plan.model, plan.version), {})
             by_plan[plan.device, int(plan.batch_size)] = speed
         return found

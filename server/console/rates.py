@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from time import monotonic
 
-from braid.server.observability.metrics import Metrics
+from braid.server.observability.series.requests import RequestMetrics
 
 WINDOW_SECONDS = 60.0
 MIN_SECONDS = 1.0
@@ -41,8 +41,8 @@ class Activity:
 class Rates:
     """Remembers a minute of looks. Called from one thread at a time."""
 
-    def __init__(self, metrics: Metrics, clock: Callable[[], float] = monotonic) -> None:
-        self._metrics = metrics
+    def __init__(self, requests: RequestMetrics, clock: Callable[[], float] = monotonic) -> None:
+        self._requests = requests
         self._clock = clock
         self._looks: deque[tuple[float, dict[Key, _Counts]]] = deque()
 
@@ -67,7 +67,7 @@ class Rates:
 
     def _counts(self) -> dict[Key, _Counts]:
         found: dict[Key, _Counts] = {}
-        for metric in (self._metrics.requests, self._metrics.duration_seconds):
+        for metric in (self._requests.ended, self._requests.duration_seconds):
             for family in metric.collect():
                 for sample in family.samples:
                     key = sample.labels["model"], sample.labels["version"]

@@ -34,7 +34,8 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.inference.routing import QueuedReplica, Replicas
 from braid.server.jobs.profiled_inputs import profiled_inputs
 from braid.server.jobs.retries import RetriesExhausted
-from braid.server.observability.metrics import Metrics, ModelMetrics
+from braid.server.observability.metrics import Metrics
+from braid.server.observability.series.requests import ModelMetrics
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import ModelState, ModelVersion

@@ -19,10 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import median
 from time import monotonic
-from typing import Protocol
 
 from braid.core.schedule import Schedule
-from braid.server.observability.metrics import PlanLabels
+from braid.server.observability.series.plans import DriftMetrics, PlanLabels
 
 log = logging.getLogger("braid.drift")
 
@@ -31,19 +30,6 @@ SAMPLES, MIN_SAMPLES = 128, 16
 SAMPLE_SECONDS = 300.0  # older batches say nothing about now
 MIN_EXCESS_US = 200.0
 PAUSE_SECONDS = 6 * 3600.0  # between two reports of one plan: profiling again may not help
-
-
-class DriftGauges(Protocol):
-    """Where the watch shows what it sees; see ``braid.server.observability.metrics``."""
-
-    def knows(self, model: str, version: str) -> bool:
-        """Whether this model version is still there."""
-
-    def drift_is(self, plan: PlanLabels, live_us: float, ratio: float, drifting: bool) -> None:
-        """A plan was seen."""
-
-    def drift_unknown(self, plan: PlanLabels) -> None:
-        """A plan has not run lately."""
 
 
 @dataclass(slots=True)
@@ -62,7 +48,7 @@ class DriftWatch:
 
     def __init__(
         self,
-        gauges: DriftGauges,
+        gauges: DriftMetrics,
         ratio: float,
         sustained_seconds: float,
         clock: Callable[[], float] = monotonic,

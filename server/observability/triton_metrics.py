@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from braid.server.observability.metrics import Metrics, ModelMetrics
+from braid.server.observability.metrics import Metrics
+from braid.server.observability.series.requests import ModelMetrics
 
 Read = Callable[[ModelMetrics], float]
 

@@ -25,7 +25,7 @@ async def devices(facts: Facts) -> Page:
 def _device(facts: Facts, device: Device, number: int) -> Html:
     known = {**dict(_parts(device.device_key)), **device.software} if device.is_up else {}
     count = facts.metrics.registry.get_sample_value
-    restarts = facts.metrics.restarts(device.name)
+    restarts = facts.metrics.devices.restarts(device.name)
 
     def counted(name: str) -> float:
         return count(name, {"device": device.name}) or 0.0

@@ -75,7 +75,7 @@ def test_rates_are_those_since_the_look_before() -> None:
     series = metrics.add_model("lenet", 1)
     for _ in range(1000):
         series.request_ended("OK", 5.0)
-    rates = Rates(metrics, lambda: now)
+    rates = Rates(metrics.requests, lambda: now)
     assert rates.look() == {}, "nothing to compare with yet"
 
     now = 10.0

@@ -9,7 +9,8 @@ import pytest
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Provenance, Schedule, ScheduleKey
 from braid.server.observability.drift import PAUSE_SECONDS, SAMPLE_SECONDS, DriftWatch
-from braid.server.observability.metrics import Metrics, PlanLabels
+from braid.server.observability.metrics import Metrics
+from braid.server.observability.series.plans import PlanLabels
 
 LABELS = PlanLabels("lenet", "1", "cpu", "1")
 SCHEDULE = Schedule(
@@ -29,7 +30,7 @@ class Watched:
         self.now = 0.0
         self.metrics = Metrics()
         self.metrics.add_model("lenet", 1)
-        self.watch = DriftWatch(self.metrics, 1.5, 60.0, clock=lambda: self.now)
+        self.watch = DriftWatch(self.metrics.drift, 1.5, 60.0, clock=lambda: self.now)
         self.reported: list[PlanLabels] = []
         self.watch.on_drift = self.reported.append
         self.watch.expect(LABELS, SCHEDULE)

@@ -11,7 +11,8 @@ from prometheus_client import generate_latest
 from braid.core.measurement import Speed
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Contender, Provenance, Schedule, ScheduleKey
-from braid.server.observability.metrics import UNKNOWN_MODEL, Metrics, PlanLabels
+from braid.server.observability.metrics import UNKNOWN_MODEL, Metrics
+from braid.server.observability.series.plans import PlanLabels
 from braid.server.store.records import ModelVersion, RegistrationOptions
 
 LENET = ModelVersion("lenet", 1, "ab" * 32, 10, RegistrationOptions())
@@ -79,8 +80,8 @@ def test_a_deleted_model_leaves_nothing_behind_not_even_through_late_requests() 
     kept = metrics.add_model("lenet", 2)
     for each in (series, kept):
         each.request_ended("OK", 0.02)
-    metrics.schedule_chosen(LENET, "cpu", SCHEDULE)
-    metrics.drift_is(PlanLabels("lenet", "1", "cpu", "4"), 75.0, 1.5, drifting=True)
+    metrics.schedules.schedule_chosen(LENET, "cpu", SCHEDULE)
+    metrics.drift.drift_is(PlanLabels("lenet", "1", "cpu", "4"), 75.0, 1.5, drifting=True)
     assert 'braid_schedule_speedup_ratio{batch_size="4",device="cpu",model="lenet"' in exposed(
         metrics
     )
@@ -88,8 +89,8 @@ def test_a_deleted_model_leaves_nothing_behind_not_even_through_late_requests() 
     metrics.remove_model("lenet", 1)
     series.request_ended("OK", 0.02)
     metrics.find_model("lenet", 1).request_ended("NOT_FOUND", 0.02)
-    metrics.schedule_chosen(LENET, "cpu", SCHEDULE)
-    metrics.drift_is(PlanLabels("lenet", "1", "cpu", "4"), 75.0, 1.5, drifting=True)
+    metrics.schedules.schedule_chosen(LENET, "cpu", SCHEDULE)
+    metrics.drift.drift_is(PlanLabels("lenet", "1", "cpu", "4"), 75.0, 1.5, drifting=True)
 
     text = exposed(metrics)
     assert 'model="lenet",version="1"' not in re.sub(r'outcome="\w+",', "", text)
@@ -101,10 +102,10 @@ def test_jobs_measurements_cache_and_restarts_are_counted() -> None:
     metrics = Metrics()
     metrics.add_device("cpu")
 
-    metrics.jobs_counted({"READY": 2, "QUEUED": 0})
-    metrics.stage_measured("cpu", 0.5)
-    metrics.stages_reused("cpu", 10)
-    metrics.schedule_looked_up(hit=True)
+    metrics.jobs.jobs_counted({"READY": 2, "QUEUED": 0})
+    metrics.jobs.stage_measured("cpu", 0.5)
+    metrics.jobs.stages_reused("cpu", 10)
+    metrics.jobs.schedule_looked_up(hit=True)
 
     text = exposed(metrics)
     assert 'braid_jobs{state="READY"} 2.0' in text
@@ -128,12 +129,14 @@ def test_nothing_is_left_of_an_earlier_schedule_of_the_same_batch_size() -> None
     metrics.add_model("lenet", 1)
     bare = Provenance(measured_us=70.0, candidates=(Contender("opara", 70.0),))
 
-    metrics.schedule_chosen(LENET, "cpu", SCHEDULE)
-    assert metrics.speeds() == {PlanLabels("lenet", "1", "cpu", "4"): Speed(1.98, 1.9, 2.05)}
-    metrics.schedule_chosen(LENET, "cpu", replace(SCHEDULE, provenance=bare))
+    metrics.schedules.schedule_chosen(LENET, "cpu", SCHEDULE)
+    assert metrics.schedules.speeds() == {
+        PlanLabels("lenet", "1", "cpu", "4"): Speed(1.98, 1.9, 2.05)
+    }
+    metrics.schedules.schedule_chosen(LENET, "cpu", replace(SCHEDULE, provenance=bare))
 
     text = exposed(metrics)
-    assert metrics.speeds() == {}
+    assert metrics.schedules.speeds() == {}
     assert "spread_ratio{" not in text
     assert "braid_schedule_sequential_latency_seconds{" not in text
     assert re.findall(r'planner="(\w+)"', text) == ["opara"]
@@ -143,8 +146,8 @@ def test_every_candidate_that_was_measured_has_its_latency() -> None:
     metrics = Metrics()
     metrics.add_model("lenet", 1)
 
-    metrics.schedule_chosen(LENET, "cpu", SCHEDULE)
+    metrics.schedules.schedule_chosen(LENET, "cpu", SCHEDULE)
 
-    (family,) = metrics.candidate_seconds.collect()
+    (family,) = metrics.schedules.candidate_seconds.collect()
     found = {each.labels["planner"]: each.value for each in family.samples}
     assert found == pytest.approx({"sequential": 100e-6, "ios": 50e-6})

@@ -1,0 +1,39 @@
+"""Series of devices: how often, and why, their workers died."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter
+
+from braid.engine.link.options import EndReason
+
+
+class DeviceMetrics:
+    """Counts device workers that died."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self.worker_restarts = Counter(
+            "braid_worker_restarts",
+            "Device workers that died and were restarted, by why they died",
+            ("device", "reason"),
+            registry=registry,
+        )
+
+    def add_device(self, device: str) -> None:
+        """Make the series of a device, so that they begin at zero."""
+        for reason in EndReason:
+            self.worker_restarts.labels(device, reason.value)
+
+    def worker_restarted(self, device: str, reason: EndReason) -> None:
+        """Count a device worker that died and was started again."""
+        self.worker_restarts.labels(device, reason.value).inc()
+
+    def restarts(self, device: str) -> float:
+        """How often a device's worker died, whatever the reason."""
+        samples = (
+            self._registry.get_sample_value(
+                "braid_worker_restarts_total", {"device": device, "reason": reason.value}
+            )
+            for reason in EndReason
+        )
+        return sum(filter(None, samples))

@@ -1,0 +1,67 @@
+"""Series of registration jobs and of what they measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from braid.core.schedule import Schedule
+from braid.server.observability.series.plans import ScheduleMetrics
+from braid.server.store.records import ModelVersion
+
+
+class JobMetrics:
+    """Counts what jobs do: a ``braid.server.jobs.interfaces.JobObserver``."""
+
+    def __init__(self, registry: CollectorRegistry, schedules: ScheduleMetrics) -> None:
+        self._schedules = schedules
+        counter = partial(Counter, labelnames=("device",), registry=registry)
+        self.jobs = Gauge("braid_jobs", "Registration jobs by state", ("state",), registry=registry)
+        self.measurements = counter("braid_stage_measurements", "Stages measured on a device")
+        self.measurement_seconds = counter(
+            "braid_stage_measurement_seconds", "Time spent measuring stages"
+        )
+        self.measurements_reused = counter(
+            "braid_stage_measurements_reused", "Stage latencies found in the store"
+        )
+        self.refused = counter("braid_plans_refused", "Plans refused for wrong outputs")
+        self.cache = counter(
+            "braid_schedule_cache_lookups", "Schedule cache look-ups", labelnames=("result",)
+        )
+        for result in ("hit", "miss"):
+            self.cache.labels(result)  # a rate needs the zero
+
+    def add_device(self, device: str) -> None:
+        """Make the series of a device, so that they begin at zero."""
+        for counter in (
+            self.measurements, self.measurement_seconds, self.measurements_reused, self.refused,
+        ):  # fmt: skip
+            counter.labels(device)
+
+    def jobs_counted(self, by_state: Mapping[str, int]) -> None:
+        """Set the number of jobs in each state."""
+        for state, count in by_state.items():
+            self.jobs.labels(state).set(count)
+
+    def stage_measured(self, device: str, seconds: float) -> None:
+        """Count one stage measurement and the time it took."""
+        self.measurements.labels(device).inc()
+        self.measurement_seconds.labels(device).inc(seconds)
+
+    def stages_reused(self, device: str, count: int) -> None:
+        """Count stage latencies that were found in the store."""
+        self.measurements_reused.labels(device).inc(count)
+
+    def plans_refused(self, device: str, count: int) -> None:
+        """Count plans whose outputs were wrong."""
+        self.refused.labels(device).inc(count)
+
+    def schedule_looked_up(self, hit: bool) -> None:
+        """Count one look-up in the schedule cache."""
+        self.cache.labels("hit" if hit else "miss").inc()
+
+    def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        """Show what a schedule brings."""
+        self._schedules.schedule_chosen(model, device, schedule)

@@ -1,0 +1,190 @@
+"""Series of plans: what each schedule brings, and whether a plan still is as fast as profiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from braid.core.measurement import Speed
+from braid.core.schedule import Schedule
+from braid.server.observability.series.requests import REPLICA
+from braid.server.store.records import ModelVersion
+
+PLAN = (*REPLICA, "batch_size")
+
+Knows = Callable[[str, str], bool]
+"""Returns whether a model's version, both as labels, has series."""
+
+
+class PlanLabels(NamedTuple):
+    """Labels of one plan's series; in the order of ``PLAN``."""
+
+    model: str
+    version: str
+    device: str
+    batch_size: str
+
+
+OnSchedule = Callable[[PlanLabels, Schedule], None]
+"""Told each schedule that is found or made for a model."""
+
+
+class ScheduleMetrics:
+    """What schedules bring to the models that have series."""
+
+    def __init__(self, registry: CollectorRegistry, knows: Knows) -> None:
+        self._knows = knows
+        self._candidates: dict[PlanLabels, Collection[str]] = {}  # that have series
+        self._speeds: dict[PlanLabels, Speed] = {}  # of schedules beside sequential, if known
+        self.on_schedule: OnSchedule = lambda plan, schedule: None
+        gauge = partial(Gauge, labelnames=PLAN, registry=registry)
+        self.latency_seconds = gauge(
+            "braid_schedule_latency_seconds", "Whole model under its schedule, as verified"
+        )
+        self.sequential_seconds = gauge(
+            "braid_schedule_sequential_latency_seconds",
+            "Whole model under the sequential plan, same run",
+        )
+        self.speedup = gauge(
+            "braid_schedule_speedup_ratio",
+            "How many times as fast as sequential: median of the turns in which both ran",
+        )
+        self.speedup_least = gauge(
+            "braid_schedule_speedup_least_ratio",
+            "Lower end of the interval (90 %) of braid_schedule_speedup_ratio",
+        )
+        self.speedup_most = gauge(
+            "braid_schedule_speedup_most_ratio",
+            "Upper end of the interval (90 %) of braid_schedule_speedup_ratio",
+        )
+        self.spread = gauge(
+            "braid_schedule_latency_spread_ratio",
+            "Of the runs behind braid_schedule_latency_seconds: middle half over median",
+        )
+        self.sequential_spread = gauge(
+            "braid_schedule_sequential_latency_spread_ratio",
+            "The same of braid_schedule_sequential_latency_seconds",
+        )
+        self.promoted = gauge(
+            "braid_schedule_promoted", "1 if the schedule serves, 0 if the sequential plan does"
+        )
+        self.stages = gauge(
+            "braid_schedule_stages", "Stages of the schedule; 0 for plans of streams"
+        )
+        self.candidate_seconds = gauge(
+            "braid_schedule_candidate_latency_seconds",
+            "Whole model under each plan that was tried, same run",
+            labelnames=(*PLAN, "planner"),
+        )
+
+    def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        """Show what a schedule brings. Ignored for models that are gone."""
+        if not self._knows(model.name, str(model.version)):
+            return
+        size = str(schedule.key.batch_size)
+        plan = PlanLabels(model.name, str(model.version), device, size)
+        for gauge, value in self._values(schedule).items():
+            if value is not None:
+                gauge.labels(*plan).set(value)
+            else:
+                gauge.remove(*plan)  # an earlier schedule's would contradict
+        self._speeds.pop(plan, None)
+        if schedule.speed is not None:
+            self._speeds[plan] = schedule.speed
+        candidates = _candidates_of(schedule)
+        for planner in self._candidates.get(plan, ()):
+            self.candidate_seconds.remove(*plan, planner)
+        for planner, latency_us in candidates.items():
+            self.candidate_seconds.labels(*plan, planner).set(latency_us * 1e-6)
+        self._candidates[plan] = candidates.keys()
+        self.on_schedule(plan, schedule)
+
+    def _values(self, schedule: Schedule) -> dict[Gauge, float | None]:
+        seen, speed = schedule.provenance, schedule.speed
+        return {
+            self.promoted: seen.promoted,
+            self.stages: len(schedule.stages),
+            self.latency_seconds: seen.measured_us and seen.measured_us * 1e-6,
+            self.sequential_seconds: seen.sequential_us and seen.sequential_us * 1e-6,
+            self.spread: seen.spread,
+            self.sequential_spread: schedule.sequential_spread,
+            self.speedup: speed.median if speed else None,
+            self.speedup_least: speed.least if speed else None,
+            self.speedup_most: speed.most if speed else None,
+        }
+
+    def speeds(self) -> dict[PlanLabels, Speed]:
+        """Return the known speeds beside sequential, of all schedules of all models."""
+        return dict(self._speeds)
+
+    def remove_model(self, model: str, version: str) -> None:
+        """Drop every series of a model version."""
+        for family in (
+            self.latency_seconds, self.sequential_seconds, self.speedup, self.speedup_least,
+            self.speedup_most, self.spread, self.sequential_spread, self.promoted, self.stages,
+            self.candidate_seconds,
+        ):  # fmt: skip
+            family.remove_by_labels({"model": model, "version": version})
+        for plan in [each for each in self._candidates if each[:2] == (model, version)]:
+            del self._candidates[plan]
+            self._speeds.pop(plan, None)
+
+
+def _candidates_of(schedule: Schedule) -> dict[str, float]:
+    """Return the whole-model latency in microseconds of each measured plan, by its planner."""
+    return {
+        contender.name: contender.latency_us
+        for contender in schedule.provenance.candidates
+        if contender.latency_us is not None
+    }
+
+
+class DriftMetrics:
+    """Whether plans still are as fast as profiled: ``braid.server.observability.drift``."""
+
+    def __init__(self, registry: CollectorRegistry, knows: Knows) -> None:
+        self.knows = knows
+        gauge = partial(Gauge, labelnames=PLAN, registry=registry)
+        self.live_seconds = gauge(
+            "braid_plan_live_latency_seconds",
+            "Median of the latest batches under the plan that serves",
+        )
+        self.ratio = gauge("braid_plan_drift_ratio", "Live over profiled latency; 1 is as profiled")
+        self.drifting = gauge(
+            "braid_plan_drifting",
+            "1 while the plan has been slower than profiled for BRAID_DRIFT_SECONDS",
+        )
+        self.reprofiles = Counter(
+            "braid_reprofiles",
+            "Models profiled again because of drift",
+            ("device",),
+            registry=registry,
+        )
+
+    def drift_is(self, plan: PlanLabels, live_us: float, ratio: float, drifting: bool) -> None:
+        """Set the latency of a plan now, in microseconds, and its ratio to the profiled one."""
+        if self.knows(plan.model, plan.version):
+            self.live_seconds.labels(*plan).set(live_us * 1e-6)
+            self.ratio.labels(*plan).set(ratio)
+            self.drifting.labels(*plan).set(drifting)
+
+    def drift_unknown(self, plan: PlanLabels) -> None:
+        """Drop the drift of a plan that has not run lately."""
+        for gauge in (self.live_seconds, self.ratio, self.drifting):
+            gauge.remove_by_labels(plan._asdict())
+
+    def profiled_again(self, device: str) -> None:
+        """Count a model that is profiled again because its plan had drifted."""
+        self.reprofiles.labels(device).inc()
+
+    def add_device(self, device: str) -> None:
+        """Make the series of a device, so that they begin at zero."""
+        self.reprofiles.labels(device)
+
+    def remove_model(self, model: str, version: str) -> None:
+        """Drop every series of a model version."""
+        for gauge in (self.live_seconds, self.ratio, self.drifting):
+            gauge.remove_by_labels({"model": model, "version": version})

@@ -1,0 +1,156 @@
+"""Series of requests, batches and queues of each model, and of the memory of calls."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from braid.server.inference.call_memory import CallMemory
+from braid.server.observability.statistics import Statistics
+
+SECONDS = (
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    10.0,
+)  # fmt: skip
+"""Bounds of the buckets of durations."""
+ROWS = tuple(float(2**power) for power in range(11))
+
+MODEL = ("model", "version")
+REPLICA = (*MODEL, "device")
+
+
+class RequestMetrics:
+    """Families of all models."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = partial(Counter, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        duration = partial(Histogram, registry=registry, buckets=SECONDS)
+        rows = partial(Histogram, registry=registry, buckets=ROWS)
+        self.ended = counter(
+            "braid_requests", "Requests that ended, by gRPC status", (*MODEL, "outcome")
+        )
+        self.duration_seconds = duration(
+            "braid_request_duration_seconds", "From accepted to answered", MODEL
+        )
+        self.queue_seconds = duration(
+            "braid_request_queue_seconds", "From accepted to sent to the device", REPLICA
+        )
+        self.compute_seconds = duration(
+            "braid_request_compute_seconds", "On the device, copies included", REPLICA
+        )
+        self.batch_rows = rows(
+            "braid_batch_rows", "Rows of a batch that belonged to requests", REPLICA
+        )
+        self.batch_size = rows(
+            "braid_batch_size_rows", "Rows of a batch, padding included", REPLICA
+        )
+        self.queue_requests = gauge(
+            "braid_queue_depth_requests", "Requests waiting for the device now", REPLICA
+        )
+        self.queue_rows = gauge(
+            "braid_queue_depth_rows", "Rows waiting for the device now", REPLICA
+        )
+        self.queue_limit = gauge(
+            "braid_queue_limit_requests", "Requests that may wait for one model"
+        )
+
+    def remove_model(self, model: str, version: str) -> None:
+        """Drop every series of a model version."""
+        labels = {"model": model, "version": version}
+        for family in (
+            self.ended, self.duration_seconds, self.queue_seconds, self.compute_seconds,
+            self.batch_rows, self.batch_size, self.queue_requests, self.queue_rows,
+        ):  # fmt: skip
+            family.remove_by_labels(labels)
+
+
+class ReplicaMetrics:
+    """The series of one model version on one device; what its queue and its batches report to."""
+
+    def __init__(
+        self, families: RequestMetrics, labels: tuple[str, str, str], sums: Statistics
+    ) -> None:
+        self.waiting_requests = 0
+        self._sums = sums
+        self._queue = families.queue_seconds.labels(*labels)
+        self._compute = families.compute_seconds.labels(*labels)
+        self._rows = families.batch_rows.labels(*labels)
+        self._size = families.batch_size.labels(*labels)
+        self._waiting_requests = families.queue_requests.labels(*labels)
+        self._waiting_rows = families.queue_rows.labels(*labels)
+
+    def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
+        """Record how long a request waited and how long the device worked for it."""
+        self._queue.observe(queue_seconds)
+        self._compute.observe(compute_seconds)
+        self._sums.request_computed(queue_seconds, compute_seconds)
+
+    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
+        """Record one batch: the size of its plan, and the rows in it that were asked for."""
+        self._sums.batch_ran(batch_size, rows, compute_us)
+        self._size.observe(batch_size)
+        self._rows.observe(rows)
+
+    def queue_is(self, requests: int, rows: int) -> None:
+        """Set what is waiting now."""
+        self.waiting_requests = requests
+        self._waiting_requests.set(requests)
+        self._waiting_rows.set(rows)
+
+
+class ModelMetrics:
+    """The series of one model version, looked up once so that requests do not pay for it.
+
+    After ``Metrics.remove_model`` late requests still report to it; the reports are not exported.
+    """
+
+    def __init__(self, families: RequestMetrics, model: str, version: str) -> None:
+        self.statistics = Statistics()
+        self._families = families
+        self._replicas: dict[str, ReplicaMetrics] = {}
+        self._requests: dict[str, Counter] = {}
+        self._count = families.ended
+        self._labels = (model, version)
+        self._total = families.duration_seconds.labels(*self._labels)
+
+    @property
+    def waiting_requests(self) -> int:
+        """In the queues of all devices."""
+        return sum(replica.waiting_requests for replica in self._replicas.values())
+
+    def on(self, device: str) -> ReplicaMetrics:
+        """The series of one device."""
+        replica = self._replicas.get(device)
+        if replica is None:
+            replica = ReplicaMetrics(self._families, (*self._labels, device), self.statistics)
+            self._replicas[device] = replica
+        return replica
+
+    def request_ended(self, outcome: str, total_seconds: float) -> None:
+        """Count one request that ended; ``outcome`` is the name of its gRPC status."""
+        counter = self._requests.get(outcome)
+        if counter is None:
+            counter = self._requests[outcome] = self._count.labels(*self._labels, outcome)
+        counter.inc()
+        self._total.observe(total_seconds)
+        self.statistics.request_ended(outcome == "OK", total_seconds)
+
+
+class CallMetrics:
+    """Memory that calls hold, in bytes at the time of each scrape."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        gauge = partial(Gauge, registry=registry)
+        self.held_bytes = gauge(
+            "braid_calls_memory_bytes", "Requests under way and answers not read yet"
+        )
+        self.unread_bytes = gauge(
+            "braid_unread_answer_bytes", "Answers computed that callers have not read yet"
+        )
+
+    def watch(self, memory: CallMemory) -> None:
+        """Export what ``memory`` holds."""
+        self.held_bytes.set_function(lambda: memory.held_bytes)
+        self.unread_bytes.set_function(lambda: memory.unread_bytes)
