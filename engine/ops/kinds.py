@@ -1,20 +1,21 @@
 """The table of operator kinds: what each one computes, and what passes may assume about it.
 
-    graph operator ──kind──> OpDef.run(*tensors, **attributes) ──> tensors
+    graph operator ──kind──> OpDef.bound(attributes)(*tensors) ──> tensors
 
 ``aten.*`` kinds do what torch's operator of that name does; ``braid.*`` kinds follow ONNX where
 it differs. A ``run`` works alike on CPU, CUDA and meta tensors (how shapes are found), gives fresh
 tensors or views, and never writes to its inputs. Attributes are JSON literals.
 
 Asked by the lowerings, the passes, ``braid.engine.passes.specialise`` and the executors. The
-families fill the table when ``braid.engine.ops`` is imported, which happens before anyone can
-import this module.
+families fill the table when ``braid.engine.ops`` is imported, which Python does before it imports
+this module.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -37,9 +38,22 @@ class OpDef:
     """What one kind computes."""
 
     kind: str
-    run: Run  # (*inputs, None where absent, **attributes)
+    run: Run  # (*inputs, None where absent, **attributes or records of them)
     pointwise: bool = False  # unary, elementwise, shape kept: may become an epilogue
     shape_only: bool = False  # reads only the shape of its input; answers on the CPU
+    records: Mapping[str, type] = field(default_factory=dict)  # parameter of run -> dataclass
+
+    def bound(self, attributes: Mapping[str, Any]) -> Run:
+        """``run`` with the attributes of one operator, some of them gathered in records.
+
+        Raises:
+            TypeError: a record lacks an attribute.
+        """
+        given, rest = {}, dict(attributes)
+        for parameter, record in self.records.items():
+            names = [entry.name for entry in fields(record) if entry.name in rest]
+            given[parameter] = record(**{name: rest.pop(name) for name in names})
+        return partial(self.run, **given, **rest) if given or rest else self.run
 
 
 _OPS: dict[str, OpDef] = {}
@@ -47,13 +61,17 @@ OPS: Mapping[str, OpDef] = MappingProxyType(_OPS)
 
 
 def operator(
-    kind: str, *, pointwise: bool = False, shape_only: bool = False
+    kind: str, *, pointwise: bool = False, shape_only: bool = False, **records: type
 ) -> Callable[[_RunT], _RunT]:
-    """Enter the decorated function into the table as ``kind``."""
+    """Enter the decorated function into the table as ``kind``.
+
+    ``records`` name parameters of the function that are dataclasses: each is made of those
+    attributes of the operator that are its fields.
+    """
 
     def enter(run: _RunT) -> _RunT:
         assert kind not in _OPS, f"{kind} is defined twice"
-        _OPS[kind] = OpDef(kind, run, pointwise, shape_only)
+        _OPS[kind] = OpDef(kind, run, pointwise, shape_only, records)
         return run
 
     return enter
@@ -91,6 +109,30 @@ def epilogue_steps(literal: Literal) -> list[tuple[OpDef, dict[str, Any]]]:
     return steps
 
 
+def bound(operator: Operator) -> Run:
+    """One operator of a static graph as a function of its operands, its epilogue included.
+
+    The function gives a tensor, or a tuple of tensors.
+    """
+    attributes = dict(operator.attributes)
+    epilogue = epilogue_steps(attributes.pop(EPILOGUE, None))
+    run = op(operator.kind).bound(attributes)
+    if not epilogue:
+        return run
+    steps = [definition.bound(arguments) for definition, arguments in epilogue]
+
+    def fused(*inputs: Tensor | None) -> tuple[Tensor, ...]:
+        result = run(*inputs)
+        first, *others = (result,) if isinstance(result, Tensor) else result
+        for step in steps:
+            result = step(first)
+            assert isinstance(result, Tensor), "an epilogue is unary"
+            first = result
+        return (first, *others)
+
+    return fused
+
+
 def call(operator: Operator, inputs: Sequence[Tensor | None]) -> tuple[Tensor, ...]:
     """Run one operator of a static graph, its epilogue included.
 
@@ -98,16 +140,5 @@ def call(operator: Operator, inputs: Sequence[Tensor | None]) -> tuple[Tensor, .
         operator: no host operands and no branches.
         inputs: one for each of ``operator.inputs``, None where that is ``""``.
     """
-    attributes = dict(operator.attributes)
-    epilogue = attributes.pop(EPILOGUE, None)
-    outputs = op(operator.kind).run(*inputs, **attributes)
-    if isinstance(outputs, Tensor):
-        outputs = (outputs,)
-    if epilogue is not None:
-        first = outputs[0]
-        for definition, arguments in epilogue_steps(epilogue):
-            result = definition.run(first, **arguments)
-            assert isinstance(result, Tensor)
-            first = result
-        outputs = (first, *outputs[1:])
-    return outputs
+    outputs = bound(operator)(*inputs)
+    return (outputs,) if isinstance(outputs, Tensor) else outputs

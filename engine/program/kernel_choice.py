@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
-from braid.engine.onednn.library import Run, Unsupported
-from braid.engine.ops.kinds import EPILOGUE, epilogue_steps, op
+from braid.engine.onednn.library import Unsupported
 from braid.engine.program.kernel import Kernel, PackedWeights
 
 REGISTRY = "registry"
@@ -117,24 +116,3 @@ def kernel_signature(unit: Operator, graph: OpGraph) -> str:
         specs,
     ]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def registry_run(unit: Operator) -> Run:
-    """The registry's kernel with attributes bound, followed by the unit's epilogue."""
-    attributes = dict(unit.attributes)
-    epilogue = epilogue_steps(attributes.pop(EPILOGUE, None))
-    run = partial(op(unit.kind).run, **attributes)
-    if not epilogue:
-        return run
-    steps = [partial(definition.run, **arguments) for definition, arguments in epilogue]
-
-    def kernel(*inputs: Tensor) -> tuple[Tensor, ...]:
-        result = run(*inputs)
-        first, *others = (result,) if isinstance(result, Tensor) else result
-        for step in steps:
-            result = step(first)
-            assert isinstance(result, Tensor), "an epilogue is unary"
-            first = result
-        return (first, *others)
-
-    return kernel

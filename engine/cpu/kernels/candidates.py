@@ -17,6 +17,7 @@ from braid.engine.cpu.kernels.merged_units import cut_by_copies
 from braid.engine.cpu.kernels.onednn_units import bind_directly
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn.library import find_onednn
+from braid.engine.ops.kinds import bound
 from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import (
@@ -25,7 +26,6 @@ from braid.engine.program.kernel_choice import (
     MergedUnit,
     cut_output,
     kernel_signature,
-    registry_run,
 )
 from braid.engine.program.program import Binding, Program, bind
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
@@ -50,7 +50,7 @@ def variants(
     found = (
         None if binding is None else bind_directly(unit, binding),
         _through_torch(unit, graph, constants, packed),
-        Kernel(REGISTRY, registry_run(unit)),
+        Kernel(REGISTRY, bound(unit)),
     )
     return [kernel for kernel in found if kernel is not None]
 

@@ -30,6 +30,7 @@ from braid.engine.cuda.kernels.inductor import (
 from braid.engine.cuda.kernels.library_units import FORMATS, CudaSite, convolutions, linears
 from braid.engine.cuda.kernels.numerics import pin_fp32, tensor_float_32
 from braid.engine.onednn.library import Run
+from braid.engine.ops.kinds import bound
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import (
@@ -37,7 +38,6 @@ from braid.engine.program.kernel_choice import (
     MergedUnit,
     cut_output,
     kernel_signature,
-    registry_run,
 )
 
 _FLOATS = frozenset({"FP32", "FP16", "BF16"})
@@ -101,7 +101,7 @@ class CudaKernels:
     ) -> list[Kernel]:
         """See ``KernelSource``."""
         if unit.kind == ON_HOST:
-            return [Kernel("host", self._on_host(registry_run(unit)))]
+            return [Kernel("host", self._on_host(bound(unit)))]
         plain = self._registry(unit)
         site = self._site(unit, graph, constants, packed)
         found: list[Kernel] = []
@@ -138,7 +138,7 @@ class CudaKernels:
 
     def _registry(self, unit: Operator) -> Run:
         """The registry's kernel; what makes tensors from nothing makes them on the device."""
-        run = registry_run(unit)
+        run = bound(unit)
         if any(unit.inputs):
             return run
 

@@ -16,13 +16,13 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, verify_plan
 from braid.core.tensor import TensorSpec
 from braid.engine.ops.kinds import call
+from braid.engine.ops.kinds import bound
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import (
     REGISTRY,
     MergedUnit,
     cut_output,
     kernel_signature,
-    registry_run,
 )
 from braid.engine.program.program import Binding, BoundUnit, Program
 
@@ -44,7 +44,7 @@ class RegistryKernels:
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> Sequence[Kernel]:
-        return [Kernel(REGISTRY, registry_run(unit))]
+        return [Kernel(REGISTRY, bound(unit))]
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
         return cut_output(kernel, merged, threads)
