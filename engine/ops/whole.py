@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,82 +33,90 @@ _MOST_BYTES = 16 << 30  # of all tensors of all sessions together, on any machin
 _sessions: dict[int, Any] = {}  # id of the model's tensor -> session
 _registered = threading.Event()
 
-Extents = Sequence[Sequence[int | str]]
+Extents = Sequence[int | str]
 
 
-@operator(KIND)
-def whole_model(
-    model: Tensor,
-    *inputs: Tensor,
-    names: Sequence[str],
-    outputs: Sequence[str],
-    input_shapes: Extents,
-    shapes: Extents,
-    dtypes: Sequence[str],
-    loops: bool = False,
-    origins: Sequence[Sequence[str]] = (),
-) -> tuple[Tensor, ...]:
+@dataclass(frozen=True, slots=True)
+class WholeModel:
+    """Attributes of ``braid.onnxruntime``; a name in a shape stands for an open extent."""
+
+    names: Sequence[str]  # the model's inputs
+    outputs: Sequence[str]
+    input_shapes: Sequence[Extents]
+    shapes: Sequence[Extents]  # of the outputs, in the names of the inputs' extents
+    dtypes: Sequence[str]  # of the outputs
+    loops: bool = False  # the importer saw loops; the time of every run is bounded alike
+    origins: Sequence[Sequence[str]] = ()  # inputs that decide addresses (refused_values.py)
+
+    def empty_results(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Results without data, their open extents taken from the inputs.
+
+        Raises:
+            ValueError: the inputs do not have the declared extents.
+        """
+        known: dict[int | str, int] = {}
+        for tensor, declared in zip(inputs, self.input_shapes, strict=True):
+            if len(declared) != tensor.dim():
+                raise ValueError(
+                    f"an input has {tensor.dim()} axes, the model takes {len(declared)}"
+                )
+            for name, extent in zip(declared, tensor.shape, strict=True):
+                if isinstance(name, int):
+                    known[name] = name
+                if known.setdefault(name, extent) != extent:
+                    raise ValueError(f"an extent is {extent}, the model takes {known[name]}")
+        return tuple(
+            torch.empty(
+                [dim if isinstance(dim, int) else known[dim] for dim in shape],
+                dtype=torch_dtype(dtype),
+                device="meta",
+            )
+            for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
+        )
+
+    def check(self, results: Sequence[Any], expected: Sequence[Tensor]) -> None:
+        """Refuse results of other shapes than were seen when the model was imported.
+
+        Raises:
+            InvalidRequest: naming the first such output.
+        """
+        for name, result, wanted in zip(self.outputs, results, expected, strict=True):
+            if result.shape != wanted.shape:
+                raise InvalidRequest(
+                    f"output {name!r} is {list(result.shape)} for this content, not "
+                    f"{list(wanted.shape)} as when the model was imported"
+                )
+
+
+@operator(KIND, whole=WholeModel)
+def whole_model(model: Tensor, *inputs: Tensor, whole: WholeModel) -> tuple[Tensor, ...]:
     """Run a model that is stored as bytes.
 
     Args:
         model: the file, UINT8.
-        inputs: one for each of ``names``.
-        names: the model's inputs.
-        outputs: the model's outputs.
-        input_shapes: extents of the inputs; a name stands for an open one.
-        shapes: extents of the outputs, in the same names.
-        dtypes: element types of the outputs.
-        loops: it contains loops, as far as the importer saw; every run is bounded alike.
-        origins: inputs that decide what operators take for addresses (refused_values.py).
+        inputs: one for each of ``whole.names``.
+        whole: the operator's attributes.
 
     Raises:
         InvalidRequest: an operator cannot use the values.
         RunStopped: the run was stopped, or took ``RUN_SECONDS`` without a stop signal.
     """
-    expected = _empty(inputs, input_shapes, shapes, dtypes)
+    expected = whole.empty_results(inputs)
     if any(tensor.is_meta for tensor in inputs):
         return expected
     session = _session(model)
-    feeds = {name: _array(tensor) for name, tensor in zip(names, inputs, strict=True)}
+    feeds = {name: _array(tensor) for name, tensor in zip(whole.names, inputs, strict=True)}
     with stoppable_session_run(RUN_SECONDS) as options:
         try:
-            results = session.run(list(outputs), feeds, options)
+            results = session.run(list(whole.outputs), feeds, options)
         except Exception as error:  # its exceptions share no base but this
-            if (refusal := refused_values(error, origins)) is not None:
+            if (refusal := refused_values(error, whole.origins)) is not None:
                 raise refusal from error
             line = str(error).strip().partition("\n")[0]
             raise RuntimeError(f"ONNX Runtime: {line}") from error
-    for name, result, wanted in zip(outputs, results, expected, strict=True):
-        if result.shape != wanted.shape:
-            raise InvalidRequest(
-                f"output {name!r} is {list(result.shape)} for this content, not "
-                f"{list(wanted.shape)} as when the model was imported"
-            )
+    whole.check(results, expected)
     device = inputs[0].device
     return tuple(torch.from_numpy(np.array(result, order="C")).to(device) for result in results)
-
-
-def _empty(
-    inputs: Sequence[Tensor], input_shapes: Extents, shapes: Extents, dtypes: Sequence[str]
-) -> tuple[Tensor, ...]:
-    """Results without data, their open extents taken from the inputs."""
-    known: dict[int | str, int] = {}
-    for tensor, declared in zip(inputs, input_shapes, strict=True):
-        if len(declared) != tensor.dim():
-            raise ValueError(f"an input has {tensor.dim()} axes, the model takes {len(declared)}")
-        for name, extent in zip(declared, tensor.shape, strict=True):
-            if isinstance(name, int):
-                known[name] = name
-            if known.setdefault(name, extent) != extent:
-                raise ValueError(f"an extent is {extent}, the model takes {known[name]}")
-    return tuple(
-        torch.empty(
-            [dim if isinstance(dim, int) else known[dim] for dim in shape],
-            dtype=torch_dtype(dtype),
-            device="meta",
-        )
-        for shape, dtype in zip(shapes, dtypes, strict=True)
-    )
 
 
 def _array(tensor: Tensor) -> Any:

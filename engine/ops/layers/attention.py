@@ -7,6 +7,7 @@ a whole row run step by step.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -16,72 +17,81 @@ from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import operator
 
 
-@operator("braid.attention")
+@dataclass(frozen=True, slots=True)
+class AttentionOptions:
+    """Attributes of ``braid.attention``."""
+
+    q_heads: int | None = None  # heads of three-dimensional queries
+    kv_heads: int | None = None  # heads of three-dimensional keys and values
+    scale: float | None = None  # of the scores, 1 / sqrt(head) if None
+    causal: bool = False  # a query sees keys up to its own position
+    softcap: float = 0.0  # scores become softcap * tanh(scores / softcap); 0 for none
+    left: int = -1  # how many keys before its position a query sees, -1 for all
+    right: int = -1  # the same behind its position
+    precision: str | None = None  # element type of the softmax
+    scores: int | None = None  # fourth result: 0 raw, 1 capped, 2 masked scores, 3 probabilities
+
+
+@operator("braid.attention", options=AttentionOptions)
 def attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    past_k: Tensor | None = None,
-    past_v: Tensor | None = None,
-    valid: Tensor | None = None,
-    *,
-    q_heads: int | None = None,
-    kv_heads: int | None = None,
-    scale: float | None = None,
-    causal: bool = False,
-    softcap: float = 0.0,
-    left: int = -1,
-    right: int = -1,
-    precision: str | None = None,
-    scores: int | None = None,
+    q: Tensor, k: Tensor, v: Tensor, *context: Tensor | None, options: AttentionOptions
 ) -> tuple[Tensor, ...]:
     """Attention over [batch, heads, length, head] or [batch, length, heads * head].
 
     Args:
         q, k, v: queries, keys, values; fewer heads of keys than of queries are shared.
-        mask: boolean (True takes part) or added to the scores; a short last axis hides the rest.
-        past_k, past_v: cache that goes before the keys and values.
-        valid: number of keys of each row that are not padding.
-        q_heads, kv_heads: heads of three-dimensional operands.
-        scale: of the scores, 1 / sqrt(head) if None.
-        causal: a query sees keys up to its own position.
-        softcap: softcap * tanh(scores / softcap), 0 for none.
-        left, right: how far a query sees, -1 for no limit.
-        precision: element type of the softmax.
-        scores: which scores the fourth result is: 0 raw, 1 capped, 2 masked, 3 probabilities;
-            None if nobody asks.
+        context: up to four tensors, each None if absent. A mask, boolean (True takes part) or
+            added to the scores, whose short last axis hides the rest; past keys and past values,
+            which go before the keys and values; the number of keys of each row that are not
+            padding, [batch].
+        options: the operator's attributes.
 
     Returns:
-        The attended values, the keys and the values with their cache, and the asked scores.
+        The attended values, the keys and the values with their cache, and the scores asked for.
     """
+    mask, past_k, past_v, valid = (*context, None, None, None, None)[:4]
     flat = q.dim() == 3
     if flat:
-        if not q_heads or not kv_heads:
+        if not options.q_heads or not options.kv_heads:
             raise ValueError("three-dimensional operands need the numbers of heads")
-        q, k, v = _split(q, q_heads), _split(k, kv_heads), _split(v, kv_heads)
+        q, k, v = (
+            _split(x, heads)
+            for x, heads in ((q, options.q_heads), (k, options.kv_heads), (v, options.kv_heads))
+        )
     if past_k is not None and past_v is not None:
         k, v = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
-    present = (k, v)
-    factor = scale or 1 / math.sqrt(q.shape[-1])
+    hidden = _hidden(q, k, past_k, valid, options)
+    plain = mask is None and hidden is None and not options.softcap
+    if plain and options.precision is None and options.scores is None:
+        scale = options.scale or 1 / math.sqrt(q.shape[-1])
+        shared = q.shape[1] // k.shape[1] > 1
+        y = F.scaled_dot_product_attention(q, k, v, scale=scale, enable_gqa=shared)
+        return (_join(y) if flat else y, k, v)
+    y, stages = _step_by_step((q, k, v), mask, hidden, options)
+    results = (_join(y) if flat else y, k, v)
+    return results if options.scores is None else (*results, stages[options.scores])
+
+
+def _step_by_step(
+    qkv: tuple[Tensor, Tensor, Tensor],
+    mask: Tensor | None,
+    hidden: Tensor | None,
+    options: AttentionOptions,
+) -> tuple[Tensor, list[Tensor]]:
+    """The attended values, and the scores: raw, capped, masked, as probabilities."""
+    q, k, v = qkv
+    root = math.sqrt(options.scale or 1 / math.sqrt(q.shape[-1]))
     shared = q.shape[1] // k.shape[1]
-    hidden = _hidden(q, k, past_k, valid, causal, left, right)
-    if mask is None and hidden is None and not softcap and precision is None and scores is None:
-        y = F.scaled_dot_product_attention(q, k, v, scale=factor, enable_gqa=shared > 1)
-        return (_join(y) if flat else y, *present)
     if shared > 1:
         k, v = k.repeat_interleave(shared, 1), v.repeat_interleave(shared, 1)
-    root = math.sqrt(factor)
-    stages = [torch.matmul(q * root, (k * root).transpose(-1, -2))]
-    stages.append(softcap * torch.tanh(stages[0] / softcap) if softcap else stages[0])
-    stages.append(_masked(stages[1], mask, hidden))
-    wide = stages[2].to(torch_dtype(precision)) if precision else stages[2]
+    raw = torch.matmul(q * root, (k * root).transpose(-1, -2))
+    cap = options.softcap
+    capped = cap * torch.tanh(raw / cap) if cap else raw
+    masked = _masked(capped, mask, hidden)
+    wide = masked.to(torch_dtype(options.precision)) if options.precision else masked
     nothing = (wide == -torch.inf).all(-1, keepdim=True)
     odds = torch.where(nothing, torch.zeros_like(wide), torch.softmax(wide, -1)).to(q.dtype)
-    stages.append(odds)
-    y = torch.matmul(odds, v)
-    results = (_join(y) if flat else y, *present)
-    return results if scores is None else (*results, stages[scores])
+    return torch.matmul(odds, v), [raw, capped, masked, odds]
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
@@ -95,16 +105,11 @@ def _join(x: Tensor) -> Tensor:
 
 
 def _hidden(
-    q: Tensor,
-    k: Tensor,
-    past_k: Tensor | None,
-    valid: Tensor | None,
-    causal: bool,
-    left: int,
-    right: int,
+    q: Tensor, k: Tensor, past_k: Tensor | None, valid: Tensor | None, options: AttentionOptions
 ) -> Tensor | None:
-    """Which keys each query may not see, [batch or 1, 1, queries, keys]; None if it sees all."""
-    if not causal and left < 0 and right < 0 and valid is None:
+    """True where a query may not see a key, [batch or 1, 1, queries, keys]; None if it sees all."""
+    left, right = options.left, options.right
+    if not options.causal and left < 0 and right < 0 and valid is None:
         return None
     queries, keys = q.shape[2], k.shape[2]
     key = torch.arange(keys, device=q.device)
@@ -114,7 +119,7 @@ def _hidden(
         place = place + past_k.shape[2]
     elif valid is not None:
         place = place + (valid.reshape(-1, 1, 1, 1) - queries)
-    if causal:
+    if options.causal:
         hidden = hidden | (key > place)
     if left >= 0:
         hidden = hidden | (key < place - left)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -14,43 +14,53 @@ from braid.engine.ops.kinds import operator
 Ints = Sequence[int]
 
 
-@operator("aten.convolution")
-def convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    transposed: bool = False,
-    output_padding: Ints = (),
-    groups: int = 1,
-) -> Tensor:
-    """x [n, c, *spatial] by weight [out, c / groups, *kernel] ([c, out / groups, *] transposed).
+@dataclass(frozen=True, slots=True)
+class ConvolutionWindow:
+    """How a kernel moves over the spatial axes; an empty list means the usual value of each axis.
 
-    Empty stride, padding, dilation or output_padding mean the usual ones, whatever the rank.
+    ``padding`` is the amount at both ends of each axis, ``output_padding`` the surplus of a
+    transposed convolution.
     """
+
+    stride: Ints = ()
+    padding: Ints = ()
+    dilation: Ints = ()
+    transposed: bool = False
+    output_padding: Ints = ()
+    groups: int = 1
+
+
+@operator("aten.convolution", window=ConvolutionWindow)
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, window: ConvolutionWindow
+) -> Tensor:
+    """x [n, c, *spatial] by weight [out, c / groups, *kernel] ([c, out / groups, *] transposed)."""
     ones, zeros = [1] * (x.dim() - 2), [0] * (x.dim() - 2)
     return torch.convolution(
         x,
         weight,
         bias,
-        list(stride) or ones,
-        list(padding) or zeros,
-        list(dilation) or ones,
-        transposed,
-        list(output_padding) or zeros,
-        groups,
+        list(window.stride) or ones,
+        list(window.padding) or zeros,
+        list(window.dilation) or ones,
+        window.transposed,
+        list(window.output_padding) or zeros,
+        window.groups,
     )
 
 
-@operator("braid.convolution_add")
+@operator("braid.convolution_add", window=ConvolutionWindow)
 def convolution_add(
-    x: Tensor, weight: Tensor, bias: Tensor | None, summand: Tensor, **attributes: Any
+    x: Tensor, weight: Tensor, bias: Tensor | None, summand: Tensor, window: ConvolutionWindow
 ) -> Tensor:
     """``aten.convolution`` plus a tensor of the same shape: a residual sum."""
-    return convolution(x, weight, bias, **attributes) + summand
+    return convolution(x, weight, bias, window=window) + summand
+
+
+def halves(total: int, upper: bool) -> tuple[int, int]:
+    """Padding of one axis before and after the data; ``upper`` puts the odd one after."""
+    small, large = total // 2, total - total // 2
+    return (small, large) if upper else (large, small)
 
 
 def same_padding(
@@ -63,8 +73,7 @@ def same_padding(
     pairs = []
     for extent, k, s, d in zip(extents, kernel, stride, dilation, strict=True):
         total = max(0, (-(-extent // s) - 1) * s + (k - 1) * d + 1 - extent)
-        small, large = total // 2, total - total // 2
-        pairs.append((small, large) if upper else (large, small))
+        pairs.append(halves(total, upper))
     return pairs
 
 
@@ -78,45 +87,29 @@ def pad_same(
     return F.pad(x, flat, value=value) if any(flat) else x
 
 
-@operator("braid.conv_transpose_to")
+@operator("braid.conv_transpose_to", window=ConvolutionWindow)
 def conv_transpose_to(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
     *,
     output_shape: Ints | None,
-    stride: Ints,
-    dilation: Ints,
-    output_padding: Ints,
-    groups: int,
     upper: bool,
+    window: ConvolutionWindow,
 ) -> Tensor:
     """Transposed convolution of a given output shape.
 
     Cropped evenly, or grown at the end, to ``output_shape``; without one cropped to input times
     stride.
     """
-    spatial = x.dim() - 2
-    stride = list(stride) or [1] * spatial
-    full = convolution(
-        x,
-        weight,
-        None,
-        stride=stride,
-        padding=[0] * spatial,
-        dilation=dilation,
-        transposed=True,
-        output_padding=output_padding,
-        groups=groups,
-    )
+    full = convolution(x, weight, window=replace(window, transposed=True))
     if output_shape is None:
-        same = [e * s for e, s in zip(x.shape[2:], stride, strict=True)]
+        strides = list(window.stride) or [1] * (x.dim() - 2)
+        same = [extent * step for extent, step in zip(x.shape[2:], strides, strict=True)]
         output_shape = [min(pair) for pair in zip(same, full.shape[2:], strict=True)]
     flat: list[int] = []
     for extent, wanted in reversed(list(zip(full.shape[2:], output_shape, strict=True))):
-        surplus = max(0, extent - wanted)
-        small, large = surplus // 2, surplus - surplus // 2
-        before, after = (small, large) if upper else (large, small)
+        before, after = halves(max(0, extent - wanted), upper)
         flat += [-before, -after + max(0, wanted - extent)]
     y = F.pad(full, flat)
-    return y if bias is None else y + bias.reshape(-1, *[1] * spatial)
+    return y if bias is None else y + bias.reshape(-1, *[1] * (x.dim() - 2))

@@ -7,11 +7,43 @@ Weights stand in ONNX's layout, one block a direction: ``w`` [directions, gates 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from braid.engine.ops.kinds import operator
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentOptions:
+    """Attributes of every recurrent kind."""
+
+    layer: str  # lstm, gru, rnn_tanh or rnn_relu; rnn where the activations are listed
+    hidden: int  # extent of the hidden state
+    direction: str = "forward"  # forward, reverse or bidirectional
+    batch_first: bool = False  # ONNX layout 1
+
+    def runs_backward(self, direction: int) -> bool:
+        """True if the weights of this index read the sequence from its end."""
+        return self.direction == "reverse" or direction == 1
+
+    def time_first(self, *tensors: Tensor | None) -> list[Tensor | None]:
+        """Operands as [time, batch, ...] and [directions, batch, ...], however they were given."""
+        if not self.batch_first:
+            return list(tensors)
+        return [None if tensor is None else tensor.transpose(0, 1) for tensor in tensors]
+
+    def results(self, y: Tensor, *ends: Tensor) -> tuple[Tensor, ...]:
+        """Results in the order of axes that the attributes ask for.
+
+        Args:
+            y: [time, directions, batch, hidden].
+            ends: final states, [directions, batch, hidden].
+        """
+        if not self.batch_first:
+            return (y, *ends)
+        return (y.permute(2, 0, 1, 3), *(end.transpose(0, 1) for end in ends))
 
 
 @operator("braid.gates")
@@ -32,28 +64,24 @@ def _run_layer(
     states: tuple[Tensor, ...],
     weights: Sequence[Tensor],
     bidirectional: bool,
-    batch_first: bool = False,
 ) -> tuple[Tensor, ...]:
     """Output [time, batch, directions * hidden] and the final states."""
     has_biases = len(weights) == (8 if bidirectional else 4)
-    arguments = (list(weights), has_biases, 1, 0.0, False, bidirectional, batch_first)
+    arguments = (list(weights), has_biases, 1, 0.0, False, bidirectional, False)
     if layer == "lstm":
         return torch.lstm(x, states, *arguments)
     run = {"gru": torch.gru, "rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu}[layer]
     return run(x, states[0], *arguments)
 
 
-@operator("braid.recurrent")
+@operator("braid.recurrent", options=RecurrentOptions)
 def recurrent(
     x: Tensor,
     lengths: Tensor | None,
     hidden_0: Tensor | None,
     cell_0: Tensor | None,
     *weights: Tensor,
-    layer: str,
-    hidden: int,
-    direction: str = "forward",
-    batch_first: bool = False,
+    options: RecurrentOptions,
 ) -> tuple[Tensor, ...]:
     """One recurrent layer with ONNX's shapes.
 
@@ -63,80 +91,64 @@ def recurrent(
         hidden_0: [directions, batch, hidden] ([batch, directions, hidden]), zeros if None.
         cell_0: the same for the cell of an LSTM.
         weights: for each direction w_input, w_hidden and the two biases, in torch's gate order.
-        layer: lstm, gru, rnn_tanh or rnn_relu.
-        hidden: extent of the hidden state.
-        direction: forward, reverse or bidirectional.
-        batch_first: ONNX layout 1.
+        options: the operator's attributes.
 
     Returns:
         y [time, directions, batch, hidden] ([batch, time, directions, hidden]), final hidden
         and, for an LSTM, final cell.
     """
-    both = direction == "bidirectional"
-    directions = 2 if both else 1
-    if batch_first:
-        x = x.transpose(0, 1)
-        hidden_0 = hidden_0.transpose(0, 1) if hidden_0 is not None else None
-        cell_0 = cell_0.transpose(0, 1) if cell_0 is not None else None
-    batch = x.shape[1]
+    sequence, *given = options.time_first(x, hidden_0, cell_0)
+    assert sequence is not None
+    both = options.direction == "bidirectional"
+    shape = (1 + both, sequence.shape[1], options.hidden)
+    given = given[: 2 if options.layer == "lstm" else 1]
     if x.is_meta:  # torch would unroll the sequence to find the shapes
-        shapes = [(x.shape[0], directions, batch, hidden)] + [(directions, batch, hidden)] * (
-            2 if layer == "lstm" else 1
-        )
-        swap = [(2, 0, 1, 3), (1, 0, 2), (1, 0, 2)]
-        empty = [x.new_empty(shape) for shape in shapes]
-        if batch_first:
-            empty = [t.permute(dims) for t, dims in zip(empty, swap, strict=False)]
-        return tuple(empty)
-    zeros = torch.zeros((directions, batch, hidden), dtype=x.dtype, device=x.device)
-    states = [zeros if state is None else state.contiguous() for state in (hidden_0, cell_0)]
-    states = states if layer == "lstm" else states[:1]
-    per_direction = len(weights) // directions
+        y = x.new_empty((sequence.shape[0], *shape))
+        return options.results(y, *(x.new_empty(shape) for _ in given))
+    states = tuple(x.new_zeros(shape) if s is None else s.contiguous() for s in given)
+    if lengths is None and options.direction != "reverse":
+        y, *ends = _run_layer(options.layer, sequence, states, weights, both)
+        return options.results(torch.stack(y.chunk(1 + both, -1), 1), *ends)
+    count = len(weights) // (1 + both)
     outputs, finals = [], []
-    if lengths is None and direction == "forward":
-        y, *last = _run_layer(layer, x, tuple(states), weights, False)
-        outputs, finals = [y], [last]
-    elif lengths is None and both:
-        y, *last = _run_layer(layer, x, tuple(states), weights, True)
-        outputs, finals = list(y.chunk(2, -1)), [last]
-    else:
-        for d in range(directions):
-            backward = direction == "reverse" or d == 1
-            mine = weights[d * per_direction : (d + 1) * per_direction]
-            start = tuple(state[d : d + 1] for state in states)
-            y, last = _run_direction(layer, x, lengths, start, mine, backward)
-            outputs.append(y)
-            finals.append(last)
-    y = torch.stack(outputs, 1)  # [time, directions, batch, hidden]
+    for d in range(1 + both):
+        run = _Direction(options.layer, weights[d * count : (d + 1) * count])
+        start = tuple(state[d : d + 1] for state in states)
+        y, last = run.over(sequence, lengths, start, options.runs_backward(d))
+        outputs.append(y)
+        finals.append(last)
     ends = [torch.cat(parts, 0) for parts in zip(*finals, strict=True)]
-    if batch_first:
-        return (y.permute(2, 0, 1, 3), *(end.transpose(0, 1) for end in ends))
-    return (y, *ends)
+    return options.results(torch.stack(outputs, 1), *ends)
 
 
-def _run_direction(
-    layer: str,
-    x: Tensor,
-    lengths: Tensor | None,
-    start: tuple[Tensor, ...],
-    weights: Sequence[Tensor],
-    backward: bool,
-) -> tuple[Tensor, list[Tensor]]:
-    """One direction; with lengths, states freeze and outputs are zero behind each end."""
-    if lengths is None:
-        y, *last = _run_layer(layer, x.flip(0), start, weights, False)
-        return y.flip(0), last
-    time = x.shape[0]
-    steps = torch.arange(time, device=x.device).unsqueeze(1)
-    ends = lengths.to(x.device).long().unsqueeze(0)
-    valid = (steps < ends).unsqueeze(-1)  # [time, batch, 1]
-    source = torch.where(steps < ends, ends - 1 - steps, steps).unsqueeze(-1)
-    if backward:
-        x = x.gather(0, source.expand(x.shape))
-    states, outputs = list(start), []
-    for t in range(time):
-        _, *after = _run_layer(layer, x[t : t + 1], tuple(states), weights, False)
-        states = [torch.where(valid[t], new, old) for new, old in zip(after, states, strict=True)]
-        outputs.append(torch.where(valid[t], states[0][0], torch.zeros_like(states[0][0])))
-    y = torch.stack(outputs, 0)
-    return (y.gather(0, source.expand(y.shape)) if backward else y), states
+@dataclass(frozen=True, slots=True)
+class _Direction:
+    """One direction of a layer."""
+
+    layer: str
+    weights: Sequence[Tensor]
+
+    def over(
+        self, x: Tensor, lengths: Tensor | None, start: tuple[Tensor, ...], backward: bool
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Output [time, batch, hidden] and final states, [1, batch, hidden].
+
+        With lengths, states freeze and outputs are zero behind each end.
+        """
+        if lengths is None:
+            y, *last = _run_layer(self.layer, x.flip(0), start, self.weights, False)
+            return y.flip(0), last
+        time = x.shape[0]
+        steps = torch.arange(time, device=x.device).unsqueeze(1)
+        ends = lengths.to(x.device).long().unsqueeze(0)
+        valid = (steps < ends).unsqueeze(-1)  # [time, batch, 1]
+        source = torch.where(steps < ends, ends - 1 - steps, steps).unsqueeze(-1)
+        if backward:
+            x = x.gather(0, source.expand(x.shape))
+        states, outputs = list(start), []
+        for t in range(time):
+            _, *new = _run_layer(self.layer, x[t : t + 1], tuple(states), self.weights, False)
+            states = [torch.where(valid[t], n, old) for n, old in zip(new, states, strict=True)]
+            outputs.append(torch.where(valid[t], states[0][0], torch.zeros_like(states[0][0])))
+        y = torch.stack(outputs, 0)
+        return (y.gather(0, source.expand(y.shape)) if backward else y), states

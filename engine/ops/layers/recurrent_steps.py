@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from braid.engine.ops.kinds import operator
+from braid.engine.ops.layers.recurrent import RecurrentOptions
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -55,6 +56,27 @@ def activation(name: str, alpha: float | None, beta: float | None) -> Activation
 
 
 @dataclass(frozen=True, slots=True)
+class StepOptions(RecurrentOptions):
+    """Attributes of ``braid.recurrent_steps``.
+
+    The three lists have one entry for each function of each direction.
+    """
+
+    activations: Sequence[str] = ()
+    alphas: Sequence[float | None] = ()
+    betas: Sequence[float | None] = ()
+    clip: float | None = None  # limit of what goes into an activation, at both sides
+    linear_before_reset: bool = False  # of a GRU
+    input_forget: bool = False  # an LSTM's forget gate is 1 - its input gate
+
+    def functions(self, direction: int, directions: int) -> Sequence[Activation]:
+        """The activations of one direction."""
+        count = len(self.activations) // directions
+        listed = list(zip(self.activations, self.alphas, self.betas, strict=True))
+        return [activation(*entry) for entry in listed[direction * count : (direction + 1) * count]]
+
+
+@dataclass(frozen=True, slots=True)
 class _Cell:
     """One direction: its weights and what its formulas need."""
 
@@ -62,12 +84,11 @@ class _Cell:
     r_bias: Tensor
     peephole: Tensor | None  # [3 * hidden]
     functions: Sequence[Activation]
-    clip: float | None
-    linear_before_reset: bool
-    input_forget: bool
+    options: StepOptions
 
     def clipped(self, x: Tensor) -> Tensor:
-        return x if self.clip is None else torch.clamp(x, -self.clip, self.clip)
+        clip = self.options.clip
+        return x if clip is None else torch.clamp(x, -clip, clip)
 
 
 def _rnn(cell: _Cell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
@@ -82,7 +103,7 @@ def _gru(cell: _Cell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     update = f(cell.clipped(xz + zr[..., :size]))
     reset = f(cell.clipped(xr + zr[..., size:]))
     r, bias = cell.r[2 * size :], cell.r_bias[2 * size :]
-    if cell.linear_before_reset:
+    if cell.options.linear_before_reset:
         inner = reset * F.linear(h, r, bias)
     else:
         inner = F.linear(reset * h, r, bias)
@@ -96,7 +117,7 @@ def _lstm(cell: _Cell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]
         peep_i, peep_o, peep_f = cell.peephole.chunk(3, -1)
         i, forget = i + peep_i * c, forget + peep_f * c
     i = f(cell.clipped(i))
-    forget = 1 - i if cell.input_forget else f(cell.clipped(forget))
+    forget = 1 - i if cell.options.input_forget else f(cell.clipped(forget))
     c = forget * c + i * g(cell.clipped(new))
     if cell.peephole is not None:
         o = o + peep_o * c
@@ -106,75 +127,44 @@ def _lstm(cell: _Cell, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]
 _STEPS = {"rnn": _rnn, "gru": _gru, "lstm": _lstm}
 
 
-@operator("braid.recurrent_steps")
+@operator("braid.recurrent_steps", options=StepOptions)
 def recurrent_steps(
-    x: Tensor,
-    w: Tensor,
-    r: Tensor,
-    b: Tensor | None,
-    lengths: Tensor | None,
-    hidden_0: Tensor | None,
-    cell_0: Tensor | None,
-    peepholes: Tensor | None,
-    *,
-    layer: str,
-    hidden: int,
-    direction: str,
-    activations: Sequence[str],
-    alphas: Sequence[float | None],
-    betas: Sequence[float | None],
-    clip: float | None = None,
-    linear_before_reset: bool = False,
-    input_forget: bool = False,
-    batch_first: bool = False,
+    x: Tensor, w: Tensor, r: Tensor, *others: Tensor | None, options: StepOptions
 ) -> tuple[Tensor, ...]:
     """One recurrent layer; operands, results and shapes as ONNX has them.
 
-    ``activations``, ``alphas`` and ``betas`` list one entry for each function of each direction.
+    Args:
+        x: [time, batch, input], or [batch, time, input] with ``batch_first``.
+        w: [directions, gates * hidden, input].
+        r: [directions, gates * hidden, hidden].
+        others: biases, lengths, first hidden state, first cell state, peephole weights; each None
+            if absent.
+        options: the operator's attributes.
     """
-    directions = w.shape[0]
-    if batch_first:
-        x = x.transpose(0, 1)
-        hidden_0 = hidden_0.transpose(0, 1) if hidden_0 is not None else None
-        cell_0 = cell_0.transpose(0, 1) if cell_0 is not None else None
-    zeros = torch.zeros((directions, x.shape[1], hidden), dtype=x.dtype, device=x.device)
-    rows = w.shape[1]
-    bias = (
-        b if b is not None else torch.zeros((directions, 2 * rows), dtype=x.dtype, device=x.device)
-    )
-    functions = [
-        activation(name, alpha, beta)
-        for name, alpha, beta in zip(activations, alphas, betas, strict=True)
-    ]
-    per_direction = len(functions) // directions
+    b, lengths, hidden_0, cell_0, peepholes = (*others, *[None] * 5)[:5]
+    sequence, *given = options.time_first(x, hidden_0, cell_0)
+    assert sequence is not None
+    directions, rows = w.shape[:2]
+    zeros = x.new_zeros((directions, sequence.shape[1], options.hidden))
+    bias = x.new_zeros((directions, 2 * rows)) if b is None else b
     results = []
     for d in range(directions):
-        both = bias[d]
         cell = _Cell(
             r[d],
-            both[rows:],
+            bias[d, rows:],
             None if peepholes is None else peepholes[d],
-            functions[d * per_direction : (d + 1) * per_direction],
-            clip,
-            linear_before_reset,
-            input_forget,
+            options.functions(d, directions),
+            options,
         )
-        start = (
-            (zeros if hidden_0 is None else hidden_0)[d],
-            (zeros if cell_0 is None else cell_0)[d],
-        )
-        backward = direction == "reverse" or d == 1
-        mapped = F.linear(x, w[d], both[:rows])
-        results.append(_scan(layer, cell, mapped, start, lengths, backward))
+        h, c = ((zeros if state is None else state)[d] for state in given)
+        mapped = F.linear(sequence, w[d], bias[d, :rows])
+        results.append(_scan(cell, mapped, (h, c), lengths, options.runs_backward(d)))
     y = torch.stack([result[0] for result in results], 1)
-    h, c = (torch.stack([result[i] for result in results], 0) for i in (1, 2))
-    if batch_first:
-        y, h, c = y.permute(2, 0, 1, 3), h.transpose(0, 1), c.transpose(0, 1)
-    return (y, h, c) if layer == "lstm" else (y, h)
+    ends = [torch.stack([result[i] for result in results], 0) for i in (1, 2)]
+    return options.results(y, *ends[: 2 if options.layer == "lstm" else 1])
 
 
 def _scan(
-    layer: str,
     cell: _Cell,
     mapped: Tensor,
     start: tuple[Tensor, Tensor],
@@ -188,7 +178,7 @@ def _scan(
         return mapped.new_empty((time, *h.shape)), torch.empty_like(h), torch.empty_like(c)
     outputs: list[Tensor] = [h] * time
     for t in reversed(range(time)) if backward else range(time):
-        new_h, new_c = _STEPS[layer](cell, mapped[t], h, c)
+        new_h, new_c = _STEPS[cell.options.layer](cell, mapped[t], h, c)
         if lengths is None:
             h, c = new_h, new_c
             outputs[t] = h

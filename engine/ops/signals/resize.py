@@ -21,87 +21,91 @@ _TIE = 1e-6  # coordinates this close to the middle of two neighbours count as t
 
 
 @dataclass(frozen=True, slots=True)
-class _Sampling:
-    """How output positions become input values."""
+class ResizeOptions:
+    """Attributes of ``braid.resize``: the extents of the result and how it is sampled."""
 
-    mode: str
-    coordinates: str
-    rounding: str
-    cubic: float
-    exclude_outside: bool
-    antialias: bool
-    extrapolation: float
+    mode: str = "nearest"  # nearest, linear or cubic
+    coordinates: str = "half_pixel"  # how positions of the output map to the input
+    rounding: str = "round_prefer_floor"  # of coordinates, for nearest
+    scales: Sequence[float] | None = None  # one for each of the axes; this or sizes
+    sizes: Sequence[int] | None = None
+    axes: Sequence[int] | None = None  # None: all
+    roi: Sequence[float] | None = None  # starts, then ends, 0 to 1 over each axis
+    policy: str = "stretch"  # or not_larger, not_smaller: one scale for all axes
+    cubic: float = -0.75  # coefficient of the cubic weights
+    exclude_outside: bool = False  # neighbours outside the input have no weight
+    antialias: bool = False
+    extrapolation: float = 0.0  # value outside the region, with tf_crop_and_resize
+
+    @property
+    def crops(self) -> bool:
+        """True if positions outside the region get the extrapolation value."""
+        return self.coordinates == "tf_crop_and_resize"
+
+    def resized(self, x: Tensor) -> list[_Axis]:
+        """The axes of x that are sampled anew."""
+        named = [a % x.dim() for a in (range(x.dim()) if self.axes is None else self.axes)]
+        roi = self.roi or [0.0] * len(named) + [1.0] * len(named)
+        regions = zip(roi[: len(named)], roi[len(named) :], strict=True)
+        extents = self._extents([x.shape[axis] for axis in named])
+        found = [
+            _Axis(axis, x.shape[axis], size, scale, *region)
+            for axis, (size, scale), region in zip(named, extents, regions, strict=True)
+        ]
+        return [a for a in found if a.size != a.extent or a.scale != 1 or self.crops]
+
+    def _extents(self, extents: Sequence[int]) -> list[tuple[int, float]]:
+        """Output extent and scale of each named axis, from its input extent."""
+        if self.sizes:
+            if len(self.sizes) != len(extents):
+                raise ValueError(f"{len(self.sizes)} sizes for {len(extents)} axes")
+            factors = [size / extent for size, extent in zip(self.sizes, extents, strict=True)]
+            if self.policy == "stretch":
+                return list(zip(self.sizes, factors, strict=True))
+            scale = min(factors) if self.policy == "not_larger" else max(factors)
+            return [(math.floor(extent * scale + 0.5), scale) for extent in extents]
+        if not self.scales or len(self.scales) != len(extents):
+            raise ValueError(f"{len(self.scales or ())} scales for {len(extents)} axes")
+        return [
+            (math.floor(_fp32(extent * scale)), scale)
+            for extent, scale in zip(extents, self.scales, strict=True)
+        ]
 
 
-@operator("braid.resize")
-def resize(
-    x: Tensor,
-    mode: str = "nearest",
-    coordinates: str = "half_pixel",
-    rounding: str = "round_prefer_floor",
-    scales: Sequence[float] | None = None,
-    sizes: Sequence[int] | None = None,
-    axes: Sequence[int] | None = None,
-    roi: Sequence[float] | None = None,
-    policy: str = "stretch",
-    cubic: float = -0.75,
-    exclude_outside: bool = False,
-    antialias: bool = False,
-    extrapolation: float = 0.0,
-) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class _Axis:
+    """One axis that is sampled anew: its index, extents, and region of the input."""
+
+    axis: int
+    extent: int  # of the input
+    size: int  # of the output
+    scale: float
+    start: float  # region, 0 to 1
+    end: float
+
+
+@operator("braid.resize", options=ResizeOptions)
+def resize(x: Tensor, options: ResizeOptions) -> Tensor:
     """Resize the named axes to ``sizes`` or by ``scales``."""
-    named = [axis % x.dim() for axis in (range(x.dim()) if axes is None else axes)]
-    plan = _extents(x, named, scales, sizes, policy)
-    starts, ends = _regions(roi, len(named))
-    how = _Sampling(mode, coordinates, rounding, cubic, exclude_outside, antialias, extrapolation)
-    moving = [
-        (axis, size, scale, start, end)
-        for axis, (size, scale), start, end in zip(named, plan, starts, ends, strict=True)
-        if size != x.shape[axis] or scale != 1 or coordinates == "tf_crop_and_resize"
-    ]
-    if not moving:
+    axes = options.resized(x)
+    if not axes:
         return x
-    fast = _interpolated(x, how, {axis: (size, scale) for axis, size, scale, _, _ in moving})
+    fast = _interpolated(x, options, axes)
     if fast is not None:
         return fast
-    y = x if x.is_floating_point() else (x if mode == "nearest" else x.float())
+    y = x if x.is_floating_point() or options.mode == "nearest" else x.float()
     outside: Tensor | None = None
-    for axis, size, scale, start, end in moving:
-        y, beyond = _resize_axis(y, axis, size, scale, start, end, how)
-        if coordinates == "tf_crop_and_resize":
-            shaped = beyond.reshape([-1 if i == axis else 1 for i in range(x.dim())])
+    for axis in axes:
+        y, beyond = _resize_axis(y, axis, options)
+        if options.crops:
+            shaped = beyond.reshape([-1 if i == axis.axis else 1 for i in range(x.dim())])
             outside = shaped if outside is None else outside | shaped
     if outside is not None:
-        y = torch.where(outside, torch.full_like(y, extrapolation), y)
+        y = torch.where(outside, torch.full_like(y, options.extrapolation), y)
     if y.dtype != x.dtype:
         bounds = torch.iinfo(x.dtype)
         y = y.round().clamp(bounds.min, bounds.max).to(x.dtype)
     return y
-
-
-def _extents(
-    x: Tensor,
-    named: Sequence[int],
-    scales: Sequence[float] | None,
-    sizes: Sequence[int] | None,
-    policy: str,
-) -> list[tuple[int, float]]:
-    """Output extent and scale of each named axis."""
-    extents = [x.shape[axis] for axis in named]
-    if sizes:
-        if len(sizes) != len(named):
-            raise ValueError(f"{len(sizes)} sizes for {len(named)} axes")
-        factors = [size / extent for size, extent in zip(sizes, extents, strict=True)]
-        if policy == "stretch":
-            return list(zip(sizes, factors, strict=True))
-        scale = min(factors) if policy == "not_larger" else max(factors)
-        return [(math.floor(extent * scale + 0.5), scale) for extent in extents]
-    if not scales or len(scales) != len(named):
-        raise ValueError(f"{len(scales or ())} scales for {len(named)} axes")
-    return [
-        (math.floor(_fp32(extent * scale)), scale)
-        for extent, scale in zip(extents, scales, strict=True)
-    ]
 
 
 def _fp32(value: float) -> float:
@@ -109,59 +113,46 @@ def _fp32(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
-def _regions(roi: Sequence[float] | None, count: int) -> tuple[Sequence[float], Sequence[float]]:
-    """Normalised start and end of the region of each axis."""
-    if not roi:
-        return [0.0] * count, [1.0] * count
-    return roi[:count], roi[count:]
-
-
-def _interpolated(x: Tensor, how: _Sampling, moving: dict[int, tuple[int, float]]) -> Tensor | None:
+def _interpolated(x: Tensor, options: ResizeOptions, axes: Sequence[_Axis]) -> Tensor | None:
     """torch's interpolation, where it samples exactly as asked; None elsewhere."""
     spatial = x.dim() - 2
-    if not 1 <= spatial <= 2 or min(moving) < 2 or how.antialias or not x.is_floating_point():
+    first = min(axis.axis for axis in axes)
+    if not 1 <= spatial <= 2 or first < 2 or options.antialias or not x.is_floating_point():
         return None
-    size = [moving.get(axis, (x.shape[axis], 1.0))[0] for axis in range(2, x.dim())]
-    true_scales = all(
-        abs(scale * x.shape[axis] - extent) < 1e-4 for axis, (extent, scale) in moving.items()
-    )
-    whole = all(scale >= 1 and float(scale).is_integer() for _, scale in moving.values())
-    if how.mode == "nearest" and whole and _repeats(how):
+    sizes = {axis.axis: axis.size for axis in axes}
+    size = [sizes.get(axis, x.shape[axis]) for axis in range(2, x.dim())]
+    true_scales = all(abs(a.scale * a.extent - a.size) < 1e-4 for a in axes)
+    whole = all(a.scale >= 1 and float(a.scale).is_integer() for a in axes)
+    if options.mode == "nearest" and whole and _repeats(options):
         return F.interpolate(x, size=size, mode="nearest")
-    if how.mode == "linear" and true_scales:
+    if options.mode == "linear" and true_scales:
         name = "linear" if spatial == 1 else "bilinear"
-        if how.coordinates == "align_corners":
+        if options.coordinates == "align_corners":
             return F.interpolate(x, size=size, mode=name, align_corners=True)
-        if how.coordinates == "half_pixel" or (
-            how.coordinates == "pytorch_half_pixel" and min(size) > 1
+        if options.coordinates == "half_pixel" or (
+            options.coordinates == "pytorch_half_pixel" and min(size) > 1
         ):
             return F.interpolate(x, size=size, mode=name, align_corners=False)
     return None
 
 
-def _repeats(how: _Sampling) -> bool:
+def _repeats(options: ResizeOptions) -> bool:
     """True if nearest sampling by a whole scale repeats each element."""
-    if how.coordinates == "asymmetric":
-        return how.rounding in ("floor", "simple")
+    if options.coordinates == "asymmetric":
+        return options.rounding in ("floor", "simple")
     half = ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric")
-    return how.coordinates in half and how.rounding.startswith("round_prefer")
+    return options.coordinates in half and options.rounding.startswith("round_prefer")
 
 
-def _coordinates(
-    count: int,
-    extent: int,
-    scale: float,
-    start: float,
-    end: float,
-    how: _Sampling,
-    device: torch.device,
-) -> Tensor:
-    """Input coordinate of each output position.
+def _coordinates(axis: _Axis, mode: str, device: torch.device) -> Tensor:
+    """Input coordinate of each output position, [size].
 
-    In FP32 like everyone else: ties of nearest neighbours fall where rounding puts them.
+    In FP32, as other implementations compute it: ties of nearest neighbours fall where rounding
+    puts them.
     """
+    count, extent, scale = axis.size, axis.extent, axis.scale
     out = torch.arange(count, device=device, dtype=torch.float32)
-    match how.coordinates:
+    match mode:
         case "asymmetric":
             return out / scale
         case "half_pixel":
@@ -176,38 +167,36 @@ def _coordinates(
         case "tf_half_pixel_for_nn":
             return (out + 0.5) / scale
         case "tf_crop_and_resize":
+            start, end = axis.start, axis.end
             if count > 1:
                 return start * (extent - 1) + out * ((end - start) * (extent - 1) / (count - 1))
             return 0.5 * (start + end) * (extent - 1) + out
-    raise ValueError(f"unknown coordinate mode {how.coordinates!r}")
+    raise ValueError(f"unknown coordinate mode {mode!r}")
 
 
-def _resize_axis(
-    x: Tensor, axis: int, count: int, scale: float, start: float, end: float, how: _Sampling
-) -> tuple[Tensor, Tensor]:
-    """Resize one axis; also tells which output positions lie outside the input."""
-    extent = x.shape[axis]
-    at = _coordinates(count, extent, scale, start, end, how, x.device)
-    outside = (at < 0) | (at > extent - 1)
-    if how.mode == "nearest":
-        return x.index_select(axis, _rounded(at, how.rounding, scale).clamp(0, extent - 1)), outside
-    stretch = min(scale, 1.0) if how.antialias else 1.0
-    reach = 1 if how.mode == "linear" else 2
-    taps = math.ceil(reach / stretch)
-    base = torch.floor(at)
+def _resize_axis(x: Tensor, axis: _Axis, options: ResizeOptions) -> tuple[Tensor, Tensor]:
+    """x with one axis resized, and which output positions lie outside the input, [size]."""
+    at = _coordinates(axis, options.coordinates, x.device)
+    last = axis.extent - 1
+    outside = (at < 0) | (at > last)
+    if options.mode == "nearest":
+        places = _rounded(at, options.rounding, axis.scale).clamp(0, last)
+        return x.index_select(axis.axis, places), outside
+    stretch = min(axis.scale, 1.0) if options.antialias else 1.0
+    taps = math.ceil((1 if options.mode == "linear" else 2) / stretch)
     offsets = torch.arange(1 - taps, taps + 1, device=x.device, dtype=torch.float64)
-    neighbours = base.unsqueeze(1) + offsets  # [count, taps]
+    neighbours = torch.floor(at).unsqueeze(1) + offsets  # [size, taps]
     distance = (neighbours - at.unsqueeze(1)).abs() * stretch
-    weights = _linear(distance) if how.mode == "linear" else _cubic(distance, how.cubic)
-    inside = (neighbours >= 0) & (neighbours <= extent - 1)
-    if how.exclude_outside:
+    weights = _linear(distance) if options.mode == "linear" else _cubic(distance, options.cubic)
+    if options.exclude_outside:
+        inside = (neighbours >= 0) & (neighbours <= last)
         weights = torch.where(inside, weights, torch.zeros_like(weights))
-    if how.exclude_outside or how.antialias:
+    if options.exclude_outside or options.antialias:
         weights = weights / weights.sum(1, keepdim=True)
-    places = neighbours.clamp(0, extent - 1).long()
-    matrix = torch.zeros((count, extent), dtype=torch.float64, device=x.device)
-    matrix = matrix.scatter_add(1, places, weights).to(x.dtype)
-    return torch.movedim(torch.matmul(x.movedim(axis, -1), matrix.T), -1, axis), outside
+    matrix = torch.zeros((axis.size, axis.extent), dtype=torch.float64, device=x.device)
+    matrix = matrix.scatter_add(1, neighbours.clamp(0, last).long(), weights).to(x.dtype)
+    y = torch.matmul(x.movedim(axis.axis, -1), matrix.T)
+    return torch.movedim(y, -1, axis.axis), outside
 
 
 def _rounded(at: Tensor, rounding: str, scale: float) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,32 @@ def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners:
     return F.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=align_corners)
 
 
-@operator("braid.deformable_convolution")
+@dataclass(frozen=True, slots=True)
+class DeformableWindow:
+    """How a kernel moves over rows and columns before its positions are shifted."""
+
+    stride: Ints
+    pads: Ints  # begins, then ends
+    dilation: Ints
+    groups: int
+    offset_groups: int  # groups of channels with offsets of their own
+
+    def positions(self, weight: Tensor, offset: Tensor) -> tuple[Tensor, Tensor]:
+        """Row and column that each tap of the kernel reads, [n, offset groups, taps, oh, ow]."""
+        kernel, out = weight.shape[2:], offset.shape[2:]
+        moved = offset.reshape(offset.shape[0], self.offset_groups, -1, 2, *out)
+        found = []
+        for axis in (0, 1):
+            starts = torch.arange(out[axis], device=offset.device, dtype=offset.dtype)
+            taps = torch.arange(kernel[axis], device=offset.device, dtype=offset.dtype)
+            starts = starts * self.stride[axis] - self.pads[axis]
+            taps = taps * self.dilation[axis]
+            base = taps.reshape(-1, *[1] * (3 - axis)) + starts.reshape(-1, *[1] * (1 - axis))
+            found.append(base.expand(*kernel, *out).reshape(-1, *out) + moved[:, :, :, axis])
+        return found[0], found[1]
+
+
+@operator("braid.deformable_convolution", window=DeformableWindow)
 def deformable_convolution(
     x: Tensor,
     weight: Tensor,
@@ -29,11 +55,7 @@ def deformable_convolution(
     bias: Tensor | None = None,
     mask: Tensor | None = None,
     *,
-    stride: Ints,
-    pads: Ints,
-    dilation: Ints,
-    groups: int,
-    offset_groups: int,
+    window: DeformableWindow,
 ) -> Tensor:
     """Two-dimensional convolution whose kernel positions are moved by ``offset``.
 
@@ -43,31 +65,21 @@ def deformable_convolution(
         offset: [n, offset_groups * kh * kw * 2, oh, ow], rows before columns.
         bias: [out].
         mask: [n, offset_groups * kh * kw, oh, ow], factor of each sample.
+        window: how the kernel moves.
     """
     n, c, h, w = x.shape
-    kh, kw = weight.shape[2:]
-    oh, ow = offset.shape[2:]
-    moved = offset.reshape(n, offset_groups, kh * kw, 2, oh, ow)
-    base = []
-    for axis, (count, kernel) in enumerate(((oh, kh), (ow, kw))):
-        out = torch.arange(count, device=x.device, dtype=x.dtype) * stride[axis] - pads[axis]
-        tap = torch.arange(kernel, device=x.device, dtype=x.dtype) * dilation[axis]
-        base.append((out, tap))
-    rows = base[0][1].reshape(kh, 1, 1, 1) + base[0][0].reshape(1, 1, oh, 1)
-    columns = base[1][1].reshape(1, kw, 1, 1) + base[1][0].reshape(1, 1, 1, ow)
-    shape = (kh, kw, oh, ow)
-    y_at = rows.expand(shape).reshape(kh * kw, oh, ow) + moved[:, :, :, 0]
-    x_at = columns.expand(shape).reshape(kh * kw, oh, ow) + moved[:, :, :, 1]
+    groups, taps, (oh, ow) = window.offset_groups, weight[0, 0].numel(), offset.shape[2:]
+    rows, columns = window.positions(weight, offset)
     # A border of zeros around the image, so that samples fade out over one pixel.
-    grid = torch.stack([(2 * x_at + 1) / w - 1, (2 * y_at + 1) / h - 1], -1)
-    grid = grid.reshape(n * offset_groups, kh * kw * oh, ow, 2)
-    images = x.reshape(n * offset_groups, c // offset_groups, h, w)
+    grid = torch.stack([(2 * columns + 1) / w - 1, (2 * rows + 1) / h - 1], -1)
+    grid = grid.reshape(n * groups, taps * oh, ow, 2)
+    images = x.reshape(n * groups, c // groups, h, w)
     samples = F.grid_sample(images, grid, mode="bilinear", align_corners=False)
-    samples = samples.reshape(n, offset_groups, c // offset_groups, kh * kw, oh, ow)
+    samples = samples.reshape(n, groups, c // groups, taps, oh, ow)
     if mask is not None:
-        samples = samples * mask.reshape(n, offset_groups, 1, kh * kw, oh, ow)
-    patches = samples.reshape(n, groups, c // groups * kh * kw, oh * ow)
-    kernels = weight.reshape(groups, weight.shape[0] // groups, -1)
+        samples = samples * mask.reshape(n, groups, 1, taps, oh, ow)
+    patches = samples.reshape(n, window.groups, c // window.groups * taps, oh * ow)
+    kernels = weight.reshape(window.groups, weight.shape[0] // window.groups, -1)
     y = torch.matmul(kernels, patches).reshape(n, weight.shape[0], oh, ow)
     return y if bias is None else y + bias.reshape(-1, 1, 1)
 
