@@ -15,8 +15,7 @@ from torch import Tensor
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, verify_plan
 from braid.core.tensor import TensorSpec
-from braid.engine.ops.kinds import call
-from braid.engine.ops.kinds import bound
+from braid.engine.ops import kinds
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import (
     REGISTRY,
@@ -44,7 +43,7 @@ class RegistryKernels:
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> Sequence[Kernel]:
-        return [Kernel(REGISTRY, bound(unit))]
+        return [Kernel(REGISTRY, kinds.bound(unit))]
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
         return cut_output(kernel, merged, threads)
@@ -107,7 +106,7 @@ def bound(graph: OpGraph, constants: dict[str, Tensor]) -> Program:
 
 
 def _run(operator: Operator, *inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
-    results = call(operator, inputs)
+    results = kinds.call(operator, inputs)
     return results[0] if len(results) == 1 else results
 
 
