@@ -35,10 +35,22 @@ def test_files_that_are_named_exist() -> None:
         for name in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", page.read_text()):
             if name.startswith("benchmarks/results/"):
                 continue  # made by whoever runs the benchmark
-            if name.split("/")[0] in {*SOURCES, "docs", "deploy", "benchmarks", "protos"}:
+            if name.split("/")[0] in {*SOURCES, "docs", "deploy", "benchmarks", "protos", "tests"}:
                 places = (ROOT / name, ROOT / f"{name.rstrip('/')}.py")
                 if not any(place.exists() for place in places):
                     missing.append(f"{page.name}: {name}")
+    assert missing == []
+
+
+def test_modules_that_are_named_exist() -> None:
+    missing = []
+    for page in (ROOT / "README.md", *PAGES):
+        for name in re.findall(rf"`braid\.((?:{'|'.join(SOURCES)})\.[\w.]+)`", page.read_text()):
+            place = ROOT / name.replace(".", "/")
+            module = place.parent.with_suffix(".py")
+            is_inside = module.exists() and re.search(rf"\b{place.name}\b", module.read_text())
+            if not (is_inside or place.is_dir() or place.with_suffix(".py").exists()):
+                missing.append(f"{page.name}: braid.{name}")
     assert missing == []
 
 
