@@ -29,7 +29,7 @@ from braid.core.schedule import Schedule
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.report import Report
 from braid.server.devices.device import Device, Executable
-from braid.server.inference.batching.latencies import LatencyTable
+from braid.server.inference.batching.batch_sizes import LatencyTable
 from braid.server.store.batching_policy import BatchPolicy
 
 MAX_ON_DEMAND = 32

@@ -27,9 +27,9 @@ from braid.core.schedule import Schedule
 from braid.engine.importer.host.report import read_graph, read_report
 from braid.server.devices.device import Specs
 from braid.server.devices.pool import Devices
+from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
-from braid.server.inference.batching.quarantine import Quarantine
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.routing import QueuedReplica, Replicas
 from braid.server.jobs.profiled_inputs import profiled_inputs

@@ -1,11 +1,11 @@
 """Batching: which waiting requests run together, when, and at which batch size.
 
-    tickets      one request on its way, and the rows of it that ride in one batch
-    queues       what waits for one model, in order of priority and arrival
-    latencies    what each batch size of a model takes, as scheduled and as seen
-    completion   which batch size ends the waiting soonest, and whether to wait for more rows
     batcher      the queues of one device, and the decision what it runs next
-    execution    one batch on a device: slot, rows in, run, rows out
+    admission    which requests may wait: limits, expected waits, refused versions
+    queues       what waits for one model, in order of priority and arrival
+    tickets      one request on its way, and the rows of it that ride in one batch
+    batch_sizes  what each batch size takes, and which one ends the waiting soonest
+    execution    one batch on a device, and what becomes of its requests
 
-Time and execution come in as Protocols (``batcher.Clock``, ``batcher.Execution``).
+Time and execution come in as Protocols (``batcher.Clock``, ``execution.Execution``).
 """

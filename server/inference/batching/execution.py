@@ -1,32 +1,53 @@
-"""One batch on a device: a slot of shared memory, rows in, the run, rows out."""
+"""One batch: its run on a device, and what becomes of its requests.
+
+BatchRunner.run ──> Execution.run: a slot of shared memory, rows in, the run, rows out
+     └──> results to the requests; if the batch failed, each of its requests runs again alone,
+          so that a bad one harms no other
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic, perf_counter_ns
+from typing import Protocol
 
-from braid.core.errors import DeviceOutOfMemory
+from braid.core.errors import DeviceOutOfMemory, ModelQuarantined, RunTooLong, Unavailable
 from braid.server.devices.device import Device, Executable
 from braid.server.devices.measuring.duty_cycle import Turns
+from braid.server.inference.batching.admission import Quarantine
+from braid.server.inference.batching.queues import Lane, ModelQueue
 from braid.server.inference.batching.tickets import Piece, still_wanted, when_all_ended
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import InferenceResult
-from braid.server.inference.slot_rows import BatchRun, outcome_of, with_rows, write_rows
+from braid.server.inference.slot_rows import BatchRun, join, outcome_of, with_rows, write_rows
+
+log = logging.getLogger("braid.batching")
 
 SLOT_SECONDS = 30.0
 
+HANDOVER_S, LONGEST_HANDOVER_S = 0.001, 0.01
+"""Cost of a batch beside the computing, in seconds: a first guess, and the most assumed."""
+
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What a batch led to."""
+class BatchResult:
+    """The results of a batch's pieces, and what the batch took."""
 
     outcomes: Sequence[tuple[Piece, InferenceResult]]  # of pieces still waited for
     batch_size: int
     rows: int
     compute_us: int
+
+
+class Execution(Protocol):
+    """Runs batches: ``DeviceExecution``, or a fake in tests."""
+
+    async def run(self, model: ModelReplica, pieces: Sequence[Piece], size: int) -> BatchResult:
+        """Run pieces of one shape class as a batch of ``size`` rows."""
 
 
 class DeviceExecution:
@@ -37,7 +58,7 @@ class DeviceExecution:
         self._turns = Turns(lambda: device.bench.is_measuring)
         self._slot_freed = asyncio.Event()
 
-    async def run(self, model: ModelReplica, pieces: Sequence[Piece], size: int) -> Ran:
+    async def run(self, model: ModelReplica, pieces: Sequence[Piece], size: int) -> BatchResult:
         """Run pieces of one shape class as a batch of ``size`` rows.
 
         What ended before the device was asked is left out; if that is all, nothing runs.
@@ -66,12 +87,12 @@ class DeviceExecution:
         offset: int,
         pieces: Sequence[Piece],
         size: int,
-    ) -> Ran:
+    ) -> BatchResult:
         sent_ns = perf_counter_ns()
         pieces = still_wanted(pieces, monotonic())
         rows = sum(piece.rows for piece in pieces)
         if not rows:
-            return Ran((), size, 0, 0)
+            return BatchResult((), size, 0, 0)
         memory = self._device.arena.view
         write_rows(memory, offset, ready, pieces)
         compute_us = await self._device.run(ready, offset, partial(when_all_ended, pieces))
@@ -83,7 +104,7 @@ class DeviceExecution:
             for row, piece in with_rows(pieces)
             if not piece.ticket.has_ended
         ]
-        return Ran(outcomes, batch_size, rows, compute_us)
+        return BatchResult(outcomes, batch_size, rows, compute_us)
 
     async def _allocate(self, ready: Executable) -> int:
         """A slot for one batch; waits while the batches in flight hold the memory."""
@@ -101,3 +122,102 @@ class DeviceExecution:
                     "raise BRAID_SHARED_MEMORY_BYTES or send fewer rows",
                     retry_after_s=1.0,
                 ) from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Some pieces on their way to the device."""
+
+    queue: ModelQueue
+    lane: Lane
+    pieces: Sequence[Piece]
+    size: int
+    expected_s: float
+    was_idle: bool  # the device had nothing else to do
+
+
+class BatchRunner:
+    """Runs the batches of one device, and ends their pieces. Belongs to the event loop."""
+
+    def __init__(
+        self, execution: Execution, now: Callable[[], float], quarantine: Quarantine
+    ) -> None:
+        """Take the time, in seconds, from ``now``."""
+        self.handover_s = HANDOVER_S  # of a batch, beside the computing
+        self._execution = execution
+        self._now = now
+        self._quarantine = quarantine
+
+    async def run(self, batch: Batch) -> bool:
+        """Run one batch and end all its pieces; returns whether that was a strike."""
+        began, model = self._now(), batch.queue.model
+        try:
+            self._quarantine.check(model.name, model.version)  # it may have waited for long
+            ran = await self._execution.run(model, batch.pieces, batch.size)
+        except Exception as error:
+            self._charge(batch, self._now() - began)
+            return await self._failed(batch, error)
+        spent_s = self._now() - began
+        for piece, outcome in ran.outcomes:
+            self._deliver(model, piece, outcome)
+        await asyncio.sleep(0)  # the answers go out first
+        if ran.rows:
+            batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
+            self._learn(batch, ran.compute_us / 1e6, spent_s)
+        return False
+
+    async def _failed(self, batch: Batch, error: Exception) -> bool:
+        """End the pieces of a batch that failed; returns whether that was a strike.
+
+        One request that never ends is one strike: of a batch that took too long, only the pieces
+        that do so alone count, or the batch itself if none does.
+        """
+        was_strike = False
+        if len(batch.pieces) > 1 and not isinstance(error, Unavailable | ModelQuarantined):
+            was_strike = await self._run_each_alone(batch)
+        else:
+            for piece in batch.pieces:
+                piece.ticket.fail(error)
+        if isinstance(error, RunTooLong) and not was_strike:
+            self._strike(batch.queue.model)
+            return True
+        return was_strike
+
+    def _charge(self, batch: Batch, spent_s: float) -> None:
+        """Let a batch that failed count with the time that it took, if that was more than thought.
+
+        Else a model whose runs are ended would get more of the device than its share.
+        """
+        more_s = max(0.0, spent_s - batch.expected_s)
+        batch.queue.used_s += more_s / batch.queue.model.policy.share
+
+    def _strike(self, model: ModelReplica) -> None:
+        if self._quarantine.strike(model.name, model.version):
+            facts = {"model": model.name, "version": model.version}
+            log.error("a model is refused for a while: it held its device up", extra=facts)
+
+    async def _run_each_alone(self, batch: Batch) -> bool:
+        """One of them is bad: the others get their answers. Returns whether one was a strike."""
+        was_strike = False
+        for piece in batch.pieces:
+            if not piece.ticket.has_ended:
+                size = batch.lane.table.size_for(piece.rows)
+                was_strike |= await self.run(replace(batch, pieces=[piece], size=size))
+        return was_strike
+
+    def _deliver(self, model: ModelReplica, piece: Piece, outcome: InferenceResult) -> None:
+        """Give a piece's rows to its request, and the answer to the caller once it is whole."""
+        ticket = piece.ticket
+        if ticket.has_ended:
+            return
+        if parts := ticket.deliver(piece, outcome):
+            whole = parts[0] if len(parts) == 1 else join(model, ticket.request, parts)
+            ticket.result.set_result(whole)
+
+    def _learn(self, batch: Batch, compute_s: float, spent_s: float) -> None:
+        """Correct what was believed of the device when the batch was sent."""
+        batch.lane.table.observe(batch.size, max(1e-6, compute_s))
+        batch.queue.used_s += (compute_s - batch.expected_s) / batch.queue.model.policy.share
+        if batch.was_idle:
+            handover_s = min(max(0.0, spent_s - compute_s), LONGEST_HANDOVER_S)
+            self.handover_s += 0.1 * (handover_s - self.handover_s)

@@ -13,8 +13,7 @@ from collections import OrderedDict
 from itertools import count
 from typing import Protocol
 
-from braid.server.inference.batching.completion import CompletionPlan
-from braid.server.inference.batching.latencies import ArrivalRate, LatencyTable
+from braid.server.inference.batching.batch_sizes import ArrivalRate, CompletionPlan, LatencyTable
 from braid.server.inference.batching.tickets import Piece, Ticket
 from braid.server.inference.replica import ModelReplica, ShapeClass
 

@@ -66,6 +66,14 @@ class Ticket:
             self.result.set_exception(error)
             self.ended_without_result()
 
+    def close(self) -> None:
+        """End without a result unless there is one, and forget the watchers."""
+        if self.result.cancel() or self.result.cancelled():
+            self.ended_without_result()
+        else:
+            self.result.exception()  # seen
+        self.watchers.clear()  # which know it
+
     def ended_without_result(self) -> None:
         """Tell those who watch for it."""
         for watcher in self.watchers:

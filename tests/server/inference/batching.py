@@ -11,9 +11,9 @@ from typing import Any
 
 from braid.core.errors import BraidError
 from braid.core.tensor import TensorSpec
+from braid.server.inference.batching.batch_sizes import LatencyTable
 from braid.server.inference.batching.batcher import Batcher
-from braid.server.inference.batching.execution import Ran
-from braid.server.inference.batching.latencies import LatencyTable
+from braid.server.inference.batching.execution import BatchResult
 from braid.server.inference.batching.tickets import Piece, still_wanted
 from braid.server.inference.replica import ShapeClass
 from braid.server.inference.requests import (
@@ -115,13 +115,13 @@ class FakeExecution:
         self.is_bad: Callable[[int], bool] = lambda row: False
         self.error: BraidError = BraidError("a row is bad")
 
-    async def run(self, model: Any, pieces: Sequence[Piece], size: int) -> Ran:
+    async def run(self, model: Any, pieces: Sequence[Piece], size: int) -> BatchResult:
         async with self._turn:
             pieces = still_wanted(pieces, self._clock.now())
             given = [_rows(piece) for piece in pieces]
             rows = tuple(row for each in given for row in each)
             if not rows:
-                return Ran((), size, 0, 0)
+                return BatchResult((), size, 0, 0)
             assert len(rows) <= size
             assert size in model.batch_sizes
             assert not any(piece.ticket.is_late(self._clock.now()) for piece in pieces)
@@ -135,7 +135,7 @@ class FakeExecution:
                 (piece, _answer(each, size, len(rows), compute_us))
                 for piece, each in zip(pieces, given, strict=True)
             ]
-            return Ran(outcomes, size, len(rows), compute_us)
+            return BatchResult(outcomes, size, len(rows), compute_us)
 
 
 def _rows(piece: Piece) -> list[int]:

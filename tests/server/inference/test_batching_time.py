@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid.core.errors import BraidError, DeadlineExceeded, InvalidRequest, QueueFull
-from braid.server.inference.batching.completion import CompletionPlan
-from braid.server.inference.batching.latencies import LatencyTable
+from braid.server.inference.batching.batch_sizes import CompletionPlan, LatencyTable
 from braid.server.store.batching_policy import BatchPolicy
 from tests.server.inference.batching import Bench, FakeModel, settle
 
