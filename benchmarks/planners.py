@@ -38,11 +38,12 @@ from benchmarks.structures import (
     resnet50,
 )
 from benchmarks.synthetic import DEVICES, DeviceModel, SyntheticDevice
+from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
-from braid.scheduler.cost import DeviceFacts
 from braid.scheduler.lowering import lower_stages
 from braid.scheduler.options import JOINS, PlannerOptions
 from braid.scheduler.planners import Planned, plan
+from braid.scheduler.units import UnitGraph
 
 CONTENDERS = (
     PlannerOptions("ios"),
@@ -116,7 +117,7 @@ def run(structure: Structure, model: DeviceModel, seed: int) -> Iterator[Result]
             seed=seed,
             planner=_name(options),
             latency_us=latency_us,
-            predicted_us=planned.predicted_us,
+            predicted_us=planned.predicted_us or 0.0,
             join=join,
             stages_measured=planned.counts.stages_measured,
             search_seconds=seconds,
@@ -249,13 +250,12 @@ def time_search(structures: Sequence[Structure]) -> None:
         def stage_latency_us(self, stage: Stage) -> float:
             return 1.0
 
-    class Convolutions:
-        def __init__(self, structure: Structure) -> None:
-            self._units = structure.units
-
-        def can_merge(self, first: int, second: int) -> bool:
-            kinds, operands = self._units.kinds, self._units.operands
-            return kinds[first] == kinds[second] == "conv" and operands[first] == operands[second]
+    def convolutions(units: UnitGraph) -> tuple[tuple[int, ...], ...]:
+        by_operands: dict[object, list[int]] = {}
+        for unit, (kind, operands) in enumerate(zip(units.kinds, units.operands, strict=True)):
+            if kind == "conv":
+                by_operands.setdefault(operands, []).append(unit)
+        return tuple(map(tuple, by_operands.values()))
 
     limits = {
         "r=3, s=8, both strategies": PlannerOptions("ios"),
@@ -263,7 +263,7 @@ def time_search(structures: Sequence[Structure]) -> None:
     }
     print(f"\n{'search alone, CPU s':28}", *(f"{name:>28}" for name in limits))
     for structure in structures:
-        facts = DeviceFacts(merge=Convolutions(structure))
+        facts = DeviceFacts(merge_groups=convolutions(structure.units))
         seconds = [
             min(plan(structure.units, Free(), options, facts).search_seconds for _ in range(3))
             for options in limits.values()

@@ -21,9 +21,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile
 from braid.core.plan import Launch, StreamPlan
 from braid.core.schedule import Stage
-from braid.scheduler.cost import DeviceFacts, Overheads, UnitProfile
 from braid.scheduler.units import UnitGraph
 
 
@@ -88,15 +88,15 @@ class SyntheticDevice:
         """What an engine would measure: the fixed prices, and the use of each resource."""
         model = self.model
         return DeviceFacts(
-            overheads=Overheads(model.stage_us, model.group_us, model.launch_us),
-            profiles=[
+            overheads=StageOverheads(model.stage_us, model.group_us, model.launch_us),
+            profiles=tuple(
                 UnitProfile(
                     work_us=(body.us * body.share, body.us * body.memory),
                     demand=body.share,
                     memory_bound=body.memory >= 0.99,
                 )
                 for body in self._bodies
-            ],
+            ),
         )
 
     def stage_latency_us(self, stage: Stage) -> float:

@@ -39,10 +39,11 @@ def use_own_form(kind: type[T], write: Callable[[T], Any], read: Callable[[Any],
     _OWN_FORMS[kind] = write, read
 
 
-def to_json(value: Any) -> Any:
+def to_json(value: Any) -> dict[str, Any]:
     """JSON form of a dataclass."""
     kind: Any = type(value)
-    return _writer(kind)(value)
+    document: dict[str, Any] = _writer(kind)(value)
+    return document
 
 
 def to_tagged_json(value: Any) -> dict[str, Any]:

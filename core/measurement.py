@@ -1,6 +1,6 @@
-"""Latencies as measured: which ones cannot be, and how a way of running compares to sequential.
+"""Measurements: one type for each fact, from the engine's timers to the store.
 
-engine (timers) ──> braid.server.jobs ──> store        each refuses what ``check_latency`` refuses
+engine (timers) ──> braid.server.jobs ──> store, planners     refused: latencies that cannot be
 paired ratio with its interval ──speed_text──> CLI, console, messages: the same text everywhere
 """
 
@@ -25,6 +25,73 @@ def check_latency(latency_us: float | None) -> None:
     """
     if latency_us is not None and not is_latency(latency_us):
         raise WorkerFault(f"a latency of {latency_us!r} us was measured, which cannot be")
+
+
+@dataclass(frozen=True, slots=True)
+class StageLatency:
+    """Latency of one stage, in microseconds: the median of repeated runs."""
+
+    latency_us: float
+    spread: float  # relative: (75th - 25th percentile) / median
+    repeats: int
+
+    def __post_init__(self) -> None:
+        check_latency(self.latency_us)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMeasurement:
+    """Measurement of a whole model under one plan, in turns with others in one run."""
+
+    latency_us: float | None  # median; None: it took part in no round
+    spread: float | None = None  # relative: (75th - 25th percentile) / median
+    runs: int = 0
+    ratios: tuple[float, ...] = ()  # sequential over this, one a turn that both ran in
+    max_abs_error: float | None = None  # outputs against the fp32 reference
+    max_rel_error: float | None = None  # relative to the largest element of each output
+    problem: str = ""  # why it could not run
+    activation_bytes: int | None = None  # memory planned for activations; None: not known
+    turns_us: tuple[float, ...] = ()  # one a turn, of plans that stayed to the end
+
+    def __post_init__(self) -> None:
+        for latency_us in (self.latency_us, *self.ratios, *self.turns_us):
+            check_latency(latency_us)
+
+
+@dataclass(frozen=True, slots=True)
+class StageOverheads:
+    """Latency of a stage beside its units' own work, in microseconds.
+
+    For lower bounds, where a value that is too small is safe, but for ``stage_us``.
+    """
+
+    stage_us: float  # at least what any stage pays once; a value that is too large is safe
+    group_us: float = 0.0  # what each group after the first adds to a stage
+    launch_us: float = 0.0  # what one unit pays before it uses any resource
+
+
+@dataclass(frozen=True, slots=True)
+class UnitProfile:
+    """Use of the device by one unit.
+
+    ``work_us`` has one entry for each shared resource (multiprocessors or cores, memory): the
+    time for which the unit would occupy the whole resource. Running units side by side can hide
+    latency but not work, so no stage is faster than the work of its units summed.
+    """
+
+    demand: float = 0.0  # as one number: bytes moved, as measured by an engine (Opara)
+    memory_bound: bool = False  # limited by memory rather than by arithmetic (Opara)
+    work_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """Facts besides stage latencies about a device and a static graph. Each may be missing."""
+
+    overheads: StageOverheads | None = None
+    profiles: tuple[UnitProfile, ...] = ()  # one a unit, or none
+    merge_groups: tuple[tuple[int, ...], ...] = ()  # units that can all become one kernel
+    threads: int = 1  # groups that can run side by side
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a device worker asks of its device; everything else in the worker is the same for all.
 
     Worker ──> Calls ────────> Backend.bind, prepare ──> Prepared.run      (models, requests)
-           └─> Measurements ─> Backend.prices, measure, contender            (planning)
+           └─> Measurements ─> Backend.overheads, measure, contender            (planning)
 
     engine/cpu/backend.py     a pool of pinned threads
     engine/cuda/backend.py   CUDA streams, captured into graphs
@@ -20,16 +20,14 @@ from torch import Tensor
 
 from braid.core.errors import BraidError
 from braid.core.graph import Operator, OpGraph
+from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
 from braid.core.schedule import USUAL_KERNELS, Strategy
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
-from braid.engine.program.work import Needs
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.overheads import StagePrices
-from braid.engine.timing.samples import Timing
 
 Tensors = Mapping[str, Tensor]
 
@@ -168,15 +166,15 @@ class Backend(Protocol):
             InvalidArtefact: the file was changed after the import.
         """
 
-    def needs(self, unit: Operator, graph: OpGraph) -> Needs:
-        """What a unit needs of the device, estimated from its shapes."""
+    def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
+        """Use of the device by a unit, estimated from its shapes."""
 
-    def prices(self) -> Generator[None, None, StagePrices]:
-        """What stages cost besides their units' own work, measured."""
+    def overheads(self) -> Generator[None, None, StageOverheads]:
+        """Latency of a stage beside its units' own work, measured."""
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
-    ) -> Generator[None, None, Timing]:
+    ) -> Generator[None, None, StageLatency]:
         """Latency of one stage; what is kept for the next one goes with ``forget``."""
 
     def forget(self) -> None:

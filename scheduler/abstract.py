@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from braid.core.errors import InvalidArtefact
-from braid.scheduler.cost import DeviceFacts, OperatorLatencies, Overheads, UnitProfile
+from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile
+from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.units import Operand, UnitGraph
 
 
@@ -110,12 +111,12 @@ def _facts(
 ) -> DeviceFacts:
     """A unit alone pays no fixed price; without a demand, a long unit demands much."""
     return DeviceFacts(
-        overheads=Overheads(stage_us=0.0, group_us=group_overhead_us),
-        profiles=[
+        overheads=StageOverheads(stage_us=0.0, group_us=group_overhead_us),
+        profiles=tuple(
             UnitProfile(
                 demand=latency if entry["demand"] is None else entry["demand"],
                 memory_bound=entry["memory_bound"],
             )
             for entry, latency in zip(operators, latencies, strict=True)
-        ],
+        ),
     )

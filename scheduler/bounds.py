@@ -6,15 +6,15 @@ Each bound is *admissible*, never above the true latency, as long as the device 
     total work      units side by side share the device             sum of work, each resource
     sub-stage       adding units never makes a stage faster         a measured part of the stage
 
-The first needs the fixed price of a stage (``Overheads``): a group pays it once, a measured unit
-contains it each time. Without it the longest unit stands for its group.
+The first needs the fixed price of a stage (``StageOverheads``): a group pays it once, a measured
+unit contains it each time. Without it the longest unit stands for its group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braid.scheduler.cost import DeviceFacts, Overheads, UnitProfile
+from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile
 from braid.scheduler.dag import bits
 from braid.scheduler.stages import Variant
 
@@ -76,7 +76,7 @@ class _GroupBounds(dict[int, _Group]):
         self,
         latency_us: Sequence[float],
         profiles: Sequence[UnitProfile],
-        overheads: Overheads | None,
+        overheads: StageOverheads | None,
     ) -> None:
         super().__init__()
         self._latency_us = latency_us

@@ -202,7 +202,7 @@ class Budget:
 
 def plan_lazily(problem: Problem, budget: Budget) -> tuple[list[Stage], SearchCounts]:
     """The optimum of each block, or a schedule within the budget's gap of it."""
-    strategies = Strategies(merge=problem.facts.merge)
+    strategies = Strategies(merge_groups=problem.facts.merge_groups)
     stages: list[Stage] = []
     counts = SearchCounts()
     solved: dict[str, tuple[Units, LazySearch]] = {}

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from braid.scheduler.cost import UnitProfile
+from braid.core.measurement import UnitProfile
 from braid.scheduler.problem import Problem
 from braid.scheduler.streams import StreamSchedule
 

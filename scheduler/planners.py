@@ -10,14 +10,15 @@ import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import OpGraph
+from braid.core.measurement import DeviceFacts
 from braid.core.plan import StreamPlan, sequential_plan
 from braid.core.schedule import Stage
 from braid.scheduler import ios
-from braid.scheduler.cost import DeviceFacts, StageCost
+from braid.scheduler.cost import StageCost
 from braid.scheduler.counts import SearchCounts
 from braid.scheduler.dag import Dag
 from braid.scheduler.lowering import lower_stages
@@ -33,15 +34,17 @@ from braid.scheduler.units import UnitGraph, as_units
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan and what is known about it."""
+    """A plan of one static graph, and what its planner knows of it."""
 
-    stages: tuple[Stage, ...]  # empty for planners that make stream plans without stages
+    planner: str  # with its options, as ``PlannerOptions.parse`` reads them
     plan: StreamPlan
-    predicted_us: float  # sum of the stages; without stages, as if units never disturbed each other
-    counts: SearchCounts
-    search_seconds: float  # CPU time of this process, so without measuring elsewhere
+    stages: tuple[Stage, ...]  # empty for planners that make stream plans without stages
+    predicted_us: float | None = None  # sum of the stages, or of units that disturb no other
+    search_seconds: float = 0.0  # CPU time of the search alone, without measuring
     gap: float | None = None  # proved distance to the optimum within the limits; None: no claim
     spread: float | None = None  # of the stages measured several times, relative
+    also: tuple[str, ...] = ()  # other planners that found the same plan
+    counts: SearchCounts = field(default_factory=SearchCounts)
     streams: StreamSchedule | None = None  # as the planner wants them, before they are folded
 
 
@@ -75,13 +78,14 @@ def plan(
         stages_measured=len(problem.memo.latency_us),
     )
     return Planned(
-        stages=found.stages,
+        planner=options.text,
         plan=lowered,
+        stages=found.stages,
         predicted_us=predicted_us,
-        counts=counts,
         search_seconds=time.process_time() - started,
         gap=found.gap,
         spread=spread(problem, found.stages),
+        counts=counts,
         streams=found.streams,
     )
 

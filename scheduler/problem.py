@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.scheduler.blocks import Units, split_blocks
-from braid.scheduler.cost import DeviceFacts
 from braid.scheduler.dag import Dag, mask_of
 from braid.scheduler.endings import Endings, Pruning
 from braid.scheduler.options import PlannerOptions

@@ -43,7 +43,7 @@ def _rammer(problem: Problem) -> Found:
 
 
 def _ios(problem: Problem) -> Found:
-    return _exhaustive(problem, Strategies(merge=problem.facts.merge))
+    return _exhaustive(problem, Strategies(merge_groups=problem.facts.merge_groups))
 
 
 def _ios_parallel(problem: Problem) -> Found:
@@ -51,7 +51,9 @@ def _ios_parallel(problem: Problem) -> Found:
 
 
 def _ios_merge(problem: Problem) -> Found:
-    return _exhaustive(problem, Strategies(concurrent=False, merge=problem.facts.merge))
+    return _exhaustive(
+        problem, Strategies(concurrent=False, merge_groups=problem.facts.merge_groups)
+    )
 
 
 def _exhaustive(problem: Problem, strategies: Strategies) -> Found:

@@ -15,7 +15,7 @@ from statistics import median
 
 from braid.core.errors import WorkerFault
 from braid.core.schedule import Stage, Strategy
-from braid.scheduler.cost import MergeRule, RepeatableCost, StageCost
+from braid.scheduler.cost import RepeatableCost, StageCost
 from braid.scheduler.dag import bits, mask_of
 from braid.scheduler.endings import Endings
 from braid.scheduler.signature import StageKey, StageKeys
@@ -60,7 +60,7 @@ class Strategies:
     """What a stage may be, besides a unit alone."""
 
     concurrent: bool = True
-    merge: MergeRule | None = None
+    merge_groups: tuple[tuple[int, ...], ...] = ()  # units that can all become one kernel
 
 
 class StageSpace:
@@ -79,7 +79,7 @@ class StageSpace:
         self.keys = StageKeys(graph.restrict(units), group_numbers)
         self._named = _Named(units)
         self._concurrent = strategies.concurrent
-        self._mates = _mates(units, strategies.merge)
+        self._mates = _mates(units, strategies.merge_groups)
         self.all_concurrent = strategies.concurrent and not any(self._mates)
 
     def variants(self, ending: int) -> list[Variant]:
@@ -118,13 +118,15 @@ class _Named(dict[int, tuple[int, ...]]):
         return self[group]
 
 
-def _mates(units: Sequence[int], rule: MergeRule | None) -> tuple[int, ...]:
-    """For each unit of a block, the units it can be merged with."""
-    if rule is None:
+def _mates(units: Sequence[int], merge_groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """For each unit of a block, the units it can be merged with, as a set; empty if none can."""
+    mates = {unit: set[int]() for unit in units}
+    for group in merge_groups:
+        for unit in mates.keys() & set(group):
+            mates[unit] |= {other for other in group if other != unit}
+    if not merge_groups:
         return ()
-    return tuple(
-        mask_of(j for j, v in enumerate(units) if u != v and rule.can_merge(u, v)) for u in units
-    )
+    return tuple(mask_of(j for j, v in enumerate(units) if v in mates[u]) for u in units)
 
 
 class StageTable(dict[int, float]):

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from benchmarks.cuda.clock import hold_up
+from braid.core.measurement import StageLatency
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Graph, Stream
 from braid.engine.cuda.graphs.prepare import capturing
 from braid.engine.onednn.library import Run
-from braid.engine.timing.samples import Timing, reduce_samples
+from braid.engine.timing.samples import reduce_samples
 
 WARM_UPS, REPLAYS = 3, 11
 LAUNCH_US = 60.0
@@ -115,7 +116,7 @@ class Lab:
         self.driver.synchronise(end)
         return self.driver.elapsed_us(start, end)
 
-    def timing(self, captured: Captured, delay_us: float = LAUNCH_US) -> Timing:
+    def timing(self, captured: Captured, delay_us: float = LAUNCH_US) -> StageLatency:
         """Median over some replays."""
         for _ in range(WARM_UPS):
             self.replay_us(captured, delay_us)

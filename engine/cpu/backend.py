@@ -12,6 +12,7 @@ import torch
 
 from braid.core.errors import BraidError, DeviceOutOfMemory
 from braid.core.graph import Operator, OpGraph
+from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
 from braid.core.schedule import USUAL_KERNELS
@@ -19,7 +20,7 @@ from braid.engine.cpu.device_key import cpu_device_key, software_versions
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.overheads import measure_prices
+from braid.engine.cpu.overheads import measure_overheads
 from braid.engine.cpu.segments import LanePlan
 from braid.engine.cpu.stage_timer import LONG_US, CpuStageTimer
 from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors
@@ -27,15 +28,14 @@ from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.program.program import Program
-from braid.engine.program.work import Needs, estimated_needs
+from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.out_of_memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.overheads import StagePrices
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.runs import timed
-from braid.engine.timing.samples import TimerOptions, Timing
+from braid.engine.timing.samples import TimerOptions
 
 SCALING = 0.9
 """How much of all threads' time on a long unit its work on one thread takes at least."""
@@ -136,17 +136,17 @@ class CpuBackend:
         """A session on the executor's cores."""
         return OnnxSession(artefact, digest, self.threads, self._executor.cpus)
 
-    def needs(self, unit: Operator, graph: OpGraph) -> Needs:
+    def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
         """By the rates of one thread of a server CPU."""
-        return estimated_needs(unit, graph)
+        return estimated_profile(unit, graph)
 
-    def prices(self) -> Generator[None, None, StagePrices]:
+    def overheads(self) -> Generator[None, None, StageOverheads]:
         """With units that do next to nothing."""
-        return measure_prices(self._executor)
+        return measure_overheads(self._executor)
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
-    ) -> Generator[None, None, Timing]:
+    ) -> Generator[None, None, StageLatency]:
         """On the values that the stage's producers really give.
 
         A unit that takes long on all threads is not measured on one: it can neither pause there nor
@@ -162,7 +162,7 @@ class CpuBackend:
             yield None
         alone = stage.groups[0][0] if sum(map(len, stage.groups)) == 1 else None
         if stage.threads == 1 and alone in self._long_us:
-            return Timing(SCALING * self.threads * self._long_us[alone], 0.0, 1)
+            return StageLatency(SCALING * self.threads * self._long_us[alone], 0.0, 1)
         timing = yield from self._timer.measure(
             self._activations,
             stage.groups,

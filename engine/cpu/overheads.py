@@ -12,17 +12,18 @@ from statistics import median
 
 import torch
 
+from braid.core.measurement import StageOverheads
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out_stage
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.timing.overheads import CHAIN, StagePrices, tiny_graph
+from braid.engine.timing.overheads import CHAIN, tiny_graph
 
 _SAMPLES = 9
 _INNER = 50  # runs of an idle stage in one sample: each takes some microseconds
 
 
-def measure_prices(executor: CpuExecutor) -> Generator[None, None, StagePrices]:
+def measure_overheads(executor: CpuExecutor) -> Generator[None, None, StageOverheads]:
     """Measure; yields between samples. Takes some milliseconds."""
     groups = {"single": [1], "chain": [CHAIN], "pair": [1] * min(2, executor.threads)}
     stages = {name: _stage(executor, counts) for name, counts in groups.items()}
@@ -35,7 +36,7 @@ def measure_prices(executor: CpuExecutor) -> Generator[None, None, StagePrices]:
         yield
     one = median(samples["single"])
     launch = max(0.0, (median(samples["chain"]) - one) / (CHAIN - 1))
-    return StagePrices(
+    return StageOverheads(
         stage_us=max(0.0, one - launch),
         group_us=max(0.0, min(samples["pair"]) - max(samples["single"])),
         launch_us=launch,

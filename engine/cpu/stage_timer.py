@@ -19,6 +19,7 @@ from collections.abc import Generator, Sequence
 from math import inf
 from time import perf_counter_ns
 
+from braid.core.measurement import StageLatency
 from braid.core.schedule import Strategy
 from braid.engine.cpu.executor import CpuExecutor, StageRun
 from braid.engine.cpu.lanes import lay_out_stage
@@ -28,7 +29,6 @@ from braid.engine.timing.samples import (
     ReferenceWork,
     Sweep,
     TimerOptions,
-    Timing,
     agree,
     reduce_samples,
     steady,
@@ -56,7 +56,7 @@ class CpuStageTimer:
         strategy: Strategy = "concurrent",
         pause: YieldToRequests = no_pause,
         hopeless_us: float = inf,
-    ) -> Generator[None, None, Timing]:
+    ) -> Generator[None, None, StageLatency]:
         """Latency of one stage, in microseconds.
 
         Args:
@@ -78,7 +78,7 @@ class CpuStageTimer:
             if latency_us > LONG_US:
                 break
         if latency_us > hopeless_us:
-            return Timing(latency_us, 0.0, 1)
+            return StageLatency(latency_us, 0.0, 1)
         kept: list[float] = []
         samples: list[float] = []
         for _ in range(self._options.max_series):

@@ -20,6 +20,7 @@ import torch
 
 from braid.core.errors import BraidError, DeviceOutOfMemory
 from braid.core.graph import Operator, OpGraph
+from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import MAX_STREAMS, StreamPlan
 from braid.core.precision import FP32
 from braid.core.schedule import USUAL_KERNELS
@@ -38,12 +39,11 @@ from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.kernel_choice import KernelSource
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
 from braid.engine.program.program import Binding, Program, bind
-from braid.engine.program.work import Needs, estimated_flop, estimated_needs
+from braid.engine.program.work import estimated_flop, estimated_profile
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.overheads import CHAIN, StagePrices, tiny_graph
+from braid.engine.timing.overheads import CHAIN, tiny_graph
 from braid.engine.timing.runs import timed
-from braid.engine.timing.samples import Timing
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class StageTimer(Protocol):
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
-    ) -> Generator[None, None, Timing]:
+    ) -> Generator[None, None, StageLatency]:
         """Latency of one stage."""
 
     def forget(self) -> None:
@@ -173,17 +173,17 @@ class CudaBackend:
         """A session on the GPU, FP32 being FP32."""
         return OnnxSession(artefact, digest, self._host_threads, provider=CUDA_PROVIDER)
 
-    def needs(self, unit: Operator, graph: OpGraph) -> Needs:
+    def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
         """By the rates of a data centre's GPU."""
-        return estimated_needs(unit, graph, FLOP_PER_BYTE)
+        return estimated_profile(unit, graph, FLOP_PER_BYTE)
 
-    def prices(self) -> Generator[None, None, StagePrices]:
+    def overheads(self) -> Generator[None, None, StageOverheads]:
         """Stages of kernels that do next to nothing, inside graphs as all stages are."""
         one = yield from self._tiny_us([1])
         chain = yield from self._tiny_us([CHAIN])
         pair = yield from self._tiny_us([1, 1])
         launch = max(0.0, (chain - one) / (CHAIN - 1))
-        return StagePrices(max(0.0, one - launch), max(0.0, pair - one), launch)
+        return StageOverheads(max(0.0, one - launch), max(0.0, pair - one), launch)
 
     def _tiny_us(self, groups: list[int]) -> Generator[None, None, float]:
         graph, members = tiny_graph(groups)
@@ -194,14 +194,14 @@ class CudaBackend:
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
-    ) -> Generator[None, None, Timing]:
+    ) -> Generator[None, None, StageLatency]:
         """Inside graphs; of one of the ``threads`` equal parts of the device, a lower bound.
 
         A GPU cannot be given in part to a measurement. What planners ask that for is how long a
         unit occupies the whole device at least: the time of its arithmetic at the peak rate.
         """
         if stage.threads == 1:
-            return Timing(max(MIN_US, self._peak_us(program, stage) * self.threads), 0.0, 1)
+            return StageLatency(max(MIN_US, self._peak_us(program, stage) * self.threads), 0.0, 1)
         return (yield from self._timer.measure(program, inputs, stage, pause))
 
     def _peak_us(self, program: Program, stage: AskedStage) -> float:

@@ -23,6 +23,7 @@ from statistics import median
 
 import torch
 
+from braid.core.measurement import StageLatency
 from braid.engine.cuda.driver.faults import classified
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Graph, Pool
 from braid.engine.cuda.graphs.copies import Copies, OneByOne, ReadyStage, make_copies, ready_stage
@@ -32,7 +33,7 @@ from braid.engine.device import AskedStage, MakeInputs
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.recorded_inputs import Activations
-from braid.engine.timing.samples import TimerOptions, Timing, agree, reduce_samples, steady
+from braid.engine.timing.samples import TimerOptions, agree, reduce_samples, steady
 
 DRIFT = 0.02
 """A sample counts if its pace is within this fraction of the usual one."""
@@ -94,7 +95,7 @@ class CudaStageTimer:
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
-    ) -> Generator[None, None, Timing]:
+    ) -> Generator[None, None, StageLatency]:
         """Latency of one stage, in microseconds; ``threads`` is no matter here.
 
         Raises:
@@ -109,7 +110,7 @@ class CudaStageTimer:
         try:
             yield
             if stage.hopeless_us is not None and latency_us > stage.hopeless_us:
-                return Timing(latency_us, 0.0, 1)
+                return StageLatency(latency_us, 0.0, 1)
             return (yield from self._series(pair, frozenset(u for g in stage.groups for u in g)))
         finally:
             pair.destroy()
@@ -193,7 +194,7 @@ class CudaStageTimer:
         assert self._pace is not None
         self._driver.replay(self._pace, self._origin)
 
-    def _series(self, pair: _Pair, units: frozenset[int]) -> Generator[None, None, Timing]:
+    def _series(self, pair: _Pair, units: frozenset[int]) -> Generator[None, None, StageLatency]:
         """Samples until enough of them are steady; near-ties twice as many."""
         kept: list[float] = []
         samples: list[float] = []

@@ -8,32 +8,24 @@ measured.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from braid.core.graph import Operator, OpGraph
+from braid.core.measurement import UnitProfile
 
 _FLOP_PER_US = 50_000.0  # one thread of a server CPU, fp32
 _BYTES_PER_US = 10_000.0
 _CALL_US = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What a unit needs of the device, estimated from its shapes."""
-
-    moved_bytes: int  # read and written
-    memory_bound: bool  # moving them takes longer than computing
-
-
-def estimated_needs(
+def estimated_profile(
     unit: Operator, graph: OpGraph, flop_per_byte: float = _FLOP_PER_US / _BYTES_PER_US
-) -> Needs:
-    """Bytes moved, and whether they or the arithmetic limit the unit.
+) -> UnitProfile:
+    """Bytes moved, as its demand, and whether they or the arithmetic limit the unit.
 
     ``flop_per_byte`` is what the device computes while it moves a byte.
     """
     moved = _moved_bytes(unit, graph)
-    return Needs(moved, moved * flop_per_byte >= estimated_flop(unit, graph))
+    return UnitProfile(float(moved), moved * flop_per_byte >= estimated_flop(unit, graph))
 
 
 def estimated_work_us(unit: Operator, graph: OpGraph) -> float:

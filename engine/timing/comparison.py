@@ -20,6 +20,7 @@ from statistics import median
 from time import monotonic, sleep
 
 from braid.core.errors import BraidError, DeviceLost, WorkerFault
+from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.agreement import errors
 from braid.engine.timing.contenders import TimedContender, sample_us
@@ -47,28 +48,13 @@ class ComparisonOptions:
     final_rounds: FinalRoundsOptions = field(default_factory=FinalRoundsOptions)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Measurement of one contender; ``ratios`` are baseline over contender, one a turn of both."""
-
-    latency_us: float | None
-    spread: float | None
-    runs: int
-    ratios: tuple[float, ...]
-    max_abs_error: float | None
-    max_rel_error: float | None
-    problem: str
-    activation_bytes: int | None
-    turns_us: tuple[float, ...]  # of contenders that stayed to the end, one number a turn
-
-
 def compare(
     contenders: Sequence[TimedContender],
     inputs: Tensors,
     reference: Tensors,
     options: ComparisonOptions,
     pause: YieldToRequests = no_pause,
-) -> Generator[float | None, None, list[Result]]:
+) -> Generator[float | None, None, list[PlanMeasurement]]:
     """Measure contenders, the first being the baseline; yields the fraction done after each run.
 
     Raises:
@@ -162,7 +148,7 @@ def _without_the_slow(
     ]
 
 
-def _result(contender: TimedContender, baseline: TimedContender, stayed: bool) -> Result:
+def _result(contender: TimedContender, baseline: TimedContender, stayed: bool) -> PlanMeasurement:
     turns_us = [median(turn) for turn in contender.final_turns_us]
     if turns_us:
         samples = list(chain.from_iterable(contender.final_turns_us))
@@ -172,7 +158,7 @@ def _result(contender: TimedContender, baseline: TimedContender, stayed: bool) -
         usual_us = [baseline.samples_us[round_] for round_ in contender.samples_us]
     timing = reduce_samples(samples) if samples else None
     ratios = [usual / turn for usual, turn in zip(usual_us, turns_us, strict=True)]
-    return Result(
+    return PlanMeasurement(
         latency_us=timing.latency_us if timing else None,
         spread=timing.spread if timing else None,
         runs=len(contender.samples_us) + sum(map(len, contender.final_turns_us)),

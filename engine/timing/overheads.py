@@ -7,22 +7,12 @@ two groups, side by side   ──> price of a further group: waking its threads,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import TensorSpec
 
 CHAIN = 5
 """Units of the longer group."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagePrices:
-    """What a stage costs besides its units' own work, in microseconds."""
-
-    stage_us: float  # paid once
-    group_us: float  # for each group after the first
-    launch_us: float  # for each unit
 
 
 def tiny_graph(groups: Sequence[int]) -> tuple[OpGraph, list[list[int]]]:

@@ -12,23 +12,11 @@ from time import monotonic
 
 import torch
 
-from braid.core.measurement import check_latency, is_latency
+from braid.core.measurement import StageLatency, is_latency
 from braid.engine.runtime.yielding import RESOLUTION_NS
 
 REFERENCE_DRIFT = 0.10
 """A sample whose reference differs from the median reference by more than this is put aside."""
-
-
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Latency of something repeated. ``spread`` is (75th - 25th percentile) / median."""
-
-    latency_us: float
-    spread: float
-    repeats: int
-
-    def __post_init__(self) -> None:
-        check_latency(self.latency_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +53,13 @@ def uninterrupted(sample: Callable[[], tuple[float, bool]]) -> float:
     return least_us if least_us < inf else RESOLUTION_NS / 1e3
 
 
-def reduce_samples(samples_us: Sequence[float]) -> Timing:
+def reduce_samples(samples_us: Sequence[float]) -> StageLatency:
     """Median and relative spread of at least one sample."""
     median = statistics.median(samples_us)
     if len(samples_us) < 2:
-        return Timing(median, 0.0, len(samples_us))
+        return StageLatency(median, 0.0, len(samples_us))
     lower, _, upper = statistics.quantiles(samples_us, n=4, method="inclusive")
-    return Timing(median, (upper - lower) / median, len(samples_us))
+    return StageLatency(median, (upper - lower) / median, len(samples_us))
 
 
 def steady(

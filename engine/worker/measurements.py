@@ -6,12 +6,13 @@ for one repetition at most.
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
-from braid.core.json_form import from_json
+from braid.core.json_form import from_json, to_json
+from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import plan_from_json
 from braid.core.precision import FP32
 from braid.core.program import ProgramKey
@@ -23,7 +24,6 @@ from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread
 from braid.engine.timing.comparison import ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.overheads import StagePrices
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.models import ModelTable, seeded_inputs, static_tensors
 
@@ -35,7 +35,7 @@ class Measurements:
         self._backend = backend
         self._models = models
         self._pause = pause
-        self._prices: StagePrices | None = None
+        self._overheads: StageOverheads | None = None
 
     def forget(self) -> None:
         """Free what was kept for the next measurement."""
@@ -44,19 +44,12 @@ class Measurements:
     def facts(self, message: Message) -> Task:
         """What planners may know of the device and the units of a static graph."""
         program = self._models.program(program_key_of(message))
-        if self._prices is None:
-            self._prices = yield from self._backend.prices()
-        needs = [self._backend.needs(unit, program.graph) for unit in program.graph.operators]
-        prices = self._prices
-        return {
-            "threads": self._backend.threads,
-            "stage_us": prices.stage_us,
-            "group_us": prices.group_us,
-            "launch_us": prices.launch_us,
-            "moved_bytes": [need.moved_bytes for need in needs],
-            "memory_bound": [need.memory_bound for need in needs],
-            "merge_groups": merge_groups(program.graph),
-        }
+        if self._overheads is None:
+            self._overheads = yield from self._backend.overheads()
+        graph = program.graph
+        profiles = tuple(self._backend.profile(unit, graph) for unit in graph.operators)
+        merges = tuple(map(tuple, merge_groups(graph)))
+        return to_json(DeviceFacts(self._overheads, profiles, merges, self._backend.threads))
 
     def kernels(self, message: Message) -> Task:
         """One unit of each kernel signature that has several variants, the usual one first."""
@@ -89,7 +82,7 @@ class Measurements:
             program = program.with_variant(unit, message["variant"])
         inputs = partial(seeded_inputs, program.graph, static_tensors(key), 0)
         timing = yield from self._backend.measure(program, inputs, stage, self._pause)
-        return asdict(timing)
+        return to_json(timing)
 
     def compare(self, message: Message) -> Task:
         """``plans``, the first being the baseline, and ONNX Runtime if wanted: numbers, latency."""
@@ -111,7 +104,7 @@ class Measurements:
             for ready in prepared:
                 ready.release()
             self.forget()
-        return {"contenders": [asdict(result) for result in results]}
+        return {"contenders": [to_json(result) for result in results]}
 
     def _plan_contender(
         self, program: Program, plan: dict[str, Any], prepared: list[Prepared]

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from braid.core.graph import OpGraph
-from braid.core.measurement import check_latency
+from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.plan import StreamPlan
 from braid.core.program import ProgramKey
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.limits import ImportLimits
-from braid.scheduler.cost import Overheads
 from braid.scheduler.options import PlannerOptions
+from braid.scheduler.planners import Planned
 from braid.server.store.records import ModelVersion
 
 Specs = Mapping[str, TensorSpec]
@@ -34,48 +34,6 @@ Specs = Mapping[str, TensorSpec]
 
 OnProgress = Callable[[float, str], None]
 """Called with a fraction in [0, 1] and what is being done."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageTiming:
-    """Latency of one stage as measured: median, and how far the samples lie apart."""
-
-    latency_us: float
-    spread: float  # relative: (75th - 25th percentile) / median
-    repeats: int
-
-    def __post_init__(self) -> None:
-        check_latency(self.latency_us)
-
-
-@dataclass(frozen=True, slots=True)
-class Showing:
-    """What one way to run the whole model showed beside the others, in turns in one run."""
-
-    latency_us: float | None  # median; None: it did not take part in the rounds
-    spread: float | None = None  # relative: (75th - 25th percentile) / median
-    runs: int = 0
-    ratios: tuple[float, ...] = ()  # sequential over this, one a turn that both ran in
-    max_abs_error: float | None = None  # outputs against the fp32 reference
-    max_rel_error: float | None = None  # relative to the largest element of each output
-    problem: str = ""  # why it could not run
-    activation_bytes: int | None = None  # memory planned for activations; None: not known
-    turns_us: tuple[float, ...] = ()  # one a turn of those who stayed to the end, for pairs
-
-    def __post_init__(self) -> None:
-        for latency_us in (self.latency_us, *self.ratios, *self.turns_us):
-            check_latency(latency_us)
-
-
-@dataclass(frozen=True, slots=True)
-class GraphFacts:
-    """What a device knows of a static graph besides latencies; lists have one entry a unit."""
-
-    threads: int
-    overheads: Overheads
-    moved_bytes: tuple[int, ...]  # read and written by the unit
-    memory_bound: tuple[bool, ...]
-    merge_groups: tuple[tuple[int, ...], ...] = ()  # units that can become one kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +56,6 @@ class StageQuery:
     signature: str  # equal for stages that are the same to the device
     stage: Stage
     ask: Ask = "latency"
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedModel:
-    """A plan that a planner found for one static graph."""
-
-    planner: str  # with its options
-    plan: StreamPlan
-    stages: tuple[Stage, ...]
-    predicted_us: float | None = None
-    search_seconds: float = 0.0
-    gap: float | None = None  # proven relative distance to the optimum
-    spread: float | None = None  # of the stages measured several times, relative
-    also: tuple[str, ...] = ()  # other planners that found the same plan
 
 
 MeasureStages = Callable[[Sequence[StageQuery]], Awaitable[Sequence[float]]]
@@ -155,7 +99,7 @@ class Measurer(Protocol):
     async def static_graph(self, program: ProgramKey) -> OpGraph:
         """Static graph of a program; its operators are the schedule units."""
 
-    async def facts(self, program: ProgramKey) -> GraphFacts:
+    async def facts(self, program: ProgramKey) -> DeviceFacts:
         """What is known of a program's units besides latencies."""
 
     async def kernels(self, program: ProgramKey) -> Sequence[UnitKernels]:
@@ -163,12 +107,12 @@ class Measurer(Protocol):
 
     async def measure_kernel(
         self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
-    ) -> StageTiming:
+    ) -> StageLatency:
         """Latency of one unit on one kernel; only roughly if it is above ``hopeless_us``."""
 
     async def measure_stage(
         self, program: ProgramKey, stage: Stage, threads: int | None = None
-    ) -> StageTiming:
+    ) -> StageLatency:
         """Latency of one stage of a program, on some or all (None) threads."""
 
     async def compare(
@@ -179,10 +123,10 @@ class Measurer(Protocol):
         onnxruntime: bool,
         tolerance: float,
         on_progress: Callable[[float], None],
-    ) -> Sequence[Showing]:
+    ) -> Sequence[PlanMeasurement]:
         """Plans of a program against each other, the first one being the sequential plan.
 
-        With ``onnxruntime``, a session of the whole model runs too, and its showing comes last.
+        With ``onnxruntime``, a session of the whole model runs too, and its measurement comes last.
         Who errs by more than ``tolerance`` is not timed, but for the first.
         """
 
@@ -219,8 +163,8 @@ class Planner(Protocol):
     """Finds a plan, asking for the stage latencies it needs, several at a time."""
 
     async def __call__(
-        self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
-    ) -> Sequence[PlannedModel]:
+        self, graph: OpGraph, options: PlannerOptions, facts: DeviceFacts, measure: MeasureStages
+    ) -> Sequence[Planned]:
         """Plan one static graph: one plan, or of the portfolio all different ones.
 
         Asks for each latency at most once, but for fresh ones.

@@ -29,6 +29,7 @@ from braid.core.errors import (
     ResourceExhausted,
     StartupError,
 )
+from braid.core.measurement import StageLatency
 from braid.core.schedule import Schedule
 from braid.server.store.disk import DiskWatch
 from braid.server.store.files import StoreFolder
@@ -45,7 +46,6 @@ from braid.server.store.records import (
 )
 from braid.server.store.serving_config import ServingConfig
 from braid.server.store.tables import jobs, models, plans, serving
-from braid.server.store.tables.plans import Measurement
 from braid.server.store.tables.schema import open_database, reading
 from braid.server.store.uploads import Upload
 
@@ -452,10 +452,10 @@ class Store:
         with self._transaction() as connection:
             plans.forget_schedule(connection, schedule_id)
 
-    def put_measurement(self, measurement: Measurement) -> None:
+    def put_latency(self, device_key: str, signature: str, latency: StageLatency) -> None:
         """Store one stage latency."""
         with self._transaction() as connection:
-            plans.put_measurement(connection, measurement)
+            plans.put_latency(connection, device_key, signature, latency)
 
     def find_latencies(self, device_key: str, signatures: Sequence[str]) -> dict[str, float]:
         """Known stage latencies in microseconds, by signature."""

@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterator
 from functools import cache
 
+from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile
 from braid.core.schedule import Stage
-from braid.scheduler.cost import DeviceFacts, Overheads, UnitProfile
 from braid.scheduler.units import UnitGraph
 
 Edges = list[list[int]]
@@ -73,8 +73,8 @@ class MonotoneCost(RandomCost):
         return self.STAGE_US + max(work, *map(slowed, groups), 0.0)
 
     def facts(self, n: int) -> DeviceFacts:
-        profiles = [UnitProfile(work_us=(self.work_us(unit),)) for unit in range(n)]
-        return DeviceFacts(overheads=Overheads(self.STAGE_US), profiles=profiles)
+        profiles = tuple(UnitProfile(work_us=(self.work_us(unit),)) for unit in range(n))
+        return DeviceFacts(overheads=StageOverheads(self.STAGE_US), profiles=profiles)
 
 
 def components(units: frozenset[int], edges: Edges) -> Groups:

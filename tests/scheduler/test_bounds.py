@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.structures import googlenet
 from benchmarks.synthetic import DEVICES, SyntheticDevice
+from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.scheduler.bounds import LatencyBounds
-from braid.scheduler.cost import DeviceFacts
 from braid.scheduler.dag import Dag, bits
 from braid.scheduler.endings import Endings, Pruning
 

@@ -7,14 +7,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from braid.core.errors import InvalidRequest
+from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import verify_plan
-from braid.scheduler.cost import DeviceFacts, OperatorLatencies, Overheads
+from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.options import JOINS, PLANNERS, Join, PlannerOptions
 from braid.scheduler.planners import plan
 from braid.scheduler.registry import PLANNERS as REGISTRY
 from braid.scheduler.units import UnitGraph
 
-FACTS = DeviceFacts(overheads=Overheads(stage_us=0.0))
+FACTS = DeviceFacts(overheads=StageOverheads(stage_us=0.0))
 
 
 @st.composite

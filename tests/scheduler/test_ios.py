@@ -81,6 +81,7 @@ def test_splitting_into_blocks_still_verifies(seed: int) -> None:
     planned = plan(graph, cost, PlannerOptions("ios", max_block_ops=6))
 
     verify_plan(planned.plan, graph.predecessors)
+    assert planned.predicted_us is not None
     assert planned.predicted_us <= sum(cost.latency_us)
 
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import verify_plan
 from braid.core.schedule import Stage
-from braid.scheduler.cost import DeviceFacts, OperatorLatencies, Overheads
+from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.options import PlannerOptions
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
@@ -57,6 +58,8 @@ def test_a_wanted_gap_is_kept_and_saves_measurements(seed: int) -> None:
 
     assert loose.gap is not None
     assert loose.gap <= 0.2
+    assert loose.predicted_us is not None
+    assert exact.predicted_us is not None
     assert loose.predicted_us <= exact.predicted_us * (1 + loose.gap) * (1 + 1e-9)
     assert len(loose_cost.asked) <= len(exact_cost.asked)
 
@@ -64,7 +67,7 @@ def test_a_wanted_gap_is_kept_and_saves_measurements(seed: int) -> None:
 def test_a_block_of_many_choices_needs_few_measurements() -> None:
     graph = UnitGraph.from_edges(INCEPTION_E)
     cost = OperatorLatencies([5.0, 3.0, 4.0, 4.5, 3.5, 8.0, 4.0, 4.2, 2.0, 3.0, 1.0], 0.3)
-    facts = DeviceFacts(overheads=Overheads(0.0, group_us=0.3))
+    facts = DeviceFacts(overheads=StageOverheads(0.0, group_us=0.3))
 
     lazy = plan(graph, cost, PlannerOptions("lazy-ios"), facts)
 
@@ -84,11 +87,13 @@ def test_a_time_budget_ends_the_search_with_the_gap_it_proved() -> None:
     cost = SlowCost(11)
     options = PlannerOptions("lazy-ios", time_budget_s=0.05)
 
-    stopped = plan(graph, cost, options, DeviceFacts(overheads=Overheads(0.5)))
+    stopped = plan(graph, cost, options, DeviceFacts(overheads=StageOverheads(0.5)))
 
     best = plan(graph, MonotoneCost(11), PlannerOptions("ios"))
     verify_plan(stopped.plan, graph.predecessors)
     assert stopped.gap is not None
+    assert stopped.predicted_us is not None
+    assert best.predicted_us is not None
     assert stopped.predicted_us <= best.predicted_us * (1 + stopped.gap) * (1 + 1e-9)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import verify_plan
 from braid.core.schedule import Stage
-from braid.scheduler.cost import DeviceFacts, Overheads
 from braid.scheduler.options import PlannerOptions
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
@@ -15,11 +15,6 @@ from braid.scheduler.units import UnitGraph
 #      ├─> 2 ─┼─> 4      1, 2 and 3 read the same; 1 and 2 can be merged
 #      └─> 3 ─┘
 GRAPH = UnitGraph.from_edges([[], [0], [0], [0], [1, 2, 3]])
-
-
-class Rule:
-    def can_merge(self, first: int, second: int) -> bool:
-        return {first, second} == {1, 2}
 
 
 class Cost:
@@ -37,7 +32,7 @@ class Cost:
         return max(longest, 9.0 * sum(len(group) for group in stage.groups))
 
 
-FACTS = DeviceFacts(merge=Rule(), overheads=Overheads(0.0))
+FACTS = DeviceFacts(merge_groups=((1, 2),), overheads=StageOverheads(0.0))
 
 
 @pytest.mark.parametrize("planner", ["ios", "lazy-ios"])

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import verify_plan
 from braid.core.schedule import Stage
-from braid.scheduler.cost import DeviceFacts, Overheads
 from braid.scheduler.noise import SAMPLES
 from braid.scheduler.options import PlannerOptions
 from braid.scheduler.planners import plan
@@ -68,7 +68,7 @@ class LuckyCost:
 @pytest.mark.parametrize("planner", ["ios", "lazy-ios"])
 def test_a_lucky_first_measurement_does_not_decide(planner: str) -> None:
     pair = UnitGraph.from_edges([[], []])
-    facts = DeviceFacts(overheads=Overheads(0.0))
+    facts = DeviceFacts(overheads=StageOverheads(0.0))
 
     planned = plan(pair, LuckyCost(), PlannerOptions(planner), facts)
 

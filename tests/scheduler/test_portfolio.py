@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from braid.core.plan import sequential_plan, verify_plan
 from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.options import PlannerOptions
-from braid.scheduler.planners import plan
+from braid.scheduler.planners import Planned, plan
 from braid.scheduler.portfolio import candidates
 from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import INCEPTION_E
@@ -14,15 +16,21 @@ from tests.scheduler.oracle import random_graph
 LIMITS = PlannerOptions("portfolio")
 
 
+def names(entered: Sequence[Planned]) -> list[str]:
+    return [PlannerOptions.parse(candidate.planner).planner for candidate in entered]
+
+
 def test_sequential_comes_first_and_equal_plans_come_once() -> None:
     graph = UnitGraph.from_edges(INCEPTION_E)
 
     entered = candidates(graph, OperatorLatencies([1.0] * len(graph)), LIMITS)
 
-    plans = [candidate.planned.plan for candidate in entered]
+    plans = [candidate.plan for candidate in entered]
     assert plans[0] == sequential_plan(len(graph))
     assert len(plans) == len(set(plans))
-    assert {"lazy-ios", "greedy"} <= {candidate.options.planner for candidate in entered}
+    assert {"lazy-ios", "greedy"} <= {
+        PlannerOptions.parse(candidate.planner).planner for candidate in entered
+    }
 
 
 def test_a_chain_has_only_the_sequential_plan() -> None:
@@ -30,7 +38,9 @@ def test_a_chain_has_only_the_sequential_plan() -> None:
 
     entered = candidates(chain, OperatorLatencies([1.0] * 4), LIMITS)
 
-    assert [candidate.options.planner for candidate in entered] == ["sequential"]
+    assert [PlannerOptions.parse(candidate.planner).planner for candidate in entered] == [
+        "sequential"
+    ]
 
 
 @pytest.mark.parametrize("seed", range(15))
@@ -39,9 +49,9 @@ def test_each_candidate_can_be_made_again_from_its_options(seed: int) -> None:
     cost = OperatorLatencies([1.0 + unit % 4 for unit in range(len(graph))], 0.2)
 
     for candidate in candidates(graph, cost, LIMITS):
-        verify_plan(candidate.planned.plan, graph.predecessors)
-        again = plan(graph, cost, PlannerOptions.parse(candidate.options.text))
-        if candidate.planned.stages:
-            assert again.stages == candidate.planned.stages
+        verify_plan(candidate.plan, graph.predecessors)
+        again = plan(graph, cost, PlannerOptions.parse(candidate.planner))
+        if candidate.stages:
+            assert again.stages == candidate.stages
         else:
-            assert again.plan == candidate.planned.plan
+            assert again.plan == candidate.plan

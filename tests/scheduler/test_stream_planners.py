@@ -6,7 +6,8 @@ import networkx as nx
 import pytest
 
 from benchmarks.structures import googlenet
-from braid.scheduler.cost import DeviceFacts, OperatorLatencies, UnitProfile
+from braid.core.measurement import DeviceFacts, UnitProfile
+from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.dag import bits
 from braid.scheduler.matching import maximum_matching
 from braid.scheduler.nimble import join_chains, match_chains, minimum_equivalent_graph
@@ -64,7 +65,7 @@ def test_opara_launches_a_unit_only_after_what_it_reads() -> None:
 
 def test_the_profile_of_the_engine_decides() -> None:
     graph = UnitGraph.from_edges([[], []])
-    facts = DeviceFacts(profiles=[UnitProfile(demand=2), UnitProfile(demand=1)])
+    facts = DeviceFacts(profiles=(UnitProfile(demand=2), UnitProfile(demand=1)))
 
     planned = plan(graph, OperatorLatencies([1.0, 1.0]), PlannerOptions("opara"), facts)
 

@@ -70,20 +70,19 @@ def run(args: argparse.Namespace) -> int:
     """Plan the graph and print the plan."""
     graph = load_abstract_graph(args.graph.read_text())
     options = _options(args, graph)
-    chosen, planned = _plan(graph, options)
-    report = {**_report(graph, options, planned), "chosen": chosen.text}
+    planned = _plan(graph, options)
+    report = {**_report(graph, options, planned), "chosen": planned.planner}
     print(json.dumps(report)) if args.json else _print(graph, report)
     return 0
 
 
-def _plan(graph: AbstractGraph, options: PlannerOptions) -> tuple[PlannerOptions, Planned]:
+def _plan(graph: AbstractGraph, options: PlannerOptions) -> Planned:
     """The plan asked for; of the portfolio, the candidate with the least latency."""
     if options.planner != "portfolio":
-        return options, plan(graph.units, graph.cost, options, graph.facts)
+        return plan(graph.units, graph.cost, options, graph.facts)
     entered = candidates(graph.units, graph.cost, options, graph.facts)
-    best = min(entered, key=lambda c: graph.cost.plan_latency_us(c.planned.plan))
-    latency_us = graph.cost.plan_latency_us(best.planned.plan)
-    return best.options, replace(best.planned, predicted_us=latency_us)
+    best = min(entered, key=lambda planned: graph.cost.plan_latency_us(planned.plan))
+    return replace(best, predicted_us=graph.cost.plan_latency_us(best.plan))
 
 
 def _options(args: argparse.Namespace, graph: AbstractGraph) -> PlannerOptions:

@@ -10,15 +10,19 @@ from math import inf
 from typing import Any
 
 from braid.core.graph import OpGraph, graph_from_json
-from braid.core.json_form import to_json
-from braid.core.measurement import is_latency
+from braid.core.json_form import from_json, to_json
+from braid.core.measurement import (
+    DeviceFacts,
+    PlanMeasurement,
+    StageLatency,
+    is_latency,
+)
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
 from braid.engine.link.worker_process import OnProgress
-from braid.scheduler.cost import Overheads
 from braid.server.devices.measuring.host import MeasuringHost
-from braid.server.jobs.interfaces import GraphFacts, Showing, StageTiming, UnitKernels
+from braid.server.jobs.interfaces import UnitKernels
 
 ATTEMPTS = 3
 """To measure a stage, as long as the answer is a latency that cannot be."""
@@ -54,16 +58,9 @@ class Bench:
         answer = await self._call("describe", program)
         return graph_from_json(answer["graph"])
 
-    async def facts(self, program: ProgramKey) -> GraphFacts:
+    async def facts(self, program: ProgramKey) -> DeviceFacts:
         """What the device knows of a program's units besides latencies."""
-        answer = await self._call("facts", program)
-        return GraphFacts(
-            threads=answer["threads"],
-            overheads=Overheads(answer["stage_us"], answer["group_us"], answer["launch_us"]),
-            moved_bytes=tuple(answer["moved_bytes"]),
-            memory_bound=tuple(answer["memory_bound"]),
-            merge_groups=tuple(map(tuple, answer["merge_groups"])),
-        )
+        return from_json(DeviceFacts, await self._call("facts", program))
 
     async def kernels(self, program: ProgramKey) -> list[UnitKernels]:
         """Units of a program that more than one kernel can run."""
@@ -75,7 +72,7 @@ class Bench:
 
     async def measure_kernel(
         self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
-    ) -> StageTiming:
+    ) -> StageLatency:
         """Latency of one unit on a kernel, in microseconds; roughly if above ``hopeless_us``."""
         return await self._measure(
             program,
@@ -86,7 +83,7 @@ class Bench:
 
     async def measure_stage(
         self, program: ProgramKey, stage: Stage, threads: int | None = None
-    ) -> StageTiming:
+    ) -> StageLatency:
         """Latency of one stage of a program, inference going first.
 
         ``threads`` is how many the stage may use; None: all.
@@ -106,7 +103,7 @@ class Bench:
         onnxruntime: bool,
         tolerance: float,
         on_progress: Callable[[float], None],
-    ) -> list[Showing]:
+    ) -> list[PlanMeasurement]:
         """Whole models against each other, in turns in one run; the first plan is the baseline."""
         answer = await self._call(
             "compare",
@@ -116,12 +113,7 @@ class Bench:
             onnxruntime=onnxruntime,
             tolerance=tolerance,
         )
-        return [
-            Showing(
-                **{**each, "ratios": tuple(each["ratios"]), "turns_us": tuple(each["turns_us"])}
-            )
-            for each in answer["contenders"]
-        ]
+        return [from_json(PlanMeasurement, each) for each in answer["contenders"]]
 
     def unload(self, digest: str) -> None:
         """Forget a model."""
@@ -131,12 +123,12 @@ class Bench:
         """End what was started to measure in."""
         await self.host.close()
 
-    async def _measure(self, program: ProgramKey, **stage: Any) -> StageTiming:
+    async def _measure(self, program: ProgramKey, **stage: Any) -> StageLatency:
         for _ in range(ATTEMPTS):
             answer = await self._call("measure", program, **stage)
             if is_latency(answer["latency_us"]):
                 break
-        return StageTiming(answer["latency_us"], answer["spread"], answer["repeats"])
+        return StageLatency(answer["latency_us"], answer["spread"], answer["repeats"])
 
     async def _call(
         self,

@@ -10,7 +10,6 @@ is gone. Its crash fails this one call only.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import json
 import logging
 from collections.abc import Sequence
@@ -20,12 +19,14 @@ from typing import Any
 from braid.core.child_process import child_environment
 from braid.core.errors import BraidError, Unavailable
 from braid.core.graph import OpGraph, graph_to_json
-from braid.core.plan import plan_from_json
+from braid.core.json_form import from_json, to_json
+from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.engine.processes.child import ChildEnd, ChildProcess, Streams
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.scheduler.options import PlannerOptions
-from braid.server.jobs.interfaces import GraphFacts, MeasureStages, PlannedModel, StageQuery
+from braid.scheduler.planners import Planned
+from braid.server.jobs.interfaces import MeasureStages, StageQuery
 
 log = logging.getLogger("braid.jobs.planner")
 
@@ -52,8 +53,8 @@ class PlannerProcess:
     module: str = MODULE
 
     async def __call__(
-        self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
-    ) -> list[PlannedModel]:
+        self, graph: OpGraph, options: PlannerOptions, facts: DeviceFacts, measure: MeasureStages
+    ) -> list[Planned]:
         """Plan one static graph.
 
         Raises:
@@ -115,11 +116,11 @@ def _post_mortem(end: ChildEnd) -> PlanningFailed | PlannerInterrupted:
     )
 
 
-def _request(graph: OpGraph, options: PlannerOptions, facts: GraphFacts) -> bytes:
+def _request(graph: OpGraph, options: PlannerOptions, facts: DeviceFacts) -> bytes:
     document = {
         "graph": graph_to_json(graph),
         "options": options.text,
-        "facts": dataclasses.asdict(facts),
+        "facts": to_json(facts),
     }
     return json.dumps(document).encode() + b"\n"
 
@@ -135,7 +136,7 @@ class _Asked:
     queries: list[StageQuery]
 
 
-def _decode(line: bytes) -> _Asked | list[PlannedModel] | PlanningFailed:
+def _decode(line: bytes) -> _Asked | list[Planned] | PlanningFailed:
     """One message of the child; it is our own program, so a malformed one is a bug."""
     message: dict[str, Any] = json.loads(line)
     if "measure" in message:
@@ -145,21 +146,5 @@ def _decode(line: bytes) -> _Asked | list[PlannedModel] | PlanningFailed:
         ]
         return _Asked(queries)
     if "planned" in message:
-        return [_planned(document) for document in message["planned"]]
+        return [from_json(Planned, document) for document in message["planned"]]
     return PlanningFailed(message["message"])
-
-
-def _planned(document: dict[str, Any]) -> PlannedModel:
-    return PlannedModel(
-        planner=document["planner"],
-        plan=plan_from_json(document["plan"]),
-        stages=tuple(
-            Stage(tuple(map(tuple, groups)), strategy, latency_us)
-            for groups, strategy, latency_us in document["stages"]
-        ),
-        predicted_us=document["predicted_us"],
-        search_seconds=document["search_seconds"],
-        gap=document["gap"],
-        spread=document["spread"],
-        also=tuple(document["also"]),
-    )

@@ -8,7 +8,7 @@ loop. One JSON object a line, strictly in turns:
     server  {"latencies_us": [...]}                                      in the same order
     child   {"planned": [{...}, ...]}  or  {"failed": type, "message": ...}  last
 
-What is asked is ``ports.Ask``, what the facts are is ``ports.GraphFacts``.
+What is asked is ``interfaces.Ask``.
 
 Started and fed by planner_driver.py. Ends when its input ends, whatever it is doing.
 """
@@ -24,18 +24,19 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TextIO
 
 from braid.core.child_process import end_with_parent
 from braid.core.errors import BraidError
 from braid.core.graph import graph_from_json
-from braid.core.plan import plan_to_json
+from braid.core.json_form import from_json, to_json
+from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.engine.runtime.priority import process_gives_way
-from braid.scheduler.cost import DeviceFacts, MergeGroups, Overheads, UnitProfile
 from braid.scheduler.options import PlannerOptions
 from braid.scheduler.planners import plan, stages_to_measure
-from braid.scheduler.portfolio import Candidate, candidates
+from braid.scheduler.portfolio import candidates
 from braid.scheduler.signature import stage_signature
 from braid.scheduler.units import UnitGraph
 from braid.server.jobs.interfaces import Ask
@@ -139,57 +140,30 @@ def answer(conversation: Conversation) -> None:
     units = UnitGraph.from_graph(graph_from_json(request["graph"]))
     cost = AskingCost(units, conversation)
     bounded = options.planner in ("lazy-ios", "portfolio")
-    facts = device_facts(request["facts"], [])
+    facts = from_json(DeviceFacts, request["facts"])
     cost.ask_all(stages_to_measure(units, options, facts), work=bounded)
     if bounded:
-        facts = device_facts(request["facts"], device_times_us(request["facts"], cost, len(units)))
+        facts = with_work(facts, cost, len(units))
     if options.planner == "portfolio":
         found = candidates(units, cost, options, facts)
     else:
-        found = [Candidate(options, plan(units, cost, options, facts))]
-    conversation.send({"planned": [candidate_to_json(candidate) for candidate in found]})
+        found = [plan(units, cost, options, facts)]
+    conversation.send({"planned": [to_json(each) for each in found]})
 
 
-def device_times_us(document: Mapping[str, Any], cost: AskingCost, units: int) -> list[float]:
-    """For how long each unit occupies the whole device, at least.
+def with_work(facts: DeviceFacts, cost: AskingCost, units: int) -> DeviceFacts:
+    """Facts with the time for which each unit occupies the whole device, at least.
 
     On one thread a unit occupies one of the threads; if caches make all of them more than that
     many times as fast, the latency on all of them counts. Neither contains the price of a stage.
     """
-    price_us = float(document["overheads"]["stage_us"])
+    price_us = facts.overheads.stage_us if facts.overheads else 0.0
     alone_us = [cost.stage_latency_us(Stage(((unit,),))) for unit in range(units)]
-    return [
-        max(0.0, min(work / document["threads"], alone) - price_us)
-        for work, alone in zip(cost.work_us(), alone_us, strict=True)
-    ]
-
-
-def device_facts(document: Mapping[str, Any], work_us: Sequence[float]) -> DeviceFacts:
-    """Facts for the planners; without ``work_us``, no bounds by work."""
-    units = len(document["moved_bytes"])
-    shared = [tuple(work_us[unit : unit + 1]) for unit in range(units)]
-    needs = zip(shared, document["moved_bytes"], document["memory_bound"], strict=True)
-    merges = document["merge_groups"]
-    return DeviceFacts(
-        merge=MergeGroups(tuple(map(tuple, merges))) if merges else None,
-        overheads=Overheads(**document["overheads"]),
-        profiles=[UnitProfile(work, float(moved), bound) for work, moved, bound in needs],
+    profiles = tuple(
+        replace(profile, work_us=(max(0.0, min(work / facts.threads, alone) - price_us),))
+        for profile, work, alone in zip(facts.profiles, cost.work_us(), alone_us, strict=True)
     )
-
-
-def candidate_to_json(candidate: Candidate) -> dict[str, Any]:
-    """What the driver turns into a ``ports.PlannedModel``."""
-    planned = candidate.planned
-    return {
-        "planner": candidate.options.text,
-        "plan": plan_to_json(planned.plan),
-        "stages": [[stage.groups, stage.strategy, stage.latency_us] for stage in planned.stages],
-        "predicted_us": planned.predicted_us,
-        "search_seconds": planned.search_seconds,
-        "gap": planned.gap,
-        "spread": planned.spread,
-        "also": [options.text for options in candidate.also],
-    }
+    return replace(facts, profiles=profiles)
 
 
 def main() -> None:

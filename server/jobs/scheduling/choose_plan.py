@@ -17,11 +17,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from braid.core.measurement import Speed, speed_text
+from braid.core.measurement import PlanMeasurement, Speed, speed_text
 from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from braid.core.precision import FP32
 from braid.core.schedule import ONNXRUNTIME, SEQUENTIAL, Contender
-from braid.server.jobs.interfaces import PlannedModel, Showing
+from braid.scheduler.planners import Planned
 from braid.server.jobs.scheduling.sign_test import sign_test_interval, speed_beside
 
 LEAST_GAIN = 0.005
@@ -35,17 +35,17 @@ NOISE_MARGIN = 0.01
 class ComparedPlans:
     """Who takes part: the sequential plan, then all other plans, then ONNX Runtime if wanted."""
 
-    planned: tuple[PlannedModel, ...]  # the first one's plan is sequential
+    planned: tuple[Planned, ...]  # the first one's plan is sequential
     onnxruntime: bool
 
     @staticmethod
-    def of(planned: Sequence[PlannedModel], units: int, *, onnxruntime: bool) -> ComparedPlans:
+    def of(planned: Sequence[Planned], units: int, *, onnxruntime: bool) -> ComparedPlans:
         """The field of what a planner found; plans that are sequential in effect are one."""
         plan = sequential_plan(units)
         in_sequence = [model for model in planned if runs_in_sequence(model.plan)]
         same = [model for model in in_sequence if model.plan == plan]
         also = tuple(name for model in in_sequence for name in (model.planner, *model.also))
-        first = PlannedModel(
+        first = Planned(
             SEQUENTIAL,
             plan,
             next((model.stages for model in same), ()),
@@ -79,7 +79,7 @@ class PlanChoice:
 
 def choose_plan(
     field: ComparedPlans,
-    showings: Sequence[Showing],
+    showings: Sequence[PlanMeasurement],
     tolerance: float,
     *,
     choose: bool,
@@ -115,7 +115,7 @@ def choose_plan(
 
 
 def _contenders(
-    field: ComparedPlans, showings: Sequence[Showing], tolerance: float
+    field: ComparedPlans, showings: Sequence[PlanMeasurement], tolerance: float
 ) -> tuple[Contender, ...]:
     named = [(model.planner, model.also) for model in field.planned]
     named += [(ONNXRUNTIME, ())] if field.onnxruntime else []
@@ -125,7 +125,9 @@ def _contenders(
     )
 
 
-def _contender(name: str, also: tuple[str, ...], showing: Showing, tolerance: float) -> Contender:
+def _contender(
+    name: str, also: tuple[str, ...], showing: PlanMeasurement, tolerance: float
+) -> Contender:
     speed = sign_test_interval(showing.ratios)
     return Contender(
         name,
@@ -142,7 +144,7 @@ def _contender(name: str, also: tuple[str, ...], showing: Showing, tolerance: fl
     )
 
 
-def _remark(showing: Showing, tolerance: float) -> str:
+def _remark(showing: PlanMeasurement, tolerance: float) -> str:
     """Why it cannot serve, whatever its speed."""
     if showing.problem:
         return showing.problem
@@ -178,7 +180,7 @@ def _refusal_of_errors(contender: Contender) -> str:
 def _best(
     field: ComparedPlans,
     contenders: Sequence[Contender],
-    showings: Sequence[Showing],
+    showings: Sequence[PlanMeasurement],
     fit: Sequence[int],
 ) -> int:
     """The fastest of those that gain over the sequential plan; in a draw, the simplest."""
@@ -198,7 +200,7 @@ def _gains(speed: Speed | None) -> bool:
     return speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN
 
 
-def _is_faster(one: Showing, other: Showing) -> bool:
+def _is_faster(one: PlanMeasurement, other: PlanMeasurement) -> bool:
     """True if ``one`` is the faster: by the turns of both, or without those by their medians."""
     if one.turns_us and len(one.turns_us) == len(other.turns_us):
         return _gains(speed_beside(one.turns_us, other.turns_us))

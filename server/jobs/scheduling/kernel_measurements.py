@@ -19,7 +19,6 @@ from braid.server.jobs.interfaces import ServingDevice, UnitKernels
 from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.stage_measurements import in_store
 from braid.server.store.store import Store
-from braid.server.store.tables.plans import Measurement
 
 LEAST_GAIN = 0.05
 """By which another kernel must be faster than the usual one, relative to it ..."""
@@ -123,9 +122,8 @@ class _Latencies:
         timing = await self._retry(partial(measure, unit, variant, hopeless_us))
         latency_us = min(timing.latency_us, self._known_us.get(name, inf))
         self._known_us[name] = latency_us
-        key = self._device.device_key
-        measurement = Measurement(key, name, latency_us, timing.spread, timing.repeats)
-        await self._store.call(self._store.put_measurement, measurement)
+        best = replace(timing, latency_us=latency_us)
+        await self._store.call(self._store.put_latency, self._device.device_key, name, best)
 
     def _name(self, kernels: UnitKernels, variant: str) -> str:
         return in_store(f"{kernels.signature}:{variant}", self._program.precision)

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from statistics import median
 from time import monotonic
 
+from braid.core.measurement import StageLatency
 from braid.core.precision import TF32
 from braid.core.program import ProgramKey
 from braid.server.jobs.interfaces import ServingDevice, StageQuery
 from braid.server.jobs.progress import BatchSizeProgress
 from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.services import JobServices
-from braid.server.store.tables.plans import Measurement
 
 ONE_THREAD = "@1"
 """Ends the stored signature of a unit measured on one thread."""
@@ -87,14 +87,12 @@ class StageMeasurer:
         )
         stored = self._samples.setdefault(name, [] if known_us is None else [known_us])
         stored.append(timing.latency_us)
-        measurement = Measurement(
-            self._device.device_key,
-            name,
+        latency = StageLatency(
             median(stored),
             max(timing.spread, (max(stored) - min(stored)) / median(stored)),
             timing.repeats * len(stored),
         )
-        await self._store.call(self._store.put_measurement, measurement)
+        await self._store.call(self._store.put_latency, self._device.device_key, name, latency)
         seconds = monotonic() - began
         self.measured += 1
         self.learned += known_us is None and len(stored) == 1

@@ -10,32 +10,18 @@ import json
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from braid.core.errors import InvalidArtefact
-from braid.core.measurement import check_latency
+from braid.core.json_form import to_json
+from braid.core.measurement import StageLatency
 from braid.core.schedule import Schedule, schedule_from_json, schedule_to_json
 from braid.server.store.tables.schema import measurements, schedules
 
 log = logging.getLogger("braid.store")
 
 _KEYS_A_QUERY = 500  # databases bound the number of parameters of a statement
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """Latency of one stage on one device."""
-
-    device_key: str
-    signature: str
-    latency_us: float
-    spread: float
-    repeats: int
-
-    def __post_init__(self) -> None:
-        check_latency(self.latency_us)
 
 
 def put_schedule(connection: Connection, schedule: Schedule) -> None:
@@ -99,15 +85,17 @@ def drop_impossible(connection: Connection) -> int:
     return connection.execute(zeros).rowcount
 
 
-def put_measurement(connection: Connection, measurement: Measurement) -> None:
-    """Store a measurement, in place of an older one."""
+def put_latency(
+    connection: Connection, device_key: str, signature: str, latency: StageLatency
+) -> None:
+    """Store the latency of a stage on a device, in place of an older one."""
     table = measurements.c
-    row = {name: getattr(measurement, name) for name in Measurement.__slots__}
+    row = {"device_key": device_key, "signature": signature, **to_json(latency)}
     row["created_unix"] = time.time()
     changed = connection.execute(
         update(measurements)
-        .where(table.device_key == measurement.device_key)
-        .where(table.signature == measurement.signature)
+        .where(table.device_key == device_key)
+        .where(table.signature == signature)
         .values(row)
     )
     if not changed.rowcount:

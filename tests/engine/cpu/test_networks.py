@@ -16,6 +16,7 @@ import torch
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from braid.core.graph import OpGraph
+from braid.core.measurement import DeviceFacts
 from braid.core.plan import StreamPlan, verify_plan
 from braid.core.schedule import Stage
 from braid.engine.cpu.executor import CpuExecutor
@@ -32,7 +33,6 @@ from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
 from braid.engine.timing.agreement import errors
 from braid.scheduler.blocks import split_blocks
-from braid.scheduler.cost import DeviceFacts, MergeGroups
 from braid.scheduler.options import PlannerOptions
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
@@ -56,7 +56,7 @@ def plans(program: Program) -> Iterator[tuple[str, StreamPlan]]:
     """One of each kind."""
     graph = program.graph
     groups = tuple(map(tuple, merge_groups(graph)))
-    facts = DeviceFacts(merge=MergeGroups(groups) if groups else None)
+    facts = DeviceFacts(merge_groups=groups)
     wanted = ["sequential", "greedy", "greedy(join=unit)", "lios"]
     wanted += ["ios-merge(r=none,s=8)"] if groups else []
     for text in wanted:

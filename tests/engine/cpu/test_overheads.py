@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from braid.core.graph import Operator, OpGraph
+from braid.core.measurement import StageOverheads
 from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import Segment
-from braid.engine.cpu.overheads import measure_prices
+from braid.engine.cpu.overheads import measure_overheads
 from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.program.work import estimated_needs
-from braid.engine.timing.overheads import StagePrices
+from braid.engine.program.work import estimated_profile
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import TimerOptions
 from tests.engine.timing.running import finish
@@ -56,13 +56,13 @@ class ScriptedExecutor:
 def test_prices_are_what_a_stage_takes_besides_the_work_of_its_units() -> None:
     scripted: Any = ScriptedExecutor()
 
-    prices, _ = finish(measure_prices(scripted))
+    prices, _ = finish(measure_overheads(scripted))
 
-    assert prices == StagePrices(stage_us=10.0, group_us=7.0, launch_us=3.0)
+    assert prices == StageOverheads(stage_us=10.0, group_us=7.0, launch_us=3.0)
 
 
 def test_prices_are_never_negative_and_measured_between_requests(executor: CpuExecutor) -> None:
-    prices, yields = finish(measure_prices(executor))
+    prices, yields = finish(measure_overheads(executor))
 
     assert min(prices.launch_us, prices.stage_us, prices.group_us) >= 0
     assert yields >= 5, "inference must get its turns"
@@ -97,8 +97,8 @@ def test_a_convolution_computes_and_a_relu_moves() -> None:
         {"a": image, "b": image},
     )  # fmt: skip
 
-    convolution, relu = (estimated_needs(unit, graph) for unit in graph.operators)
+    convolution, relu = (estimated_profile(unit, graph) for unit in graph.operators)
 
     assert not convolution.memory_bound
     assert relu.memory_bound
-    assert relu.moved_bytes == 2 * 4 * 64 * 28 * 28
+    assert relu.demand == 2 * 4 * 64 * 28 * 28

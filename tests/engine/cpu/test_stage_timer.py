@@ -10,6 +10,7 @@ import torch
 
 from braid.core.errors import WorkerFault
 from braid.core.graph import Operator, OpGraph
+from braid.core.measurement import StageLatency
 from braid.core.tensor import TensorSpec
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
@@ -18,7 +19,7 @@ from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.timing.agreement import errors
 from braid.engine.timing.recorded_inputs import Activations
-from braid.engine.timing.samples import TimerOptions, Timing, reduce_samples, steady, uninterrupted
+from braid.engine.timing.samples import TimerOptions, reduce_samples, steady, uninterrupted
 from tests.engine.timing.running import finish
 
 SPEC = TensorSpec("FP32", (4,))
@@ -88,7 +89,7 @@ def test_the_median_is_unmoved_by_one_outlier() -> None:
 @pytest.mark.parametrize("latency_us", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_latency_that_cannot_be_is_never_made(latency_us: float) -> None:
     with pytest.raises(WorkerFault, match="cannot be"):
-        Timing(latency_us, 0.0, 1)
+        StageLatency(latency_us, 0.0, 1)
 
 
 def test_a_sample_that_cannot_be_is_taken_again() -> None:

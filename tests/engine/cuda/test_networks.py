@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
+from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.engine.cuda.executor import CudaExecutor
 from braid.engine.onnx.lowering import lower
@@ -21,7 +22,6 @@ from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Binding, bind
 from braid.engine.timing.agreement import errors
-from braid.scheduler.cost import DeviceFacts, MergeGroups
 from braid.scheduler.options import PlannerOptions
 from braid.scheduler.planners import plan
 from tests.engine.cuda.graphs import RegistryKernels
@@ -51,7 +51,7 @@ def test_plans_of_every_planner_are_captured_without_races(name: str, tmp_path: 
         program = bind(graph, constants, Binding(RegistryKernels(), 1, PackedWeights()))
         reference = interpret(graph, constants, inputs)
         groups = tuple(map(tuple, merge_groups(graph)))
-        facts = DeviceFacts(merge=MergeGroups(groups) if groups else None)
+        facts = DeviceFacts(merge_groups=groups)
         for planner in PLANNERS:
             driver = RecordingDriver()
             executor = CudaExecutor(driver)

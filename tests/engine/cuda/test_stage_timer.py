@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
+from braid.core.measurement import StageLatency
 from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
 from braid.engine.device import AskedStage
 from braid.engine.onednn.library import Run
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import no_pause
-from braid.engine.timing.samples import TimerOptions, Timing
+from braid.engine.timing.samples import TimerOptions
 from tests.engine.cuda.graphs import bound, random_graph
 from tests.engine.cuda.recording import CudaError, RecordingDriver
 from tests.engine.cuda.test_release import chainable
@@ -43,7 +44,7 @@ def timer_on(driver: RecordingDriver) -> CudaStageTimer:
     return CudaStageTimer(driver, 1 << 20, TimerOptions(), SLOPES)
 
 
-def measure(timer: CudaStageTimer, *groups: list[int]) -> tuple[Timing, int]:
+def measure(timer: CudaStageTimer, *groups: list[int]) -> tuple[StageLatency, int]:
     inputs = {"x": torch.zeros(6, 6)}
     return finish(timer.measure(UNITS, lambda: inputs, AskedStage(groups), no_pause))
 

@@ -11,8 +11,10 @@ import pytest
 import torch
 
 from braid.core.errors import DeviceLost
+from braid.core.json_form import to_json
 from braid.core.plan import plan_to_json, sequential_plan
 from braid.core.precision import TOLERANCES
+from braid.core.program import ProgramKey
 from braid.engine.cuda.executor import UPLOADS
 from braid.engine.passes.specialise import interpret, specialise
 from tests.engine.cuda.graphs import bound, random_graph, random_plan
@@ -24,10 +26,8 @@ GRAPH, CONSTANTS = specialise(TEMPLATE, WEIGHTS, TEMPLATE.inputs)
 PROGRAM = bound(GRAPH, CONSTANTS)  # 20 units: the others are dead
 SEQUENTIAL = plan_to_json(sequential_plan(len(PROGRAM.units)))
 PARALLEL = plan_to_json(replace(random_plan(PROGRAM, seed=1, barriers=True), merges=()))
-MODEL: dict[str, Any] = {
-    "digest": DIGEST,
-    "inputs": {name: spec.to_json() for name, spec in TEMPLATE.inputs.items()},
-}
+PROGRAM_KEY = ProgramKey(DIGEST, tuple(TEMPLATE.inputs.items()))
+MODEL: dict[str, Any] = {"program": to_json(PROGRAM_KEY)}
 
 FIELD_BYTES = 192  # of 144, aligned to 64
 SLOT_BYTES = 1024
@@ -82,10 +82,11 @@ def test_a_worker_names_its_gpu(gpu: ServedGpu) -> None:
 def test_a_plan_may_compute_in_another_precision(
     gpu: ServedGpu, precision: str, narrow: str
 ) -> None:
-    graph = gpu.call("describe", precision=precision, **MODEL)["graph"]
+    program = to_json(replace(PROGRAM_KEY, precision=precision))
+    graph = gpu.call("describe", program=program)["graph"]
     plan = plan_to_json(sequential_plan(len(graph["operators"])))
 
-    gpu.call("prepare", number=1, plan=plan, precision=precision, **MODEL)
+    gpu.call("prepare", onnxruntime=False, number=1, plan=plan, program=program)
 
     assert precision in gpu.call("device")["precisions"]
     assert narrow in {spec["dtype"] for spec in graph["specs"].values()}
@@ -96,15 +97,15 @@ def test_a_plan_may_compute_in_another_precision(
 
 @pytest.mark.parametrize("plan", [None, SEQUENTIAL, PARALLEL], ids=["none", "sequential", "plan"])
 def test_requests_are_answered_under_any_plan(gpu: ServedGpu, plan: object) -> None:
-    gpu.call("prepare", number=1, plan=plan, **MODEL)
+    gpu.call("prepare", onnxruntime=False, number=1, plan=plan, **MODEL)
 
     for seed in range(3):
         infer(gpu, 1, seed)
 
 
 def test_while_one_request_is_computed_the_next_ones_inputs_travel(gpu: ServedGpu) -> None:
-    gpu.call("prepare", number=1, plan=PARALLEL, **MODEL)
-    gpu.call("prepare", number=2, plan=SEQUENTIAL, **MODEL)
+    gpu.call("prepare", onnxruntime=False, number=1, plan=PARALLEL, **MODEL)
+    gpu.call("prepare", onnxruntime=False, number=2, plan=SEQUENTIAL, **MODEL)
     before = len(gpu.driver.operations)
     numbers = [1, 1, 1, 2, 1, 2, 2, 1]
 
@@ -123,7 +124,7 @@ def test_while_one_request_is_computed_the_next_ones_inputs_travel(gpu: ServedGp
 
 
 def test_a_bad_request_fails_alone_among_those_underway(gpu: ServedGpu) -> None:
-    gpu.call("prepare", number=1, plan=PARALLEL, **MODEL)
+    gpu.call("prepare", onnxruntime=False, number=1, plan=PARALLEL, **MODEL)
     gpu.view(0, (6, 6)).copy_(given(0))
 
     calls = [gpu.send("infer", number=number, offset=0) for number in (1, 9, 1)]
@@ -134,7 +135,7 @@ def test_a_bad_request_fails_alone_among_those_underway(gpu: ServedGpu) -> None:
 
 def test_released_and_unloaded_plans_leave_no_graph_behind(gpu: ServedGpu) -> None:
     for number, plan in enumerate([SEQUENTIAL, PARALLEL, PARALLEL]):
-        gpu.call("prepare", number=number, plan=plan, **MODEL)
+        gpu.call("prepare", onnxruntime=False, number=number, plan=plan, **MODEL)
     assert len(gpu.driver.live_graphs) == 3
 
     gpu.call("release", number=1)
@@ -147,11 +148,11 @@ def test_released_and_unloaded_plans_leave_no_graph_behind(gpu: ServedGpu) -> No
 
 
 def test_facts_stages_and_whole_models_are_measured(gpu: ServedGpu) -> None:
-    gpu.call("prepare", number=1, plan=None, **MODEL)
+    gpu.call("prepare", onnxruntime=False, number=1, plan=None, **MODEL)
     facts = gpu.call("facts", **MODEL)
     assert facts["threads"] == 8
-    assert facts["launch_us"] == pytest.approx(1.0), "as long as a kernel takes there"
-    assert len(facts["moved_bytes"]) == len(PROGRAM.units)
+    assert facts["overheads"]["launch_us"] == pytest.approx(1.0), "as long as a kernel takes there"
+    assert len(facts["profiles"]) == len(PROGRAM.units)
 
     def stage_us(groups: list[list[int]]) -> float:
         return float(gpu.call("measure", groups=groups, **MODEL)["latency_us"])
@@ -180,19 +181,22 @@ def test_onnxruntime_without_cuda_takes_no_part(gpu: ServedGpu) -> None:
 def test_memory_that_runs_out_for_a_moment_is_made_free(gpu: ServedGpu) -> None:
     fail_launches(gpu.driver, out_of_memory, first=5)
 
-    gpu.call("prepare", number=1, plan=PARALLEL, **MODEL)
+    gpu.call("prepare", onnxruntime=False, number=1, plan=PARALLEL, **MODEL)
 
     infer(gpu, 1, seed=0)
 
 
 def test_running_out_of_memory_fails_one_call_and_no_other(gpu: ServedGpu) -> None:
-    gpu.call("prepare", number=1, plan=SEQUENTIAL, **MODEL)
+    gpu.call("prepare", onnxruntime=False, number=1, plan=SEQUENTIAL, **MODEL)
     fail_launches(gpu.driver, out_of_memory, count=2)
 
-    assert gpu.fail("prepare", number=2, plan=PARALLEL, **MODEL)[0] == "DeviceOutOfMemory"
+    assert (
+        gpu.fail("prepare", onnxruntime=False, number=2, plan=PARALLEL, **MODEL)[0]
+        == "DeviceOutOfMemory"
+    )
 
     infer(gpu, 1, seed=0)
-    gpu.call("prepare", number=2, plan=PARALLEL, **MODEL)
+    gpu.call("prepare", onnxruntime=False, number=2, plan=PARALLEL, **MODEL)
     infer(gpu, 2, seed=1)
 
 

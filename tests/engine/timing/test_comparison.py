@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import PreconditionFailed, WorkerFault
+from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests
-from braid.engine.timing.comparison import ComparisonOptions, Result, compare
+from braid.engine.timing.comparison import ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.final_rounds import FinalRoundsOptions
 from braid.engine.timing.runs import TimedRun, timed, timed_aside
@@ -56,7 +57,7 @@ class Scripted:
         return TimedRun({"y": REFERENCE["y"] * (1 + self.error)}, ms * 1e3)
 
 
-def held(*plans: Scripted, options: ComparisonOptions = OPTIONS) -> list[Result]:
+def held(*plans: Scripted, options: ComparisonOptions = OPTIONS) -> list[PlanMeasurement]:
     results, _ = finish(compare([TimedContender(plan) for plan in plans], {}, REFERENCE, options))
     return results
 

@@ -59,7 +59,7 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
     finally:
         await device.close()
 
-    assert len(facts.moved_bytes) == len(graph.operators)
+    assert len(facts.profiles) == len(graph.operators)
     assert min(merged.latency_us, alone.latency_us) > 0
     assert [showing.problem for showing in contest] == ["", ""]
     assert all(showing.max_rel_error is not None for showing in contest)

@@ -11,9 +11,9 @@ import asyncio
 import sys
 from pathlib import Path
 
+from braid.core.measurement import StageLatency
 from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
-from braid.server.jobs.interfaces import StageTiming
 from tests.server.jobs.fakes import FakeDevice, Server
 
 SIZES = (1, 4)
@@ -25,7 +25,7 @@ def log_measurements(device: FakeDevice, log: Path) -> None:
 
     async def measure_stage(
         program: ProgramKey, stage: Stage, threads: int | None = None
-    ) -> StageTiming:
+    ) -> StageLatency:
         timing = await original(program, stage)
         with log.open("a") as file:
             file.write(f"{program.specs['x'].shape[0]} {stage.groups}\n")

@@ -16,28 +16,24 @@ from pathlib import Path
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph, graph_to_json
+from braid.core.measurement import (
+    DeviceFacts,
+    PlanMeasurement,
+    StageLatency,
+    StageOverheads,
+    UnitProfile,
+)
 from braid.core.plan import StreamPlan
 from braid.core.program import ProgramKey
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
-from braid.scheduler.cost import Overheads
 from braid.scheduler.options import PlannerOptions
-from braid.scheduler.planners import plan, stages_to_measure
-from braid.scheduler.portfolio import Candidate, candidates
+from braid.scheduler.planners import Planned, plan, stages_to_measure
+from braid.scheduler.portfolio import candidates
 from braid.scheduler.signature import stage_signature
 from braid.server.jobs.imports import MemoryBudget
-from braid.server.jobs.interfaces import (
-    GraphFacts,
-    MeasureStages,
-    OnProgress,
-    PlannedModel,
-    Showing,
-    Specs,
-    StageQuery,
-    StageTiming,
-    UnitKernels,
-)
+from braid.server.jobs.interfaces import MeasureStages, OnProgress, Specs, StageQuery, UnitKernels
 from braid.server.jobs.retries import RetryPauses
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
@@ -138,9 +134,9 @@ class FakeDevice:
         self.before_comparing: Callable[[], Awaitable[None]] = a_moment
         self.before_loading: Callable[[], Awaitable[object]] = a_moment
         self.gate: asyncio.Event | None = None
-        self.sequential = Showing(100.0, 0.01, 10, (1.0,) * 9, 1e-6, 1e-6)
-        self.others = Showing(90.0, 0.01, 10, (1.11,) * 9, 1e-6, 1e-6)
-        self.in_onnxruntime = Showing(None, problem="there is no session")
+        self.sequential = PlanMeasurement(100.0, 0.01, 10, (1.0,) * 9, 1e-6, 1e-6)
+        self.others = PlanMeasurement(90.0, 0.01, 10, (1.11,) * 9, 1e-6, 1e-6)
+        self.in_onnxruntime = PlanMeasurement(None, problem="there is no session")
         self.measuring = 0
         self.pause_s = 0.0
         self.fails_at = 0  # this batch size
@@ -175,21 +171,21 @@ class FakeDevice:
             raise InvalidRequest("cannot run four")
         return replace(template(), inputs=program.specs, specs=dict.fromkeys(EDGES, spec))
 
-    async def facts(self, program: ProgramKey) -> GraphFacts:
-        return GraphFacts(2, Overheads(1.0), (64,) * len(EDGES), (True,) * len(EDGES))
+    async def facts(self, program: ProgramKey) -> DeviceFacts:
+        return DeviceFacts(StageOverheads(1.0), (UnitProfile(64.0, True),) * len(EDGES), threads=2)
 
     async def kernels(self, program: ProgramKey) -> list[UnitKernels]:
         return [UnitKernels("ab", (0, 1), ("usual", "other"))]
 
     async def measure_kernel(
         self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
-    ) -> StageTiming:
+    ) -> StageLatency:
         self.kernels_measured[variant] += 1
-        return StageTiming(self.kernel_us[variant], 0.01, 5)
+        return StageLatency(self.kernel_us[variant], 0.01, 5)
 
     async def measure_stage(
         self, program: ProgramKey, stage: Stage, threads: int | None = None
-    ) -> StageTiming:
+    ) -> StageLatency:
         assert not self.measuring, "two measurements at once falsify each other"
         self.measuring += 1
         try:
@@ -200,7 +196,7 @@ class FakeDevice:
             batch_size = program.specs["x"].shape[0]
             assert isinstance(batch_size, int)
             self.measured[batch_size, stage] += 1
-            return StageTiming(10.0 * batch_size * max(map(len, stage.groups)), 0.01, 5)
+            return StageLatency(10.0 * batch_size * max(map(len, stage.groups)), 0.01, 5)
         finally:
             self.measuring -= 1
 
@@ -212,7 +208,7 @@ class FakeDevice:
         onnxruntime: bool,
         tolerance: float,
         on_progress: Callable[[float], None],
-    ) -> list[Showing]:
+    ) -> list[PlanMeasurement]:
         await self.before_comparing()
         self.contests.append(list(plans))
         on_progress(0.5)
@@ -234,8 +230,8 @@ class InProcessPlanner:
         self.asks = _all_at_once
 
     async def __call__(
-        self, graph: OpGraph, options: PlannerOptions, facts: GraphFacts, measure: MeasureStages
-    ) -> list[PlannedModel]:
+        self, graph: OpGraph, options: PlannerOptions, facts: DeviceFacts, measure: MeasureStages
+    ) -> list[Planned]:
         self.calls += 1
         stages = {stage_signature(graph, each): each for each in stages_to_measure(graph, options)}
         queries = [StageQuery(name, each) for name, each in stages.items()]
@@ -251,14 +247,8 @@ class InProcessPlanner:
                 return 10.0 * max(map(len, stage.groups)) if known_us is None else known_us
 
         if options.planner == "portfolio":
-            found = candidates(graph, Cost(), options)
-        else:
-            found = [Candidate(options, plan(graph, Cost(), options))]
-        return [
-            PlannedModel(each.options.text, each.planned.plan, each.planned.stages,
-                each.planned.predicted_us, 0.1, each.planned.gap)
-            for each in found
-        ]  # fmt: skip
+            return candidates(graph, Cost(), options)
+        return [plan(graph, Cost(), options)]
 
 
 class FakeServingModels:

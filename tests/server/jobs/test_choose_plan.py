@@ -7,32 +7,33 @@ from statistics import median
 
 import pytest
 
+from braid.core.measurement import PlanMeasurement
 from braid.core.plan import Launch, StreamPlan, sequential_plan
-from braid.server.jobs.interfaces import PlannedModel, Showing
+from braid.scheduler.planners import Planned
 from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
 
 SEQUENTIAL = sequential_plan(3)
 PARALLEL = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 1)), streams=2)
 JOINED = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 0, (1,))), streams=2)
 FIELD = ComparedPlans.of(
-    [PlannedModel("lios", JOINED, ()), PlannedModel("greedy", PARALLEL, ())], 3, onnxruntime=True
+    [Planned("lios", JOINED, ()), Planned("greedy", PARALLEL, ())], 3, onnxruntime=True
 )
 
 
-def ran(latency_us: float, *, runs: int = 9, error: float = 0.0) -> Showing:
-    return Showing(latency_us, 0.02, runs, (100 / latency_us,) * min(runs, 9), error, error)
+def ran(latency_us: float, *, runs: int = 9, error: float = 0.0) -> PlanMeasurement:
+    return PlanMeasurement(latency_us, 0.02, runs, (100 / latency_us,) * min(runs, 9), error, error)
 
 
-def took(*turns_us: float) -> Showing:
+def took(*turns_us: float) -> PlanMeasurement:
     """Stayed to the end; the sequential plan takes 100, 110, 120 ... in its turns."""
     ratios = [sequential / turn for sequential, turn in zip(TURNS_US, turns_us, strict=True)]
-    return Showing(median(turns_us), 0.02, 99, tuple(ratios), 0.0, 0.0, turns_us=turns_us)
+    return PlanMeasurement(median(turns_us), 0.02, 99, tuple(ratios), 0.0, 0.0, turns_us=turns_us)
 
 
 TURNS_US = tuple(100.0 + 10 * turn for turn in range(12))  # a machine that slows down
 
 
-def chosen(*showings: Showing) -> tuple[str, str]:
+def chosen(*showings: PlanMeasurement) -> tuple[str, str]:
     """Who serves, and whose plan runs if ONNX Runtime cannot."""
     verdict: PlanChoice = choose_plan(FIELD, showings, 1e-4, choose=True)
     names = [contender.name for contender in verdict.contenders]
@@ -91,7 +92,7 @@ def test_never_slower_than_sequential() -> None:
 
 @pytest.mark.parametrize("error", [0.3, math.inf, math.nan])
 def test_who_is_wrong_never_serves(error: float) -> None:
-    wrong = Showing(None, None, 0, (), error, error)
+    wrong = PlanMeasurement(None, None, 0, (), error, error)
 
     verdict = choose_plan(FIELD, [ran(100), wrong, wrong, wrong], 1e-4, choose=True)
 
@@ -106,7 +107,10 @@ def test_who_was_given_up_early_does_not_win_by_few_runs() -> None:
 
 def test_who_cannot_run_is_listed_with_its_reason() -> None:
     verdict = choose_plan(
-        FIELD, [ran(100), ran(90), ran(95), Showing(None, problem="no file")], 1e-4, choose=True
+        FIELD,
+        [ran(100), ran(90), ran(95), PlanMeasurement(None, problem="no file")],
+        1e-4,
+        choose=True,
     )
 
     last = verdict.contenders[-1]
@@ -116,7 +120,7 @@ def test_who_cannot_run_is_listed_with_its_reason() -> None:
 
 
 def test_equal_plans_take_part_once_under_all_their_names() -> None:
-    planned = [PlannedModel("lios", SEQUENTIAL, (), also=("opara",))]
+    planned = [Planned("lios", SEQUENTIAL, (), also=("opara",))]
 
     field = ComparedPlans.of(planned, 3, onnxruntime=False)
     verdict = choose_plan(field, [ran(100)], 1e-4, choose=False)
@@ -127,7 +131,7 @@ def test_equal_plans_take_part_once_under_all_their_names() -> None:
 
 
 def test_one_planner_alone_serves_only_if_it_is_faster_without_doubt() -> None:
-    field = ComparedPlans.of([PlannedModel("lios", JOINED, ())], 3, onnxruntime=False)
+    field = ComparedPlans.of([Planned("lios", JOINED, ())], 3, onnxruntime=False)
 
     faster = choose_plan(field, [ran(100), ran(90)], 1e-4, choose=False)
     slower = choose_plan(field, [ran(100), ran(103)], 1e-4, choose=False)
@@ -152,7 +156,7 @@ def test_one_planner_alone_serves_only_if_it_is_faster_without_doubt() -> None:
     ],
 )
 def test_a_plan_that_is_sequential_in_effect_is_sequential_and_named_so(plan: StreamPlan) -> None:
-    field = ComparedPlans.of([PlannedModel("lios", plan, ())], 3, onnxruntime=False)
+    field = ComparedPlans.of([Planned("lios", plan, ())], 3, onnxruntime=False)
 
     assert field.plans == [SEQUENTIAL]
     verdict = choose_plan(field, [ran(100)], 1e-4, choose=False)
@@ -163,9 +167,7 @@ def test_a_plan_that_is_sequential_in_effect_is_sequential_and_named_so(plan: St
 def test_a_plan_with_one_merged_kernel_is_not_sequential() -> None:
     merged = StreamPlan((Launch(0, 0), Launch(1, 0), Launch(2, 0)), 1, merges=((1, 2),))
 
-    assert (
-        ComparedPlans.of([PlannedModel("ios", merged, ())], 3, onnxruntime=False).plans[1] == merged
-    )
+    assert ComparedPlans.of([Planned("ios", merged, ())], 3, onnxruntime=False).plans[1] == merged
 
 
 @pytest.mark.parametrize("choose", [True, False])
@@ -181,7 +183,7 @@ def test_a_precision_that_errs_too_much_is_refused_as_a_whole(choose: bool) -> N
 
 
 def test_a_slow_plan_of_one_planner_gives_way_to_its_precisions_sequential_plan() -> None:
-    field = ComparedPlans.of([PlannedModel("greedy", PARALLEL, ())], 3, onnxruntime=False)
+    field = ComparedPlans.of([Planned("greedy", PARALLEL, ())], 3, onnxruntime=False)
     slow = [ran(100), ran(120)]
 
     narrow = choose_plan(field, slow, 1e-2, choose=False, precision="fp16")

@@ -14,9 +14,9 @@ import sqlalchemy
 
 from braid.core.disk import disk_failure
 from braid.core.errors import DiskFailure, DiskTrouble
+from braid.core.measurement import StageLatency
 from braid.engine.importer.host.messages import Failed, MalformedMessage, decode, encode
 from braid.server.store.records import JobState, ModelState
-from braid.server.store.tables.plans import Measurement
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import until_ended
 from tests.server.store.full_disk import taking_no_commits
@@ -227,13 +227,13 @@ async def test_a_disk_in_trouble_is_logged_once_and_so_is_its_recovery(
     server: Server, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    measurement = Measurement("cpu-a", "s", 1.0, 0.1, 5)
+    measurement = "cpu-a", "s", StageLatency(1.0, 0.1, 5)
     with taking_no_commits(server.store, name):
         for _ in range(5):
             with pytest.raises(DiskFailure):
-                server.store.put_measurement(measurement)
+                server.store.put_latency(*measurement)
             assert server.store.models() == [], "reading goes on"
-    server.store.put_measurement(measurement)
+    server.store.put_latency(*measurement)
 
     lines = [r.getMessage() for r in caplog.records if r.name == "braid.store"]
     assert len(lines) == 2

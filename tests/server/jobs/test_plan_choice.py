@@ -9,8 +9,8 @@ import pytest
 from braid.core.errors import (
     InvalidRequest,
 )
+from braid.core.measurement import PlanMeasurement
 from braid.scheduler.options import PlannerOptions
-from braid.server.jobs.interfaces import Showing
 from braid.server.store.records import JobState
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import registered
@@ -20,19 +20,22 @@ from tests.server.jobs.watching import registered
     ("showing", "reason"),
     [
         (
-            Showing(102.0, 0.5, 9, (0.98,) * 9, 0.0, 0.0),
+            PlanMeasurement(102.0, 0.5, 9, (0.98,) * 9, 0.0, 0.0),
             r"not faster without doubt, its speed-up over sequential is 0\.980x",
         ),
-        (Showing(101.5, 0.001, 9, (0.98,) * 9, 0.0, 0.0), "the sequential plan goes on serving"),
         (
-            Showing(50.0, 0.01, 9, (2.0,) * 9, 1.0, 0.1),
+            PlanMeasurement(101.5, 0.001, 9, (0.98,) * 9, 0.0, 0.0),
+            "the sequential plan goes on serving",
+        ),
+        (
+            PlanMeasurement(50.0, 0.01, 9, (2.0,) * 9, 1.0, 0.1),
             "outputs differ by 0.1 .* 0.0001 is allowed",
         ),
-        (Showing(None, None, 0, (), 0.0, float("nan")), "outputs differ by nan"),
+        (PlanMeasurement(None, None, 0, (), 0.0, float("nan")), "outputs differ by nan"),
     ],
 )
 async def test_a_plan_that_is_wrong_or_slower_is_kept_but_does_not_serve(
-    server: Server, showing: Showing, reason: str
+    server: Server, showing: PlanMeasurement, reason: str
 ) -> None:
     server.device.others = showing
 
@@ -50,7 +53,7 @@ async def test_a_plan_within_the_noise_of_the_sequential_one_does_not_serve(
     server: Server,
 ) -> None:
     ratios = (0.99, 1.02, 1.03, 1.01, 0.98, 1.02, 1.04, 0.97, 1.02)
-    server.device.others = Showing(98.0, 0.02, 9, ratios, 0.0, 0.0)
+    server.device.others = PlanMeasurement(98.0, 0.02, 9, ratios, 0.0, 0.0)
 
     job = await registered(server)
 
@@ -59,7 +62,7 @@ async def test_a_plan_within_the_noise_of_the_sequential_one_does_not_serve(
 
 
 async def test_the_sequential_planner_cannot_be_slower_than_sequential(server: Server) -> None:
-    server.device.others = Showing(120.0, 0.01, 9, (0.8,) * 9, 0.0, 0.0)
+    server.device.others = PlanMeasurement(120.0, 0.01, 9, (0.8,) * 9, 0.0, 0.0)
 
     job = await registered(server, planner=PlannerOptions("sequential"))
 
@@ -69,7 +72,7 @@ async def test_the_sequential_planner_cannot_be_slower_than_sequential(server: S
 async def test_the_portfolio_serves_the_fastest_and_keeps_what_all_of_them_showed(
     server: Server,
 ) -> None:
-    server.device.in_onnxruntime = Showing(80.0, 0.01, 10, (1.25,) * 9, 1e-6, 1e-6)
+    server.device.in_onnxruntime = PlanMeasurement(80.0, 0.01, 10, (1.25,) * 9, 1e-6, 1e-6)
 
     job = await registered(server, planner=PlannerOptions("portfolio"))
 
@@ -86,7 +89,7 @@ async def test_the_portfolio_serves_the_fastest_and_keeps_what_all_of_them_showe
 
 
 async def test_a_wrong_candidate_never_serves_and_the_job_says_so(server: Server) -> None:
-    server.device.others = Showing(None, None, 0, (), 0.3, 0.3)
+    server.device.others = PlanMeasurement(None, None, 0, (), 0.3, 0.3)
 
     job = await registered(server, planner=PlannerOptions("portfolio"))
 
@@ -111,7 +114,7 @@ async def test_a_precision_has_schedules_and_measurements_of_its_own(server: Ser
 
 
 async def test_a_precision_that_is_refused_leaves_the_model_in_fp32(server: Server) -> None:
-    server.device.sequential = Showing(100.0, 0.01, 10, (1.0,) * 9, 0.5, 0.03)
+    server.device.sequential = PlanMeasurement(100.0, 0.01, 10, (1.0,) * 9, 0.5, 0.03)
 
     job = await registered(server, precision="fp16")
 

@@ -14,13 +14,14 @@ import pytest
 
 from braid.core.errors import BraidError
 from braid.core.graph import Operator, OpGraph
+from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile
 from braid.core.plan import sequential_plan, verify_plan
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorSpec
-from braid.scheduler.cost import OperatorLatencies, Overheads
+from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.options import PlannerOptions
 from braid.scheduler.planners import plan
-from braid.server.jobs.interfaces import GraphFacts, StageQuery
+from braid.server.jobs.interfaces import StageQuery
 from braid.server.jobs.planner.driver import PlannerInterrupted, PlannerProcess, PlanningFailed
 
 SPEC = TensorSpec("FP32", (1, 8))
@@ -42,9 +43,11 @@ DIAMOND = graph({"a": "x", "b": "a", "c": "a", "d": "bc"})
 COST = OperatorLatencies((1.0, 5.0, 4.0, 1.0), group_overhead_us=0.1)
 
 
-def facts(units: int, merges: Sequence[tuple[int, ...]] = ()) -> GraphFacts:
+def facts(units: int, merges: Sequence[tuple[int, ...]] = ()) -> DeviceFacts:
     """Two threads, on which everything scales; a stage costs nothing by itself."""
-    return GraphFacts(2, Overheads(0.0, 0.1), (8,) * units, (True,) * units, tuple(merges))
+    return DeviceFacts(
+        StageOverheads(0.0, 0.1), (UnitProfile(8.0, True),) * units, tuple(merges), 2
+    )
 
 
 FACTS = facts(4)

@@ -12,10 +12,10 @@ from braid.core.errors import (
     ResourceExhausted,
     WorkerFault,
 )
+from braid.core.measurement import StageLatency
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Schedule, ScheduleKey, Stage
 from braid.server.store.store import Store
-from braid.server.store.tables.plans import Measurement
 from tests.server.store.registering import register, reopened
 
 # Schedules and measurements.
@@ -64,9 +64,9 @@ def test_a_schedule_changed_on_disk_counts_as_none(store: Store) -> None:
 
 
 def test_latencies_are_kept_by_device_and_signature(store: Store) -> None:
-    store.put_measurement(Measurement("cpu-a", "s1", 10.0, 0.1, 5))
-    store.put_measurement(Measurement("cpu-a", "s1", 12.0, 0.1, 5))
-    store.put_measurement(Measurement("cpu-b", "s1", 99.0, 0.1, 5))
+    store.put_latency("cpu-a", "s1", StageLatency(10.0, 0.1, 5))
+    store.put_latency("cpu-a", "s1", StageLatency(12.0, 0.1, 5))
+    store.put_latency("cpu-b", "s1", StageLatency(99.0, 0.1, 5))
 
     store = reopened(store)
 
@@ -78,9 +78,9 @@ def test_latencies_are_kept_by_device_and_signature(store: Store) -> None:
 def test_a_latency_of_zero_is_never_stored_and_thrown_out_where_it_was(store: Store) -> None:
     for latency_us in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(WorkerFault, match="cannot be"):
-            Measurement("cpu-a", "s1", latency_us, 0.1, 5)
-    store.put_measurement(Measurement("cpu-a", "s1", 10.0, 0.1, 5))
-    store.put_measurement(Measurement("cpu-a", "s2", 12.0, 0.1, 5))
+            StageLatency(latency_us, 0.1, 5)
+    store.put_latency("cpu-a", "s1", StageLatency(10.0, 0.1, 5))
+    store.put_latency("cpu-a", "s2", StageLatency(12.0, 0.1, 5))
     store.close()
     with sqlite3.connect(store.folder.database) as connection:  # as earlier versions did
         connection.execute("UPDATE measurements SET latency_us = 0.0 WHERE signature = 's1'")
@@ -101,7 +101,7 @@ def test_a_full_disk_loses_nothing_and_says_so(store: Store) -> None:
 
     def fill() -> None:
         for number in range(10_000):
-            store.put_measurement(Measurement("cpu-a" * 50, f"s{number}", 1.0, 0.1, 5))
+            store.put_latency("cpu-a" * 50, f"s{number}", StageLatency(1.0, 0.1, 5))
 
     with pytest.raises(ResourceExhausted, match=r"disk is full .*; free some space"):
         fill()
