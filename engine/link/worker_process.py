@@ -18,7 +18,7 @@ from braid.core.child_process import child_environment
 from braid.core.errors import RunStopped, RunTooLong, WorkerRestarting
 from braid.engine.link.error_messages import error_from
 from braid.engine.link.frames import FrameDecoder, Message, encode
-from braid.engine.link.options import WorkerEnd, WorkerOptions
+from braid.engine.link.options import WatchLimits, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.watch import TICK_S, RunBound, Watch
 from braid.engine.processes.child import ChildProcess
@@ -44,16 +44,15 @@ class _Call(NamedTuple):
 class WorkerProcess(asyncio.Protocol):
     """A running worker. Belongs to one event loop."""
 
-    def __init__(self, options: WorkerOptions) -> None:
-        self._options = options
+    def __init__(self, child: ChildProcess, limits: WatchLimits) -> None:
+        self._child = child
         self._calls: dict[int, _Call] = {}
         self._listeners: dict[int, OnProgress] = {}  # of calls that report how far they are
         self._next_call = 0
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
-        self._child: ChildProcess | None = None
         self._last_words = ""  # why it ends, if it sent that before
-        self._watch = Watch(options.watch)
+        self._watch = Watch(limits)
         self._control: asyncio.Transport | None = None
         self._ticking: asyncio.TimerHandle | None = None
         self._leaving: asyncio.TimerHandle | None = None  # set when the worker has closed its link
@@ -63,18 +62,17 @@ class WorkerProcess(asyncio.Protocol):
     @classmethod
     async def start(cls, options: WorkerOptions, arena: Arena) -> Self:
         """Spawn a worker; calls may be sent at once and are answered when it is up."""
-        started = cls(options)
         ours, theirs = socket.socketpair()
         watching, watched = socket.socketpair()
         with theirs, watched:
             links = theirs.fileno(), watched.fileno()
-            started._child = await ChildProcess.start(
+            child = await ChildProcess.start(
                 options.module,
                 *_arguments(options, arena, *links),
                 environment=_environment(options),
                 pass_fds=(*links, arena.fd),
             )
-        loop = asyncio.get_running_loop()
+        started, loop = cls(child, options.watch), asyncio.get_running_loop()
         for each in (ours, watching):
             each.setblocking(False)
         control = _Control(started._heard)
@@ -86,13 +84,12 @@ class WorkerProcess(asyncio.Protocol):
     @property
     def pid(self) -> int:
         """Process id."""
-        assert self._child is not None
         return self._child.pid
 
     @property
     def is_alive(self) -> bool:
         """Whether the process has not ended, as far as is known."""
-        return self._child is not None and self._child.is_alive
+        return self._child.is_alive
 
     @property
     def is_linked(self) -> bool:
@@ -106,14 +103,12 @@ class WorkerProcess(asyncio.Protocol):
 
     async def wait(self) -> WorkerEnd:
         """Wait until it ends; returns how. Open calls have failed by then."""
-        assert self._child is not None
         end = await self._child.wait()
         self._ended()
         return WorkerEnd.of(end, self._last_words, self._watch.problem)
 
     async def end(self) -> None:
         """Terminate the process, kill it after a moment; open calls fail."""
-        assert self._child is not None
         if self._transport is not None:
             self._transport.close()
         await self._child.end(END_SECONDS)
@@ -207,7 +202,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def _tick(self) -> None:
         """Ask the process for its status; kill it if it is hung."""
-        if self._child is None or not self._child.is_alive:
+        if not self._child.is_alive:
             return
         was_silent = self.is_silent
         self._tell(self._watch.tick())
@@ -244,7 +239,7 @@ class WorkerProcess(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail open calls; kill the worker if it does not end by itself within ``END_SECONDS``."""
         self._fail_calls()
-        if self._child is not None and self._child.is_alive:
+        if self._child.is_alive:
             loop = asyncio.get_running_loop()
             self._leaving = loop.call_later(END_SECONDS, self._child.kill)
 

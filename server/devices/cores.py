@@ -1,6 +1,6 @@
-"""Which cores are the device's alone: the front end leaves them to it, if it has others.
+"""Cores that the front end leaves to devices, if it has others.
 
-A device thread that is pinned to a core cannot evade. Whatever else runs there makes a batch wait,
+A device thread that is pinned to a core cannot move. Other work on that core makes a batch wait,
 and under a flood of requests that is most of what the front end and gRPC's threads do: seen with
 SqueezeNet on one of two cores at 600 requests a second, the device gave 92 % of its capacity with
 the front end free to run anywhere, and all of it with the front end on the other core.
@@ -16,14 +16,14 @@ from braid.engine.link.options import WorkerOptions
 
 
 def pinned_cores(workers: Iterable[WorkerOptions]) -> set[int]:
-    """The cores that threads of these workers are pinned to."""
+    """Numbers of the cores that threads of these workers are pinned to."""
     return {core for options in workers for core in _pinned(options)}
 
 
 def leave_cores_to_devices(cores: set[int]) -> None:
-    """Let no thread of this process run on ``cores``; does nothing if no other is left.
+    """Let no thread of this process run on ``cores``; does nothing if that leaves no core.
 
-    Processes started from now on inherit this. Those of CPU devices choose their own cores.
+    Processes started from now on inherit this. Workers of CPU devices choose their own cores.
     """
     others = os.sched_getaffinity(0) - cores
     if not others:
@@ -34,7 +34,7 @@ def leave_cores_to_devices(cores: set[int]) -> None:
 
 
 def _pinned(options: WorkerOptions) -> tuple[int, ...]:
-    """As the worker does it: not at all where there are more threads than cores."""
+    """Cores as the worker pins its threads: none where there are more threads than cores."""
     on_cpu = options.gpu is None
     is_pinned = on_cpu and options.pin_threads and options.threads <= len(options.cores)
     return options.cores[: options.threads] if is_pinned else ()

@@ -11,33 +11,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from functools import partial
 
 from braid.core.errors import BraidError, StartupError
-from braid.core.usable_memory import usable_memory_bytes
-from braid.engine.link.options import WatchLimits, WorkerEnd, WorkerOptions
+from braid.engine.link.options import WorkerEnd
 from braid.engine.link.supervisor import LinkState
-from braid.server.device_names import DeviceName, parse_device
+from braid.server.device_names import parse_device
 from braid.server.devices.device import Device
 from braid.server.devices.measuring.host import MakeMeasuringHost
 from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.run_limits import RunLimits
+from braid.server.devices.worker_options import worker_options
 from braid.server.settings import Settings
 
 log = logging.getLogger("braid.devices")
 
-CPU_START_SECONDS = 60.0
-CUDA_START_SECONDS = 180.0
-"""For one plan: its kernels may have to be compiled again."""
-
-CUDA_WORKER_THREADS = 4
-"""On the CPU, for what a GPU's worker computes there: references at registration."""
-
 
 class Devices:
-    """Belongs to the event loop."""
+    """The devices that can be used, in the order of the setting. Belongs to the event loop."""
 
     def __init__(self, settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> None:
         """Start nothing yet; ``make_host`` decides where registrations measure."""
@@ -52,9 +44,9 @@ class Devices:
             )
             for name in names
         ]
-        """In the order of the setting; after ``start`` only those that can be used."""
+        """In the order of the setting; those that ``start`` cannot use leave the list."""
         self.on_change: Callable[[Device], None] = lambda device: None
-        """Told a device whose worker came up or died."""
+        """Called with a device whose worker came up or died."""
         self.on_end: Callable[[str, WorkerEnd], None] = lambda device, end: None
         for device in self.all:
             device.link.on_state = partial(self._changed, device)
@@ -62,11 +54,11 @@ class Devices:
 
     @property
     def any_up(self) -> bool:
-        """Whether some device takes calls now, and answers them."""
+        """Whether one device or more is up and answers."""
         return any(device.answers for device in self.all)
 
     def named(self, name: str) -> Device | None:
-        """A device by its name; "" is the first."""
+        """Return the device of a name, or None; "" names the first."""
         return next((device for device in self.all if name in ("", device.name)), None)
 
     async def start(self) -> None:
@@ -101,66 +93,9 @@ class Devices:
 
 
 async def _start(device: Device) -> str:
-    """Start one; why it cannot be used, if so."""
+    """Start one device; returns why it cannot be used, or ""."""
     try:
         await device.start()
     except (BraidError, OSError) as error:
         return str(error)
     return ""
-
-
-def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
-    """How the worker of one device is started.
-
-    Raises:
-        StartupError: the cores that it names are not there.
-    """
-    usable = os.sched_getaffinity(0)
-    cores = tuple(name.cores or sorted(usable)) if name.gpu is None else ()
-    if missing := sorted(set(cores) - usable):
-        raise StartupError(
-            f"device {name.text} names cores that this process may not use: "
-            f"{', '.join(map(str, missing[:8]))}; usable: {_ranges(sorted(usable))}"
-        )
-    threads = settings.threads or len(cores)
-    on_cpu = name.gpu is None
-    start_s = CPU_START_SECONDS if on_cpu else CUDA_START_SECONDS
-    return WorkerOptions(
-        threads=threads if on_cpu else min(CUDA_WORKER_THREADS, len(usable)),
-        arena_bytes=settings.shared_memory_bytes,
-        activation_bytes=settings.profiling_memory_bytes,
-        timing_repeats=settings.timing_repeats,
-        gpu=name.gpu,
-        cores=cores,
-        pin_threads=settings.pin_threads,
-        start_timeout_s=start_s,
-        memory_bytes=worker_memory_bytes(settings) if on_cpu else 0,
-        watch=watch_limits(settings, on_cpu=on_cpu),
-        keep_spare=settings.spare_worker,
-    )
-
-
-def watch_limits(settings: Settings, *, on_cpu: bool) -> WatchLimits:
-    """When a worker counts as hung; a GPU's compilers and driver may keep the interpreter long."""
-    if on_cpu:
-        return WatchLimits(step_s=max(CPU_START_SECONDS, settings.max_run_seconds))
-    return WatchLimits(
-        silence_s=60.0,
-        late_silence_s=10.0,
-        step_s=max(CUDA_START_SECONDS, settings.max_run_seconds),
-    )
-
-
-def worker_memory_bytes(settings: Settings) -> int:
-    """What one worker on a CPU may take: as set, else three quarters of what there is."""
-    return settings.worker_memory_bytes or usable_memory_bytes() // 4 * 3
-
-
-def _ranges(cores: list[int]) -> str:
-    """Ascending numbers as people write them: ``0-3, 8``."""
-    starts = [core for core in cores if core - 1 not in cores]
-    ends = [core for core in cores if core + 1 not in cores]
-    return ", ".join(
-        str(start) if start == end else f"{start}-{end}"
-        for start, end in zip(starts, ends, strict=True)
-    )

@@ -1,11 +1,12 @@
-"""Turns for a bench, however busy its device is.
+"""The part of a busy device's time in which registrations measure.
 
-A bench runs where requests leave cores to it (server/devices/measuring/process.py). If they
-leave none, its threads still get a share of each core, but at different moments, and wait for each
-other: what they measure then is mostly that. So while something is measured, a device that was
-hardly idle in a while gets nothing to do for a moment, in which the bench has all cores at once.
+A measuring process runs where requests leave cores to it (server/devices/measuring/process.py). If
+they leave none, its threads still get a share of each core, but at different moments, and wait for
+each other: what they measure then is mostly that. So while something is measured, a device that was
+hardly idle for ``BETWEEN_S`` runs nothing for ``PAUSE_S``, in which the measuring process has all
+cores at once.
 
-    runs ... runs │ turn │ runs ... runs │ turn │ runs ...       idle for a while: no turn
+    runs ... runs │ pause │ runs ... runs │ pause │ runs ...     idle for ``IDLE_S``: no pause
 """
 
 from __future__ import annotations
@@ -14,43 +15,44 @@ import asyncio
 from collections.abc import Callable
 from time import monotonic
 
-TURN_S = 0.02
-BETWEEN_S = 0.2  # so a tenth of the time at most
-IDLE_S = 0.02  # between two turns; a device that was idle that long by itself owes none ...
-LEAST_GAP_S = 0.005  # ... in gaps in which something could be measured
+PAUSE_S = 0.02
+BETWEEN_S = 0.2  # between two pauses, which so take a tenth of the time at most
+IDLE_S = 0.02  # a device that was idle this long between two pauses owes none ...
+LEAST_GAP_S = 0.005  # ... counting gaps in which something could be measured
 
 
-class Turns:
-    """Holds back the runs of one device now and then. Belongs to the event loop."""
+class DutyCycle:
+    """Delays runs of one device: pauses take a tenth of its time. Belongs to the event loop."""
 
     def __init__(
         self,
         is_measuring: Callable[[], bool],
         clock: Callable[[], float] = monotonic,
     ) -> None:
+        """Count from now; ``is_measuring`` tells whether pauses are of use, ``clock`` seconds."""
         self._is_measuring = is_measuring
         self._clock = clock
         self._running = 0
-        self._ended = asyncio.Event()  # the last run that was under way
-        self._turn = asyncio.Lock()
+        self._ended = asyncio.Event()  # set when no run is under way
+        self._beginning = asyncio.Lock()
         self._since = self._free_at = clock()
         self._idle_s = 0.0
 
     async def before_run(self) -> None:
-        """Wait for a bench's turn to be over, if it is time for one."""
-        async with self._turn:
+        """Wait until a run may begin; if a pause is due, that is after it."""
+        async with self._beginning:
             self._count_idle()
             if self._clock() - self._since >= BETWEEN_S:
                 if self._is_measuring() and self._idle_s < IDLE_S:
                     while self._running:
                         self._ended.clear()
                         await self._ended.wait()
-                    await asyncio.sleep(TURN_S)
+                    await asyncio.sleep(PAUSE_S)
                 self._since, self._idle_s = self._clock(), 0.0
             self._running += 1
 
     def after_run(self) -> None:
-        """A run is over, well or not."""
+        """Count the end of a run, failed or not."""
         self._running -= 1
         if not self._running:
             self._free_at = self._clock()

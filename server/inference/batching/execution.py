@@ -17,7 +17,7 @@ from typing import Protocol
 
 from braid.core.errors import DeviceOutOfMemory, ModelQuarantined, RunTooLong, Unavailable
 from braid.server.devices.device import Device, Executable
-from braid.server.devices.measuring.duty_cycle import Turns
+from braid.server.devices.measuring.duty_cycle import DutyCycle
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.queues import Lane, ModelQueue
 from braid.server.inference.batching.tickets import Piece, still_wanted, when_all_ended
@@ -55,7 +55,7 @@ class DeviceExecution:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._turns = Turns(lambda: device.bench.is_measuring)
+        self._duty_cycle = DutyCycle(lambda: device.bench.is_measuring)
         self._slot_freed = asyncio.Event()
 
     async def run(self, model: ModelReplica, pieces: Sequence[Piece], size: int) -> BatchResult:
@@ -71,11 +71,11 @@ class DeviceExecution:
         with model.using(ready):
             offset = await self._allocate(ready)
             try:
-                await self._turns.before_run()
+                await self._duty_cycle.before_run()
                 try:
                     return await self._run(model, ready, offset, pieces, size)
                 finally:
-                    self._turns.after_run()
+                    self._duty_cycle.after_run()
             finally:
                 self._device.arena.release(offset)
                 self._slot_freed.set()

@@ -1,10 +1,10 @@
-"""Turns for a bench on a device that is never idle."""
+"""Pauses for measurements on a device that is never idle."""
 
 from __future__ import annotations
 
 import asyncio
 
-from braid.server.devices.measuring.duty_cycle import BETWEEN_S, IDLE_S, LEAST_GAP_S, Turns
+from braid.server.devices.measuring.duty_cycle import BETWEEN_S, IDLE_S, LEAST_GAP_S, DutyCycle
 
 
 class Device:
@@ -13,18 +13,18 @@ class Device:
     def __init__(self, *, measures: bool = True) -> None:
         self.now_s = 100.0
         self.measures = measures
-        self.turns = Turns(lambda: self.measures, lambda: self.now_s)
+        self.duty_cycle = DutyCycle(lambda: self.measures, lambda: self.now_s)
 
     async def run(self, seconds: float, gap_s: float = 0.0) -> bool:
         """Whether the run was held back."""
         self.now_s += gap_s
-        beginning = asyncio.create_task(self.turns.before_run())
+        beginning = asyncio.create_task(self.duty_cycle.before_run())
         for _ in range(5):
             await asyncio.sleep(0)
         was_held = not beginning.done()
         await beginning
         self.now_s += seconds
-        self.turns.after_run()
+        self.duty_cycle.after_run()
         return was_held
 
 
@@ -60,15 +60,15 @@ async def test_moments_between_runs_are_not_idleness() -> None:
 
 async def test_a_turn_begins_when_the_runs_under_way_are_over() -> None:
     device = Device()
-    await device.turns.before_run()
+    await device.duty_cycle.before_run()
     device.now_s += 2 * BETWEEN_S
-    next_run = asyncio.create_task(device.turns.before_run())
-    other = asyncio.create_task(device.turns.before_run())
+    next_run = asyncio.create_task(device.duty_cycle.before_run())
+    other = asyncio.create_task(device.duty_cycle.before_run())
     await asyncio.sleep(0.05)
     assert not next_run.done()
     assert not other.done(), "nobody overtakes"
 
-    device.turns.after_run()
+    device.duty_cycle.after_run()
 
     async with asyncio.timeout(5):
         await asyncio.gather(next_run, other)

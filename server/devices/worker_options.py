@@ -1,0 +1,75 @@
+"""How the worker process of each device is started, from the server's settings."""
+
+from __future__ import annotations
+
+import os
+
+from braid.core.errors import StartupError
+from braid.core.usable_memory import usable_memory_bytes
+from braid.engine.link.options import WatchLimits, WorkerOptions
+from braid.server.device_names import DeviceName
+from braid.server.settings import Settings
+
+CPU_START_SECONDS = 60.0
+CUDA_START_SECONDS = 180.0
+"""From one answer to the next: the kernels of a plan may have to be compiled again."""
+
+CUDA_WORKER_THREADS = 4
+"""Threads on the CPU for the references that a GPU's worker computes at registration."""
+
+
+def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
+    """Return how the worker of one device is started.
+
+    Raises:
+        StartupError: this process may not use the cores that the name gives.
+    """
+    usable = os.sched_getaffinity(0)
+    cores = tuple(name.cores or sorted(usable)) if name.gpu is None else ()
+    if missing := sorted(set(cores) - usable):
+        raise StartupError(
+            f"device {name.text} names cores that this process may not use: "
+            f"{', '.join(map(str, missing[:8]))}; usable: {_ranges(sorted(usable))}"
+        )
+    threads = settings.threads or len(cores)
+    on_cpu = name.gpu is None
+    start_s = CPU_START_SECONDS if on_cpu else CUDA_START_SECONDS
+    return WorkerOptions(
+        threads=threads if on_cpu else min(CUDA_WORKER_THREADS, len(usable)),
+        arena_bytes=settings.shared_memory_bytes,
+        activation_bytes=settings.profiling_memory_bytes,
+        timing_repeats=settings.timing_repeats,
+        gpu=name.gpu,
+        cores=cores,
+        pin_threads=settings.pin_threads,
+        start_timeout_s=start_s,
+        memory_bytes=worker_memory_bytes(settings) if on_cpu else 0,
+        watch=watch_limits(settings, on_cpu=on_cpu),
+        keep_spare=settings.spare_worker,
+    )
+
+
+def watch_limits(settings: Settings, *, on_cpu: bool) -> WatchLimits:
+    """Return when a worker counts as hung; a GPU's compiler holds the interpreter longer."""
+    if on_cpu:
+        return WatchLimits(step_s=max(CPU_START_SECONDS, settings.max_run_seconds))
+    return WatchLimits(
+        silence_s=60.0,
+        late_silence_s=10.0,
+        step_s=max(CUDA_START_SECONDS, settings.max_run_seconds),
+    )
+
+
+def worker_memory_bytes(settings: Settings) -> int:
+    """Bytes that one worker on a CPU may take: as set, else three quarters of the usable."""
+    return settings.worker_memory_bytes or usable_memory_bytes() // 4 * 3
+
+
+def _ranges(cores: list[int]) -> str:
+    """Text for ascending numbers: ``0-3, 8``."""
+    starts = [core for core in cores if core - 1 not in cores]
+    ends = [core for core in cores if core + 1 not in cores]
+    return ", ".join(
+        str(start) if start == end else f"{start}-{end}"
+        for start, end in zip(starts, ends, strict=True)
+    )
