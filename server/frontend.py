@@ -68,6 +68,7 @@ from braid.server.servicers.oip.service import handlers as oip_handlers
 from braid.server.servicers.oip.settings import LogLevels, SettingsMethods, TraceSettings
 from braid.server.servicers.oip.shared_memory import SharedMemoryMethods
 from braid.server.servicers.oip.tensors import OpenInference
+from braid.server.servicers.uploads import ModelUploads
 from braid.server.settings import Settings, shown_settings
 from braid.server.store.batching_policy import BatchPolicy, queue_limit_s
 from braid.server.store.quota import StoreLimits
@@ -181,18 +182,10 @@ class FrontEnd:
 
     def _add_services(self, server: grpc.aio.Server) -> None:
         server.add_generic_rpc_handlers(self._inference)
-        admin_pb2_grpc.add_AdminServiceServicer_to_server(
-            AdminServicer(
-                self.store,
-                self.runner,
-                self.models,
-                self.queries,
-                self.policies,
-                self.settings.max_upload_bytes,
-                self.settings.upload_idle_seconds,
-            ),
-            server,
-        )
+        settings = self.settings
+        uploads = ModelUploads(self.store, settings.max_upload_bytes, settings.upload_idle_seconds)
+        admin = AdminServicer(uploads, self.runner, self.models, self.queries, self.policies)
+        admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
         reflection.enable_server_reflection(
             [

@@ -30,7 +30,9 @@ from braid.core.errors import (
     PreconditionFailed,
     ResourceExhausted,
 )
-from braid.server.security.tokens import Digest
+
+Owner = bytes
+"""Digest of the token of the caller that registered a region; empty without a token."""
 
 FOLDER = Path("/dev/shm")
 MAX_REGIONS = 256  # of one owner
@@ -140,7 +142,7 @@ class SharedRegions:
         self,
         is_offered: bool,
         max_read_bytes: int,
-        may_own: Callable[[Digest], bool] = lambda owner: True,
+        may_own: Callable[[Owner], bool] = lambda owner: True,
     ) -> None:
         """No regions yet.
 
@@ -152,10 +154,10 @@ class SharedRegions:
         self.is_offered = is_offered
         self._max_read_bytes = max_read_bytes
         self._may_own = may_own
-        self._regions: dict[tuple[Digest, str], SharedRegion] = {}
+        self._regions: dict[tuple[Owner, str], SharedRegion] = {}
 
     def register(
-        self, owner: Digest, name: str, key: str, offset: int, size_bytes: int
+        self, owner: Owner, name: str, key: str, offset: int, size_bytes: int
     ) -> SharedRegion:
         """Open an object and give a window into it a name.
 
@@ -167,6 +169,23 @@ class SharedRegions:
             ResourceExhausted: too many regions.
         """
         self.require_offered()
+        self._check_room(owner, name)
+        if size_bytes < 1:
+            raise InvalidRequest("a shared memory region has at least 1 byte")
+        descriptor = _open(key)
+        try:
+            _check_window(descriptor, key, offset, size_bytes)
+            limit = self._max_read_bytes
+            region = SharedRegion(name, key, offset, size_bytes, descriptor, limit)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._check_owner(owner, region)
+        self._regions[owner, name] = region
+        return region
+
+    def _check_room(self, owner: Owner, name: str) -> None:
+        """Refuse a name that cannot be used, or one region too many."""
         if not 1 <= len(name) <= MAX_NAME_CHARS or not name.isprintable():
             raise InvalidRequest(
                 f"a region's name is 1 to {MAX_NAME_CHARS} printable characters, not {name[:140]!r}"
@@ -182,31 +201,13 @@ class SharedRegions:
                 f"{own} shared memory regions are registered, {len(self._regions)} with those of "
                 f"others; unregister some (at most {MAX_REGIONS}, {MAX_REGIONS_IN_ALL} in all)"
             )
-        if size_bytes < 1:
-            raise InvalidRequest("a shared memory region has at least 1 byte")
-        descriptor = _open(key)
-        try:
-            found = os.fstat(descriptor)
-            if not stat.S_ISREG(found.st_mode) or offset + size_bytes > found.st_size:
-                raise InvalidRequest(
-                    f"{size_bytes} bytes at offset {offset} do not lie inside the shared memory "
-                    f"object {key!r} of {found.st_size} bytes"
-                )
-            limit = self._max_read_bytes
-            region = SharedRegion(name, key, offset, size_bytes, descriptor, limit)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._check_owner(owner, region)
-        self._regions[owner, name] = region
-        return region
 
     def _forget_withdrawn_owners(self) -> None:
         for owner in {owner for owner, _ in self._regions}:
             if not self._may_own(owner):
                 self.unregister(owner, "")
 
-    def _check_owner(self, owner: Digest, region: SharedRegion) -> None:
+    def _check_owner(self, owner: Owner, region: SharedRegion) -> None:
         for (other, _), each in self._regions.items():
             if other != owner and each.inode == region.inode:
                 raise PreconditionFailed(
@@ -214,13 +215,13 @@ class SharedRegions:
                     "token; take one of your own"
                 )
 
-    def unregister(self, owner: Digest, name: str) -> None:
+    def unregister(self, owner: Owner, name: str) -> None:
         """Forget a region, or all of the owner's if ``name`` is empty; one may be unknown."""
         self.require_offered()
         for key in [key for key in self._regions if key[0] == owner and name in ("", key[1])]:
             del self._regions[key]
 
-    def listed(self, owner: Digest, name: str) -> list[SharedRegion]:
+    def listed(self, owner: Owner, name: str) -> list[SharedRegion]:
         """One region, or all of the owner's if ``name`` is empty.
 
         Raises:
@@ -231,7 +232,7 @@ class SharedRegions:
             return [self.find(owner, name)]
         return [region for (each, _), region in self._regions.items() if each == owner]
 
-    def find(self, owner: Digest, name: str) -> SharedRegion:
+    def find(self, owner: Owner, name: str) -> SharedRegion:
         """The region that the owner's requests call ``name``; holding it keeps it usable.
 
         Raises:
@@ -264,6 +265,15 @@ def _open(key: str) -> int:
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no name"
         raise InvalidRequest(f"shared memory object {key!r} cannot be opened: {reason}") from None
+
+
+def _check_window(descriptor: int, key: str, offset: int, size_bytes: int) -> None:
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or offset + size_bytes > found.st_size:
+        raise InvalidRequest(
+            f"{size_bytes} bytes at offset {offset} do not lie inside the shared memory "
+            f"object {key!r} of {found.st_size} bytes"
+        )
 
 
 @contextmanager

@@ -8,11 +8,9 @@ from typing import Any
 
 import grpc
 
-from braid.core.errors import InvalidUpload
 from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
 from braid.server.jobs.runner import JobRunner
-from braid.server.models.first_bytes import FirstBytes
 from braid.server.models.queries import ModelQueries
 from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import VersionPolicies
@@ -24,9 +22,8 @@ from braid.server.servicers.admin_messages import (
     serving_from_wire,
     serving_to_wire,
 )
-from braid.server.servicers.upload_parts import arriving, caller_of
+from braid.server.servicers.uploads import ModelUploads, caller_of, header_of
 from braid.server.store.records import ModelVersion, check_model_name
-from braid.server.store.store import Store
 from braid_client.wire import admin_pb2 as wire
 from braid_client.wire import admin_pb2_grpc
 
@@ -40,54 +37,35 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
 
     def __init__(
         self,
-        store: Store,
+        uploads: ModelUploads,
         runner: JobRunner,
         models: ServingModels,
         queries: ModelQueries,
         policies: VersionPolicies,
-        max_upload_bytes: int,
-        upload_idle_s: float,
     ) -> None:
-        self._store = store
+        self._uploads = uploads
         self._runner = runner
         self._models = models
         self._queries = queries
         self._policies = policies
-        self._max_upload_bytes = max_upload_bytes
-        self._upload_idle_s = upload_idle_s
 
     async def RegisterModel(
         self, request_iterator: AsyncIterator[wire.RegisterModelRequest], context: Context
     ) -> wire.RegisterModelResponse:
         """Store the file, then answer with the job that will import and schedule it."""
         async with answering(context):
-            parts = arriving(request_iterator, self._upload_idle_s)
-            header = await _header(parts)
+            parts = self._uploads.parts(request_iterator)
+            header = await header_of(parts)
             check_model_name(header.name)
             options = options_from_wire(header)
-            first = FirstBytes()
-            caller = caller_of(context)
-            async with self._store.receive(self._max_upload_bytes, caller) as upload:
-                async for part in parts:
-                    which = part.WhichOneof("part")
-                    if which == "chunk":
-                        first.take(part.chunk)
-                        await upload.write(part.chunk)
-                    elif which == "footer":
-                        received = await upload.finish(part.footer.sha256)
-                        first.end()
-                        made = await self._runner.register(header.name, received, options)
-                        return wire.RegisterModelResponse(
-                            job_id=made.job.id,
-                            model=made.model.name,
-                            version=str(made.model.version),
-                            already_registered=not made.is_new_job,
-                            state=made.job.state.value,
-                        )
-                    else:
-                        raise InvalidUpload("only chunks and one footer may follow the header")
-                raise InvalidUpload(
-                    "the stream ended without a footer; send the SHA-256 after the last chunk"
+            async with self._uploads.file(parts, caller_of(context)) as received:
+                made = await self._runner.register(header.name, received, options)
+                return wire.RegisterModelResponse(
+                    job_id=made.job.id,
+                    model=made.model.name,
+                    version=str(made.model.version),
+                    already_registered=not made.is_new_job,
+                    state=made.job.state.value,
                 )
 
     async def WatchJob(
@@ -164,12 +142,3 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
         schedules = await self._queries.schedules(model)
         served = self._models.served_version(model.name, model.version)
         return model_to_wire(model, None if served is None else served.any, schedules)
-
-
-async def _header(parts: AsyncIterator[wire.RegisterModelRequest]) -> wire.RegisterModelHeader:
-    """The first message of an upload."""
-    async for part in parts:
-        if part.WhichOneof("part") == "header":
-            return part.header
-        raise InvalidUpload("the first message must be the header")
-    raise InvalidUpload("the stream is empty; send a header, chunks and a footer")

@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from braid.core.errors import DeadlineExceeded, ResourceExhausted
-from braid.server.servicers.upload_parts import SLOWEST_BYTES_PER_S, IdleTime, arriving, caller_of
+from braid.server.servicers.uploads import SLOWEST_BYTES_PER_S, IdleTime, arriving, caller_of
 from braid.server.store.quota import Quota, StoreLimits
 from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2_grpc
 from tests import ROOT

@@ -1,0 +1,124 @@
+"""Uploads of model files: a header, chunks and a footer, as long as they keep arriving.
+
+A caller that stops sending must not keep its place among the uploads. The server may wait
+``idle_s`` seconds for an upload; each part that arrives restores time in proportion to its bytes.
+So neither silence nor a byte now and then keeps a place for longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any
+
+import grpc
+
+from braid.core.errors import DeadlineExceeded, InvalidUpload
+from braid.server.models.first_bytes import FirstBytes
+from braid.server.security.peers import network_of_peer
+from braid.server.store.records import ReceivedUpload
+from braid.server.store.store import Store
+from braid_client.wire import admin_pb2 as wire
+
+SLOWEST_BYTES_PER_S = 8 << 10
+"""An upload that arrives more slowly uses up its seconds."""
+
+
+class IdleTime:
+    """Seconds that the server may still wait for the parts of one upload."""
+
+    def __init__(self, idle_s: float) -> None:
+        self.left_s = self._idle_s = idle_s
+
+    def arrived(self, waited_s: float, size_bytes: int) -> None:
+        """Subtract the wait for a part, and restore time for its bytes."""
+        restored_s = size_bytes / SLOWEST_BYTES_PER_S
+        self.left_s = min(self._idle_s, self.left_s - waited_s + restored_s)
+
+
+async def arriving(
+    parts: AsyncIterator[wire.RegisterModelRequest], idle_s: float
+) -> AsyncIterator[wire.RegisterModelRequest]:
+    """Yield the parts.
+
+    Raises:
+        DeadlineExceeded: they stopped, or come too slowly.
+    """
+    idle = IdleTime(idle_s)
+    while True:
+        began = monotonic()
+        try:
+            async with asyncio.timeout(idle.left_s):
+                part = await anext(parts)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the upload stood still for {idle_s:g} s in all (BRAID_UPLOAD_IDLE_SECONDS); send "
+                "the file again, over a connection that does not stop"
+            ) from None
+        idle.arrived(monotonic() - began, len(part.chunk))
+        yield part
+        del part
+
+
+async def header_of(parts: AsyncIterator[wire.RegisterModelRequest]) -> wire.RegisterModelHeader:
+    """Return the first message of an upload.
+
+    Raises:
+        InvalidUpload: it is no header, or there is none.
+    """
+    async for part in parts:
+        if part.WhichOneof("part") == "header":
+            return part.header
+        raise InvalidUpload("the first message must be the header")
+    raise InvalidUpload("the stream is empty; send a header, chunks and a footer")
+
+
+class ModelUploads:
+    """Receives model files into the store."""
+
+    def __init__(self, store: Store, max_bytes: int, idle_s: float) -> None:
+        self._store = store
+        self._max_bytes = max_bytes
+        self._idle_s = idle_s
+
+    def parts(
+        self, messages: AsyncIterator[wire.RegisterModelRequest]
+    ) -> AsyncIterator[wire.RegisterModelRequest]:
+        """Yield the messages while they keep arriving."""
+        return arriving(messages, self._idle_s)
+
+    @asynccontextmanager
+    async def file(
+        self, parts: AsyncIterator[wire.RegisterModelRequest], caller: str
+    ) -> AsyncIterator[ReceivedUpload]:
+        """Yield the file that the chunks and the footer make up.
+
+        Raises:
+            InvalidUpload: a message is out of place, or the file is no model.
+        """
+        first = FirstBytes()
+        async with self._store.receive(self._max_bytes, caller) as upload:
+            async for part in parts:
+                which = part.WhichOneof("part")
+                if which == "chunk":
+                    first.take(part.chunk)
+                    await upload.write(part.chunk)
+                elif which == "footer":
+                    received = await upload.finish(part.footer.sha256)
+                    first.end()
+                    yield received
+                    return
+                else:
+                    raise InvalidUpload("only chunks and one footer may follow the header")
+            raise InvalidUpload(
+                "the stream ended without a footer; send the SHA-256 after the last chunk"
+            )
+
+
+def caller_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+    """Network of the caller, as callers choose freely how often they connect."""
+    return network_of_peer(context.peer())
