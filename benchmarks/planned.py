@@ -111,12 +111,13 @@ async def plans_on(
     """
     digest = await asyncio.to_thread(file_digest, model)
     await device.load(digest, artefact)
-    template = read_graph(artefact)
+    report = read_report(artefact)
+    template = read_graph(artefact, report)
     inputs = {
         name: TensorSpec(spec.dtype, (batch, *spec.shape[1:]))
         for name, spec in template.inputs.items()
     }
-    static = static_content(read_report(artefact).static_values, template.inputs)
+    static = static_content(report.static_values, template.inputs)
     program = ProgramKey(digest, tuple(inputs.items()), static, precision)
     graph = await device.bench.static_graph(program)
     tolerance = TOLERANCES.get(precision, TOLERANCE)

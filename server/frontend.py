@@ -99,9 +99,7 @@ class FrontEnd:
         self.devices = Devices(settings, make_host)
         self.devices.on_change = self._worker_changed
         self.devices.on_end = self._worker_ended
-        self.models = ServingModels(
-            self.devices, self.store.folder, self.metrics, batch_policy(settings)
-        )
+        self.models = ServingModels(self.devices, self.metrics, batch_policy(settings))
         self.models.on_serving = self.health.model
         self.services = JobServices(
             store=self.store,
@@ -306,9 +304,8 @@ class FrontEnd:
             self.metrics.drift.profiled_again(plan.device)
 
     def _scheduled(self, plan: PlanLabels, schedule: Schedule) -> None:
-        """What a schedule promises is what the batcher and the drift watch go by."""
+        """What a schedule promises is what the drift watch goes by."""
         self.drift.expect(plan, schedule)
-        self.models.expect(plan.model, int(plan.version), plan.device, schedule)
 
     def _worker_changed(self, device: Device) -> None:
         """Health follows the workers: without any, nothing can be answered."""

@@ -52,7 +52,7 @@ def load_artefact(folder: Path) -> Artefact:
         InvalidArtefact: a file is missing, changed or malformed, or graph and weights differ.
     """
     report = read_report(folder)
-    graph = read_graph(folder)
+    graph = read_graph(folder, report)
     path = folder / WEIGHTS_FILE
     check_file(folder, report, WEIGHTS_FILE)
     try:

@@ -28,7 +28,6 @@ from braid.core.json_form import to_json
 from braid.core.plan import plan_to_json
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorSpec, spec_from_json
-from braid.engine.importer.host.report import MODEL_FILE, check_file, read_report
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.slot_layout import SlotLayout, slot_layout
@@ -200,7 +199,6 @@ class Device:
         if digest in self._models:
             return
         try:
-            await asyncio.to_thread(_check_model_file, artefact)
             await self.link.call("load", digest=digest, path=str(artefact))
         except InvalidArtefact as error:
             raise DamagedArtefact(str(error)) from error
@@ -291,13 +289,6 @@ class Device:
         self._loaded(program.digest)
         answer = await self.link.call("describe", program=to_json(program))
         return graph_from_json(answer["graph"])
-
-
-def _check_model_file(artefact: Path) -> None:
-    """Raise InvalidArtefact if the kept model file was changed: the worker does not look at it."""
-    report = read_report(artefact)
-    if MODEL_FILE in report.files:
-        check_file(artefact, report, MODEL_FILE)
 
 
 def _ignore(answer: asyncio.Future[Any]) -> None:

@@ -17,19 +17,17 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from braid.core.graph import OpGraph
 from braid.core.program import (
     PlanToRun,
     ProgramKey,
     StaticContent,
     sorted_choices,
-    static_content,
 )
 from braid.core.schedule import Schedule
 from braid.core.tensor import TensorSpec
-from braid.engine.importer.host.report import Report
 from braid.server.devices.device import Device, Executable
 from braid.server.inference.batching.batch_sizes import LatencyTable
+from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.batching_policy import BatchPolicy
 
 MAX_ON_DEMAND = 32
@@ -61,25 +59,30 @@ class ModelReplica:
     Belongs to the event loop.
     """
 
-    def __init__(
-        self, name: str, version: int, graph: OpGraph, report: Report, device: Device
-    ) -> None:
-        self.name = name
-        self.version = version
-        self.digest = report.sha256
+    def __init__(self, imported: ImportedModel, device: Device) -> None:
+        """Keep the model loaded, which has no executables yet.
+
+        Raises:
+            InvalidRequest: a shape given at registration does not fit the model.
+        """
+        graph, report = imported.graph, imported.report
+        self.name = imported.model.name
+        self.version = imported.model.version
+        self.digest = imported.digest
         self.inputs: Mapping[str, TensorSpec] = graph.inputs
         self.outputs = tuple(graph.outputs)
         self.output_specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
         self.warnings = report.warnings
         self.batched = report.batch is not None
-        self._alone = report.batch is not None and report.batch.alone
         self.output_axes: Mapping[str, int | None] = report.batch.outputs if report.batch else {}
         self.static_inputs = report.static_inputs
-        self._example_static = static_content(report.static_values, graph.inputs)
         self.device = device
-        self.batch_sizes: tuple[int, ...] = (1,)
+        self.batch_sizes = imported.batch_sizes  # to form, in rows, ascending
         self.policy = BatchPolicy()
-        self.profiled: ShapeClass | None = None  # what its schedules were made for
+        self.profiled = ShapeClass(  # that its schedules are made for, at any batch size
+            tuple((name, self.one_row(spec)) for name, spec in imported.inputs(1).items()),
+            imported.static,
+        )
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
@@ -99,11 +102,6 @@ class ModelReplica:
         executables = {*self._profiled.values(), *self._retired, *on_demand}
         await self.device.let_go(self.digest, executables)
 
-    def offer_batch_sizes(self, sizes: Sequence[int]) -> None:
-        """Batch sizes to form from now on."""
-        self.batch_sizes = tuple(sorted(set(sizes))) if self.batched and not self._alone else (1,)
-        self._latencies.clear()
-
     def latencies(self, shape_class: ShapeClass) -> LatencyTable:
         """What batches of one class take, by size."""
         table = self._latencies.get(shape_class)
@@ -114,32 +112,26 @@ class ModelReplica:
         self._latencies.move_to_end(shape_class)
         return table
 
-    def profiled_class(self, inputs: Mapping[str, TensorSpec]) -> ShapeClass:
-        """The class of the inputs that jobs measure with, at any batch size."""
-        return ShapeClass(
-            tuple((n, self.one_row(s)) for n, s in inputs.items()), self._example_static
-        )
+    def expect(self, batch_size: int, latency_us: float) -> None:
+        """Form batches of the profiled class by this latency, until batches have shown another."""
+        self.latencies(self.profiled).expect(batch_size, latency_us / 1e6)
 
     def one_row(self, spec: TensorSpec) -> TensorSpec:
         """A request's input spec without its number of rows."""
         return TensorSpec(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
-    async def use_plan(
-        self,
-        shape_class: ShapeClass,
-        batch_size: int,
-        schedule: Schedule | None = None,
-    ) -> None:
-        """Prepare a plan and swap it in: batches formed from now on use it.
+    async def use_plan(self, batch_size: int, schedule: Schedule | None = None) -> None:
+        """Prepare a plan and swap it in: batches of the profiled class formed from now on use it.
 
         Without a schedule, the sequential plan, which computes in FP32.
         """
-        ready = await self.device.prepare(self._to_run(shape_class, batch_size, schedule))
+        key = (self.profiled, batch_size)
+        ready = await self.device.prepare(self._to_run(*key, schedule))
         if self._is_closed:
             await self.device.release(ready)
             return
-        old = self._profiled.get((shape_class, batch_size))
-        self._profiled[shape_class, batch_size] = ready
+        old = self._profiled.get(key)
+        self._profiled[key] = ready
         if old is not None:
             await self._retire(old)
 

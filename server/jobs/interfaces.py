@@ -23,14 +23,11 @@ from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.plan import StreamPlan
 from braid.core.program import ProgramKey
 from braid.core.schedule import Schedule, Stage
-from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.limits import ImportLimits
 from braid.scheduler.options import PlannerOptions
 from braid.scheduler.planners import Planned
+from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.records import ModelVersion
-
-Specs = Mapping[str, TensorSpec]
-"""Static input specs by input name, the batch included."""
 
 OnProgress = Callable[[float, str], None]
 """Called with a fraction in [0, 1] and what is being done."""
@@ -183,20 +180,23 @@ class PlanTarget(Protocol):
     def was_not_restored(self, model: ModelVersion) -> bool:
         """Whether a version that served before the server was restarted could not since."""
 
-    async def serve(self, model: ModelVersion, device: str) -> None:
+    async def serve(self, imported: ImportedModel, device: str) -> None:
         """Let a model that is loaded on a device answer there, with its sequential plan.
 
         Does nothing if it does already.
         """
 
-    async def swap(
-        self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
-    ) -> None:
+    async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Let batches formed from now on, on a device, run ``schedule.plan``.
+
+        They are formed by the latency that was measured of it.
 
         Raises:
             InvalidArtefact: the plan does not fit the model; the old plan stays.
         """
+
+    def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        """Form batches by the latency of the sequential plan, of a schedule not promoted."""
 
     async def unload(self, model: ModelVersion) -> None:
         """Let a version answer no more, and know its new state."""

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from braid.core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.report import check_files
-from braid.server.jobs.interfaces import ServingDevice, Specs
+from braid.server.jobs.imported_model import ImportedModel, read_imported
+from braid.server.jobs.interfaces import ServingDevice
 from braid.server.jobs.progress import (
     IMPORT_ENDS,
     LOAD_ENDS,
@@ -29,14 +30,7 @@ from braid.server.jobs.progress import (
 )
 from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.one_schedule import make_schedule
-from braid.server.jobs.services import (
-    Imported,
-    JobServices,
-    check_offered,
-    profiled,
-    read_imported,
-    schedule_key,
-)
+from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import JobState, ModelState, ModelVersion
 
@@ -69,78 +63,58 @@ async def register_model(
         BraidError: the model does not serve; the message is for the user.
     """
     async with services.keeping(model.sha256):
-        return await _register(model, services, report)
-
-
-async def _register(
-    model: ModelVersion, services: JobServices, report: ReportProgress
-) -> RegistrationOutcome:
-    await _import(model, services, report)
-    async with services.load_turn:
-        refusals = await _serve(model, services, report)
-    imported = await read_imported(model, services)
-    work = [each for each in _work(model, imported, services) if each[0].name not in refusals]
-    forecast = Forecast([size for _, size in work], model.options.planner.time_budget_s)
-    failures = [f"{name} does not serve it: {error}" for name, error in refusals.items()]
-    remarks = []
-    for device, batch_size in work:
-        progress = BatchSizeProgress(report, _label(device, batch_size, services), forecast)
-        try:
-            schedule = await _schedule(model, imported, device, batch_size, services, progress)
-        except DiskFailure as error:  # nothing that follows could be stored either
-            failures.append(f"{progress.label} and later: {error}")
-            break
-        except DamagedArtefact:  # lost while a worker was replaced; no other plan can be made
-            raise
-        except BraidError as error:
-            failures.append(f"{progress.label}: {error}")
-        except Exception:
-            log.exception("scheduling failed", extra={"model": model.name, "size": batch_size})
-            failures.append(f"{progress.label}: internal error; the server's log has the details")
-        else:
-            remarks += [f"{progress.label}: {remark}" for remark in _remarks(schedule)]
-        progress.finished()
-    return RegistrationOutcome(tuple(failures), tuple(remarks))
-
-
-def _remarks(schedule: Schedule) -> list[str]:
-    """What the owner of a model should know of a schedule."""
-    seen = schedule.provenance
-    if not seen.promoted:
-        return [seen.reason]
-    return [f"{wrong.name} is refused: {wrong.remark}" for wrong in seen.candidates if wrong.erred]
+        imported = await _import(model, services, report)
+        refusals = await _serve_sequentially(imported, services, report)
+        work = [each for each in _work(imported, services) if each[0].name not in refusals]
+        forecast = Forecast([size for _, size in work], model.options.planner.time_budget_s)
+        failures = [f"{name} does not serve it: {error}" for name, error in refusals.items()]
+        remarks = []
+        for device, batch_size in work:
+            progress = BatchSizeProgress(report, _label(device, batch_size, services), forecast)
+            try:
+                schedule = await _schedule(imported, device, batch_size, services, progress)
+            except DiskFailure as error:  # nothing that follows could be stored either
+                failures.append(f"{progress.label} and later: {error}")
+                break
+            except DamagedArtefact:  # lost while a worker was replaced; no other plan can be made
+                raise
+            except Exception as error:
+                failures.append(f"{progress.label}: {_reason(error, model, batch_size)}")
+            else:
+                remarks += [f"{progress.label}: {remark}" for remark in _remarks(schedule)]
+            progress.finished()
+        return RegistrationOutcome(tuple(failures), tuple(remarks))
 
 
 async def serve_again(
     model: ModelVersion, services: JobServices, devices: Sequence[ServingDevice] | None = None
 ) -> None:
-    """Let an imported model answer with the schedules found in the cache: after a restart on all
-    devices, or on those that were away when it was registered.
+    """Let an imported model answer with its stored schedules, after a restart of the server.
+
+    Args:
+        model: imported before.
+        services: of the server.
+        devices: that were away when it was registered; None: all.
 
     Raises:
         BraidError: the artefact, or each of the devices, refuses.
     """
+    devices = services.devices if devices is None else devices
     async with services.keeping(model.sha256):
-        await _serve_again(model, services, services.devices if devices is None else devices)
+        imported = await _read(model, services)
+        retry = services.retry()
+        refusals = await _serve_on(devices, imported, services, lambda device: retry)
+        for name, error in refusals.items():
+            facts = {"model": model.name, "device": name, "reason": str(error)}
+            log.error("not served", extra=facts)
+        for device, batch_size in _work(imported, services):
+            if device in devices and device.name not in refusals:
+                await _use_stored(imported, device, batch_size, services, retry)
 
 
-async def _serve_again(
-    model: ModelVersion, services: JobServices, devices: Sequence[ServingDevice]
-) -> None:
-    refusals: dict[str, BraidError] = {}
-    retry = RetryWhileRestarting(services.retry_pauses, lambda what: None)
-    for device in devices:
-        await _serve_on(device, model, services, refusals, len(devices), retry)
-    for name, error in refusals.items():
-        log.error("not served", extra={"model": model.name, "device": name, "reason": str(error)})
-    imported = await read_imported(model, services)
-    for device, batch_size in _work(model, imported, services):
-        if device in devices and device.name not in refusals:
-            inputs = profiled(model, imported, batch_size)
-            await _use_cached(model, imported, device, inputs, batch_size, services, retry)
-
-
-async def _import(model: ModelVersion, services: JobServices, report: ReportProgress) -> None:
+async def _import(
+    model: ModelVersion, services: JobServices, report: ReportProgress
+) -> ImportedModel:
     """Make the artefact, unless a sound one exists; the job is queued until the import begins."""
     folder = services.store.folder
     async with services.import_turns.of(model.sha256):
@@ -151,8 +125,7 @@ async def _import(model: ModelVersion, services: JobServices, report: ReportProg
             def on_progress(fraction: float, step: str) -> None:
                 report(JobState.IMPORTING, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step)
 
-            retry = RetryWhileRestarting(services.retry_pauses, partial(on_progress, 0.0))
-            await retry(
+            await services.retry(partial(on_progress, 0.0))(
                 lambda: services.import_model(
                     folder.upload(model.sha256),
                     folder.artefact(model.sha256),
@@ -162,6 +135,12 @@ async def _import(model: ModelVersion, services: JobServices, report: ReportProg
                 most_tries=IMPORT_TRIES,
             )
     await services.store.call(services.store.discard_upload, model.sha256, is_imported=True)
+    return await _read(model, services)
+
+
+async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
+    artefact = services.store.folder.artefact(model.sha256)
+    return await asyncio.to_thread(read_imported, model, artefact)
 
 
 def _is_sound(folder: StoreFolder, sha256: str) -> bool:
@@ -182,110 +161,107 @@ def _is_sound(folder: StoreFolder, sha256: str) -> bool:
     return True
 
 
-async def _serve(
-    model: ModelVersion, services: JobServices, report: ReportProgress
+async def _serve_sequentially(
+    imported: ImportedModel, services: JobServices, report: ReportProgress
 ) -> dict[str, BraidError]:
-    """Serve a model sequentially on every device; those that cannot, and why.
+    """Serve a model on every device; returns the errors of those that cannot, by device name.
 
     Raises:
         BraidError: none can.
     """
-    refusals: dict[str, BraidError] = {}
-    for device in services.devices:
+    model, store = imported.model, services.store
+
+    def retry(device: ServingDevice) -> RetryWhileRestarting:
         loading = f"loading on {device.name}"
         report(JobState.IMPORTING, IMPORT_ENDS, loading)
-        retry = RetryWhileRestarting(services.retry_pauses, partial(_tell_loading, report, loading))
-        await _serve_on(device, model, services, refusals, len(services.devices), retry)
-    serving = replace(model, state=ModelState.SERVING, message="")
-    try:
-        await services.store.call(
-            services.store.set_model_state,
-            model.name,
-            model.version,
-            serving.state,
-            serving.message,
+        return services.retry(
+            lambda what: report(JobState.IMPORTING, IMPORT_ENDS, f"{loading}: {what}")
         )
-    except DiskFailure as error:
-        if model.state is not ModelState.SERVING:  # a model that FAILED must not go on answering
-            failed = replace(model, state=ModelState.FAILED, message=str(error))
-            await services.models.unload(failed)
-        raise
-    services.models.register(serving)
-    report(JobState.IMPORTING, LOAD_ENDS, "serving with the sequential plan")
+
+    async with services.load_turn:
+        refusals = await _serve_on(services.devices, imported, services, retry)
+        serving = replace(model, state=ModelState.SERVING, message="")
+        try:
+            await store.call(
+                store.set_model_state, model.name, model.version, serving.state, serving.message
+            )
+        except DiskFailure as error:
+            if model.state is not ModelState.SERVING:  # one that FAILED must not go on answering
+                failed = replace(model, state=ModelState.FAILED, message=str(error))
+                await services.models.unload(failed)
+            raise
+        services.models.register(serving)
+        report(JobState.IMPORTING, LOAD_ENDS, "serving with the sequential plan")
     return refusals
 
 
-def _tell_loading(report: ReportProgress, loading: str, what: str) -> None:
-    report(JobState.IMPORTING, IMPORT_ENDS, f"{loading}: {what}")
-
-
 async def _serve_on(
-    device: ServingDevice,
-    model: ModelVersion,
+    devices: Sequence[ServingDevice],
+    imported: ImportedModel,
     services: JobServices,
-    refusals: dict[str, BraidError],
-    devices: int,
-    retry: RetryWhileRestarting,
-) -> None:
-    """Load a model on a device and let it answer there; not all ``devices`` may refuse."""
+    retry: Callable[[ServingDevice], RetryWhileRestarting],
+) -> dict[str, BraidError]:
+    """Load a model on devices and let it answer there; the errors of those that refuse, by name.
 
-    async def attempt() -> None:
-        await device.load(model.sha256, services.store.folder.artefact(model.sha256))
-        await services.models.serve(model, device.name)
+    Raises:
+        BraidError: all of them refuse.
+    """
+    refusals: dict[str, BraidError] = {}
 
-    try:
-        await retry(attempt)
-    except BraidError as error:
-        refusals[device.name] = error
-        if len(refusals) == devices:
-            raise
+    async def attempt(device: ServingDevice) -> None:
+        await device.load(imported.digest, imported.artefact)
+        await services.models.serve(imported, device.name)
+
+    for device in devices:
+        try:
+            await retry(device)(partial(attempt, device))
+        except BraidError as error:
+            refusals[device.name] = error
+            if len(refusals) == len(devices):
+                raise
+    return refusals
 
 
 async def _schedule(
-    model: ModelVersion,
-    imported: Imported,
+    imported: ImportedModel,
     device: ServingDevice,
     batch_size: int,
     services: JobServices,
     progress: BatchSizeProgress,
 ) -> Schedule:
     """Find or make the schedule of one batch size on one device, and let it serve."""
-    check_offered(model.options.precision, [device])  # other devices may be here since a restart
-    inputs = profiled(model, imported, batch_size)
-    retry = RetryWhileRestarting(services.retry_pauses, progress.retrying)
-    cached = await _use_cached(model, imported, device, inputs, batch_size, services, retry)
-    if cached is not None:
-        return cached
-    turn = services.device_turns[device.name]
+    # Other devices may have come since the registration, with a restart.
+    check_offered(imported.model.options.precision, [device])
+    retry = services.retry(progress.retrying)
+    stored = await _use_stored(imported, device, batch_size, services, retry)
+    if stored is not None:
+        return stored
+    turn = services.device_turns.of(device.name)
     if turn.locked():
         progress.waiting()
     async with turn:
         progress.begun()
-        schedule = await make_schedule(
-            model, imported, device, inputs, batch_size, services, progress
-        )
+        schedule = await make_schedule(imported, device, batch_size, services, progress)
     wrong = sum(contender.erred for contender in schedule.provenance.candidates)
     services.observer.plans_refused(device.name, wrong)
     await services.store.call(services.store.put_schedule, schedule)
-    await _promote(model, device, inputs, schedule, services, retry)
+    await _promote(imported.model, device, schedule, services, retry)
     return schedule
 
 
-async def _use_cached(
-    model: ModelVersion,
-    imported: Imported,
+async def _use_stored(
+    imported: ImportedModel,
     device: ServingDevice,
-    inputs: Specs,
     batch_size: int,
     services: JobServices,
     retry: RetryWhileRestarting,
 ) -> Schedule | None:
-    """Let the schedule of the cache serve, if there is one that fits."""
-    key = schedule_key(model, imported, device.device_key, inputs, batch_size)
+    """Let the stored schedule serve, if there is one that fits."""
+    key = imported.schedule_key(device.device_key, batch_size)
     schedule = await services.store.call(services.store.find_schedule, key.id)
     if schedule is not None:
         try:
-            await _promote(model, device, inputs, schedule, services, retry)
+            await _promote(imported.model, device, schedule, services, retry)
         except InvalidArtefact as error:
             log.warning("unfit schedule", extra={"schedule_id": key.id, "reason": str(error)})
             await services.store.call(services.store.forget_schedule, key.id)
@@ -297,28 +273,42 @@ async def _use_cached(
 async def _promote(
     model: ModelVersion,
     device: ServingDevice,
-    inputs: Specs,
     schedule: Schedule,
     services: JobServices,
     retry: RetryWhileRestarting,
 ) -> None:
-    """Let a schedule serve if it may, and show it in the metrics."""
+    """Let a schedule serve if it may, then tell the observer."""
     if schedule.provenance.promoted:
-        await retry(lambda: services.models.swap(model, device.name, inputs, schedule))
+        await retry(lambda: services.models.swap(model, device.name, schedule))
+    else:
+        services.models.expect_sequential(model, device.name, schedule)
     services.observer.schedule_chosen(model, device.name, schedule)
 
 
-def _work(
-    model: ModelVersion, imported: Imported, services: JobServices
-) -> Iterator[tuple[ServingDevice, int]]:
-    """Every device with every batch size; a model that takes one row only has one."""
-    batch = imported.report.batch
-    sizes = (1,) if batch is None or batch.alone else model.options.batch_sizes
+def _work(imported: ImportedModel, services: JobServices) -> Iterator[tuple[ServingDevice, int]]:
+    """Every device with every batch size."""
     for device in services.devices:
-        for batch_size in sizes:
+        for batch_size in imported.batch_sizes:
             yield device, batch_size
 
 
 def _label(device: ServingDevice, batch_size: int, services: JobServices) -> str:
     where = f" on {device.name}" if len(services.devices) > 1 else ""
     return f"batch size {batch_size}{where}"
+
+
+def _reason(error: Exception, model: ModelVersion, batch_size: int) -> str:
+    """Why a batch size has no schedule, for the owner of the model; logs what is our bug."""
+    if isinstance(error, BraidError):
+        return str(error)
+    facts = {"model": model.name, "size": batch_size}
+    log.error("scheduling failed", exc_info=error, extra=facts)
+    return "internal error; the server's log has the details"
+
+
+def _remarks(schedule: Schedule) -> list[str]:
+    """What the owner of a model should know of a schedule."""
+    seen = schedule.provenance
+    if not seen.promoted:
+        return [seen.reason]
+    return [f"{wrong.name} is refused: {wrong.remark}" for wrong in seen.candidates if wrong.erred]

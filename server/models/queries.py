@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from braid.core.errors import ScheduleNotFound
 from braid.core.graph import OpGraph
 from braid.core.schedule import Schedule
-from braid.engine.importer.host.report import read_graph, read_report
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
-from braid.server.jobs.services import Imported, profiled, program_key
+from braid.server.jobs.imported_model import read_imported
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import ModelVersion
 from braid.server.store.store import Store
@@ -107,10 +106,8 @@ class ModelQueries:
     async def graph(self, model: ModelVersion, placed: Placed) -> OpGraph:
         """The units that a schedule's indices refer to."""
         artefact = self._store.folder.artefact(model.sha256)
-        template = await asyncio.to_thread(read_graph, artefact)
-        imported = Imported(template.inputs, await asyncio.to_thread(read_report, artefact))
-        inputs = profiled(model, imported, placed.schedule.key.batch_size)
+        imported = await asyncio.to_thread(read_imported, model, artefact)
         on = self._named(placed.device)
         async with on.keeping(model.sha256):
             await on.load(model.sha256, artefact)
-            return await on.describe(program_key(model, imported, inputs))
+            return await on.describe(imported.program(placed.schedule.key.batch_size))

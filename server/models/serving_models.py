@@ -24,20 +24,17 @@ from braid.core.errors import (
     VersionNotFound,
 )
 from braid.core.schedule import Schedule
-from braid.engine.importer.host.report import read_graph, read_report
-from braid.server.devices.device import Specs
 from braid.server.devices.pool import Devices
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.routing import QueuedReplica, Replicas
-from braid.server.jobs.profiled_inputs import profiled_inputs
+from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.retries import RetriesExhausted
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
 from braid.server.store.batching_policy import BatchPolicy
-from braid.server.store.files import StoreFolder
 from braid.server.store.records import ModelState, ModelVersion
 from braid.server.store.serving_config import STABLE, ServingConfig
 
@@ -87,12 +84,10 @@ class ServingModels:
     def __init__(
         self,
         devices: Devices,
-        folder: StoreFolder,
         metrics: Metrics,
         policy: BatchPolicy,
     ) -> None:
         self._devices = devices
-        self._folder = folder
         self._metrics = metrics
         self._policy = policy
         quarantine = Quarantine()
@@ -271,7 +266,7 @@ class ServingModels:
         self._names[model.name].versions[model.version] = model
         self._metrics.add_model(model.name, model.version)
 
-    async def serve(self, model: ModelVersion, device: str) -> None:
+    async def serve(self, imported: ImportedModel, device: str) -> None:
         """Let a model that is loaded on a device answer there; does nothing if it does already.
 
         It begins with the sequential plan.
@@ -281,9 +276,10 @@ class ServingModels:
             DeviceOutOfMemory: the device has no room for it.
             PreconditionFailed: it was deleted meanwhile.
         """
+        model = imported.model
         if not self._lacks(model, device):
             return
-        served = await self._replica(model, device)
+        served = await self._replica(imported, device)
         if not self._lacks(model, device):  # another job was faster
             await served.close()
             return
@@ -291,6 +287,7 @@ class ServingModels:
         replicas = known.served.setdefault(model.version, Replicas())
         known.problems.pop(model.version, None)
         is_first = not replicas
+        served.policy = self.config(model.name).batching.over(self._policy)
         replicas.add(QueuedReplica(served, self._batchers[device]))
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
         if is_first:
@@ -304,29 +301,23 @@ class ServingModels:
             raise PreconditionFailed(f"{model.name} version {model.version} was deleted")
         return self._on(model.name, model.version, device) is None
 
-    async def _replica(self, model: ModelVersion, device: str) -> ModelReplica:
+    async def _replica(self, imported: ImportedModel, device: str) -> ModelReplica:
+        """Make a replica that runs every batch size sequentially."""
         on = self._devices.named(device)
         assert on is not None
-        artefact = self._folder.artefact(model.sha256)
-        graph = await asyncio.to_thread(read_graph, artefact)
-        report = await asyncio.to_thread(read_report, artefact)
-        served = ModelReplica(model.name, model.version, graph, report, on)
+        replica = ModelReplica(imported, on)
         try:
-            served.policy = self.config(model.name).batching.over(self._policy)
-            served.offer_batch_sizes(model.options.batch_sizes)
-            inputs = profiled_inputs(graph.inputs, report, model.options.input_shapes, 1)
-            served.profiled = served.profiled_class(inputs)
-            for batch_size in served.batch_sizes:
-                await served.use_plan(served.profiled, batch_size)
+            for batch_size in replica.batch_sizes:
+                await replica.use_plan(batch_size)
         except BaseException:
-            await served.close()
+            await replica.close()
             raise
-        return served
+        return replica
 
-    async def swap(
-        self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
-    ) -> None:
+    async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """Let batches formed from now on, on a device, run ``schedule.plan``.
+
+        They are formed by the latency that was measured of it.
 
         Raises:
             InvalidArtefact: the plan does not fit the model; the old plan stays.
@@ -337,23 +328,21 @@ class ServingModels:
             raise PreconditionFailed(
                 f"{model.name} version {model.version} does not serve on {device}"
             )
-        await served.use_plan(
-            served.profiled_class(inputs),
-            schedule.key.batch_size,
-            schedule,
-        )
+        batch_size = schedule.key.batch_size
+        await served.use_plan(batch_size, schedule)
+        if latency_us := schedule.provenance.measured_us:
+            served.expect(batch_size, latency_us)
+
+    def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        """Form batches by the latency of the sequential plan, of a schedule not promoted."""
+        served = self._on(model.name, model.version, device)
+        latency_us = schedule.provenance.sequential_us
+        if served is not None and latency_us:
+            served.expect(schedule.key.batch_size, latency_us)
 
     def _on(self, name: str, version: int, device: str) -> ModelReplica | None:
         replicas = self.served_version(name, version)
         return None if replicas is None else replicas.on(device)
-
-    def expect(self, name: str, version: int, device: str, schedule: Schedule) -> None:
-        """Form batches by what a schedule says that its batch size takes on a device."""
-        served = self._on(name, version, device)
-        seen = schedule.provenance
-        latency_us = seen.measured_us if seen.promoted else seen.sequential_us
-        if served is not None and served.profiled is not None and latency_us:
-            served.latencies(served.profiled).expect(schedule.key.batch_size, latency_us / 1e6)
 
     async def remove(self, name: str, version: int) -> None:
         """Stop taking requests, finish the accepted ones, then forget the version."""

@@ -148,13 +148,12 @@ def read_report(artefact: Path) -> Report:
     return report_from_json(document)
 
 
-def read_graph(artefact: Path) -> OpGraph:
-    """Read and verify ``graph.json`` of an artefact folder, checksum included.
+def read_graph(artefact: Path, report: Report) -> OpGraph:
+    """Read ``graph.json`` of an artefact folder and verify it by the checksum in its report.
 
     Raises:
         InvalidArtefact: it is missing, changed or malformed.
     """
-    report = read_report(artefact)
     data = _read(artefact / GRAPH_FILE, _MAX_GRAPH_BYTES)
     if hashlib.sha256(data).hexdigest() != report.files.get(GRAPH_FILE):
         raise InvalidArtefact(f"{GRAPH_FILE} was changed after the import")

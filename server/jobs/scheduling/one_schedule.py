@@ -14,36 +14,27 @@ from braid.core.schedule import Provenance, Schedule, Stage
 from braid.scheduler.options import PORTFOLIO
 from braid.scheduler.signature import stage_signature
 from braid.scheduler.units import UnitGraph
-from braid.server.jobs.interfaces import ServingDevice, Specs
+from braid.server.jobs.imported_model import ImportedModel
+from braid.server.jobs.interfaces import ServingDevice
 from braid.server.jobs.progress import BatchSizeProgress
-from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.choose_plan import ComparedPlans, choose_plan
 from braid.server.jobs.scheduling.kernel_measurements import choose_kernels
 from braid.server.jobs.scheduling.stage_measurements import StageMeasurer, in_store
-from braid.server.jobs.services import (
-    Imported,
-    JobServices,
-    program_key,
-    schedule_key,
-    tolerance_of,
-)
-from braid.server.store.records import ModelVersion
+from braid.server.jobs.services import JobServices
 
 
 async def make_schedule(
-    model: ModelVersion,
-    imported: Imported,
+    imported: ImportedModel,
     device: ServingDevice,
-    inputs: Specs,
     batch_size: int,
     services: JobServices,
     progress: BatchSizeProgress,
 ) -> Schedule:
     """Profile, search and verify: the schedule, promoted or not."""
-    options, bench = model.options.planner, device.bench
-    tolerance = tolerance_of(model.options, services)
-    retry = RetryWhileRestarting(services.retry_pauses, progress.retrying)
-    usual = program_key(model, imported, inputs)
+    options, bench = imported.model.options.planner, device.bench
+    tolerance = services.tolerated_error(imported.model.options)
+    retry = services.retry(progress.retrying)
+    usual = imported.program(batch_size)
     graph = await retry(lambda: bench.static_graph(usual))
     kernels = await choose_kernels(graph, usual, device, services.store, retry)
     program = kernels.program
@@ -70,7 +61,7 @@ async def make_schedule(
     verdict = choose_plan(field, showings, tolerance, choose=choose, precision=program.precision)
     chosen, served = verdict.contenders[verdict.chosen], field.planned[verdict.fallback]
     return Schedule(
-        key=schedule_key(model, imported, device.device_key, inputs, batch_size),
+        key=imported.schedule_key(device.device_key, batch_size),
         planner=chosen.name if choose or verdict.chosen == 0 else options.planner,
         plan=served.plan,
         stages=served.stages,

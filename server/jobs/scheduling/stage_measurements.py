@@ -15,7 +15,6 @@ from braid.core.precision import TF32
 from braid.core.program import ProgramKey
 from braid.server.jobs.interfaces import ServingDevice, StageQuery
 from braid.server.jobs.progress import BatchSizeProgress
-from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.services import JobServices
 
 ONE_THREAD = "@1"
@@ -42,7 +41,7 @@ class StageMeasurer:
         self._store = services.store
         self._observer = services.observer
         self._progress = progress
-        self._retry = RetryWhileRestarting(services.retry_pauses, progress.retrying)
+        self._retry = services.retry(progress.retrying)
         self._samples: dict[str, list[float]] = {}  # by stored name
         self._is_searching = False
         self.measured = 0

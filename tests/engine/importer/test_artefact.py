@@ -58,7 +58,7 @@ def test_an_artefact_comes_back_as_it_was_written(tmp_path: Path) -> None:
     loaded = load_artefact(folder)
 
     assert dataclasses.replace(loaded.report, files={}) == REPORT
-    assert loaded.graph == read_graph(folder)
+    assert loaded.graph == read_graph(folder, read_report(folder))
     assert loaded.graph.operators[0].attributes == {"min": float("-inf")}
     for name, tensor in weights.items():
         assert torch.equal(loaded.weights[name], tensor)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +32,9 @@ from braid.server.inference.requests import (
     InferenceResult,
     check_request,
 )
+from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.batching_policy import BatchPolicy
+from braid.server.store.records import ModelVersion, RegistrationOptions
 from tests.server.inference.batching import settle
 
 WIDTH = 3
@@ -126,9 +129,8 @@ def serve(device: Any, sizes: tuple[int, ...] = (1, 4)) -> ModelReplica:
     axes = BatchAxes({"x": 0}, {"y": 0, "t": 1})
     seen = Verified("none", (1,), 0.0, 1e-4)
     report = Report("0" * 64, 1, "onnx", 17, axes, (), {"x": (1, WIDTH)}, {}, (), seen)
-    model = ModelReplica("fake", 1, graph, report, device)
-    model.offer_batch_sizes(sizes)
-    return model
+    model = ModelVersion("fake", 1, "0" * 64, 1, RegistrationOptions(sizes))
+    return ModelReplica(ImportedModel(model, Path(), graph, report), device)
 
 
 def request_of(x: np.ndarray[Any, Any], outputs: tuple[str, ...] = ()) -> GivenRequest:
@@ -347,13 +349,12 @@ async def test_a_swap_changes_the_plan_between_batches_and_frees_the_old_one(
     device: FakeDevice,
 ) -> None:
     service = Service(device)
-    row = service.model.profiled_class({"x": TensorSpec("FP32", (1, WIDTH))})
-    await service.model.use_plan(row, 1)
+    await service.model.use_plan(1)
     device.gate.clear()
     before = asyncio.create_task(service.infer(rows_from(0, 1)))
     await settle()
     schedule = Schedule(ScheduleKey("d", "fake", 1), "ios", StreamPlan((), 1), (), ())
-    await service.model.use_plan(row, 1, schedule)
+    await service.model.use_plan(1, schedule)
     assert device.released == []
     after = asyncio.create_task(service.infer(rows_from(1, 1)))
     await settle()

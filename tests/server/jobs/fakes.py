@@ -32,8 +32,9 @@ from braid.scheduler.options import PlannerOptions
 from braid.scheduler.planners import Planned, plan, stages_to_measure
 from braid.scheduler.portfolio import candidates
 from braid.scheduler.signature import stage_signature
+from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.imports import MemoryBudget
-from braid.server.jobs.interfaces import MeasureStages, OnProgress, Specs, StageQuery, UnitKernels
+from braid.server.jobs.interfaces import MeasureStages, OnProgress, StageQuery, UnitKernels
 from braid.server.jobs.retries import RetryPauses
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
@@ -268,14 +269,16 @@ class FakeServingModels:
     def register(self, model: ModelVersion) -> None:
         self.known[model.name, model.version] = model
 
-    async def serve(self, model: ModelVersion, device: str) -> None:
+    async def serve(self, imported: ImportedModel, device: str) -> None:
+        model = imported.model
         self.serving.add((model.name, model.version))
         self.not_restored.discard(model.name)
         self.on_devices.add(device)
 
-    async def swap(
-        self, model: ModelVersion, device: str, inputs: Specs, schedule: Schedule
-    ) -> None:
+    def expect_sequential(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        pass
+
+    async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         if self.swap_error is not None:
             error, self.swap_error = self.swap_error, None
             raise error

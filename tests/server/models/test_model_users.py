@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
+from braid.server.jobs.imported_model import read_imported
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
@@ -70,7 +71,7 @@ class SameBytes(RuleBasedStateMachine):
             all=[self.device],
             named=lambda _: self.device,
         )
-        self.models = ServingModels(cast(Devices, devices), self.store, Metrics(), BatchPolicy())
+        self.models = ServingModels(cast(Devices, devices), Metrics(), BatchPolicy())
 
     @rule(name=st.sampled_from(NAMES), digest=st.sampled_from(DIGESTS))
     def register(self, name: str, digest: str) -> None:
@@ -109,12 +110,12 @@ class SameBytes(RuleBasedStateMachine):
     async def _job(self, model: ModelVersion) -> None:
         async with self.device.keeping(model.sha256):
             await self.device.load(model.sha256, self.store.artefact(model.sha256))
-            await self.models.serve(model, "cpu")
+            artefact = self.store.artefact(model.sha256)
+            await self.models.serve(read_imported(model, artefact), "cpu")
             served = self.models.served_version(model.name, model.version)
             assert served is not None
-            assert served.any.profiled is not None
             for size in (1, 2):
-                await served.any.use_plan(served.any.profiled, size)
+                await served.any.use_plan(size)
 
     async def _delete(self, model: ModelVersion, job: asyncio.Task[None]) -> None:
         job.cancel()

@@ -19,6 +19,7 @@ from braid.core.errors import (
     PreconditionFailed,
     WorkerRestarting,
 )
+from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.retries import RetriesExhausted
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
@@ -37,7 +38,7 @@ def version(
 @pytest.fixture
 def models() -> ServingModels:
     devices = SimpleNamespace(all=[], named=lambda _: None)
-    return ServingModels(cast(Any, devices), cast(Any, None), Metrics(), BatchPolicy())
+    return ServingModels(cast(Any, devices), Metrics(), BatchPolicy())
 
 
 @pytest.fixture
@@ -134,11 +135,11 @@ async def test_small_models_come_first_and_one_that_fails_stops_no_other(
     served: list[str] = []
     serve = again.models.serve
 
-    async def serve_or_fail(model: ModelVersion, device: str) -> None:
-        served.append(model.name)
-        if model.name == "small":
+    async def serve_or_fail(imported: ImportedModel, device: str) -> None:
+        served.append(imported.model.name)
+        if imported.model.name == "small":
             raise RuntimeError("a fault of the server")
-        await serve(model, device)
+        await serve(imported, device)
 
     again.models.serve = serve_or_fail  # type: ignore[method-assign]
     restore = Restore(again.services, models)

@@ -1,0 +1,130 @@
+"""An imported model as the front end knows it: read once for a registration, once for a restore.
+
+artefact folder ──read_imported──> ImportedModel ──> device (load), serving models (replica),
+                                                     jobs (program, key of a schedule)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from braid.core.errors import DamagedArtefact, InvalidArtefact, InvalidRequest
+from braid.core.graph import OpGraph
+from braid.core.program import ProgramKey, StaticContent, static_content
+from braid.core.schedule import ScheduleKey
+from braid.core.tensor import BATCH, TensorSpec
+from braid.engine.importer.host.report import (
+    MODEL_FILE,
+    Report,
+    check_file,
+    read_graph,
+    read_report,
+)
+from braid.server.store.records import ModelVersion
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedModel:
+    """One model version with what its import left in its artefact folder."""
+
+    model: ModelVersion
+    artefact: Path
+    graph: OpGraph  # the template: the batch and open extents are symbols
+    report: Report
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the uploaded file, hex."""
+        return self.model.sha256
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Batch sizes to schedule for, in rows; 1 for a model that takes one row only."""
+        batch = self.report.batch
+        return (1,) if batch is None or batch.alone else self.model.options.batch_sizes
+
+    @property
+    def static(self) -> StaticContent:
+        """Content of the static inputs that the model was checked with."""
+        return static_content(self.report.static_values, self.graph.inputs)
+
+    def inputs(self, batch_size: int) -> dict[str, TensorSpec]:
+        """Static specs of the inputs that a batch size is measured at; the batch may be fixed.
+
+        Extents are those asked for at registration, else of the import's example shapes.
+
+        Raises:
+            InvalidRequest: a shape given at registration is of another input, rank or extent.
+        """
+        inputs, wanted = self.graph.inputs, self.model.options.input_shapes
+        if unknown := sorted(set(wanted) - set(inputs)):
+            raise InvalidRequest(
+                f"input_shapes names {', '.join(unknown)}; the model's inputs: {', '.join(inputs)}"
+            )
+        shapes = {**self.report.example_shapes, **wanted}
+        return {
+            name: _static_spec(name, spec, shapes[name], batch_size)
+            for name, spec in inputs.items()
+        }
+
+    def program(self, batch_size: int) -> ProgramKey:
+        """The program that a batch size is measured as, on its usual kernels."""
+        inputs = tuple(self.inputs(batch_size).items())
+        return ProgramKey(self.digest, inputs, self.static, self.model.options.precision)
+
+    def schedule_key(self, device_key: str, batch_size: int) -> ScheduleKey:
+        """The key of the schedule for a batch size on a device.
+
+        Raises:
+            InvalidRequest: two inputs give one symbol different extents.
+        """
+        extents: dict[str, int] = {}
+        inputs = self.inputs(batch_size)
+        for name, template in self.graph.inputs.items():
+            for symbol, extent in zip(template.shape, inputs[name].shape, strict=True):
+                if isinstance(symbol, str) and symbol != BATCH:
+                    assert isinstance(extent, int)
+                    if extents.setdefault(symbol, extent) != extent:
+                        raise InvalidRequest(
+                            f"input_shapes gives {symbol!r} as {extents[symbol]} and as {extent}"
+                        )
+        options = self.model.options
+        return ScheduleKey(
+            model_digest=self.digest,
+            device_key=device_key,
+            batch_size=batch_size,
+            precision=options.precision,
+            planner=options.planner.text,
+            shapes=",".join(f"{symbol}={extents[symbol]}" for symbol in sorted(extents)),
+            accepted_error=options.accepted_error,
+        )
+
+
+def _static_spec(
+    name: str, spec: TensorSpec, shape: tuple[int, ...], batch_size: int
+) -> TensorSpec:
+    """The spec of one input at ``shape``, which has the batch as 1."""
+    fits = len(shape) == len(spec.shape) and all(
+        isinstance(dim, str) or dim == extent for dim, extent in zip(spec.shape, shape, strict=True)
+    )
+    if not fits:
+        raise InvalidRequest(f"input_shapes[{name!r}] is {list(shape)}, the model takes {spec}")
+    dims = zip(spec.shape, shape, strict=True)
+    extents = (batch_size if dim == BATCH else extent for dim, extent in dims)
+    return TensorSpec(spec.dtype, tuple(extents))
+
+
+def read_imported(model: ModelVersion, artefact: Path) -> ImportedModel:
+    """Read an artefact folder, and check what no worker looks at. Blocks for some milliseconds.
+
+    Raises:
+        DamagedArtefact: a file is missing or was changed.
+    """
+    try:
+        report = read_report(artefact)
+        if MODEL_FILE in report.files:
+            check_file(artefact, report, MODEL_FILE)
+        return ImportedModel(model, artefact, read_graph(artefact, report), report)
+    except InvalidArtefact as error:
+        raise DamagedArtefact(str(error)) from error
