@@ -1,7 +1,7 @@
 """Waits for a child process that are limited by its CPU time, not by the clock.
 
 On a busy machine a process of low priority may get a core for a second of each minute. That is no
-failure: the process has failed if it uses no CPU time in a round, or has used all it was given.
+failure: a process has failed if it uses no CPU time in a round, or has used all it was given.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ used this much after one round."""
 
 
 class DidNothing(Exception):
-    """The process used no CPU time in a whole round."""
+    """A process used no CPU time in a whole round."""
 
 
 class TookTooLong(Exception):
-    """The process used up the time it was given."""
+    """A process used all the time that it was given."""
 
 
 def cpu_time_s(pid: int) -> float:
-    """CPU seconds of all threads of a process together; 0.0 once it has ended."""
+    """CPU seconds of all threads of a process together; 0.0 after its end."""
     try:
         return time.clock_gettime((~pid << 3) | 2)  # linux/posix-timers.h: CPUCLOCK_SCHED of a pid
     except OSError:

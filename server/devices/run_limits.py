@@ -1,4 +1,4 @@
-"""How long one run on a device may take, given how long the plan took when it was prepared.
+"""Limit of one run on a device, from the latency of its plan when that was prepared.
 
     limit = 20 times the plan's latency, at least ``floor_s``, at most ``cap_s``;
             never less than three times that latency
@@ -19,13 +19,13 @@ LEAST_FACTOR = 3.0
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """The operator's limits, in seconds."""
+    """Least and greatest limit of a run, in seconds, as the operator sets them."""
 
     floor_s: float = 20.0
     cap_s: float = 60.0
 
     def bound(self, latency_s: float) -> RunBound:
-        """The bound of one run of a plan that took ``latency_s`` when it was prepared.
+        """Return the bound of one run of a plan that took ``latency_s`` when it was prepared.
 
         A worker is not replaced before a run had ``LEAST_FACTOR`` times that latency, even if no
         request waits for the run any more: operators that cannot be stopped may take that long.

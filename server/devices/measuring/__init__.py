@@ -1,1 +1,1 @@
-"""Measurements for registrations, in a process that gives way to requests."""
+"""Measurements for registrations, which give way to requests."""

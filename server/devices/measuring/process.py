@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from braid.core.errors import WorkerRestarting
@@ -15,7 +14,7 @@ from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.worker_process import OnProgress, WorkerProcess
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
-from braid.server.devices.measuring.host import MeasuringHost
+from braid.server.devices.measuring.host import ArtefactOf, MeasuringHost
 
 log = logging.getLogger("braid.bench")
 
@@ -23,9 +22,9 @@ IDLE_SECONDS = 60.0
 
 
 class MeasuringProcess(MeasuringHost):
-    """A worker of its own, while there is something to measure. Belongs to the event loop.
+    """A worker process that exists while a device is measured. Belongs to the event loop.
 
-    none ──wake, call──> running ──idle for a while, close──> none
+    none ──wake, call──> running ──idle for ``idle_seconds``, close──> none
                             └──dies: open calls fail with WorkerRestarting──> none
     """
 
@@ -34,27 +33,27 @@ class MeasuringProcess(MeasuringHost):
         name: str,
         options: WorkerOptions,
         arena: Arena,
-        artefact_of: Callable[[str], Path],
+        artefact_of: ArtefactOf,
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         """Start nothing yet.
 
         Args:
-            name: of the device.
-            options: of the worker; as those of the one that serves, but for the module.
-            arena: that a worker is given, though nothing crosses it here.
-            artefact_of: by digest, of the models that the device has loaded.
-            idle_seconds: after which a worker that measured nothing is ended.
+            name: name of the device.
+            options: options of the worker that serves, with another module and longer limits.
+            arena: shared memory that every worker is given; no tensor crosses it here.
+            artefact_of: finds the artefact of a model that the device has loaded.
+            idle_seconds: time without a call after which the process is ended.
         """
         self._name = name
         self._options = options
         self._arena = arena
         self._artefact_of = artefact_of
         self._idle_seconds = idle_seconds
-        self._turn = asyncio.Lock()  # to start, load and end
+        self._changing = asyncio.Lock()  # held to start, load and end
         self._process: WorkerProcess | None = None
         self._loaded: set[str] = set()
-        self._calls = 0  # that are open
+        self._open_calls = 0
         self._is_closed = False
         self._ending: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,37 +61,37 @@ class MeasuringProcess(MeasuringHost):
     @property
     def is_measuring(self) -> bool:
         """Whether a call is open."""
-        return self._calls > 0
+        return self._open_calls > 0
 
     @property
     def pid(self) -> int | None:
-        """Of its process, if it runs."""
+        """Process id, or None if no process runs."""
         return self._process.pid if self._process else None
 
     async def call(
         self, op: str, digest: str, on_progress: OnProgress | None = None, **fields: Any
     ) -> Any:
-        """Start the worker and load the model, if need be."""
-        self._calls += 1
+        """Send a call; the worker is started and the model loaded first, where needed."""
+        self._open_calls += 1
         try:
             process = await self._with_model(digest)
             return await process.send(op, {"digest": digest, **fields}, on_progress)
         finally:
-            self._calls -= 1
+            self._open_calls -= 1
             self._end_when_idle()
 
     def wake(self) -> None:
-        """Start the worker, which takes a second or two."""
+        """Begin to start the worker, which takes a second or two."""
 
         async def start() -> None:
-            async with self._turn:
+            async with self._changing:
                 await self._started()
 
         self._spawn(start())
         self._end_when_idle()
 
     def unload(self, digest: str) -> None:
-        """Let a worker that has loaded it forget it; nobody waits for one that gives way."""
+        """Tell the worker to forget a model, if it is loaded there, and do not wait for that."""
         process = self._process
         if process is not None and digest in self._loaded:
             self._loaded.discard(digest)
@@ -108,12 +107,12 @@ class MeasuringProcess(MeasuringHost):
         self._is_closed = True
         if self._ending is not None:
             self._ending.cancel()
-        await self._end_now()  # so that whoever has the turn, to start or load, gives it up
+        await self._end_now()  # a task that starts it, or loads a model, then releases the lock
         await self._end()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _with_model(self, digest: str) -> WorkerProcess:
-        async with self._turn:
+        async with self._changing:
             process = await self._started()
             if digest not in self._loaded:
                 artefact = self._artefact_of(digest)
@@ -132,7 +131,7 @@ class MeasuringProcess(MeasuringHost):
             self._process, self._loaded = process, set()
             log.info("bench of %s: worker %d", self._name, process.pid)
             self._spawn(self._watch(process))
-            if self._is_closed:  # by now; ``close`` waits for this turn
+            if self._is_closed:  # by now; ``close`` waits for the lock
                 await self._end_now()
             self._check_open()
             await self._answers(process)
@@ -143,10 +142,10 @@ class MeasuringProcess(MeasuringHost):
             raise WorkerRestarting("the server is shutting down")
 
     async def _answers(self, process: WorkerProcess) -> None:
-        """Wait for the first answer of a worker, which takes long on a machine without a free core.
+        """Wait for the first answer of a worker, which takes long where no core is free.
 
         Raises:
-            WorkerRestarting: it stands still, or takes far too long; it is ended.
+            WorkerRestarting: the worker used no CPU time, or took too long; it is ended.
         """
         seconds = self._options.start_timeout_s
         answer = process.send("device", {})
@@ -165,7 +164,7 @@ class MeasuringProcess(MeasuringHost):
         await answer
 
     async def _watch(self, process: WorkerProcess) -> None:
-        """Notice that it ends, wanted or not."""
+        """Wait for the end of a process, and log it unless the process was told to end."""
         end = await process.wait()
         if self._process is process:
             self._process = None
@@ -183,8 +182,8 @@ class MeasuringProcess(MeasuringHost):
         self._spawn(self._end())
 
     async def _end(self) -> None:
-        async with self._turn:
-            if self._calls and not self._is_closed:
+        async with self._changing:
+            if self._open_calls and not self._is_closed:
                 return
             await self._end_now()
 
