@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-ci test-all test-deploy docs lint protos bench onnx-backend fuzz gpu gpu-tests gpu-questions gpu-bench gpu-service clean
+.PHONY: setup demo test test-ci test-all test-deploy docs lint dist protos bench onnx-backend fuzz gpu gpu-tests gpu-questions gpu-bench gpu-service clean
 
 setup: $(READY)
 
-$(READY): pyproject.toml setup.py client/pyproject.toml constraints.txt tests/real-models.txt tests/schemas.txt engine/cpu/native/lanes.c
+$(READY): pyproject.toml setup.py client/pyproject.toml client/braid_client/version.py constraints.txt tests/real-models.txt tests/schemas.txt engine/cpu/native/lanes.c
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e client -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e client
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/schemas.txt
 	touch $(READY)
@@ -43,6 +44,12 @@ lint: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m protos.generate --check
+
+# An sdist and a wheel of braid-client and of braid-serve in dist/, the wheels made from the sdists.
+dist: $(READY)
+	rm -rf dist
+	$(BIN)/python -m build --quiet --outdir dist client
+	$(BIN)/python -m build --quiet --outdir dist .
 
 protos: $(READY)
 	$(BIN)/python -m protos.generate

@@ -1,15 +1,55 @@
-"""Where the packages are: ``braid.core`` in ``core/``, and so on."""
+"""Builds braid-serve: the packages ``braid.core`` in ``core/`` and so on, and what they require.
+
+    checkout ──> requires the client in the folder beside this file
+    sdist    ──> requires braid-client==VERSION, and so does a wheel made from the sdist
+
+The version of both distributions stands in ``client/braid_client/version.py``.
+"""
+
+import runpy
+import sys
+from pathlib import Path
 
 from setuptools import Extension, find_packages, setup
 
+ROOT = Path(__file__).resolve().parent
 FOLDERS = ("charts", "core", "engine", "scheduler", "server")
+VERSION = runpy.run_path(str(ROOT / "client/braid_client/version.py"))["__version__"]
+
+is_sdist = "sdist" in sys.argv or (ROOT / "PKG-INFO").exists()
+client = f"=={VERSION}" if is_sdist else f" @ {(ROOT / 'client').as_uri()}"
 
 setup(
+    version=VERSION,
+    install_requires=[
+        f"braid-client{client}",
+        "grpcio>=1.81.1,<1.82",
+        "grpcio-health-checking>=1.81.1,<1.82",
+        "grpcio-reflection>=1.81.1,<1.82",
+        "googleapis-common-protos>=1.65",
+        "protobuf>=6.33.5,<7",
+        "numpy>=1.26",
+        "ml-dtypes>=0.5",
+        "torch>=2.11",
+        "onnx>=1.19",
+        "onnxruntime>=1.20",
+        "onednn-cpu-gomp>=2023.2; platform_machine == 'x86_64' and sys_platform == 'linux'",
+        "safetensors>=0.5",
+        "pydantic>=2.10",
+        "pydantic-settings>=2.7",
+        "prometheus-client>=0.24",
+        "rich>=14",
+        "shtab>=1.7",
+        "sqlalchemy>=2.1,<3",
+        "tritonclient[grpc]>=2.73,<2.74",
+    ],
     packages=[
         f"braid.{package}"
         for package in find_packages(include=[*FOLDERS, *(f"{each}.*" for each in FOLDERS)])
     ],
     package_dir={f"braid.{each}": each for each in FOLDERS},
+    package_data={"braid.server.console": ["assets/*"]},
+    include_package_data=False,  # it takes folders of assets for packages
     ext_modules=[
         Extension(
             "braid.engine.cpu.native._lanes",

@@ -51,8 +51,7 @@ from braid_client.rpcs import Timeouts
 from braid_client.security import Tls
 from braid_client.serving import Serving
 from braid_client.tensors import BFloat16Bits
-
-__version__ = "0.1.0"
+from braid_client.version import __version__
 
 __all__ = [
     "AlreadyExists",
@@ -91,4 +90,5 @@ __all__ = [
     "Unauthenticated",
     "Unavailable",
     "Unimplemented",
+    "__version__",
 ]

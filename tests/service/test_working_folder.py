@@ -1,14 +1,26 @@
-"""Braid imports nothing from the folder it is started in, whatever the files there are called."""
+"""Braid imports nothing from the folder it is started in, whatever the files there are called.
+
+files of this checkout ──pip wheel──> braid_serve, for this checkout's client
+                       ──make dist──> sdists and wheels to publish ──> an empty environment
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from braid.core.python_process import python_environment
+from braid_client import __version__
+from tests import ROOT
 from tests.models.small import small_cnn
 from tests.service.server_process import CONSOLE_SCRIPT, ServerProcess
 
@@ -34,12 +46,85 @@ def folder(tmp_path: Path) -> Path:
 def test_serving_registering_and_planning_import_nothing_of_the_working_folder(
     tmp_path: Path, folder: Path
 ) -> None:
+    serve_register_and_infer(CONSOLE_SCRIPT, tmp_path, folder)
+
+
+@pytest.mark.ci
+def test_the_wheels_of_a_release_work_in_an_empty_environment(
+    tmp_path: Path, folder: Path, checkout: Path
+) -> None:
+    own = f"BIN={Path(sys.executable).parent}"
+    run(["make", "--old-file=.venv/.ready", "dist", own], checkout)
+    serve, client = (
+        next((checkout / "dist").glob(f"{name}-{__version__}-*.whl"))
+        for name in ("braid_serve", "braid_client")
+    )
+    assert f"Requires-Dist: braid-client=={__version__}" in metadata(serve)
+
+    script = installed(tmp_path / "environment", [serve, client])
+
+    serve_register_and_infer((str(script),), tmp_path, folder)
+
+
+@pytest.mark.ci
+def test_pip_wheel_needs_no_index_for_the_client(tmp_path: Path, checkout: Path) -> None:
+    run([sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", str(tmp_path), "."], checkout)
+
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.partition("/")[0] for name in archive.namelist()}
+    assert tops == {"braid", f"braid_serve-{__version__}.dist-info"}
+    client = (checkout / "client").as_uri()
+    assert f"Requires-Dist: braid-client @ {client}" in metadata(wheel)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The files of this checkout as a fresh clone has them, changes included."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = run(listing, ROOT).split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).exists():
+            (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tmp_path / "clone" / name, follow_symlinks=False)
+    return tmp_path / "clone"
+
+
+def run(command: Sequence[str], folder: Path) -> str:
+    """Run a command in ``folder`` and return what it prints."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def metadata(wheel: Path) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if re.fullmatch(r"[^/]+/METADATA", name))
+        return archive.read(name).decode()
+
+
+def installed(environment: Path, wheels: Sequence[Path]) -> Path:
+    """Install wheels into an empty environment; return the path of ``braid``.
+
+    The libraries are those of this environment: torch alone would take minutes. What is installed
+    here as editable is not seen there, as only the folders themselves are named.
+    """
+    venv.create(environment, symlinks=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin/python")]
+    run([*pip, "install", "--no-index", "--no-deps", *map(str, wheels)], environment)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    libraries = [path for path in sys.path if Path(path).name == "site-packages"]
+    (packages / "libraries.pth").write_text("\n".join(libraries))
+    return environment / "bin/braid"
+
+
+def serve_register_and_infer(command: Sequence[str], tmp_path: Path, folder: Path) -> None:
+    """Do so in ``folder``, and find none of its modules imported."""
     model = small_cnn(tmp_path / "net.onnx")
-    server = ServerProcess(tmp_path / "store", command=CONSOLE_SCRIPT, folder=folder)
+    server = ServerProcess(tmp_path / "store", command=command, folder=folder)
 
     def braid(*arguments: str) -> None:
-        command = [*CONSOLE_SCRIPT, *arguments, "--address", server.address]
-        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=120)
+        run([*command, *arguments, "--address", server.address], folder)
 
     try:
         server.start()
@@ -56,7 +141,14 @@ def test_serving_registering_and_planning_import_nothing_of_the_working_folder(
 def test_a_child_gets_the_callers_paths_and_not_the_working_folder() -> None:
     made = python_environment({"PYTHONPATH": "/libraries::/more", "HOME": "/home"})
 
-    entries = made["PYTHONPATH"].split(os.pathsep)
-    assert entries[-2:] == ["/libraries", "/more"]
-    assert "" not in entries
+    assert made["PYTHONPATH"].split(os.pathsep) == ["/libraries", "/more"]
     assert (made["PYTHONSAFEPATH"], made["HOME"]) == ("1", "/home")
+
+
+def test_one_module_alone_knows_how_a_python_child_is_started() -> None:
+    folders = ("core", "charts", "scheduler", "engine", "server")
+    sources = [path for name in folders for path in (ROOT / name).rglob("*.py")]
+
+    knowing = [path.name for path in sources if "sys.executable" in path.read_text()]
+
+    assert knowing == ["python_process.py"]
