@@ -29,17 +29,16 @@ COPY constraints.txt .
 RUN --mount=type=cache,target=/root/.cache/pip \
     if [ "$VARIANT" = cpu ]; then index="--index-url https://download.pytorch.org/whl/cpu"; fi; \
     pip install ${index:-} -c constraints.txt torch
-COPY pyproject.toml setup.py README.md ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY core core
 COPY charts charts
 COPY scheduler scheduler
 COPY engine engine
 COPY server server
 COPY client client
-COPY benchmarks benchmarks
 RUN --mount=type=cache,target=/root/.cache/pip \
     if [ "$VARIANT" = cuda ]; then extra="[gpu]"; fi; \
-    pip install -c constraints.txt ./client ".${extra:-}" \
+    pip install -c constraints.txt ".${extra:-}" \
  && find /opt/braid -depth \( -name tests -o -name test \) -path '*/site-packages/torch/*' \
       -exec rm -rf {} + \
  && rm -rf /opt/braid/lib/python3*/site-packages/torch/include \
