@@ -79,10 +79,15 @@ class Prepared(Protocol):
         Where a run may take long, ``pause`` is called in it now and then, if given.
         """
 
-    def begin(self, inputs: Tensors) -> PendingRun:
+    def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> PendingRun:
         """As ``run``, but where the device works by itself, do not wait for it.
 
         At most ``RUNS_UNDERWAY`` at once; no other plan runs meanwhile.
+
+        Args:
+            inputs: one tensor for each of the graph's inputs.
+            outputs: row-major tensors in the CPU's memory. A device that computes there fills
+                them, and they are what the run finishes with.
         """
 
     def release(self) -> None:

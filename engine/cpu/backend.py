@@ -58,9 +58,10 @@ class LaidOut:
         """Run the whole graph."""
         return self.executor.run(self.program, self.plan, inputs, pause)
 
-    def begin(self, inputs: Tensors) -> FinishedRun:
-        """The calling thread is one of those that compute, so this is the whole run."""
-        return FinishedRun(self.run(inputs))
+    def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> FinishedRun:
+        """Run the whole graph: the calling thread is one of those that compute."""
+        found = self.executor.run(self.program, self.plan, inputs, outputs=outputs)
+        return FinishedRun(found)
 
     def release(self) -> None:
         """Nothing is held but memory of this process."""

@@ -37,6 +37,7 @@ from braid.engine.cpu.segments import (
 from braid.engine.program.program import Environment, Program
 from braid.engine.runtime.affinity import make_pinned_team, usable_cpus
 from braid.engine.runtime.stopping import StopSignal, check_stopped, stop_signal
+from braid.engine.runtime.threads import on_one_thread
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 SLICE_US = 1000.0
@@ -81,7 +82,8 @@ class CpuExecutor:
         plan: LanePlan,
         inputs: Mapping[str, Tensor],
         pause: YieldToRequests | None = None,
-    ) -> dict[str, Tensor]:
+        outputs: Mapping[str, Tensor] | None = None,
+    ) -> Mapping[str, Tensor]:
         """Run the whole graph.
 
         Args:
@@ -89,26 +91,31 @@ class CpuExecutor:
             plan: ``lanes.lay_out`` of a verified plan.
             inputs: one tensor for each of ``program.graph.inputs``.
             pause: called now and then; runs without pauses may take place in it. None: run through.
+            outputs: row-major tensors of the graph's outputs, which share no memory with each
+                other or the inputs. The last unit writes there where it can; else it is copied.
 
         Returns:
-            The graph's outputs by name; they may share memory with the inputs.
+            ``outputs``; without them new ones by name, which may share memory with the inputs.
         """
-        env = program.environment(inputs)
+        env = program.environment(inputs, outputs)
         runner = find_runner()
+        arena = None
         if runner is None:
             for segment in plan.segments:
                 self.run_segment(segment, env)
                 if pause is not None:
                     pause()
-            return program.results(env)
-        if plan.compiled is None:
-            plan.compiled = compile_layout(
-                plan.segments, program.kept(), program.kinds(), pause or no_pause
-            )
-        arena = self._run_compiled(plan.compiled, env, runner, pause)
+        else:
+            if plan.compiled is None:
+                plan.compiled = compile_layout(
+                    plan.segments, program.kept(), program.kinds(), pause or no_pause
+                )
+            arena = self._run_compiled(plan.compiled, env, runner, pause)
         found = program.results(env)
+        if outputs is not None:
+            return _copied_into(outputs, found)
         return {
-            name: tensor.clone() if arena.holds(tensor) else tensor
+            name: tensor.clone() if arena is not None and arena.holds(tensor) else tensor
             for name, tensor in found.items()
         }
 
@@ -257,6 +264,18 @@ def run_steps(
             env[slot] = None
         for waited in step.signals:
             events[waited].set()
+
+
+def _copied_into(
+    outputs: Mapping[str, Tensor], found: Mapping[str, Tensor]
+) -> Mapping[str, Tensor]:
+    """``outputs``, with a copy of what was found elsewhere."""
+    elsewhere = [name for name, tensor in found.items() if tensor is not outputs[name]]
+    if elsewhere:
+        with on_one_thread(sum(outputs[name].nbytes for name in elsewhere)):
+            for name in elsewhere:
+                outputs[name].copy_(found[name])
+    return outputs
 
 
 def _release_waiters(events: Mapping[int, threading.Event]) -> None:

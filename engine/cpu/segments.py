@@ -1,10 +1,10 @@
-"""Bursts: stretches of a plan that run outside the interpreter.
+"""Native segments: stretches of a plan that run outside the interpreter.
 
-    layout ──braid.engine.cpu.compile──> [burst of primitives | step in Python | segment in Python]
+    segments ──engine/cpu/compile.py──> [native segment | step in Python | segment in Python]
 
-What a burst makes has a fixed place in the executor's arena (engine/cpu/memory.py), except
-outputs of the graph, which are new tensors in each run. engine/cpu/native/lanes.c does the running;
-without it there are no bursts.
+A value that a native segment makes has a fixed place in the executor's activation memory
+(engine/cpu/memory.py), except outputs of the graph: those lie in memory of the caller, or in new
+tensors. engine/cpu/native/lanes.c runs native segments; without it there are none.
 """
 
 from __future__ import annotations
@@ -219,9 +219,11 @@ def run_native(
         held.append(tensor)
         set_handle(binding.memory, tensor.data_ptr() + binding.offset_bytes)
     for slot, buffer, memories in native.results:
-        env[slot] = fresh = buffer.fresh()
+        target = env[slot]  # the caller's memory for this output, if any
+        if target is None or not buffer.is_dense:
+            env[slot] = target = buffer.fresh()
         for memory, extra in memories:
-            set_handle(memory, fresh.data_ptr() + extra)
+            set_handle(memory, target.data_ptr() + extra)
     native.runs += 1
     runner.run(native, slices, stamps)
     for slot, view in native.views:

@@ -45,8 +45,8 @@ class OnGpu:
         """Run the whole graph, without a pause; the next run but one overwrites the outputs."""
         return self.begin(inputs).finish()
 
-    def begin(self, inputs: Tensors) -> GpuRun:
-        """Put a run on the GPU.
+    def begin(self, inputs: Tensors, outputs: Tensors | None = None) -> GpuRun:
+        """Put a run on the GPU; its outputs arrive in page-locked memory, never in ``outputs``.
 
         Raises:
             InvalidRequest: an index in an input is out of range.

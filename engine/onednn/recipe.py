@@ -31,6 +31,11 @@ class Buffer:
         return 4 * math.prod(self.shape)
 
     @property
+    def is_dense(self) -> bool:
+        """Whether the elements lie in memory in the order of the value's shape."""
+        return not self.images or self.shape[1] == 1 or math.prod(self.shape[2:]) == 1
+
+    @property
     def layout(self) -> torch.memory_format:
         """How it lies in memory."""
         return torch.channels_last if self.images else torch.contiguous_format

@@ -122,11 +122,21 @@ class Program:
             self.slots[name]: unit.kind for unit in self.graph.operators for name in unit.outputs
         }
 
-    def environment(self, inputs: Mapping[str, Tensor]) -> Environment:
-        """Slots for one run, with constants and inputs in place."""
+    def environment(
+        self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor] | None = None
+    ) -> Environment:
+        """Slots for one run, with constants and inputs in place.
+
+        ``outputs``, by name, stand in the slots of the graph's outputs that units make: a unit may
+        write there, or replace them.
+        """
         env = self.template.copy()
         for name, tensor in inputs.items():
             env[self.slots[name]] = tensor
+        for name, tensor in (outputs or {}).items():
+            slot = self.slots[self.graph.outputs[name]]
+            if env[slot] is None:
+                env[slot] = tensor
         return env
 
     def constants(self) -> dict[str, Tensor]:

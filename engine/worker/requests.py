@@ -100,7 +100,7 @@ class Calls:
                 return FinishedRun(outputs)
             except PreconditionFailed:
                 log.exception("model %s runs under its plan instead", ready.digest[:12])
-        return ready.prepared.begin(inputs)
+        return ready.prepared.begin(inputs, outputs)
 
     def load(self, message: Message) -> dict[str, Any]:
         """Load the artefact at ``path`` under ``digest``."""

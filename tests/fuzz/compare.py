@@ -100,7 +100,7 @@ def _run(session: onnxruntime.InferenceSession, inputs: Arrays) -> dict[str, np.
 
 def _through_braid(
     model: onnx.ModelProto, inputs: Arrays, executor: CpuExecutor
-) -> dict[str, torch.Tensor]:
+) -> Mapping[str, torch.Tensor]:
     template, weights = run_passes(*lower(prepare(model)))
     tensors = {name: torch.from_numpy(array) for name, array in inputs.items()}
     specs = {name: spec_of(tensor) for name, tensor in tensors.items()}

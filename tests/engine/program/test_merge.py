@@ -91,13 +91,16 @@ def run_merged(executor: CpuExecutor, drawing: Drawing, merged: tuple[int, ...])
     order = [*merged, *rest]
     plan = StreamPlan(tuple(Launch(unit, 0) for unit in order), 1, merges=(merged,))
 
-    got = executor.run(
-        program, LanePlan(lay_out(program, plan, executor.threads)), {"x": drawing.x}
-    )
-
+    laid_out = LanePlan(lay_out(program, plan, executor.threads))
     expected = interpret(graph, constants, {"x": drawing.x})
+    given = {name: torch.full(tensor.shape, torch.nan) for name, tensor in expected.items()}
+
+    got = executor.run(program, laid_out, {"x": drawing.x})
+    executor.run(program, laid_out, {"x": drawing.x}, outputs=given)
+
     for name, tensor in expected.items():
         torch.testing.assert_close(got[name], tensor, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(given[name], tensor, rtol=1e-4, atol=1e-4)
 
 
 def test_kernels_of_different_size_are_padded_around_their_centre(executor: CpuExecutor) -> None:

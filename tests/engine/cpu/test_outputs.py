@@ -1,0 +1,161 @@
+"""Outputs that a run leaves in memory of its caller, against float64.
+
+x ─> conv ─> flat ─> dense ─> squashed      narrow: one channel, so images are row-major too
+x ─> narrow           └─> soft              also outputs: x, a weight, dense under two names
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.plan import sequential_plan
+from braid.core.tensor import TensorSpec
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lanes import lay_out
+from braid.engine.cpu.segments import LanePlan, find_runner
+from braid.engine.passes.specialise import specialise
+from braid.engine.program.kernel import PackedWeights
+from tests.engine.cpu.test_lanes import random_plan
+
+WINDOW: dict[str, Literal] = {
+    "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
+    "output_padding": [0, 0], "groups": 1,
+}  # fmt: skip
+OUTPUTS = {
+    "conv": "conv", "flat": "flat", "dense": "dense", "again": "dense", "squashed": "squashed",
+    "soft": "soft", "narrow": "narrow", "input": "x", "weight": "linear_weight",
+}  # fmt: skip
+WRITTEN = ("dense", "squashed", "narrow")
+"""Outputs that a sequential plan writes in place, outside the interpreter."""
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[CpuExecutor]:
+    made = CpuExecutor(threads=2)
+    with torch.inference_mode():
+        yield made
+    made.close()
+
+
+def graph() -> tuple[OpGraph, dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(7)
+    weights = {
+        "conv_weight": torch.randn(4, 8, 3, 3, generator=generator) * 0.1,
+        "narrow_weight": torch.randn(1, 8, 3, 3, generator=generator) * 0.1,
+        "linear_weight": torch.randn(10, 144, generator=generator) * 0.1,
+    }
+    operators = (
+        Operator(
+            "conv",
+            "aten.convolution",
+            ("x", "conv_weight", ""),
+            ("conv",),
+            {**WINDOW, "epilogue": [["aten.relu"]]},
+        ),
+        Operator("narrow", "aten.convolution", ("x", "narrow_weight", ""), ("narrow",), WINDOW),
+        Operator("flat", "braid.reshape", ("conv",), ("flat",), {"shape": [2, 144]}),
+        Operator("dense", "aten.linear", ("flat", "linear_weight"), ("dense",)),
+        Operator("squashed", "aten.sigmoid", ("dense",), ("squashed",)),
+        Operator("soft", "aten.softmax", ("dense",), ("soft",), {"dim": 1}),
+    )
+    template = OpGraph(
+        name="outputs",
+        inputs={"x": TensorSpec("FP32", (2, 8, 6, 6))},
+        outputs=OUTPUTS,
+        constants={name: TensorSpec("FP32", tuple(w.shape)) for name, w in weights.items()},
+        operators=operators,
+    )
+    return specialise(template, weights, template.inputs, {})
+
+
+def expected(x: Tensor, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    exact = {name: weight.double() for name, weight in weights.items()}
+    conv = conv2d(x.double(), exact["conv_weight"], padding=1).relu()
+    flat = conv.reshape(2, 144)
+    dense = flat @ exact["linear_weight"].t()
+    return {
+        "conv": conv,
+        "flat": flat,
+        "dense": dense,
+        "again": dense,
+        "squashed": dense.sigmoid(),
+        "soft": dense.softmax(1),
+        "narrow": conv2d(x.double(), exact["narrow_weight"], padding=1),
+        "input": x.double(),
+        "weight": exact["linear_weight"],
+    }
+
+
+def slot(like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Row-major views of one block of memory, 64 bytes apart, full of NaN."""
+    sizes = [-(-tensor.numel() // 16) * 16 for tensor in like.values()]
+    block = torch.full((sum(sizes),), torch.nan)
+    parts = block.split(sizes)
+    return {
+        name: part[: tensor.numel()].view(tensor.shape)
+        for (name, tensor), part in zip(like.items(), parts, strict=True)
+    }
+
+
+class Copies(TorchDispatchMode):
+    """Addresses that torch copies to."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.targets: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.ops.aten.copy_.default:
+            self.targets.add(args[0].data_ptr())
+        return func(*args, **(kwargs or {}))
+
+
+def check(got: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(got[name].double(), tensor, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("seed", [None, *range(6)])
+def test_runs_fill_the_slots_they_are_given(executor: CpuExecutor, seed: int | None) -> None:
+    template, constants = graph()
+    program = bind_on_cpu(template, constants, PackedWeights(), executor.threads)
+    units = len(program.units)
+    found = sequential_plan(units) if seed is None else random_plan(template, seed, seed % 2 == 0)
+    plan = LanePlan(lay_out(program, found, executor.threads))
+    inputs = [torch.randn(2, 8, 6, 6) for _ in range(2)]
+    wanted = [expected(x, constants) for x in inputs]
+    slots = [slot(wanted[0]) for _ in inputs]
+
+    for x, outputs in zip(inputs, slots, strict=True):
+        assert executor.run(program, plan, {"x": x}, outputs=outputs) is outputs
+
+    for outputs, want in zip(slots, wanted, strict=True):
+        check(outputs, want)
+    check(executor.run(program, plan, {"x": inputs[0]}), wanted[0])
+    check(slots[1], wanted[1])
+
+
+@pytest.mark.skipif(find_runner() is None, reason="needs the part in C")
+def test_dense_outputs_are_written_in_place(executor: CpuExecutor) -> None:
+    template, constants = graph()
+    program = bind_on_cpu(template, constants, PackedWeights(), executor.threads)
+    plan = LanePlan(lay_out(program, sequential_plan(len(program.units)), executor.threads))
+    x = torch.randn(2, 8, 6, 6)
+    outputs = slot(expected(x, constants))
+
+    with Copies() as copies:
+        executor.run(program, plan, {"x": x}, outputs=outputs)
+
+    copied = {name for name, tensor in outputs.items() if tensor.data_ptr() in copies.targets}
+    assert copied == set(outputs) - set(WRITTEN)
