@@ -1,7 +1,7 @@
 """What a device worker asks of its device; everything else in the worker is the same for all.
 
-    Worker ──> Calls ────────> Backend.bind, prepare ──> Prepared.run      (models, requests)
-           └─> Measurements ─> Backend.overheads, measure, contender            (planning)
+    Worker ──> RequestHandlers ─> Backend.bind, prepare ──> Prepared.run      (models, requests)
+           └─> Measurements ────> Backend.overheads, measure, contender            (planning)
 
     engine/cpu/backend.py     a pool of pinned threads
     engine/cuda/backend.py   CUDA streams, captured into graphs

@@ -30,9 +30,9 @@ from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measurements import Measurements
 from braid.engine.worker.models import ModelTable
-from braid.engine.worker.process.faults import as_braid_error
-from braid.engine.worker.process.running import Activity
-from braid.engine.worker.requests import Calls, Underway
+from braid.engine.worker.process.current_work import CurrentWork
+from braid.engine.worker.process.error_answers import as_braid_error
+from braid.engine.worker.requests import RequestHandlers, StartedRun
 from braid.engine.worker.sessions import SessionTable
 
 log = logging.getLogger("braid.worker")
@@ -64,10 +64,10 @@ class Worker:
         channel: BlockingChannel,
         arena: mmap.mmap,
         backend: Backend,
-        activity: Activity | None = None,
+        work: CurrentWork | None = None,
     ) -> None:
         self._channel = channel
-        self._activity = activity or Activity()
+        self._work = work or CurrentWork()
         self._backend = backend
         self._poller = select.poll()
         self._poller.register(channel.fileno(), select.POLLIN)
@@ -77,7 +77,7 @@ class Worker:
         pause = _InferenceFirst(self)
         models, sessions = ModelTable(backend, pause), SessionTable(backend.open_whole, pause)
         self._measurements = Measurements(backend, models, pause)
-        calls = Calls(backend, arena, models, sessions, self._measurements, pause)
+        calls = RequestHandlers(backend, arena, models, sessions, self._measurements, pause)
         self._calls = calls
         self._foreground = {name: getattr(calls, name) for name in FOREGROUND}
         self._foreground["cancel"] = self._cancel
@@ -94,10 +94,10 @@ class Worker:
             if self._background or self._waiting:
                 self.let_inference_go_first()
             else:
-                self._activity.rest()
+                self._work.rest()
                 self.receive(None)
             if self._waiting:
-                self._activity.begin_work()
+                self._work.begin_work()
                 self._answer(self._waiting.popleft())
             elif self._background and not self._is_closed:
                 self._advance()
@@ -135,7 +135,7 @@ class Worker:
 
         With ``and_more``, also those that come meanwhile, unless something else waits.
         """
-        left, underway = deque(requests), deque[tuple[int, Underway]]()
+        left, underway = deque(requests), deque[tuple[int, StartedRun]]()
         while left or underway:
             if underway and _is_due(underway, left):
                 self._finish(*underway.popleft())
@@ -146,25 +146,25 @@ class Worker:
             else:
                 self._finish(*underway.popleft())
 
-    def _begin(self, message: Message, underway: deque[tuple[int, Underway]]) -> None:
+    def _begin(self, message: Message, underway: deque[tuple[int, StartedRun]]) -> None:
         call = message["id"]
         try:
-            with self._activity.running(call):
+            with self._work.running(call):
                 run = self._calls.begin(message)
         except Exception as error:
-            self._activity.ended(call)
+            self._work.ended(call)
             self._fail(call, error)
         else:
             underway.append((call, run))
 
-    def _finish(self, call: int, run: Underway) -> None:
+    def _finish(self, call: int, run: StartedRun) -> None:
         try:
             result = self._calls.finish(run)
         except Exception as error:
-            self._activity.ended(call)
+            self._work.ended(call)
             self._fail(call, error)
         else:
-            self._activity.ended(call)
+            self._work.ended(call)
             self._channel.send({"id": call, "result": result})
 
     def let_inference_go_first(self) -> bool:
@@ -174,7 +174,7 @@ class Worker:
         each of many waiting requests would wait for other work to go on and stop again. Under load
         without end, that work still gets a tenth of the time.
         """
-        self._activity.rest()  # the step before has ended, however long this takes
+        self._work.rest()  # the step before has ended, however long this takes
         began = monotonic()
         if not self.receive(0):
             return False
@@ -187,7 +187,7 @@ class Worker:
     def pause(self) -> bool:
         """A step of other work is over: let inference go first."""
         any_ran = self.let_inference_go_first()
-        self._activity.begin_step()
+        self._work.begin_step()
         check_stopped()
         return any_ran
 
@@ -206,17 +206,17 @@ class Worker:
 
     def _advance(self) -> None:
         current = self._background[0]
-        self._activity.begin_step()
+        self._work.begin_step()
         try:
             self._tell(current, next(current.task))
         except StopIteration as stop:
             self._background.popleft()
-            self._activity.begin_work()
+            self._work.begin_work()
             if current.call is not None:
                 self._channel.send({"id": current.call, "result": stop.value})
         except Exception as error:
             self._background.popleft()
-            self._activity.begin_work()
+            self._work.begin_work()
             self._fail(current.call, error)
 
     def _tell(self, current: _Background, fraction: float | None) -> None:
@@ -244,7 +244,7 @@ class Worker:
         return {}
 
 
-def _is_due(underway: Sequence[tuple[int, Underway]], left: Sequence[Message]) -> bool:
+def _is_due(underway: Sequence[tuple[int, StartedRun]], left: Sequence[Message]) -> bool:
     """Whether the oldest run is finished before anything else is begun."""
     _, run = underway[0]
     other = bool(left) and left[0]["number"] != run.number

@@ -34,7 +34,7 @@ log = logging.getLogger("braid.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class Underway:
+class StartedRun:
     """A request that the device works for."""
 
     number: int  # of the executable
@@ -44,7 +44,7 @@ class Underway:
     size_bytes: int  # of the slot
 
 
-class Calls:
+class RequestHandlers:
     """One method a call, two for inference; used by the device thread only."""
 
     def __init__(
@@ -64,16 +64,16 @@ class Calls:
         self._pause = pause
         self._free_ns = 0  # when the device had done the latest run
 
-    def begin(self, message: Message) -> Underway:
+    def begin(self, message: Message) -> StartedRun:
         """Begin to run executable ``number`` on the slot at ``offset``."""
         began_ns = perf_counter_ns()
         number = message["number"]
         ready = self._models.executable(number)
         inputs, outputs = self._slots.of(number, message["offset"], ready.layout)
         pending = self._pending(ready, inputs, outputs)
-        return Underway(number, began_ns, pending, outputs, ready.layout.size_bytes)
+        return StartedRun(number, began_ns, pending, outputs, ready.layout.size_bytes)
 
-    def finish(self, run: Underway) -> dict[str, Any]:
+    def finish(self, run: StartedRun) -> dict[str, Any]:
         """Wait for a run and put its outputs into its slot.
 
         The time that counts is that since the device had done the run before.

@@ -23,10 +23,10 @@ from braid.engine.runtime.affinity import usable_cpus
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.engine.timing.samples import TimerOptions
 from braid.engine.worker.loop import Worker
-from braid.engine.worker.process.control import watch_over
-from braid.engine.worker.process.faults import refuse
+from braid.engine.worker.process.current_work import CurrentWork
+from braid.engine.worker.process.error_answers import refuse
 from braid.engine.worker.process.memory_limit import limit_memory
-from braid.engine.worker.process.running import Activity
+from braid.engine.worker.process.status_thread import answer_status
 
 
 @torch.inference_mode()
@@ -37,8 +37,8 @@ def serve(options: argparse.Namespace) -> None:
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
-    activity = Activity()
-    watch_over(socket.socket(fileno=options.control_fd), activity)
+    work = CurrentWork()
+    answer_status(socket.socket(fileno=options.control_fd), work)
     channel = BlockingChannel(socket.socket(fileno=options.link_fd))
     arena = mmap.mmap(options.arena_fd, options.arena_bytes)
     try:
@@ -47,7 +47,7 @@ def serve(options: argparse.Namespace) -> None:
         refuse(channel, error)
         return
     try:
-        Worker(channel, arena, backend, activity).serve()
+        Worker(channel, arena, backend, work).serve()
     except DeviceLost as error:
         channel.send({"lost": str(error)})
         # Not by the interpreter's own way out: libraries would wait for the device.

@@ -9,8 +9,8 @@ import socket
 from pathlib import Path
 
 from braid.engine.link.frames import BlockingChannel
-from braid.engine.worker.process.control import watch_over
-from braid.engine.worker.process.running import Activity
+from braid.engine.worker.process.current_work import CurrentWork
+from braid.engine.worker.process.status_thread import answer_status
 
 BEGAN = "OMP_TEST_BEGAN"
 """Names the pipe that such a run begins with writing to; a variable that workers are told."""
@@ -24,8 +24,8 @@ def main() -> None:
     parser.add_argument("--link-fd", type=int, required=True)
     parser.add_argument("--control-fd", type=int, required=True)
     options, _ = parser.parse_known_args()
-    activity = Activity()
-    watch_over(socket.socket(fileno=options.control_fd), activity)
+    activity = CurrentWork()
+    answer_status(socket.socket(fileno=options.control_fd), activity)
     channel = BlockingChannel(socket.socket(fileno=options.link_fd))
     while messages := channel.receive():
         for message in messages:

@@ -13,7 +13,7 @@ from braid.engine.device import Backend
 from braid.engine.link.frames import BlockingChannel
 from braid.engine.runtime.stopping import stop_signal
 from braid.engine.worker.loop import Worker
-from braid.engine.worker.process.running import Activity
+from braid.engine.worker.process.current_work import CurrentWork
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def no_stop_signal_afterwards() -> Any:
 
 def test_a_step_ends_where_requests_go_first_however_many_they_are() -> None:
     now = 0.0
-    activity = Activity(lambda: now)
+    activity = CurrentWork(lambda: now)
     backend = cast(Backend, SimpleNamespace(open_whole=None))
     ours, theirs = socket.socketpair()
     with ours, theirs, mmap.mmap(-1, mmap.PAGESIZE) as arena:

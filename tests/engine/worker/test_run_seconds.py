@@ -10,7 +10,7 @@ from typing import Any, cast
 from braid.core.json_form import to_json
 from braid.core.program import ProgramKey
 from braid.engine.runtime.yielding import YieldToRequests
-from braid.engine.worker.requests import Calls
+from braid.engine.worker.requests import RequestHandlers
 
 
 class SlowRequests(YieldToRequests):
@@ -37,7 +37,7 @@ def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_other
     key = to_json(ProgramKey("d", ()))
     requests, nothing = SlowRequests(), cast(Any, None)
     with mmap.mmap(-1, mmap.PAGESIZE) as arena:
-        calls = Calls(nothing, arena, models, nothing, nothing, requests)
+        calls = RequestHandlers(nothing, arena, models, nothing, nothing, requests)
         start = perf_counter_ns()
         answer = calls.prepare({"number": 1, "program": key, "plan": None, "onnxruntime": False})
         elapsed_ns = perf_counter_ns() - start

@@ -3,7 +3,7 @@
     front end  {"ask": true}                       about twice a second
                {"stop": call, "reason": text}      that run is to end, or not to begin
                {"stop_step": true, "reason": text} the other work under way is to end
-    worker     {"call": ..., "run_s": ..., "step_s": ...}   to each question; see ``Activity``
+    worker     {"call": ..., "run_s": ..., "step_s": ...}   to each question; see ``CurrentWork``
 
 It answers while the device thread is in a library, so it tells a long run from a process that is
 stopped. When the front end is gone it ends the process, whatever the device thread is in.
@@ -16,29 +16,29 @@ import socket
 import threading
 
 from braid.engine.link.frames import BlockingChannel, Message
-from braid.engine.worker.process.running import Activity
+from braid.engine.worker.process.current_work import CurrentWork
 
 
-def watch_over(control: socket.socket, activity: Activity) -> None:
+def answer_status(control: socket.socket, work: CurrentWork) -> None:
     """Answer in a thread of its own, until the process ends."""
     channel = BlockingChannel(control)
-    threading.Thread(target=_answer, args=(channel, activity), name="control", daemon=True).start()
+    threading.Thread(target=_answer, args=(channel, work), name="control", daemon=True).start()
 
 
-def _answer(channel: BlockingChannel, activity: Activity) -> None:
+def _answer(channel: BlockingChannel, work: CurrentWork) -> None:
     try:
         while (messages := channel.receive()) is not None:
             for message in messages:
-                _follow(message, channel, activity)
+                _follow(message, channel, work)
     except OSError:
         pass  # as below
     os._exit(0)  # the front end is gone, or wants this process gone
 
 
-def _follow(message: Message, channel: BlockingChannel, activity: Activity) -> None:
+def _follow(message: Message, channel: BlockingChannel, work: CurrentWork) -> None:
     if "stop" in message:
-        activity.stop(message["stop"], message["reason"])
+        work.stop(message["stop"], message["reason"])
     elif "stop_step" in message:
-        activity.stop_step(message["reason"])
+        work.stop_step(message["reason"])
     else:
-        channel.send(activity.status())
+        channel.send(work.status())

@@ -17,7 +17,7 @@ from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.runtime.stopping import check_stopped, stop_signal
 from braid.engine.runtime.yielding import in_thread, no_pause
-from braid.engine.worker.process.running import Activity
+from braid.engine.worker.process.current_work import CurrentWork
 from tests.models.endless import FOREVER, endless
 
 
@@ -35,7 +35,7 @@ def spin() -> None:
         time.sleep(0)
 
 
-def ends(activity: Activity, call: int, work: Callable[[], object], stop: int) -> None:
+def ends(activity: CurrentWork, call: int, work: Callable[[], object], stop: int) -> None:
     """Do ``work`` for a call and stop one from another thread as soon as it runs."""
 
     def order() -> None:
@@ -54,7 +54,7 @@ def ends(activity: Activity, call: int, work: Callable[[], object], stop: int) -
 
 
 def test_a_run_is_stopped_between_its_steps_also_in_a_thread_of_its_own() -> None:
-    activity = Activity()
+    activity = CurrentWork()
 
     ends(activity, 1, spin, stop=1)
     ends(activity, 2, lambda: in_thread(spin, no_pause), stop=2)
@@ -68,7 +68,7 @@ def test_onnxruntime_ends_a_loop(tmp_path: Path) -> None:
     model = endless(artefact / MODEL_FILE)
     session = OnnxSession(artefact, file_digest(model), 1)
     forever, result = torch.from_numpy(FOREVER), torch.empty(1, 4)
-    activity = Activity()
+    activity = CurrentWork()
 
     ends(activity, 1, lambda: session.run({"x": forever}), stop=1)
     ends(activity, 2, lambda: session.run_into({"x": forever}, {"y": result}), stop=2)
@@ -78,7 +78,7 @@ def test_onnxruntime_ends_a_loop(tmp_path: Path) -> None:
 
 
 def test_a_call_that_is_stopped_before_it_begins_never_runs() -> None:
-    activity = Activity()
+    activity = CurrentWork()
     activity.stop(2, "too late")
 
     with activity.running(1):
@@ -94,7 +94,7 @@ def test_a_call_that_is_stopped_before_it_begins_never_runs() -> None:
 
 
 def test_other_work_is_stopped_apart_from_runs() -> None:
-    activity = Activity()
+    activity = CurrentWork()
     activity.begin_work()
     activity.stop_step("enough")
 
@@ -109,7 +109,7 @@ def test_other_work_is_stopped_apart_from_runs() -> None:
 
 def test_the_status_tells_what_runs_and_for_how_long() -> None:
     now = 0.0
-    activity = Activity(lambda: now)
+    activity = CurrentWork(lambda: now)
     assert activity.status() == {"call": None, "run_s": 0.0, "step_s": None}
 
     activity.begin_step()

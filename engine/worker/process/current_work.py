@@ -1,6 +1,6 @@
 """What a worker's device thread does now, for the thread that watches over it.
 
-    device thread ──begin, end, step──> Activity <──status, stop── control thread (control.py)
+    device thread ──begin, end, step──> CurrentWork <──status, stop── status_thread.py
 
 A worker does one thing at a time: a run that a request waits for, or a step of other work. Each has
 a signal that ends it (engine/runtime/stopping.py).
@@ -18,7 +18,7 @@ from braid.core.errors import RunStopped
 from braid.engine.runtime.stopping import StopSignal, stop_signal
 
 
-class Activity:
+class CurrentWork:
     """Runs that are under way, and how long the present step of other work takes."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
