@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from braid.core.measurement import Speed
 from braid.server.console.pictures import Drawn
-from braid.server.console.rates import Activity, Key, Rates
+from braid.server.console.rates import Key, ModelRates, Rates
 from braid.server.devices.pool import Devices
 from braid.server.inference.replica import ModelReplica
 from braid.server.jobs.runner import JobRunner
@@ -22,9 +22,20 @@ from braid.server.store.records import Job, ModelVersion
 LISTED_JOBS = 200
 
 
+@dataclass(frozen=True, slots=True)
+class ScheduleAddress:
+    """The schedule that a page shows, as its URL says; "" are the usual version and device."""
+
+    model: str
+    version: str
+    batch_size: int
+    device: str
+    block: int | None = None  # the part to draw; None: all
+
+
 @dataclass(slots=True)
 class Facts:
-    """Belongs to the event loop."""
+    """What the pages read. Belongs to the event loop."""
 
     queries: ModelQueries
     policies: VersionPolicies
@@ -39,7 +50,7 @@ class Facts:
     def __post_init__(self) -> None:
         self.rates = Rates(self.metrics.requests)
 
-    async def activity(self) -> Mapping[Key, Activity]:
+    async def activity(self) -> Mapping[Key, ModelRates]:
         """What every model does now. On a thread: hundreds of models have many series."""
         async with self._looking:
             return await asyncio.to_thread(self.rates.look)
@@ -70,6 +81,15 @@ class Facts:
         size = str(placed.schedule.key.batch_size)
         labels = PlanLabels(model.name, str(model.version), placed.device, size)
         return self.metrics.registry.get_sample_value("braid_plan_drift_ratio", labels._asdict())
+
+    async def schedule(self, at: ScheduleAddress) -> tuple[ModelVersion, Placed]:
+        """Return the model and the schedule at an address.
+
+        Raises:
+            NotFound: there is no such model or schedule.
+        """
+        model = await self.queries.find(at.model, at.version)
+        return model, await self.queries.schedule(model, at.batch_size, at.device)
 
     async def drawn(self, model: ModelVersion, placed: Placed, block: int | None = None) -> Drawn:
         """A schedule with its graph, ready to be drawn."""

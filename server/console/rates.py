@@ -29,7 +29,7 @@ class _Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class ModelRates:
     """What a model does now. Durations in seconds; None where there were no requests."""
 
     requests_per_s: float
@@ -46,7 +46,7 @@ class Rates:
         self._clock = clock
         self._looks: deque[tuple[float, dict[Key, _Counts]]] = deque()
 
-    def look(self) -> Mapping[Key, Activity]:
+    def look(self) -> Mapping[Key, ModelRates]:
         """Activity of all models over the last minute, or since the first look."""
         now = self._clock()
         while len(self._looks) > 1 and self._looks[1][0] < now - WINDOW_SECONDS:
@@ -79,7 +79,7 @@ class Rates:
         return found
 
 
-def _activity(before: _Counts, after: _Counts, seconds: float) -> Activity:
+def _activity(before: _Counts, after: _Counts, seconds: float) -> ModelRates:
     done = {
         outcome: count - before.outcomes.get(outcome, 0.0)
         for outcome, count in after.outcomes.items()
@@ -89,7 +89,7 @@ def _activity(before: _Counts, after: _Counts, seconds: float) -> Activity:
         (bound, count - before.buckets.get(bound, 0.0))
         for bound, count in sorted(after.buckets.items())
     ]
-    return Activity(
+    return ModelRates(
         total / seconds,
         (total - done.get("OK", 0.0)) / seconds,
         quantile(0.5, buckets),

@@ -12,13 +12,14 @@ import hashlib
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from braid.charts.svg import STYLE
 from braid.core.errors import BraidError, InvalidRequest, NotFound
-from braid.server.console.facts import Facts
+from braid.server.console.facts import Facts, ScheduleAddress
 from braid.server.console.pages import devices, jobs, models, schedules
 from braid.server.console.pages.html import h
 from braid.server.console.pages.layout import BASE, Page, framed, url
@@ -89,17 +90,15 @@ class Console:
         device, against = query.get("device", ""), query.get("against", "")
         match parts:
             case ["schedules", name, version, size, ("svg" | "perfetto" | "json") as kind]:
-                file = await schedules.download(
-                    self._facts, name, version, _number(size), device, kind, block
-                )
-                return _attachment(*file)
+                at = ScheduleAddress(name, version, _number(size), device, block)
+                return _attachment(*await schedules.download(self._facts, at, kind))
             case ["schedules", name, version, size]:
-                page = await schedules.one_schedule(
-                    self._facts, name, version, _number(size), device, block
-                )
-            case ["compare", name, version, first, second]:
-                sides = (_number(first), device), (_number(second), against or device)
-                page = await schedules.comparison(self._facts, name, version, *sides)
+                at = ScheduleAddress(name, version, _number(size), device, block)
+                page = await schedules.one_schedule(self._facts, at)
+            case ["compare", name, version, size, other]:
+                at = ScheduleAddress(name, version, _number(size), device)
+                to = replace(at, batch_size=_number(other), device=against or device)
+                page = await schedules.comparison(self._facts, at, to)
             case ["models", name]:
                 version = query.get("version", "")
                 page = await models.one_model(self._facts, name, version, is_admin=is_admin)

@@ -22,7 +22,7 @@ from braid.server.console.pages.layout import (
     tiles,
     url,
 )
-from braid.server.console.rates import Activity, Key
+from braid.server.console.rates import Key, ModelRates
 from braid.server.models.queries import Placed
 from braid.server.store.records import ModelVersion
 
@@ -66,7 +66,7 @@ def _filter(wanted: str) -> Html:
 
 
 def _models_table(
-    facts: Facts, models: Sequence[ModelVersion], activity: Mapping[Key, Activity]
+    facts: Facts, models: Sequence[ModelVersion], activity: Mapping[Key, ModelRates]
 ) -> Html:
     speeds = facts.speeds()
     rows = (
@@ -83,7 +83,7 @@ def _key(model: ModelVersion) -> Key:
 def _row(
     facts: Facts,
     model: ModelVersion,
-    now: Activity | None,
+    now: ModelRates | None,
     speeds: Mapping[tuple[str, int], Speed],
 ) -> Sequence[Child]:
     page = url("models", model.name, version=model.version)
@@ -102,7 +102,7 @@ def _row(
     )
 
 
-def _activity_cells(now: Activity | None) -> tuple[str, str, str, str]:
+def _activity_cells(now: ModelRates | None) -> tuple[str, str, str, str]:
     if now is None:
         return "–", "–", "–", "–"
     return (

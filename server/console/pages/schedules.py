@@ -11,7 +11,7 @@ from braid.charts.kinds import kind_text
 from braid.core.measurement import speed_text
 from braid.core.schedule import Provenance, Schedule, schedule_to_json
 from braid.server.console import pictures
-from braid.server.console.facts import Facts
+from braid.server.console.facts import Facts, ScheduleAddress
 from braid.server.console.pages.html import Child, Html, h, table
 from braid.server.console.pages.layout import Page, duration, latency, pairs, url
 from braid.server.console.pictures import Drawn
@@ -24,17 +24,14 @@ ONNXRUNTIME_SERVES = (
 )
 
 
-async def one_schedule(
-    facts: Facts, name: str, version: str, batch_size: int, device: str, block: int | None
-) -> Page:
-    """A schedule: timeline beside the sequential plan, where it came from, its stages."""
-    model = await facts.queries.find(name, version)
-    placed = await facts.queries.schedule(model, batch_size, device)
-    schedule = placed.schedule
+async def one_schedule(facts: Facts, at: ScheduleAddress) -> Page:
+    """Return the page of a schedule: timelines, where the plan came from, its stages."""
+    model, placed = await facts.schedule(at)
+    schedule, block = placed.schedule, at.block
     which = await facts.drawn(model, placed, block)
     picture = await asyncio.to_thread(pictures.svg, which)
     blocks = await asyncio.to_thread(_choices, schedule, which)
-    where = ("schedules", model.name, model.version, batch_size)
+    where = ("schedules", model.name, model.version, at.batch_size)
     same: dict[str, str | int | None] = {"device": placed.device, "block": block}
     others = await facts.queries.schedules(model)
     body = h(
@@ -53,7 +50,7 @@ async def one_schedule(
         table(("stage", "strategy", "latency", "group", "units"), _stages(which),
               right=("stage", "latency", "group"), caption="Stages", empty="a plan of streams"),
     )  # fmt: skip
-    return Page(f"Schedule of {model.name}, batch {batch_size}", body, "Models")
+    return Page(f"Schedule of {model.name}, batch {at.batch_size}", body, "Models")
 
 
 def _choices(schedule: Schedule, which: Drawn) -> int:
@@ -140,14 +137,9 @@ def _stages(which: Drawn) -> Iterator[Sequence[Child]]:
             yield (*first, index + 1, units)
 
 
-async def comparison(facts: Facts, name: str, version: str, *which: tuple[int, str]) -> Page:
-    """Two schedules of one model, by batch size and device, on one axis, and what differs."""
-    model = await facts.queries.find(name, version)
-    sides = [
-        await facts.drawn(model, await facts.queries.schedule(model, size, device))
-        for size, device in which
-    ]
-    (first, _), (second, _) = which
+async def comparison(facts: Facts, first: ScheduleAddress, second: ScheduleAddress) -> Page:
+    """Return the page of two schedules on one axis, and what differs."""
+    sides = [await facts.drawn(*await facts.schedule(at)) for at in (first, second)]
     picture = await asyncio.to_thread(pictures.compared_svg, *sides)
     found = compare(sides[0].schedule, sides[1].schedule)
     columns = ("stage", "change", "its units run in", "latency", "latency there")
@@ -157,29 +149,22 @@ async def comparison(facts: Facts, name: str, version: str, *which: tuple[int, s
           aria_label="Both timelines"),
         [h("p", line) for line in pictures.difference_lines(*sides)],
         table(columns, pictures.difference_rows(found), right=(columns[0], *columns[3:]),
-              caption=f"Stages of batch {first} that batch {second} does not have",
+              caption=f"Stages of batch {first.batch_size} that batch {second.batch_size} "
+              "does not have",
               empty="every stage is in both"),
     )  # fmt: skip
-    return Page(f"{model.name}: batch {first} against {second}", body, "Models")
+    title = f"{first.model}: batch {first.batch_size} against {second.batch_size}"
+    return Page(title, body, "Models")
 
 
-async def download(
-    facts: Facts,
-    name: str,
-    version: str,
-    batch_size: int,
-    device: str,
-    kind: str,
-    block: int | None,
-) -> tuple[str, str, str]:
-    """A schedule as (file name, content type, text)."""
-    model = await facts.queries.find(name, version)
-    placed = await facts.queries.schedule(model, batch_size, device)
-    stem = f"{model.name}-{model.version}-batch{batch_size}"
+async def download(facts: Facts, at: ScheduleAddress, kind: str) -> tuple[str, str, str]:
+    """Return a schedule as (file name, content type, text); ``kind`` is json, svg or perfetto."""
+    model, placed = await facts.schedule(at)
+    stem = f"{model.name}-{model.version}-batch{at.batch_size}"
     if kind == "json":
         document = json.dumps(schedule_to_json(placed.schedule), indent=2)
         return f"{stem}.schedule.json", "application/json", document
-    which = await facts.drawn(model, placed, block)
+    which = await facts.drawn(model, placed, at.block)
     if kind == "svg":
         return f"{stem}.svg", "image/svg+xml", await asyncio.to_thread(pictures.svg, which)
     trace = await asyncio.to_thread(pictures.trace, which)

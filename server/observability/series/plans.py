@@ -19,6 +19,38 @@ Knows = Callable[[str, str], bool]
 """Returns whether a model's version, both as labels, has series."""
 
 
+Read = Callable[[Schedule], float | None]
+"""Reads the value of a gauge; None: not known."""
+
+GAUGES: tuple[tuple[str, str, Read], ...] = (
+    ("braid_schedule_latency_seconds", "Whole model under its schedule, as verified",
+     lambda s: _seconds(s.provenance.measured_us)),
+    ("braid_schedule_sequential_latency_seconds",
+     "Whole model under the sequential plan, same run",
+     lambda s: _seconds(s.provenance.sequential_us)),
+    ("braid_schedule_speedup_ratio",
+     "How many times as fast as sequential: median of the turns in which both ran",
+     lambda s: s.speed.median if s.speed else None),
+    ("braid_schedule_speedup_least_ratio",
+     "Lower end of the interval (90 %) of braid_schedule_speedup_ratio",
+     lambda s: s.speed.least if s.speed else None),
+    ("braid_schedule_speedup_most_ratio",
+     "Upper end of the interval (90 %) of braid_schedule_speedup_ratio",
+     lambda s: s.speed.most if s.speed else None),
+    ("braid_schedule_latency_spread_ratio",
+     "Of the runs behind braid_schedule_latency_seconds: middle half over median",
+     lambda s: s.provenance.spread),
+    ("braid_schedule_sequential_latency_spread_ratio",
+     "The same of braid_schedule_sequential_latency_seconds",
+     lambda s: s.sequential_spread),
+    ("braid_schedule_promoted", "1 if the schedule serves, 0 if the sequential plan does",
+     lambda s: s.provenance.promoted),
+    ("braid_schedule_stages", "Stages of the schedule; 0 for plans of streams",
+     lambda s: len(s.stages)),
+)  # fmt: skip
+"""What a schedule brings: name, help text and value of each gauge."""
+
+
 class PlanLabels(NamedTuple):
     """Labels of one plan's series; in the order of ``PLAN``."""
 
@@ -40,44 +72,14 @@ class ScheduleMetrics:
         self._candidates: dict[PlanLabels, Collection[str]] = {}  # that have series
         self._speeds: dict[PlanLabels, Speed] = {}  # of schedules beside sequential, if known
         self.on_schedule: OnSchedule = lambda plan, schedule: None
-        gauge = partial(Gauge, labelnames=PLAN, registry=registry)
-        self.latency_seconds = gauge(
-            "braid_schedule_latency_seconds", "Whole model under its schedule, as verified"
-        )
-        self.sequential_seconds = gauge(
-            "braid_schedule_sequential_latency_seconds",
-            "Whole model under the sequential plan, same run",
-        )
-        self.speedup = gauge(
-            "braid_schedule_speedup_ratio",
-            "How many times as fast as sequential: median of the turns in which both ran",
-        )
-        self.speedup_least = gauge(
-            "braid_schedule_speedup_least_ratio",
-            "Lower end of the interval (90 %) of braid_schedule_speedup_ratio",
-        )
-        self.speedup_most = gauge(
-            "braid_schedule_speedup_most_ratio",
-            "Upper end of the interval (90 %) of braid_schedule_speedup_ratio",
-        )
-        self.spread = gauge(
-            "braid_schedule_latency_spread_ratio",
-            "Of the runs behind braid_schedule_latency_seconds: middle half over median",
-        )
-        self.sequential_spread = gauge(
-            "braid_schedule_sequential_latency_spread_ratio",
-            "The same of braid_schedule_sequential_latency_seconds",
-        )
-        self.promoted = gauge(
-            "braid_schedule_promoted", "1 if the schedule serves, 0 if the sequential plan does"
-        )
-        self.stages = gauge(
-            "braid_schedule_stages", "Stages of the schedule; 0 for plans of streams"
-        )
-        self.candidate_seconds = gauge(
+        self._gauges = [
+            (Gauge(name, text, PLAN, registry=registry), read) for name, text, read in GAUGES
+        ]
+        self.candidate_seconds = Gauge(
             "braid_schedule_candidate_latency_seconds",
             "Whole model under each plan that was tried, same run",
-            labelnames=(*PLAN, "planner"),
+            (*PLAN, "planner"),
+            registry=registry,
         )
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
@@ -86,8 +88,8 @@ class ScheduleMetrics:
             return
         size = str(schedule.key.batch_size)
         plan = PlanLabels(model.name, str(model.version), device, size)
-        for gauge, value in self._values(schedule).items():
-            if value is not None:
+        for gauge, read in self._gauges:
+            if (value := read(schedule)) is not None:
                 gauge.labels(*plan).set(value)
             else:
                 gauge.remove(*plan)  # an earlier schedule's would contradict
@@ -102,35 +104,21 @@ class ScheduleMetrics:
         self._candidates[plan] = candidates.keys()
         self.on_schedule(plan, schedule)
 
-    def _values(self, schedule: Schedule) -> dict[Gauge, float | None]:
-        seen, speed = schedule.provenance, schedule.speed
-        return {
-            self.promoted: seen.promoted,
-            self.stages: len(schedule.stages),
-            self.latency_seconds: seen.measured_us and seen.measured_us * 1e-6,
-            self.sequential_seconds: seen.sequential_us and seen.sequential_us * 1e-6,
-            self.spread: seen.spread,
-            self.sequential_spread: schedule.sequential_spread,
-            self.speedup: speed.median if speed else None,
-            self.speedup_least: speed.least if speed else None,
-            self.speedup_most: speed.most if speed else None,
-        }
-
     def speeds(self) -> dict[PlanLabels, Speed]:
         """Return the known speeds beside sequential, of all schedules of all models."""
         return dict(self._speeds)
 
     def remove_model(self, model: str, version: str) -> None:
         """Drop every series of a model version."""
-        for family in (
-            self.latency_seconds, self.sequential_seconds, self.speedup, self.speedup_least,
-            self.speedup_most, self.spread, self.sequential_spread, self.promoted, self.stages,
-            self.candidate_seconds,
-        ):  # fmt: skip
+        for family in (*(gauge for gauge, _ in self._gauges), self.candidate_seconds):
             family.remove_by_labels({"model": model, "version": version})
         for plan in [each for each in self._candidates if each[:2] == (model, version)]:
             del self._candidates[plan]
             self._speeds.pop(plan, None)
+
+
+def _seconds(us: float | None) -> float | None:
+    return us and us * 1e-6
 
 
 def _candidates_of(schedule: Schedule) -> dict[str, float]:
