@@ -6,6 +6,8 @@ To add an operator, write a function in the file of its family and decorate it:
     def relu(node: Node, to: Builder) -> None:
         to.emit("aten.relu", [node.operand(0)], node.outputs)
 
+    lowers_to("aten.relu", "Relu", 6, 14)  # the same in short
+
 The numbers are the first and last since-version of the operator that the function understands; a
 model that uses an older or newer form is refused. So is an attribute, operand or output that the
 function does not touch.
@@ -50,3 +52,24 @@ def lowers(op_type: str, first: int, last: int, remarks: str = "") -> Callable[[
         return lower
 
     return enter
+
+
+def lowers_to(
+    kind: str, op_type: str, first: int, last: int, operands: int = 1, **numbers: tuple[str, float]
+) -> None:
+    """Enter an operator that becomes one operator of ``kind`` with the same operands.
+
+    Args:
+        kind: an entry of ``braid.engine.ops``.
+        op_type: the ONNX operator.
+        first: since-versions understood, inclusive.
+        last: the same.
+        operands: how many the operator has; none may be absent.
+        numbers: attribute of the kind -> ONNX float attribute and its default value.
+    """
+
+    @lowers(op_type, first, last)
+    def one_to_one(node: Node, to: Builder) -> None:
+        given = {name: node.real(*source) for name, source in numbers.items()}
+        values = [node.operand(i) for i in range(operands)]
+        to.emit(kind, values, node.output, None, **given)

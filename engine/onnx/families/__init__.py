@@ -1,6 +1,6 @@
 """The lowering functions, one file a family. Importing the package fills the table."""
 
-from braid.engine.onnx.families.arithmetic import elementwise, linear, logic, quantised, reduction
+from braid.engine.onnx.families.arithmetic import elementwise, linear, quantised, reduction
 from braid.engine.onnx.families.arrays import constants, indexing, shape
 from braid.engine.onnx.families.layers import (
     attention,
@@ -20,7 +20,6 @@ __all__ = [
     "elementwise",
     "indexing",
     "linear",
-    "logic",
     "normalisation",
     "pooling",
     "quantised",

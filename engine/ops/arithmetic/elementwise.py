@@ -11,7 +11,7 @@ from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import operator
 
 # Kinds that are exactly torch's function of that name, with its arguments as attributes.
-_UNARY = (
+TORCH_UNARY = (
     *("relu", "sigmoid", "tanh", "erf", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt"),
     *("reciprocal", "square", "abs", "neg", "sign", "floor", "ceil", "round"),
     *("sin", "cos", "tan", "asin", "acos", "atan"),
@@ -25,7 +25,7 @@ _BINARY = (
     *("add", "sub", "mul", "maximum", "minimum", "remainder", "fmod", "atan2"),
     *("bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_left_shift", "bitwise_right_shift"),
 )
-for _name in _UNARY:
+for _name in TORCH_UNARY:
     operator(f"aten.{_name}", pointwise=True)(getattr(torch, _name))
 for _name in _ACTIVATIONS:
     operator(f"aten.{_name}", pointwise=True)(getattr(F, _name))

@@ -121,51 +121,43 @@ def log_sum_exp(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
     return torch.logsumexp(x if x.is_floating_point() else x.double(), dims, keepdim)
 
 
-def _arg_extreme(x: Tensor, dim: int, keepdim: bool, select_last: bool, largest: bool) -> Tensor:
-    find = torch.argmax if largest else torch.argmin
-    if not select_last:
-        return find(x, dim, keepdim)
-    return x.shape[dim] - 1 - find(x.flip(dim), dim, keepdim)
+def _enter_arg_extreme(kind: str, find: Callable[..., Tensor]) -> None:
+    """Enter the position of an extreme element: the first one, or the last."""
+
+    @operator(kind)
+    def arg_extreme(
+        x: Tensor, dim: int = 0, keepdim: bool = True, select_last: bool = False
+    ) -> Tensor:
+        if not select_last:
+            return find(x, dim, keepdim)
+        return x.shape[dim] - 1 - find(x.flip(dim), dim, keepdim)
 
 
-@operator("braid.argmax")
-def argmax(x: Tensor, dim: int = 0, keepdim: bool = True, select_last: bool = False) -> Tensor:
-    """Position of the largest element: the first one, or the last."""
-    return _arg_extreme(x, dim, keepdim, select_last, largest=True)
+_enter_arg_extreme("braid.argmax", torch.argmax)
+_enter_arg_extreme("braid.argmin", torch.argmin)
 
 
-@operator("braid.argmin")
-def argmin(x: Tensor, dim: int = 0, keepdim: bool = True, select_last: bool = False) -> Tensor:
-    """Position of the smallest element: the first one, or the last."""
-    return _arg_extreme(x, dim, keepdim, select_last, largest=False)
+def _enter_running(kind: str, fold: Callable[..., Tensor], neutral: int) -> None:
+    """Enter a running fold along an axis.
+
+    With ``exclusive``, an element's own value is left out; with ``reverse``, the fold starts at
+    the end.
+    """
+
+    @operator(kind)
+    def running(
+        x: Tensor, dim: int | list[int], exclusive: bool = False, reverse: bool = False
+    ) -> Tensor:
+        dim = int(scalar(dim))
+        y = fold(x.flip(dim) if reverse else x, dim, dtype=x.dtype)
+        if exclusive:
+            first = torch.full_like(y.narrow(dim, 0, min(1, y.shape[dim])), neutral)
+            y = torch.cat([first, y.narrow(dim, 0, max(0, y.shape[dim] - 1))], dim)
+        return y.flip(dim) if reverse else y
 
 
-@operator("braid.cumsum")
-def cumsum(
-    x: Tensor, dim: int | list[int], exclusive: bool = False, reverse: bool = False
-) -> Tensor:
-    """Running sum; ``exclusive`` leaves out the element itself, ``reverse`` sums from the end."""
-    dim = int(scalar(dim))
-    y = x.flip(dim) if reverse else x
-    y = torch.cumsum(y, dim, dtype=x.dtype)
-    if exclusive:
-        shifted = torch.zeros_like(y.narrow(dim, 0, min(1, y.shape[dim])))
-        y = torch.cat([shifted, y.narrow(dim, 0, max(0, y.shape[dim] - 1))], dim)
-    return y.flip(dim) if reverse else y
-
-
-@operator("braid.cumprod")
-def cumprod(
-    x: Tensor, dim: int | list[int], exclusive: bool = False, reverse: bool = False
-) -> Tensor:
-    """Running product; see ``cumsum``."""
-    dim = int(scalar(dim))
-    y = x.flip(dim) if reverse else x
-    y = torch.cumprod(y, dim, dtype=x.dtype)
-    if exclusive:
-        shifted = torch.ones_like(y.narrow(dim, 0, min(1, y.shape[dim])))
-        y = torch.cat([shifted, y.narrow(dim, 0, max(0, y.shape[dim] - 1))], dim)
-    return y.flip(dim) if reverse else y
+_enter_running("braid.cumsum", torch.cumsum, 0)
+_enter_running("braid.cumprod", torch.cumprod, 1)
 
 
 @operator("aten.softmax")

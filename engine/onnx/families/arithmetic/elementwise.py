@@ -5,82 +5,74 @@ from __future__ import annotations
 import math
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.linear import emit_sum
 from braid.engine.lowering.unsupported_use import UnsupportedUse
-from braid.engine.onnx.lowering_table import lowers
+from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import Node
 from braid.engine.onnx.tensors import dtype_name
 
-# Operators without attributes that torch has under the kind: name, first and last form, kind.
-_UNARY = (
-    ("Abs", 6, 13, "aten.abs"),
-    ("Acos", 7, 22, "aten.acos"),
-    ("Acosh", 9, 22, "aten.acosh"),
-    ("Asin", 7, 22, "aten.asin"),
-    ("Asinh", 9, 22, "aten.asinh"),
-    ("Atan", 7, 22, "aten.atan"),
-    ("Atanh", 9, 22, "aten.atanh"),
-    ("BitwiseNot", 18, 18, "aten.bitwise_not"),
-    ("Ceil", 6, 13, "aten.ceil"),
-    ("Cos", 7, 22, "aten.cos"),
-    ("Cosh", 9, 22, "aten.cosh"),
-    ("Erf", 9, 13, "aten.erf"),
-    ("Exp", 6, 13, "aten.exp"),
-    ("Floor", 6, 13, "aten.floor"),
-    ("HardSwish", 14, 22, "aten.hardswish"),
-    ("Log", 6, 13, "aten.log"),
-    ("Mish", 18, 22, "aten.mish"),
-    ("Neg", 6, 13, "aten.neg"),
-    ("Reciprocal", 6, 13, "aten.reciprocal"),
-    ("Relu", 6, 14, "aten.relu"),
-    ("Round", 11, 22, "aten.round"),
-    ("Sigmoid", 6, 13, "aten.sigmoid"),
-    ("Sign", 9, 13, "aten.sign"),
-    ("Sin", 7, 22, "aten.sin"),
-    ("Sinh", 9, 22, "aten.sinh"),
-    ("Softplus", 1, 22, "braid.softplus"),
-    ("Softsign", 1, 22, "aten.softsign"),
-    ("Sqrt", 6, 13, "aten.sqrt"),
-    ("Tan", 7, 22, "aten.tan"),
-    ("Tanh", 6, 13, "aten.tanh"),
-)
-_BINARY = (
-    ("BitwiseAnd", 18, 18, "aten.bitwise_and"),
-    ("BitwiseOr", 18, 18, "aten.bitwise_or"),
-    ("BitwiseXor", 18, 18, "aten.bitwise_xor"),
-    ("Mul", 7, 14, "aten.mul"),
-    ("PRelu", 7, 16, "braid.prelu"),
-    ("Sub", 7, 14, "aten.sub"),
+# Since-versions, first and last, of unary operators whose kind is aten and the name in lower case.
+_UNARY = {
+    (1, 22): ("Softsign",),
+    (6, 13): (
+        *("Abs", "Ceil", "Exp", "Floor", "Log", "Neg", "Reciprocal", "Sigmoid", "Sqrt", "Tanh"),
+    ),
+    (6, 14): ("Relu",),
+    (7, 22): ("Acos", "Asin", "Atan", "Cos", "Sin", "Tan"),
+    (9, 13): ("Erf", "Sign"),
+    (9, 20): ("IsNaN",),
+    (9, 22): ("Acosh", "Asinh", "Atanh", "Cosh", "Sinh"),
+    (11, 22): ("Round",),
+    (14, 22): ("HardSwish",),
+    (18, 22): ("Mish",),
+}
+for _versions, _names in _UNARY.items():
+    for _name in _names:
+        lowers_to(f"aten.{_name.lower()}", _name, *_versions)
+lowers_to("aten.bitwise_not", "BitwiseNot", 18, 18)
+lowers_to("aten.logical_not", "Not", 1, 1)
+lowers_to("braid.softplus", "Softplus", 1, 22)
+
+lowers_to("aten.celu", "Celu", 12, 28, alpha=("alpha", 1.0))
+lowers_to("aten.elu", "Elu", 6, 22, alpha=("alpha", 1.0))
+lowers_to("aten.leaky_relu", "LeakyRelu", 6, 16, negative_slope=("alpha", 0.01))
+lowers_to("braid.hardsigmoid", "HardSigmoid", 6, 22, alpha=("alpha", 0.2), beta=("beta", 0.5))
+lowers_to("braid.shrink", "Shrink", 9, 9, lambd=("lambd", 0.5), bias=("bias", 0.0))
+lowers_to("braid.thresholded_relu", "ThresholdedRelu", 10, 22, alpha=("alpha", 1.0))
+lowers_to(
+    *("braid.selu", "Selu", 6, 22),
+    alpha=("alpha", 1.6732631921768188),
+    gamma=("gamma", 1.0507010221481323),
 )
 
+for _kind, _name, _first, _last in (
+    ("aten.bitwise_and", "BitwiseAnd", 18, 18),
+    ("aten.bitwise_or", "BitwiseOr", 18, 18),
+    ("aten.bitwise_xor", "BitwiseXor", 18, 18),
+    ("aten.eq", "Equal", 7, 19),
+    ("aten.ge", "GreaterOrEqual", 12, 16),
+    ("aten.gt", "Greater", 7, 13),
+    ("aten.le", "LessOrEqual", 12, 16),
+    ("aten.logical_and", "And", 7, 7),
+    ("aten.logical_or", "Or", 7, 7),
+    ("aten.logical_xor", "Xor", 7, 7),
+    ("aten.lt", "Less", 7, 13),
+    ("aten.mul", "Mul", 7, 14),
+    ("aten.sub", "Sub", 7, 14),
+    ("braid.prelu", "PRelu", 7, 16),
+):
+    lowers_to(_kind, _name, _first, _last, operands=2)
+lowers_to("aten.where", "Where", 9, 16, operands=3)
 
-def _enter_unary(op_type: str, first: int, last: int, kind: str) -> None:
-    @lowers(op_type, first, last)
-    def unary(node: Node, to: Builder) -> None:
-        to.emit(kind, [node.operand(0)], node.output)
 
-
-def _enter_binary(op_type: str, first: int, last: int, kind: str) -> None:
-    @lowers(op_type, first, last)
-    def binary(node: Node, to: Builder) -> None:
-        to.emit(kind, [node.operand(0), node.operand(1)], node.output)
-
-
-def _enter_variadic(op_type: str, first: int, last: int, kind: str) -> None:
-    @lowers(op_type, first, last)
+def _enter_variadic(op_type: str, kind: str) -> None:
+    @lowers(op_type, 6, 13)
     def variadic(node: Node, to: Builder) -> None:
         fold(kind, node, to, node.outputs[0])
 
 
-for _entry in _UNARY:
-    _enter_unary(*_entry)
-for _entry in _BINARY:
-    _enter_binary(*_entry)
-for _entry in (
-    ("Sum", 6, 13, "aten.add"),
-    ("Max", 6, 13, "aten.maximum"),
-    ("Min", 6, 13, "aten.minimum"),
-):
-    _enter_variadic(*_entry)
+for _name, _kind in (("Sum", "aten.add"), ("Max", "aten.maximum"), ("Min", "aten.minimum")):
+    _enter_variadic(_name, _kind)
 
 
 def fold(kind: str, node: Node, to: Builder, output: str) -> str:
@@ -105,10 +97,7 @@ def mean(node: Node, to: Builder) -> None:
 @lowers("Add", 7, 14, "a constant vector added to a matrix product becomes its bias")
 def add(node: Node, to: Builder) -> None:
     """Sum; as the bias of a linear operator where it can be one."""
-    a, b = node.operand(0), node.operand(1)
-    output = node.outputs[0]
-    if not (to.give_bias(a, b, output) or to.give_bias(b, a, output)):
-        to.emit("aten.add", [a, b], node.output)
+    emit_sum(to, node.operand(0), node.operand(1), node.outputs[0])
 
 
 @lowers("Div", 7, 14)
@@ -166,54 +155,6 @@ def _bound(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-@lowers("LeakyRelu", 6, 16)
-def leaky_relu(node: Node, to: Builder) -> None:
-    """x where x >= 0, else alpha * x."""
-    slope = node.real("alpha", 0.01)
-    to.emit("aten.leaky_relu", [node.operand(0)], node.output, negative_slope=slope)
-
-
-@lowers("Elu", 6, 22)
-def elu(node: Node, to: Builder) -> None:
-    """x where x >= 0, else alpha * (exp(x) - 1)."""
-    to.emit("aten.elu", [node.operand(0)], node.output, alpha=node.real("alpha", 1.0))
-
-
-@lowers("Celu", 12, 28)
-def celu(node: Node, to: Builder) -> None:
-    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    to.emit("aten.celu", [node.operand(0)], node.output, alpha=node.real("alpha", 1.0))
-
-
-@lowers("Selu", 6, 22)
-def selu(node: Node, to: Builder) -> None:
-    """Scaled exponential linear unit."""
-    alpha = node.real("alpha", 1.6732631921768188)
-    gamma = node.real("gamma", 1.0507010221481323)
-    to.emit("braid.selu", [node.operand(0)], node.output, alpha=alpha, gamma=gamma)
-
-
-@lowers("ThresholdedRelu", 10, 22)
-def thresholded_relu(node: Node, to: Builder) -> None:
-    """x where x > alpha, else 0."""
-    alpha = node.real("alpha", 1.0)
-    to.emit("braid.thresholded_relu", [node.operand(0)], node.output, alpha=alpha)
-
-
-@lowers("HardSigmoid", 6, 22)
-def hard_sigmoid(node: Node, to: Builder) -> None:
-    """max(0, min(1, alpha * x + beta))."""
-    alpha, beta = node.real("alpha", 0.2), node.real("beta", 0.5)
-    to.emit("braid.hardsigmoid", [node.operand(0)], node.output, alpha=alpha, beta=beta)
-
-
-@lowers("Shrink", 9, 9)
-def shrink(node: Node, to: Builder) -> None:
-    """Towards zero by ``bias``, zero within ``lambd``."""
-    lambd, bias = node.real("lambd", 0.5), node.real("bias", 0.0)
-    to.emit("braid.shrink", [node.operand(0)], node.output, lambd=lambd, bias=bias)
-
-
 @lowers("Gelu", 20, 20)
 def gelu(node: Node, to: Builder) -> None:
     """Gaussian error linear unit."""
@@ -267,3 +208,11 @@ def dropout(node: Node, to: Builder) -> None:
         to.emit("braid.full_like", [x], [node.outputs[1]], value=ones, dtype=dtype)
     if node.wants(0):
         to.alias(node.outputs[0], x)
+
+
+@lowers("IsInf", 10, 20)
+def is_inf(node: Node, to: Builder) -> None:
+    """True at infinities of the asked signs."""
+    negative = node.flag("detect_negative", True)
+    positive = node.flag("detect_positive", True)
+    to.emit("braid.isinf", [node.operand(0)], node.output, negative=negative, positive=positive)

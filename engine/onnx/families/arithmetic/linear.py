@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.onnx.lowering_table import lowers
+from braid.engine.lowering.linear import emit_matmul, transposed
+from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import Node
+
+lowers_to("aten.det", "Det", 11, 22)
 
 
 @lowers("MatMul", 1, 13, "by a constant matrix it becomes linear")
 def matmul(node: Node, to: Builder) -> None:
-    """Matrix product; by a constant matrix, a linear operator with the weight transposed."""
-    a, b = node.operand(0), node.operand(1)
-    weight = to.constant(b)
-    if weight is not None and weight.dim() == 2 and weight.is_floating_point():
-        transposed = to.add_constant(f"{b}/transposed", weight.t())
-        to.emit("aten.linear", [a, transposed, ""], node.output)
-    else:
-        to.emit("aten.matmul", [a, b], node.output)
+    """Matrix product."""
+    emit_matmul(to, node.operand(0), node.operand(1), node.output)
 
 
 @lowers("Gemm", 7, 13)
@@ -27,7 +24,7 @@ def gemm(node: Node, to: Builder) -> None:
     if node.flag("transA"):
         a = to.emit("aten.permute", [a], dims=[1, 0])
     if not node.flag("transB"):
-        b = _transposed(b, to)
+        b = transposed(to, b)
     bias = to.constant(c) if c and beta != 0 else None
     weight = to.constant(b)
     as_bias = bias is not None and (
@@ -50,21 +47,8 @@ def gemm(node: Node, to: Builder) -> None:
         to.emit("aten.add", [y, c], node.output)
 
 
-def _transposed(matrix: str, to: Builder) -> str:
-    content = to.constant(matrix)
-    if content is not None:
-        return to.add_constant(f"{matrix}/transposed", content.t())
-    return to.emit("aten.permute", [matrix], dims=[1, 0])
-
-
 @lowers("Einsum", 12, 28)
 def einsum(node: Node, to: Builder) -> None:
     """Einstein summation."""
     equation = node.text("equation").replace(" ", "")
     to.emit("aten.einsum", node.all_operands(), node.output, equation=equation)
-
-
-@lowers("Det", 11, 22)
-def det(node: Node, to: Builder) -> None:
-    """Determinant."""
-    to.emit("aten.det", [node.operand(0)], node.output)

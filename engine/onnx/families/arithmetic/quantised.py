@@ -7,9 +7,11 @@ from typing import Any
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families.layers.convolution import AUTO_PADS, spatial_rank, split_pads
-from braid.engine.onnx.lowering_table import lowers
+from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import Node
 from braid.engine.onnx.tensors import dtype_name
+
+lowers_to("braid.quantised_matmul", "QLinearMatMul", 10, 21, operands=8)
 
 
 def _grid(node: Node) -> dict[str, Any]:
@@ -43,12 +45,6 @@ def matmul_integer(node: Node, to: Builder) -> None:
     """Product of centred integers."""
     operands = [node.operand(0), node.operand(1), node.maybe(2), node.maybe(3)]
     to.emit("braid.matmul_integer", operands, node.output)
-
-
-@lowers("QLinearMatMul", 10, 21)
-def qlinear_matmul(node: Node, to: Builder) -> None:
-    """Product of quantised matrices."""
-    to.emit("braid.quantised_matmul", [node.operand(i) for i in range(8)], node.output)
 
 
 def _window(node: Node, to: Builder, weight: str) -> dict[str, Any]:

@@ -6,10 +6,12 @@ import torch
 
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
-from braid.engine.onnx.lowering_table import lowers
+from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import Node
 from braid.engine.onnx.tensors import dtype_name, to_tensor
 from braid.engine.ops.dtypes import DTYPE_NAMES
+
+lowers_to("braid.size", "Size", 1, 25)
 
 
 @lowers("Constant", 1, 25, "no strings, no sparse tensors")
@@ -72,9 +74,3 @@ def shape(node: Node, to: Builder) -> None:
     end = node.integer("end") if node.has("end") else None
     start = node.integer("start", 0)
     to.emit("braid.shape", [node.operand(0)], node.output, start=start, end=end)
-
-
-@lowers("Size", 1, 25)
-def size(node: Node, to: Builder) -> None:
-    """Number of elements."""
-    to.emit("braid.size", [node.operand(0)], node.output)

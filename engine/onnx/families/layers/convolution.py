@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.linear import emit_convolution
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
 from braid.engine.onnx.node import Node
+from braid.engine.ops.layers.convolution import ConvolutionWindow, halves
+
+Pairs = list[tuple[int, int]]  # padding before and after each spatial axis
 
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
@@ -22,7 +27,7 @@ def spatial_rank(node: Node, to: Builder, weight: str) -> int:
     return content.dim() - 2 if content is not None else 0
 
 
-def split_pads(pads: list[int]) -> list[tuple[int, int]]:
+def split_pads(pads: list[int]) -> Pairs:
     """ONNX pads as (before, after) of each axis."""
     half = len(pads) // 2
     if len(pads) % 2:
@@ -30,16 +35,28 @@ def split_pads(pads: list[int]) -> list[tuple[int, int]]:
     return list(zip(pads[:half], pads[half:], strict=True))
 
 
-def pad_spatial(x: str, pads: list[tuple[int, int]], to: Builder, value: float = 0.0) -> str:
+def _pad_spatial(to: Builder, x: str, pads: Pairs, outputs: Sequence[str] = ("",)) -> str:
     """Pad (or crop) the spatial axes."""
-    begins, ends = [before for before, _ in pads], [after for _, after in pads]
     return to.emit(
         "braid.pad",
         [x],
-        pads=begins + ends,
+        outputs,
+        pads=[before for before, _ in pads] + [after for _, after in pads],
         mode="constant",
-        value=value,
+        value=0.0,
         axes=list(range(2, 2 + len(pads))),
+    )
+
+
+def _window(node: Node, rank: int, transposed: bool) -> ConvolutionWindow:
+    """The window of a node, its padding still to be found."""
+    return ConvolutionWindow(
+        stride=node.integers("strides") or [1] * rank,
+        padding=[0] * rank,
+        dilation=node.integers("dilations") or [1] * rank,
+        transposed=transposed,
+        output_padding=(transposed and node.integers("output_padding")) or [0] * rank,
+        groups=node.integer("group", 1),
     )
 
 
@@ -48,62 +65,52 @@ def conv(node: Node, to: Builder) -> None:
     """Convolution with its padding."""
     x, weight, bias = node.operand(0), node.operand(1), node.maybe(2)
     rank = spatial_rank(node, to, weight)
-    stride = node.integers("strides") or [1] * rank
-    dilation = node.integers("dilations") or [1] * rank
+    window = _window(node, rank, transposed=False)
     pads = split_pads(node.integers("pads") or [0] * 2 * rank)
     auto_pad = node.choice("auto_pad", "NOTSET", AUTO_PADS)
-    kernel = node.integers("kernel_shape")
-    content = to.constant(weight)
-    if content is not None:
-        actual = list(content.shape[2:])
-        if kernel is not None and kernel != actual:
-            raise UnsupportedUse(f"kernel_shape {kernel} of a weight with kernel {actual}")
-        kernel = actual
+    kernel = _kernel(node, to, weight)
     if auto_pad == "VALID":
         pads = [(0, 0)] * rank
     elif auto_pad != "NOTSET":
         if kernel is None:
             raise UnsupportedUse(f"auto_pad={auto_pad} without a known kernel")
-        upper = auto_pad == "SAME_UPPER"
-        if all(s == 1 for s in stride):  # then the input's shape does not matter
-            totals = [(k - 1) * d for k, d in zip(kernel, dilation, strict=True)]
-            pads = [_halves(total, upper) for total in totals]
-        else:
-            x = to.emit(
-                "braid.pad_same", [x], kernel=kernel, stride=stride, dilation=dilation, upper=upper
-            )
-            pads = [(0, 0)] * rank
+        x, pads = _same_padding(to, x, kernel, window, auto_pad == "SAME_UPPER")
     if any(before != after or before < 0 for before, after in pads):
-        x = pad_spatial(x, pads, to)
-        pads = [(0, 0)] * rank
-    to.emit(
-        "aten.convolution",
-        [x, weight, bias],
-        node.output,
-        stride=stride,
-        padding=[before for before, _ in pads],
-        dilation=dilation,
-        transposed=False,
-        output_padding=[0] * rank,
-        groups=node.integer("group", 1),
-    )
+        x, pads = _pad_spatial(to, x, pads), [(0, 0)] * rank
+    window = replace(window, padding=[before for before, _ in pads])
+    emit_convolution(to, [x, weight, bias], node.output, window)
 
 
-def _halves(total: int, upper: bool) -> tuple[int, int]:
-    """Split padding in two; the odd one goes after for ``upper``, before otherwise."""
-    small, large = total // 2, total - total // 2
-    return (small, large) if upper else (large, small)
+def _kernel(node: Node, to: Builder, weight: str) -> list[int] | None:
+    """Extents of the kernel; None if neither the node nor a constant weight tells."""
+    kernel = node.integers("kernel_shape")
+    content = to.constant(weight)
+    if content is None:
+        return kernel
+    actual = list(content.shape[2:])
+    if kernel is not None and kernel != actual:
+        raise UnsupportedUse(f"kernel_shape {kernel} of a weight with kernel {actual}")
+    return actual
+
+
+def _same_padding(
+    to: Builder, x: str, kernel: list[int], window: ConvolutionWindow, upper: bool
+) -> tuple[str, Pairs]:
+    """The input of a convolution with SAME padding, and the padding still to be given to it."""
+    if all(step == 1 for step in window.stride):  # then the input's shape does not matter
+        totals = [(k - 1) * d for k, d in zip(kernel, window.dilation, strict=True)]
+        return x, [halves(total, upper) for total in totals]
+    stride, dilation = window.stride, window.dilation
+    x = to.emit("braid.pad_same", [x], kernel=kernel, stride=stride, dilation=dilation, upper=upper)
+    return x, [(0, 0)] * len(kernel)
 
 
 @lowers("ConvTranspose", 1, 22)
 def conv_transpose(node: Node, to: Builder) -> None:
     """Transposed convolution; uneven padding crops the result."""
-    x, weight, bias = node.operand(0), node.operand(1), node.maybe(2)
-    rank = spatial_rank(node, to, weight)
-    stride = node.integers("strides") or [1] * rank
-    dilation = node.integers("dilations") or [1] * rank
-    extra = node.integers("output_padding") or [0] * rank
-    groups = node.integer("group", 1)
+    operands = [node.operand(0), node.operand(1), node.maybe(2)]
+    rank = spatial_rank(node, to, operands[1])
+    window = _window(node, rank, transposed=True)
     auto_pad = node.choice("auto_pad", "NOTSET", AUTO_PADS)
     pads = split_pads(node.integers("pads") or [0] * 2 * rank)
     wanted = node.integers("output_shape")
@@ -111,42 +118,25 @@ def conv_transpose(node: Node, to: Builder) -> None:
     if wanted or auto_pad.startswith("SAME"):
         to.emit(
             "braid.conv_transpose_to",
-            [x, weight, bias],
+            operands,
             node.output,
             output_shape=wanted[-rank:] if wanted else None,
-            stride=stride,
-            dilation=dilation,
-            output_padding=extra,
-            groups=groups,
+            stride=window.stride,
+            dilation=window.dilation,
+            output_padding=window.output_padding,
+            groups=window.groups,
             upper=auto_pad == "SAME_UPPER",
         )
         return
     if auto_pad == "VALID":
         pads = [(0, 0)] * rank
-    padding = [min(pair) for pair in pads]
+    window = replace(window, padding=[min(pair) for pair in pads])
     crop = [
-        (even - before, even - after) for (before, after), even in zip(pads, padding, strict=True)
+        (even - before, even - after)
+        for (before, after), even in zip(pads, window.padding, strict=True)
     ]
-    attributes: dict[str, Any] = {
-        "stride": stride,
-        "padding": padding,
-        "dilation": dilation,
-        "transposed": True,
-        "output_padding": extra,
-        "groups": groups,
-    }
-    uneven = any(pair != (0, 0) for pair in crop)
-    outputs = ("",) if uneven else node.output
-    y = to.emit("aten.convolution", [x, weight, bias], outputs, **attributes)
-    if uneven:
-        begins, ends = [before for before, _ in crop], [after for _, after in crop]
-        axes = list(range(2, 2 + rank))
-        to.emit(
-            "braid.pad",
-            [y],
-            node.output,
-            pads=begins + ends,
-            mode="constant",
-            value=0.0,
-            axes=axes,
-        )
+    if any(pair != (0, 0) for pair in crop):
+        y = emit_convolution(to, operands, ("",), window)
+        _pad_spatial(to, y, crop, node.output)
+    else:
+        emit_convolution(to, operands, node.output, window)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
-from braid.engine.onnx.lowering_table import lowers
+from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import Node
+
+lowers_to(
+    *("braid.instance_norm", "InstanceNormalization", 6, 22), operands=3, eps=("epsilon", 1e-5)
+)
 
 
 @lowers("BatchNormalization", 7, 15, "at inference, with stored statistics")
@@ -39,13 +43,6 @@ def rms_normalization(node: Node, to: Builder) -> None:
     node.without_effect("stash_type")
     operands = [node.operand(0), node.operand(1)]
     to.emit("braid.rms_norm", operands, node.output, axis=axis, eps=eps)
-
-
-@lowers("InstanceNormalization", 6, 22)
-def instance_normalization(node: Node, to: Builder) -> None:
-    """Normalise each channel of each image."""
-    eps = node.real("epsilon", 1e-5)
-    to.emit("braid.instance_norm", [node.operand(i) for i in range(3)], node.output, eps=eps)
 
 
 @lowers("GroupNormalization", 18, 21)

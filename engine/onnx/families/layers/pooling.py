@@ -7,8 +7,11 @@ from typing import Any
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families.layers.convolution import AUTO_PADS
-from braid.engine.onnx.lowering_table import lowers
+from braid.engine.onnx.lowering_table import lowers, lowers_to
 from braid.engine.onnx.node import Node
+
+lowers_to("braid.global_avg_pool", "GlobalAveragePool", 1, 22)
+lowers_to("braid.global_max_pool", "GlobalMaxPool", 1, 22)
 
 
 def _window(node: Node) -> dict[str, Any]:
@@ -67,18 +70,6 @@ def lp_pool(node: Node, to: Builder) -> None:
     """p-norm of each window."""
     p = node.integer("p", 2)
     to.emit("braid.lp_pool", [node.operand(0)], node.output, p=p, **_window(node))
-
-
-@lowers("GlobalAveragePool", 1, 22)
-def global_average_pool(node: Node, to: Builder) -> None:
-    """Average over all spatial axes."""
-    to.emit("braid.global_avg_pool", [node.operand(0)], node.output)
-
-
-@lowers("GlobalMaxPool", 1, 22)
-def global_max_pool(node: Node, to: Builder) -> None:
-    """Maximum over all spatial axes."""
-    to.emit("braid.global_max_pool", [node.operand(0)], node.output)
 
 
 @lowers("GlobalLpPool", 2, 22)

@@ -6,6 +6,7 @@ layer runs step by step with ONNX's own formulas.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from braid.engine.lowering.builder import Builder
@@ -21,22 +22,15 @@ _WITH_BETA = ("Affine", "ScaledTanh", "HardSigmoid")
 _PLAIN = ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")
 
 
-@lowers("LSTM", 1, 22, "fused where torch can; else step by step")
-def lstm(node: Node, to: Builder) -> None:
-    """Long short-term memory."""
-    _layer(node, to, "lstm")
+def _enter(op_type: str, remarks: str) -> None:
+    @lowers(op_type, 1, 22, remarks)
+    def recurrent(node: Node, to: Builder) -> None:
+        _layer(node, to, op_type.lower())
 
 
-@lowers("GRU", 1, 22, "fused with linear_before_reset; else step by step")
-def gru(node: Node, to: Builder) -> None:
-    """Gated recurrent unit."""
-    _layer(node, to, "gru")
-
-
-@lowers("RNN", 1, 22, "fused with Tanh or Relu; else step by step")
-def rnn(node: Node, to: Builder) -> None:
-    """Plain recurrent layer."""
-    _layer(node, to, "rnn")
+_enter("LSTM", "fused where torch can; else step by step")
+_enter("GRU", "fused with linear_before_reset; else step by step")
+_enter("RNN", "fused with Tanh or Relu; else step by step")
 
 
 def _layer(node: Node, to: Builder, layer: str) -> None:
@@ -51,39 +45,45 @@ def _layer(node: Node, to: Builder, layer: str) -> None:
         "direction": direction,
         "batch_first": node.flag("layout"),
     }
-    extra: dict[str, Any] = {"clip": node.real("clip") if node.has("clip") else None}
-    cell, peepholes = "", ""
-    if layer == "lstm":
-        cell, peepholes = node.maybe(6), node.maybe(7)
-        extra["input_forget"] = node.flag("input_forget")
-    before = layer == "gru" and node.flag("linear_before_reset")
-    if layer == "gru":
-        extra["linear_before_reset"] = before
-    states = [node.maybe(4), node.maybe(5), cell]
     outputs = (*node.outputs, "", "", "")[: 3 if layer == "lstm" else 2]
-    torch_layer = _torch_layer(layer, functions, directions)
-    if layer == "gru" and not before:
-        torch_layer = ""
-    if peepholes or extra["clip"] is not None or extra.get("input_forget"):
-        torch_layer = ""
+    lstm = layer == "lstm"
+    states = [node.maybe(4), node.maybe(5), node.maybe(6) if lstm else ""]
+    peepholes = node.maybe(7) if lstm else ""
+    special = _special(node, layer)
     alphas, betas = _parameters(node, functions)
-    if torch_layer:
-        weights = _torch_weights(node, to, layer, directions)
-        operands = [node.operand(0), *states, *weights]
+    torch_layer = _torch_layer(layer, functions, directions)
+    if torch_layer and not peepholes and _torch_computes(layer, special):
+        operands = [node.operand(0), *states, *_torch_weights(node, to, layer, directions)]
         to.emit("braid.recurrent", operands, outputs, layer=torch_layer, **attributes)
         return
-    operands = [node.operand(0), node.operand(1), node.operand(2), node.maybe(3)]
     to.emit(
         "braid.recurrent_steps",
-        [*operands, *states, peepholes],
+        [*(node.operand(i) for i in range(3)), node.maybe(3), *states, peepholes],
         outputs,
         layer=layer,
         activations=functions,
         alphas=alphas,
         betas=betas,
         **attributes,
-        **extra,
+        **special,
     )
+
+
+def _special(node: Node, layer: str) -> dict[str, Any]:
+    """Attributes that ``braid.recurrent_steps`` alone has."""
+    special: dict[str, Any] = {"clip": node.real("clip") if node.has("clip") else None}
+    if layer == "lstm":
+        special["input_forget"] = node.flag("input_forget")
+    if layer == "gru":
+        special["linear_before_reset"] = node.flag("linear_before_reset")
+    return special
+
+
+def _torch_computes(layer: str, special: Mapping[str, Any]) -> bool:
+    """True if torch's fused layer computes the same."""
+    if special["clip"] is not None or special.get("input_forget"):
+        return False
+    return layer != "gru" or bool(special["linear_before_reset"])
 
 
 def _torch_layer(layer: str, functions: list[str], directions: int) -> str:

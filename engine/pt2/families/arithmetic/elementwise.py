@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.linear import emit_sum
 from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.ops.arithmetic.elementwise import TORCH_UNARY
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers
 
-_UNARY = (
-    *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bitwise_not", "ceil", "cos"),
-    *("cosh", "erf", "exp", "expm1", "floor", "hardswish", "log", "log1p", "logical_not", "mish"),
-    *("neg", "reciprocal", "relu", "round", "rsqrt", "sigmoid", "sign", "silu", "sin", "sinh"),
-    *("sqrt", "square", "tan", "tanh", "isnan"),
-)
+_UNARY = (*TORCH_UNARY, "bitwise_not", "hardswish", "isnan", "logical_not", "mish", "silu")
+# aten name -> kind, and its attributes by the names of the arguments, with their default values
+_WITH_NUMBERS = {
+    "celu": ("aten.celu", {"alpha": 1.0}),
+    "isinf": ("braid.isinf", {}),
+    "leaky_relu": ("aten.leaky_relu", {"negative_slope": 0.01}),
+    "log_sigmoid": ("aten.logsigmoid", {}),
+    "softplus": ("aten.softplus", {"beta": 1.0, "threshold": 20.0}),
+    "softsign": ("aten.softsign", {}),
+}
 # aten name -> kind; the overloads take tensors or numbers
 _BINARY = {
     **{name: f"aten.{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge", "mul")},
@@ -44,6 +51,13 @@ def _enter_unary(name: str) -> None:
         to.emit(f"aten.{name}", [x], call.output)
 
 
+def _enter_with_numbers(name: str, kind: str, defaults: Mapping[str, float]) -> None:
+    @lowers(f"aten.{name}.default")
+    def with_numbers(call: CallArguments, to: Builder) -> None:
+        given = {key: float(call.number(key, usual)) for key, usual in defaults.items()}
+        to.emit(kind, [call.tensor("self")], call.output, None, **given)
+
+
 def _as_float(call: CallArguments, to: Builder, x: str) -> str:
     """Functions of integers are computed in FP32; rounding leaves integers alone."""
     dtype = call.dtype_of("self")
@@ -61,6 +75,8 @@ def _enter_binary(target: str, kind: str) -> None:
 
 for _name in _UNARY:
     _enter_unary(_name)
+for _name, (_kind, _defaults) in _WITH_NUMBERS.items():
+    _enter_with_numbers(_name, _kind, _defaults)
 for _name, _kind in _BINARY.items():
     for _overload in ("Tensor", "Scalar"):
         _enter_binary(f"aten.{_name}.{_overload}", _kind)
@@ -71,9 +87,7 @@ for _name, _kind in _PLAIN_BINARY.items():
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def add(call: CallArguments, to: Builder) -> None:
     """Sum; ``alpha`` scales the second operand."""
-    a, b = call.tensor("self"), _scaled(call, to)
-    if not (to.give_bias(a, b, call.outputs[0]) or to.give_bias(b, a, call.outputs[0])):
-        to.emit("aten.add", [a, b], call.output)
+    emit_sum(to, call.tensor("self"), _scaled(call, to), call.outputs[0])
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
@@ -169,13 +183,6 @@ def hardtanh(call: CallArguments, to: Builder) -> None:
     to.emit("aten.clamp", [call.tensor("self")], call.output, min=low, max=high)
 
 
-@lowers("aten.leaky_relu.default")
-def leaky_relu(call: CallArguments, to: Builder) -> None:
-    """x where x >= 0, else slope * x."""
-    slope = float(call.number("negative_slope", 0.01))
-    to.emit("aten.leaky_relu", [call.tensor("self")], call.output, negative_slope=slope)
-
-
 @lowers("aten.elu.default")
 def elu(call: CallArguments, to: Builder) -> None:
     """x where x >= 0, else alpha * (exp(x) - 1)."""
@@ -183,13 +190,6 @@ def elu(call: CallArguments, to: Builder) -> None:
     call.require("input_scale", 1)
     alpha = float(call.number("alpha", 1.0))
     to.emit("aten.elu", [call.tensor("self")], call.output, alpha=alpha)
-
-
-@lowers("aten.celu.default")
-def celu(call: CallArguments, to: Builder) -> None:
-    """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    alpha = float(call.number("alpha", 1.0))
-    to.emit("aten.celu", [call.tensor("self")], call.output, alpha=alpha)
 
 
 @lowers("aten.selu.default")
@@ -210,25 +210,6 @@ def gelu(call: CallArguments, to: Builder) -> None:
 def hardsigmoid(call: CallArguments, to: Builder) -> None:
     """clip(x + 3, 0, 6) / 6."""
     to.emit("braid.hardsigmoid", [call.tensor("self")], call.output, alpha=1 / 6, beta=0.5)
-
-
-@lowers("aten.softplus.default")
-def softplus(call: CallArguments, to: Builder) -> None:
-    """log(1 + exp(beta * x)) / beta, a straight line beyond the threshold."""
-    beta, threshold = float(call.number("beta", 1.0)), float(call.number("threshold", 20.0))
-    to.emit("aten.softplus", [call.tensor("self")], call.output, beta=beta, threshold=threshold)
-
-
-@lowers("aten.log_sigmoid.default")
-def log_sigmoid(call: CallArguments, to: Builder) -> None:
-    """Log of sigmoid."""
-    to.emit("aten.logsigmoid", [call.tensor("self")], call.output)
-
-
-@lowers("aten.softsign.default")
-def softsign(call: CallArguments, to: Builder) -> None:
-    """x / (1 + |x|)."""
-    to.emit("aten.softsign", [call.tensor("self")], call.output)
 
 
 @lowers("aten.prelu.default")
@@ -253,12 +234,6 @@ def _halves(to: Builder, x: str, axis: int) -> tuple[str, str]:
     to.emit("braid.split", [x], names, axis=axis, parts=2)
     a, b = (to.resolve(name) or "" for name in names)
     return a, b
-
-
-@lowers("aten.isinf.default")
-def isinf(call: CallArguments, to: Builder) -> None:
-    """True at infinities."""
-    to.emit("braid.isinf", [call.tensor("self")], call.output)
 
 
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.linear import emit_matmul, transposed
 from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers
 
@@ -17,15 +18,9 @@ def linear(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
 def matmul(call: CallArguments, to: Builder) -> None:
-    """Matrix product; by a constant matrix, a linear operator with the weight transposed."""
+    """Matrix product."""
     other = "other" if call.target == "aten.matmul.default" else "mat2"
-    a, b = call.tensor("self"), call.tensor(other)
-    weight = to.constant(b)
-    if weight is not None and weight.dim() == 2 and weight.is_floating_point():
-        transposed = to.add_constant(f"{b}/transposed", weight.t())
-        to.emit("aten.linear", [a, transposed, ""], call.output)
-    else:
-        to.emit("aten.matmul", [a, b], call.output)
+    emit_matmul(to, call.tensor("self"), call.tensor(other), call.output)
 
 
 @lowers("aten.addmm.default", "aten.baddbmm.default")
@@ -37,8 +32,7 @@ def addmm(call: CallArguments, to: Builder) -> None:
     bias, a, b = call.tensor("self"), call.tensor(first), call.tensor(second)
     weight, shift = to.constant(b), to.constant(bias)
     if weight is not None and shift is not None and weight.dim() == 2 and shift.dim() == 1:
-        transposed = to.add_constant(f"{b}/transposed", weight.t())
-        to.emit("aten.linear", [a, transposed, bias], call.output)
+        to.emit("aten.linear", [a, transposed(to, b), bias], call.output)
     else:
         to.emit("aten.add", [bias, to.emit("aten.matmul", [a, b])], call.output)
 

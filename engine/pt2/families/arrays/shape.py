@@ -348,22 +348,16 @@ def triangle(call: CallArguments, to: Builder) -> None:
 def select_scatter(call: CallArguments, to: Builder) -> None:
     """The tensor with one slice replaced."""
     axis, index = call.axis("dim", call.rank()), call.integer("index")
-    source = to.emit("braid.unsqueeze", [call.tensor("src")], axes=[axis])
+    operands = [call.tensor("self"), to.emit("braid.unsqueeze", [call.tensor("src")], axes=[axis])]
     end = index + 1 if index != -1 else _FAR
-    _placed(call, to, source, axis, index, end, 1)
+    to.emit("braid.place", operands, call.output, axis=axis, start=index, end=end, step=1)
 
 
 @lowers("aten.slice_scatter.default")
 def slice_scatter(call: CallArguments, to: Builder) -> None:
     """The tensor with part of an axis replaced."""
-    axis = call.axis("dim", call.rank(), 0)
+    axis, step = call.axis("dim", call.rank(), 0), call.integer("step", 1)
     start, end = call.number("start", None), call.number("end", None)
-    bounds = (0 if start is None else int(start), _FAR if end is None else int(end))
-    _placed(call, to, call.tensor("src"), axis, *bounds, call.integer("step", 1))
-
-
-def _placed(
-    call: CallArguments, to: Builder, source: str, axis: int, start: int, end: int, step: int
-) -> None:
-    operands = [call.tensor("self"), source]
+    start, end = 0 if start is None else int(start), _FAR if end is None else int(end)
+    operands = [call.tensor("self"), call.tensor("src")]
     to.emit("braid.place", operands, call.output, axis=axis, start=start, end=end, step=step)

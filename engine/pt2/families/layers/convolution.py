@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.linear import emit_convolution
 from braid.engine.lowering.unsupported_use import UnsupportedUse
+from braid.engine.ops.layers.convolution import ConvolutionWindow
 from braid.engine.pt2.call_arguments import CallArguments
 from braid.engine.pt2.lowering_table import lowers
 
@@ -15,35 +17,46 @@ def spread(values: list[int], axes: int) -> list[int]:
     return values * axes if len(values) == 1 else values
 
 
+def _operands(call: CallArguments, axes: int) -> list[str]:
+    """Input, weight and bias of a convolution over a number of spatial axes."""
+    if call.rank("input") != axes + 2:
+        raise UnsupportedUse("an input without a batch axis")
+    return [call.tensor("input"), call.tensor("weight"), call.maybe("bias")]
+
+
+def _window(
+    call: CallArguments, axes: int, padding: list[int] | None = None, transposed: bool = False
+) -> ConvolutionWindow:
+    """How the kernel moves; ``padding`` where the call does not say it in numbers."""
+
+    def each(name: str, usual: int) -> list[int]:
+        return spread(call.integers(name, [usual]), axes)
+
+    return ConvolutionWindow(
+        stride=each("stride", 1),
+        padding=each("padding", 0) if padding is None else padding,
+        dilation=each("dilation", 1),
+        transposed=transposed,
+        output_padding=each("output_padding", 0),
+        groups=call.integer("groups", 1),
+    )
+
+
 @lowers(*(f"aten.conv{n}d.{form}" for n in (1, 2, 3) for form in ("default", "padding")))
 def conv(call: CallArguments, to: Builder) -> None:
     """Convolution; padding by amounts or by the words ``same`` and ``valid``."""
     axes = int(call.target[len("aten.conv")])
-    stride = spread(call.integers("stride", [1]), axes)
-    dilation = spread(call.integers("dilation", [1]), axes)
-    x = call.tensor("input")
-    if call.rank("input") != axes + 2:
-        raise UnsupportedUse("an input without a batch axis")
+    x, *weights = _operands(call, axes)
+    padding = None
     if call.target.endswith(".padding"):
-        x, padding = _named_padding(call, to, x, dilation)
-    else:
-        padding = spread(call.integers("padding", [0]), axes)
-    to.emit(
-        "aten.convolution",
-        [x, call.tensor("weight"), call.maybe("bias")],
-        call.output,
-        stride=stride,
-        padding=padding,
-        dilation=dilation,
-        transposed=False,
-        output_padding=[0] * axes,
-        groups=call.integer("groups", 1),
-    )
+        x, padding = _named_padding(call, to, x, spread(call.integers("dilation", [1]), axes))
+    emit_convolution(to, [x, *weights], call.output, _window(call, axes, padding))
 
 
 def _named_padding(
     call: CallArguments, to: Builder, x: str, dilation: list[int]
 ) -> tuple[str, list[int]]:
+    """The input, padded if it is padded unevenly, and the padding of the convolution."""
     word = call.text("padding", "valid")
     if word == "valid":
         return x, [0] * len(dilation)
@@ -63,17 +76,8 @@ def convolution(call: CallArguments, to: Builder) -> None:
     """Convolution in its general form, transposed or not."""
     call.without_effect("benchmark", "deterministic", "cudnn_enabled", "allow_tf32")
     axes = call.rank("input") - 2
-    to.emit(
-        "aten.convolution",
-        [call.tensor("input"), call.tensor("weight"), call.maybe("bias")],
-        call.output,
-        stride=spread(call.integers("stride"), axes),
-        padding=spread(call.integers("padding"), axes),
-        dilation=spread(call.integers("dilation"), axes),
-        transposed=call.flag("transposed"),
-        output_padding=spread(call.integers("output_padding"), axes),
-        groups=call.integer("groups"),
-    )
+    window = _window(call, axes, transposed=call.flag("transposed"))
+    emit_convolution(to, _operands(call, axes), call.output, window)
 
 
 @lowers(
@@ -82,16 +86,5 @@ def convolution(call: CallArguments, to: Builder) -> None:
 def conv_transpose(call: CallArguments, to: Builder) -> None:
     """Transposed convolution."""
     axes = int(call.target[len("aten.conv_transpose")])
-    if call.rank("input") != axes + 2:
-        raise UnsupportedUse("an input without a batch axis")
-    to.emit(
-        "aten.convolution",
-        [call.tensor("input"), call.tensor("weight"), call.maybe("bias")],
-        call.output,
-        stride=spread(call.integers("stride", [1]), axes),
-        padding=spread(call.integers("padding", [0]), axes),
-        dilation=spread(call.integers("dilation", [1]), axes),
-        transposed=True,
-        output_padding=spread(call.integers("output_padding", [0]), axes),
-        groups=call.integer("groups", 1),
-    )
+    window = _window(call, axes, transposed=True)
+    emit_convolution(to, _operands(call, axes), call.output, window)

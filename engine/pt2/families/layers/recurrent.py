@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.pt2.call_arguments import CallArguments
@@ -15,44 +18,52 @@ _LAYERS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """Layers of one kind on top of each other, each in one or both directions."""
+
+    kind: str  # lstm, gru, rnn_tanh or rnn_relu
+    layers: int
+    directions: int
+    hidden: int
+    weights: Sequence[str]  # of each layer and direction in turn
+    states: Sequence[str]  # first ones, [layers * directions, batch, hidden]
+
+    def layer(self, to: Builder, index: int, x: str, label: str) -> list[str]:
+        """Write one layer over x [time, batch, input]; values of its output and final states."""
+        count = len(self.weights) // self.layers
+        weights = self.weights[index * count : (index + 1) * count]
+        first = index * self.directions
+        starts = [
+            _layer_state(to, state, first, self.directions, self.layers) for state in self.states
+        ]
+        names = [f"{label}/{what}{index}" for what in ("y", "h", "c")][: 1 + len(starts)]
+        to.emit(
+            "braid.recurrent",
+            [x, "", *starts, *[""] * (2 - len(starts)), *weights],
+            names,
+            layer=self.kind,
+            hidden=self.hidden,
+            direction="bidirectional" if self.directions == 2 else "forward",
+            batch_first=False,
+        )
+        return [to.resolve(name) or "" for name in names]
+
+
 @lowers(*_LAYERS)
 def recurrent(call: CallArguments, to: Builder) -> None:
     """Stacked layers, each in one or both directions."""
-    layer = _LAYERS[call.target]
-    call.without_effect("dropout")
-    call.require("train", False)
-    both, layers = call.flag("bidirectional"), call.integer("num_layers")
-    directions = 2 if both else 1
-    weights = call.tensors("params")
-    per_direction = 4 if call.flag("has_biases") else 2
-    if len(weights) != layers * directions * per_direction:
-        raise UnsupportedUse("projections")
-    if call.rank("input") != 3:
-        raise UnsupportedUse("an input without a batch axis")
-    hidden = call.hidden_size("params")
-    states = call.tensors("hx") if layer == "lstm" else [call.tensor("hx")]
+    stack = _stack(call)
     x, batch_first = call.tensor("input"), call.flag("batch_first")
     if batch_first:
         x = to.emit("aten.permute", [x], dims=[1, 0, 2])
-    finals: list[list[str]] = [[] for _ in states]
-    for index in range(layers):
-        span = slice(index * directions * per_direction, (index + 1) * directions * per_direction)
-        starts = [_layer_state(to, s, index * directions, directions, layers) for s in states]
-        names = [f"{call.label}/{what}{index}" for what in ("y", "h", "c")][: 1 + len(states)]
-        to.emit(
-            "braid.recurrent",
-            [x, "", *starts, *[""] * (2 - len(starts)), *weights[span]],
-            names,
-            layer=layer,
-            hidden=hidden,
-            direction="bidirectional" if both else "forward",
-            batch_first=False,
-        )
-        y, *ends = [to.resolve(name) or "" for name in names]
+    finals: list[list[str]] = [[] for _ in stack.states]
+    for index in range(stack.layers):
+        y, *ends = stack.layer(to, index, x, call.label)
         for kept, end in zip(finals, ends, strict=True):
             kept.append(end)
-        last = index == layers - 1 and not batch_first
-        x = _joined(to, y, directions, call.output if last else ("",))
+        last = index == stack.layers - 1 and not batch_first
+        x = _joined(to, y, stack.directions, call.output if last else ("",))
     if batch_first:
         to.emit("aten.permute", [x], call.output, dims=[1, 0, 2])
     for name, parts in zip(call.outputs[1:], finals, strict=False):
@@ -62,7 +73,23 @@ def recurrent(call: CallArguments, to: Builder) -> None:
             to.emit("aten.cat", parts, [name], dim=0)
 
 
+def _stack(call: CallArguments) -> _Stack:
+    """The layers that a call asks for."""
+    call.without_effect("dropout")
+    call.require("train", False)
+    kind, layers = _LAYERS[call.target], call.integer("num_layers")
+    directions = 2 if call.flag("bidirectional") else 1
+    weights = call.tensors("params")
+    if len(weights) != layers * directions * (4 if call.flag("has_biases") else 2):
+        raise UnsupportedUse("projections")
+    if call.rank("input") != 3:
+        raise UnsupportedUse("an input without a batch axis")
+    states = call.tensors("hx") if kind == "lstm" else [call.tensor("hx")]
+    return _Stack(kind, layers, directions, call.hidden_size("params"), weights, states)
+
+
 def _layer_state(to: Builder, state: str, first: int, count: int, layers: int) -> str:
+    """The part of a first state that belongs to one layer."""
     if layers == 1:
         return state
     end = first + count
