@@ -76,6 +76,8 @@ GPU_PYTHON := $(if $(filter command environment,$(origin PYTHON)),$(PYTHON),$(BI
 GPU_MINUTES ?= 9
 GPU_OUT := $(or $(OUT),benchmarks/results/local)
 
+gpu gpu-%: export PYTHONPATH := $(CURDIR)/.types:$(CURDIR)/client:$(PYTHONPATH)
+
 gpu: $(if $(filter command environment,$(origin PYTHON)),,$(READY))
 	$(GPU_PYTHON) -m pytest -W default tests/engine/cuda
 	@if ! $(GPU_PYTHON) -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' 2>/dev/null; \
@@ -91,7 +93,6 @@ gpu-questions:
 gpu-bench:
 	$(GPU_PYTHON) -m benchmarks.engine --device cuda --minutes $(GPU_MINUTES) --out $(GPU_OUT)
 
-gpu-service: export PYTHONPATH := $(CURDIR)/client:$(PYTHONPATH)
 gpu-service:
 	$(GPU_PYTHON) -m pytest -W default -m gpu tests/service/test_gpu_service.py
 

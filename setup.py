@@ -39,7 +39,7 @@ setup(
         "pydantic-settings>=2.7",
         "prometheus-client>=0.24",
         "rich>=14",
-        "shtab>=1.7",
+        "shtab>=1.13",
         "sqlalchemy>=2.1,<3",
         "tritonclient[grpc]>=2.73,<2.74",
     ],

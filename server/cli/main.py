@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ import braid.core.errors
 import braid_client
 from braid.server.cli import completion
 from braid.server.cli.connection import Subparsers
-from braid.server.cli.local import demo, serve, token
+from braid.server.cli.local import demo, plan, serve, token
 from braid.server.cli.remote import delete, health, infer, jobs, models, register, schedule, serving
 
 
@@ -41,10 +39,8 @@ COMMANDS: dict[str, Command] = {
     "health": health,
     "completion": completion,
     "demo": demo,
+    "plan": plan,
 }
-if importlib.util.find_spec("braid.server.cli.local.plan") is not None:
-    COMMANDS["plan"] = importlib.import_module("braid.server.cli.local.plan")
-
 
 GROUPS = (
     ("Run a server", ("serve", "health", "token")),
@@ -98,6 +94,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(parser=parser)  # completion describes all of it
     parser.add_argument("--version", action="version", version=braid_client.__version__)
     subparsers = parser.add_subparsers(
         dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS

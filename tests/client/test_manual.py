@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 
-from braid.server.cli.completion import SHELLS, walk
+from braid.server.cli.completion import SHELLS
 from braid.server.cli.main import COMMANDS, GROUPS, build_parser, main
 
 
@@ -23,19 +25,43 @@ def test_the_manual_names_every_command_once_and_every_exit_code() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
+Parser = argparse.ArgumentParser
+
+
+def walk(
+    parser: Parser, path: tuple[str, ...] = (), text: str = ""
+) -> Iterator[tuple[tuple[str, ...], str, Parser]]:
+    """Each command: its words, what the list of commands says about it, its parser."""
+    yield path, text, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            texts = {each.dest: each.help or "" for each in action._choices_actions}
+            for name, below in action.choices.items():
+                yield from walk(below, (*path, name), texts.get(name, ""))
+
+
+def options(parser: Parser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        if any(flag.startswith("--") for flag in action.option_strings):
+            yield action
+
+
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
-    for node in walk(build_parser()):
+    for path, text, parser in walk(build_parser()):
         with pytest.raises(SystemExit) as stop:
-            main([*node.path, "--help"])
+            main([*path, "--help"])
         assert stop.value.code == 0
         assert capsys.readouterr().out.startswith("usage: braid")
-        assert node.text or not node.path
-        for flag, text, choices, _ in node.options:
-            assert text or choices, (node.path, flag)
+        assert text or not path
+        for option in options(parser):
+            assert option.help or option.choices, (path, option.option_strings)
 
 
 def test_every_listing_has_json() -> None:
-    flags = {node.path: {flag for flag, *_ in node.options} for node in walk(build_parser())}
+    flags = {
+        path: {flag for option in options(parser) for flag in option.option_strings}
+        for path, _, parser in walk(build_parser())
+    }
     for command in ("models", "jobs", "register", "plan"):
         assert "--json" in flags[command,], command
     assert "--format" in flags["schedule", "show"] & flags["schedule", "diff"]
@@ -58,7 +84,7 @@ def test_bash_completes(line: str, expected: str, capsys: pytest.CaptureFixture[
     script = capsys.readouterr().out
     words = line.split(" ")
     setting = " ".join(f"'{word}'" for word in words)
-    program = f"{script}\nCOMP_WORDS=({setting}); COMP_CWORD={len(words) - 1}\n_braid\n"
+    program = f"{script}\nCOMP_WORDS=({setting}); COMP_CWORD={len(words) - 1}\n_shtab_braid\n"
     program += 'echo "${COMPREPLY[@]}"\n'
 
     ran = subprocess.run(
