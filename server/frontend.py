@@ -56,7 +56,8 @@ from braid.server.observability.series.plans import PlanLabels
 from braid.server.observability.tracing import Sampling
 from braid.server.observability.triton_metrics import TritonMetrics
 from braid.server.ports.grpc_port import GrpcPorts
-from braid.server.ports.http_port import HttpServer, health_routes, metrics_route
+from braid.server.ports.http_port import HttpServer
+from braid.server.ports.http_routes import health_routes, metrics_route
 from braid.server.security.host_names import EVERY, HostNames
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.health import Health

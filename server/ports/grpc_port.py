@@ -58,15 +58,15 @@ class GrpcPorts:
             StartupError: tokens or certificates cannot be used, or strangers could come in.
         """
         self._settings = settings
-        self.tokens = configured_tokens(settings)
-        self.certificates = configured_certificates(settings)
+        self.tokens = _tokens(settings)
+        self.certificates = _certificates(settings)
         self.telemetry = start_tracing(settings.tracing, sampling)
         traced: list[grpc.aio.ServerInterceptor] = [self.telemetry] if self.telemetry else []
-        self._main = public_server(settings, memory, [*main_gate(settings, self.tokens), *traced])
+        self._main = _server(settings, memory, [*_main_gate(settings, self.tokens), *traced])
         servers = [self._main]
         self._admin: grpc.aio.Server | None = None
         if settings.admin_address:
-            self._admin = public_server(settings, memory, [Gate(self.tokens), *traced])
+            self._admin = _server(settings, memory, [Gate(self.tokens), *traced])
             servers.append(self._admin)
         for server in servers:
             add_services(server)
@@ -88,7 +88,8 @@ class GrpcPorts:
         Raises:
             StartupError: an address cannot be used.
         """
-        port = bind_main(self._main, self._settings, self.certificates)
+        address = f"{self._settings.host}:{self._settings.grpc_port}"
+        port = _bind(self._main, address, "BRAID_GRPC_PORT or --grpc-port", self.certificates)
         await self._main.start()
         if self._admin is not None:
             await self._start_admin(self._admin)
@@ -109,18 +110,18 @@ class GrpcPorts:
         await server.start()
 
 
-def main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterceptor]:
-    """What guards the main port; nothing if everybody may do everything."""
+def _main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterceptor]:
+    """Return the guard of the main port; none if every caller may do everything."""
     if not tokens.are_required and not settings.admin_address:
         return []
     anonymous = Role.INFER if settings.allow_unauthenticated else Role.ANYONE
     return [Gate(tokens, anonymous=anonymous, admin_elsewhere=settings.admin_address)]
 
 
-def public_server(
+def _server(
     settings: Settings, memory: CallMemory, interceptors: Sequence[grpc.aio.ServerInterceptor]
 ) -> grpc.aio.Server:
-    """A server for strangers, not listening yet."""
+    """Return a server that does not listen yet."""
     filter_grpc_log()
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
     return grpc.aio.server(
@@ -141,18 +142,6 @@ def public_server(
     )
 
 
-def bind_main(
-    server: grpc.aio.Server, settings: Settings, certificates: Certificates | None
-) -> int:
-    """Let a server listen on the main port; returns its number.
-
-    Raises:
-        StartupError: the address cannot be used.
-    """
-    address = f"{settings.host}:{settings.grpc_port}"
-    return _bind(server, address, "BRAID_GRPC_PORT or --grpc-port", certificates)
-
-
 def _bind(
     server: grpc.aio.Server, address: str, setting: str, certificates: Certificates | None
 ) -> int:
@@ -167,7 +156,7 @@ def _bind(
 
 
 async def _start_on_socket(server: grpc.aio.Server, path: Path, setting: str) -> None:
-    """Listen on a Unix socket that only its owner may connect to."""
+    """Listen on a Unix socket that only the server's user may connect to."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)  # of a server that was killed
     before = os.umask(0o177)
@@ -178,8 +167,8 @@ async def _start_on_socket(server: grpc.aio.Server, path: Path, setting: str) ->
         os.umask(before)
 
 
-def configured_tokens(settings: Settings) -> Tokens:
-    """The tokens of all roles."""
+def _tokens(settings: Settings) -> Tokens:
+    """Return the tokens of all roles."""
     return Tokens(
         [
             TokenSource(
@@ -192,8 +181,8 @@ def configured_tokens(settings: Settings) -> Tokens:
     )
 
 
-def configured_certificates(settings: Settings) -> Certificates | None:
-    """TLS, if it is configured."""
+def _certificates(settings: Settings) -> Certificates | None:
+    """Return the certificates; None: no TLS is configured."""
     if settings.tls_certificate is None or settings.tls_key is None:
         return None
     return Certificates(

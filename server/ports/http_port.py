@@ -15,25 +15,26 @@ their network knows, and are shown nothing that scripts could change.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from urllib.parse import urlsplit
 
-from prometheus_client import CollectorRegistry
-from prometheus_client import exposition as plain_text
-from prometheus_client.openmetrics import exposition as openmetrics
-
+from braid.server.ports.http_messages import (
+    MAX_HEAD_BYTES,
+    BadRequest,
+    Request,
+    Response,
+    Route,
+    read_request,
+    text,
+    write_head,
+)
 from braid.server.security.peers import network_of
 
 log = logging.getLogger("braid.http")
-
-MAX_HEAD_BYTES = 16 * 1024
-MAX_FORM_BYTES = 8 * 1024
 
 PROBES = ("/healthz", "/readyz")
 BY_ANY_NAME = (*PROBES, "/metrics")
@@ -49,87 +50,6 @@ class HttpLimits:
     max_connections: int = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a route sees of a request."""
-
-    method: str
-    path: str
-    query: str
-    headers: Mapping[str, str]  # names in lower case
-    body: bytes = b""  # of a POST
-    peer: str = ""  # address of the caller
-
-
-@dataclass(frozen=True, slots=True)
-class Response:
-    """An answer, complete."""
-
-    body: bytes
-    status: HTTPStatus = HTTPStatus.OK
-    content_type: str = "text/plain; charset=utf-8"
-    headers: tuple[tuple[str, str], ...] = ()  # more of them
-
-
-Route = Callable[[Request], Awaitable[Response]]
-
-
-def text(message: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
-    """A line of text."""
-    return Response(f"{message}\n".encode(), status)
-
-
-def metrics_route(registry: CollectorRegistry) -> Route:
-    """Expose a registry as OpenMetrics 1.0 to scrapers that accept it, else as plain text."""
-    turn = asyncio.Lock()  # scrapers that come together occupy one thread
-
-    async def metrics(request: Request) -> Response:
-        render: Callable[[CollectorRegistry], bytes]
-        if _accepts_openmetrics(request.headers.get("accept", "")):
-            render, content_type = openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST
-        else:
-            render, content_type = plain_text.generate_latest, plain_text.CONTENT_TYPE_PLAIN_0_0_4
-        async with turn:
-            # A thread: rendering thousands of series must not delay inference on this event loop.
-            return Response(await asyncio.to_thread(render, registry), content_type=content_type)
-
-    return metrics
-
-
-def _accepts_openmetrics(accept: str) -> bool:
-    """Whether an Accept header names OpenMetrics, of version 1 or any; what is odd is passed over.
-
-    ``prometheus_client.choose_encoder`` raises for versions that are no numbers.
-    """
-    for each in accept.lower().split(","):
-        kind, *parameters = (part.strip() for part in each.split(";"))
-        versions = {part for part in parameters if part.startswith("version=")}
-        is_wanted = kind == "application/openmetrics-text" and "q=0" not in parameters
-        if is_wanted and versions <= {"version=1.0.0"}:
-            return True
-    return False
-
-
-def health_routes(is_ready: Callable[[], bool]) -> dict[str, Route]:
-    """``/healthz`` answers while the process lives, ``/readyz`` while it takes requests."""
-
-    async def alive(_: Request) -> Response:
-        return text("ok")
-
-    async def ready(_: Request) -> Response:
-        return text("ready") if is_ready() else text("not ready", HTTPStatus.SERVICE_UNAVAILABLE)
-
-    return {"/healthz": alive, "/readyz": ready}
-
-
-class BadRequest(Exception):
-    """What came is not a request that this server answers."""
-
-    def __init__(self, status: HTTPStatus, message: str = "") -> None:
-        super().__init__(message or status.phrase)
-        self.status = status
-
-
 @dataclass(eq=False, slots=True)
 class _Connection:
     """One caller's connection."""
@@ -141,7 +61,7 @@ class _Connection:
     is_answering: bool = False  # a route is at work: the caller waits, not the server
 
     def drop(self) -> None:
-        """End it without a word."""
+        """Close the connection without an answer."""
         self.writer.transport.abort()
         if self.task is not None:
             self.task.cancel()
@@ -160,7 +80,7 @@ class HttpServer:
         is_our_name: Callable[[str], bool] = lambda host: True,
         limits: HttpLimits | None = None,
     ) -> None:
-        """Not started yet; ``is_our_name`` says which ``Host`` is answered."""
+        """Make the server, not started; ``is_our_name`` returns whether a ``Host`` is answered."""
         self._limits = limits or HttpLimits()
         self._routes = dict(routes)
         self._is_our_name = is_our_name
@@ -222,19 +142,19 @@ class HttpServer:
         writer = connection.writer
         try:
             try:
-                reading = _read(reader, connection.peer)
+                reading = read_request(reader, connection.peer)
                 request = await asyncio.wait_for(reading, self._limits.request_seconds)
                 response = await self._answer(request, connection)
             except BadRequest as error:
                 request = None
                 response = text(str(error), error.status)
             body = b"" if request and request.method == "HEAD" else response.body
-            writer.write(_head(response) + body)
+            writer.write(write_head(response) + body)
             await asyncio.wait_for(writer.drain(), self._limits.response_seconds)
             writer.close()
             await asyncio.wait_for(writer.wait_closed(), self._limits.response_seconds)
         except (TimeoutError, OSError, asyncio.IncompleteReadError):
-            pass  # too slow, or gone: nobody to tell
+            pass  # too slow, or gone
         finally:
             writer.transport.abort()
 
@@ -270,50 +190,3 @@ class HttpServer:
             raise BadRequest(HTTPStatus.INTERNAL_SERVER_ERROR) from None
         finally:
             connection.is_answering = False
-
-
-async def _read(reader: asyncio.StreamReader, peer: str) -> Request:
-    """Read a request; only a POST's body is read."""
-    try:
-        head = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError:
-        raise BadRequest(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE) from None
-    first, *lines = head.decode("latin-1").split("\r\n")[:-2]
-    parts = first.split(" ")
-    if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
-        raise BadRequest(HTTPStatus.BAD_REQUEST)
-    headers = {}
-    for line in lines:
-        name, colon, value = line.partition(":")
-        name = name.strip().lower()
-        if not colon or (name in headers and name in ("host", "content-length")):
-            raise BadRequest(HTTPStatus.BAD_REQUEST)
-        headers[name] = value.strip()
-    body = await _read_body(reader, headers) if parts[0] == "POST" else b""
-    with contextlib.suppress(ValueError):
-        target = urlsplit(parts[1])
-        return Request(parts[0], target.path, target.query, headers, body, peer)
-    raise BadRequest(HTTPStatus.BAD_REQUEST)
-
-
-async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
-    """The body of a form; its length must be said beforehand."""
-    length = headers.get("content-length", "0")
-    if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
-        raise BadRequest(HTTPStatus.LENGTH_REQUIRED)
-    if len(length) > 9 or int(length) > MAX_FORM_BYTES:
-        raise BadRequest(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-    return await reader.readexactly(int(length))
-
-
-def _head(response: Response) -> bytes:
-    lines = (
-        f"HTTP/1.1 {response.status.value} {response.status.phrase}",
-        f"Content-Type: {response.content_type}",
-        f"Content-Length: {len(response.body)}",
-        "X-Content-Type-Options: nosniff",
-        "Cache-Control: no-store",
-        "Connection: close",
-        *(f"{name}: {value}" for name, value in response.headers),
-    )
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")

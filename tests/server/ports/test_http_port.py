@@ -15,14 +15,9 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 from braid.server.observability.metrics import Metrics
-from braid.server.ports.http_port import (
-    HttpLimits,
-    HttpServer,
-    Request,
-    Response,
-    health_routes,
-    metrics_route,
-)
+from braid.server.ports.http_messages import Request, Response
+from braid.server.ports.http_port import HttpLimits, HttpServer
+from braid.server.ports.http_routes import health_routes, metrics_route
 
 OPENMETRICS = "application/openmetrics-text"
 

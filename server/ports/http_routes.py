@@ -1,0 +1,56 @@
+"""Routes for probes and scrapers: ``/healthz``, ``/readyz``, ``/metrics``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
+
+from prometheus_client import CollectorRegistry
+from prometheus_client import exposition as plain_text
+from prometheus_client.openmetrics import exposition as openmetrics
+
+from braid.server.ports.http_messages import Request, Response, Route, text
+
+
+def metrics_route(registry: CollectorRegistry) -> Route:
+    """Expose a registry as OpenMetrics 1.0 to scrapers that accept it, else as plain text."""
+    turn = asyncio.Lock()  # scrapers that come together occupy one thread
+
+    async def metrics(request: Request) -> Response:
+        render: Callable[[CollectorRegistry], bytes]
+        if _accepts_openmetrics(request.headers.get("accept", "")):
+            render, content_type = openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST
+        else:
+            render, content_type = plain_text.generate_latest, plain_text.CONTENT_TYPE_PLAIN_0_0_4
+        async with turn:
+            # A thread: rendering thousands of series must not delay inference on this event loop.
+            return Response(await asyncio.to_thread(render, registry), content_type=content_type)
+
+    return metrics
+
+
+def _accepts_openmetrics(accept: str) -> bool:
+    """Whether an Accept header names OpenMetrics, of version 1 or any; what is odd is passed over.
+
+    ``prometheus_client.choose_encoder`` raises for versions that are no numbers.
+    """
+    for each in accept.lower().split(","):
+        kind, *parameters = (part.strip() for part in each.split(";"))
+        versions = {part for part in parameters if part.startswith("version=")}
+        is_wanted = kind == "application/openmetrics-text" and "q=0" not in parameters
+        if is_wanted and versions <= {"version=1.0.0"}:
+            return True
+    return False
+
+
+def health_routes(is_ready: Callable[[], bool]) -> dict[str, Route]:
+    """``/healthz`` answers while the process lives, ``/readyz`` while it takes requests."""
+
+    async def alive(_: Request) -> Response:
+        return text("ok")
+
+    async def ready(_: Request) -> Response:
+        return text("ready") if is_ready() else text("not ready", HTTPStatus.SERVICE_UNAVAILABLE)
+
+    return {"/healthz": alive, "/readyz": ready}
