@@ -28,7 +28,8 @@ KIND = "braid.onnxruntime"
 RUN_SECONDS = 60.0
 """Limit of a run without a stop signal: a loop over run-time values may never end."""
 
-_MOST_BYTES = 16 << 30  # of all tensors of all sessions together, on any machine
+MOST_BYTES = 16 << 30
+"""Limit of all tensors of all sessions together, on any machine."""
 
 _sessions: dict[int, Any] = {}  # id of the model's tensor -> session
 _registered = threading.Event()
@@ -101,12 +102,19 @@ def whole_model(model: Tensor, *inputs: Tensor, whole: WholeModel) -> tuple[Tens
         InvalidRequest: an operator cannot use the values.
         RunStopped: the run was stopped, or took ``RUN_SECONDS`` without a stop signal.
     """
+    return run_whole_model(model, inputs, whole, RUN_SECONDS)
+
+
+def run_whole_model(
+    model: Tensor, inputs: Sequence[Tensor], whole: WholeModel, seconds: float
+) -> tuple[Tensor, ...]:
+    """Run as ``whole_model`` does, without a stop signal at most for ``seconds``."""
     expected = whole.empty_results(inputs)
     if any(tensor.is_meta for tensor in inputs):
         return expected
     session = _session(model)
     feeds = {name: _array(tensor) for name, tensor in zip(whole.names, inputs, strict=True)}
-    with stoppable_session_run(RUN_SECONDS) as options:
+    with stoppable_session_run(seconds) as options:
         try:
             results = session.run(list(whole.outputs), feeds, options)
         except Exception as error:  # its exceptions share no base but this
@@ -131,11 +139,11 @@ def _session(model: Tensor) -> Any:
     return _sessions[key]
 
 
-def open_session(model: bytes, threads: int) -> Any:
-    """A session on the CPU whose tensors are bounded, and whose threads do not spin."""
+def open_session(model: bytes, threads: int, most_bytes: int = MOST_BYTES) -> Any:
+    """A session on the CPU whose threads do not spin; the first one bounds the tensors of all."""
     import onnxruntime
 
-    _bound_memory(onnxruntime)
+    _bound_memory(onnxruntime, most_bytes)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -145,7 +153,7 @@ def open_session(model: bytes, threads: int) -> Any:
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
 
 
-def _bound_memory(onnxruntime: Any) -> None:
+def _bound_memory(onnxruntime: Any, most_bytes: int) -> None:
     """Let all sessions share one arena of at most half the memory there is."""
     if _registered.is_set():
         return
@@ -156,5 +164,5 @@ def _bound_memory(onnxruntime: Any) -> None:
         0,
         onnxruntime.OrtMemType.DEFAULT,
     )
-    limits = {"max_mem": min(_MOST_BYTES, usable_memory_bytes() // 2), "arena_extend_strategy": 1}
+    limits = {"max_mem": min(most_bytes, usable_memory_bytes() // 2), "arena_extend_strategy": 1}
     onnxruntime.create_and_register_allocator(where, onnxruntime.OrtArenaCfg(limits))

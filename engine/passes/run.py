@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
@@ -45,14 +45,16 @@ PASSES: tuple[Pass, ...] = (
 _CONTROL = frozenset({"braid.cond"})  # kinds that the registry does not run
 
 
-def run_passes(template: OpGraph, weights: Weights) -> tuple[OpGraph, dict[str, Tensor]]:
+def run_passes(
+    template: OpGraph, weights: Weights, passes: Sequence[Pass] = PASSES
+) -> tuple[OpGraph, dict[str, Tensor]]:
     """Make a lowered template fit for scheduling: each operator of the result is one unit.
 
     Raises:
         InvalidArtefact: the template, or what a pass made of it, does not verify; names the pass.
     """
     verify_template(template, weights, "the lowering")
-    for rewrite in PASSES:
+    for rewrite in passes:
         template, weights = rewrite(template, weights)
         verify_template(template, weights, f"pass {rewrite.__name__}")
     return template, dict(weights)

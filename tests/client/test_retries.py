@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 
 from braid_client import (
@@ -19,24 +17,17 @@ from braid_client import (
 from braid_client.retries import Attempts, Retry
 from braid_client.rpcs import RPCS
 from braid_client.wire import admin_pb2, inference_pb2
+from tests.clock import SetClock
 
 UNAVAILABLE = Unavailable("restarting")
 FULL = QueueFull("full", retry_after_s=1.0)
 
 
-@dataclass
-class Clock:
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def attempts(
-    retry: Retry, *, timeout_s: float = 60.0, chance: float = 0.5, clock: Clock | None = None
+    retry: Retry, *, timeout_s: float = 60.0, chance: float = 0.5, clock: SetClock | None = None
 ) -> Attempts:
     policy = RetryPolicy(max_attempts=4, initial_s=0.1, multiplier=2, max_s=0.3, jitter=0.25)
-    return Attempts(policy, retry, timeout_s, clock or Clock(), lambda: chance)
+    return Attempts(policy, retry, timeout_s, clock or SetClock(100.0), lambda: chance)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +85,7 @@ def test_no_wait_goes_past_the_deadline() -> None:
 
 
 def test_what_remains_shrinks_and_is_never_negative() -> None:
-    clock = Clock()
+    clock = SetClock(100.0)
     tries = attempts(Retry.READ, timeout_s=5.0, clock=clock)
 
     clock.now += 2

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +19,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from braid.server.observability.metrics import Metrics
+from tests.clock import until
 from tests.deploy.places import DEPLOY, program
 from tests.deploy.test_grafana import NAMES, expressions
 from tests.models.small import small_cnn
@@ -117,17 +118,14 @@ def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
         process.wait(timeout=20)
 
 
-def eventually(what: Callable[[], Any], seconds: float = 30.0) -> Any:
-    """The first true answer."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if found := what():
-                return found
-        except OSError:
-            pass
-        time.sleep(0.25)
-    raise AssertionError(f"nothing after {seconds} s")
+def eventually(what: Callable[[], Any]) -> Any:
+    """The first true answer of what cannot be reached at first."""
+
+    def look() -> Any:
+        with contextlib.suppress(OSError):
+            return what()
+
+    return until(look)
 
 
 def for_grafana(expression: str) -> str:

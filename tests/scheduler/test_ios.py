@@ -31,7 +31,7 @@ def test_overlap_that_costs_more_than_it_saves_is_left_alone() -> None:
 
     planned = plan(DIAMOND, cost, PlannerOptions("ios"))
 
-    assert all(len(stage.groups) == 1 for stage in planned.stages)
+    assert {len(stage.groups) for stage in planned.stages} == {1}
     assert planned.predicted_us == pytest.approx(11.0)
 
 

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +23,7 @@ from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid_client import Client
 from tests import ROOT
+from tests.clock import until
 
 START_SECONDS = 240.0  # on a machine where twenty others want the core
 CONSOLE_SCRIPT = (str(Path(sys.executable).with_name("braid")),)
@@ -76,13 +76,14 @@ class ServerProcess:
         return self
 
     def _await(self, pattern: str) -> re.Match[str]:
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline:
-            if found := re.search(pattern, self.log):
-                return found
-            assert self.process.poll() is None, self.log
-            time.sleep(0.02)
-        raise AssertionError(f"{pattern!r} did not appear:\n{self.log}")
+        def look() -> re.Match[str] | None:
+            found = re.search(pattern, self.log)
+            assert found or self.process.poll() is None, self.log
+            return found
+
+        found = until(look, START_SECONDS, lambda: f"{pattern!r} is not in:\n{self.log}")
+        assert found is not None
+        return found
 
     @property
     def process(self) -> subprocess.Popen[bytes]:

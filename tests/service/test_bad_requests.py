@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 from braid_client import InvalidArgument, ModelNotFound, ResourceExhausted
 from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
+from tests.clock import until
 from tests.service.server_process import ServerProcess
 
 Tensor = inference_pb2.Tensor
@@ -186,7 +186,7 @@ def test_an_upload_that_is_abandoned_leaves_nothing(
     with pytest.raises((grpc.RpcError, grpc.FutureCancelledError)):
         call.result()
 
-    _eventually(lambda: list((shared.store / "uploads").iterdir()) == [])
+    until(lambda: list((shared.store / "uploads").iterdir()) == [])
 
 
 @pytest.mark.parametrize(
@@ -258,10 +258,3 @@ def test_asking_for_what_is_not_there_is_not_found(
     with shared.client() as client, pytest.raises(Exception, match=words) as refused:
         call(client)
     assert "NotFound" in type(refused.value).__name__
-
-
-def _eventually(check: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from braid.core.child_process import child_environment
 from braid_client import Client, Job, ResourceExhausted
+from tests.clock import until
 from tests.models.small import save, small_cnn
 from tests.service.server_process import BRAID, ServerProcess
 
@@ -93,13 +93,14 @@ def test_children_know_no_secrets_take_no_more_than_allowed_and_end_with_the_ser
 def _environments_of_all_kinds(server: ServerProcess, job: Job) -> list[dict[str, str]]:
     """What a process of each kind was told, as they appear during a registration."""
     seen: dict[str, dict[str, str]] = {}
-    until = time.monotonic() + 120
-    while len(seen) < len(KINDS):
-        assert time.monotonic() < until, (job, seen.keys())
+
+    def look() -> bool:
         for child in server.children:
             with suppress(psutil.NoSuchProcess):
                 module = next((kind for kind in KINDS if kind in child.cmdline()), None)
                 if module is not None and module not in seen and (known := child.environ()):
                     seen[module] = known
-        time.sleep(0.01)
+        return len(seen) == len(KINDS)
+
+    until(look, why=lambda: (job, seen.keys()))
     return list(seen.values())

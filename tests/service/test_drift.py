@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 
 from braid.server.store.store import Store
+from tests.clock import until
 from tests.models.small import small_cnn
 from tests.service.server_process import ServerProcess
 
@@ -44,11 +44,13 @@ def test_a_plan_slower_than_its_profile_is_profiled_again_while_it_serves(tmp_pa
 
         with server.client() as client:
             row = {"x": np.zeros((1, 3, 96, 96), np.float32)}
-            deadline = time.monotonic() + 40
-            while not server.metric("braid_reprofiles_total"):
-                assert time.monotonic() < deadline, server.http("/metrics")
+
+            def reprofiles() -> float:
                 for _ in range(20):
                     client.infer("cnn", row)
+                return server.metric("braid_reprofiles_total")
+
+            until(reprofiles, why=lambda: server.http("/metrics"))
             job = client.jobs()[0]
             for state in client.watch_job(job.id):
                 client.infer("cnn", row)  # serves all the while

@@ -17,6 +17,7 @@ import pytest
 
 from braid_client import Client, JobState
 from braid_client.wire import inference_pb2, inference_pb2_grpc
+from tests.clock import until
 from tests.models.small import small_cnn
 from tests.service.server_process import ServerProcess
 
@@ -80,8 +81,7 @@ def test_a_killed_worker_costs_the_requests_in_flight_and_no_measurement(
 
     worker = server.worker_pid
     os.kill(worker, signal.SIGSTOP)  # so that it is killed with requests in it
-    while server.metric("braid_queue_depth_requests") < 1:
-        time.sleep(0.02)
+    until(lambda: server.metric("braid_queue_depth_requests"))
     os.kill(worker, signal.SIGKILL)
     load.until("UNAVAILABLE")
     load.until("OK", 100)
@@ -194,15 +194,15 @@ def test_a_request_in_flight_at_sigterm_is_answered(server: ServerProcess, tmp_p
         client.register("slow", slow, batch_sizes=[4], planner="sequential", wait=True)
         with ThreadPoolExecutor(2) as pool:
             running = pool.submit(_infer_once, server.address, "slow", x)
-            while (
-                server.metric("braid_queue_depth_rows") < 1  # others of its rows are running
-                or server.metric("braid_queue_depth_requests")  # not yet
-            ):
-                time.sleep(0.005)
+            until(
+                lambda: (
+                    server.metric("braid_queue_depth_rows")  # others of its rows are running
+                    and not server.metric("braid_queue_depth_requests")
+                )
+            )
             waiting = pool.submit(client.infer, "slow", {"x": x[:4]})
-            while server.metric("braid_queue_depth_requests") < 1:  # none of its rows has begun
-                assert not running.done(), "it was to keep the other one waiting"
-                time.sleep(0.005)
+            until(lambda: running.done() or server.metric("braid_queue_depth_requests"))
+            assert not running.done(), "it was to keep the other one waiting"
             server.terminate()
             assert running.result(timeout=120) == len(x)
             assert len(waiting.result(timeout=120).outputs["y"]) == 4

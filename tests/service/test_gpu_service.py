@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from braid_client import Client, InvalidArgument
+from tests.clock import until
 from tests.service.server_process import ServerProcess
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -113,10 +113,7 @@ def test_a_killed_worker_is_replaced_and_serves_the_same_plans(
 
     for rows in (1, 4):
         agrees(client, models, rows)  # of a model so small that the CPU may be as fast
-    deadline = time.monotonic() + 100
-    while not server.metric("braid_worker_restarts_total", device=GPU, reason="killed"):
-        assert time.monotonic() < deadline, "nobody noticed"
-        time.sleep(0.2)
+    until(lambda: server.metric("braid_worker_restarts_total", device=GPU, reason="killed"))
     for rows in (1, 4):
         agrees(client, models, rows)
     assert {plan.plan_id for plan in client.model("cnn").schedules if plan.promoted} == ids

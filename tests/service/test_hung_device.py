@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -14,6 +12,7 @@ import psutil
 import pytest
 
 from braid_client import Client, DeadlineExceeded, FailedPrecondition, Unavailable
+from tests.clock import until
 from tests.models.endless import FOREVER, endless
 from tests.models.small import identity
 from tests.service.server_process import ServerProcess
@@ -21,14 +20,6 @@ from tests.service.server_process import ServerProcess
 ROW = np.ones((1, 3), np.float32)
 ONES = np.ones((1, 4), np.float32)
 PATIENCE_S = 60.0
-
-
-def until(holds: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def is_ready(server: ServerProcess) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from braid_client import Client, DeadlineExceeded, ModelState
 from braid_client.wire import inference_pb2, inference_pb2_grpc
+from tests.clock import until
 from tests.models.small import small_cnn
 from tests.service.server_process import ServerProcess
 
@@ -77,8 +77,7 @@ def test_a_deadline_that_passes_in_the_queue_ends_the_request(
     x = np.zeros((84, 3, 192, 192), np.float32)
     with ThreadPoolExecutor(1) as pool, shared.client() as client:
         busy = pool.submit(_infer, shared.address, slow, x)
-        while shared.metric("braid_queue_depth_rows", model=slow) < 1:
-            time.sleep(0.005)
+        until(lambda: shared.metric("braid_queue_depth_rows", model=slow))
         with pytest.raises(DeadlineExceeded):
             client.infer(slow, {"x": x[:1]}, timeout_s=0.05)
         assert len(busy.result()) == 84
@@ -94,26 +93,25 @@ def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
     with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(shared.address) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
         first = pool.submit(_infer, shared.address, slow, x)
-        while (
-            shared.metric("braid_queue_depth_rows", model=slow) < 1
-            or shared.metric("braid_queue_depth_requests", model=slow)  # it has not begun
-        ):
-            time.sleep(0.005)
+        until(
+            lambda: (
+                shared.metric("braid_queue_depth_rows", model=slow)
+                and not shared.metric("braid_queue_depth_requests", model=slow)  # it has begun
+            )
+        )
         tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=one.shape, data=one.tobytes())
         doomed = stub.Infer.future(inference_pb2.InferRequest(model=slow, inputs=[tensor]))
         neighbour = pool.submit(_infer, shared.address, slow, one)
-        while shared.metric("braid_queue_depth_requests", model=slow) < 2:  # the first has begun
-            assert not neighbour.done(), "it was to wait behind the first"
-            time.sleep(0.005)
+        until(
+            lambda: neighbour.done() or shared.metric("braid_queue_depth_requests", model=slow) == 2
+        )
+        assert not neighbour.done(), "it was to wait behind the first"
         doomed.cancel()
 
         assert len(first.result()) == 84
         assert len(neighbour.result()) == 1
 
-    deadline = time.monotonic() + 120
-    while not shared.metric("braid_requests_total", model=slow, outcome="CANCELLED"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: shared.metric("braid_requests_total", model=slow, outcome="CANCELLED"))
 
 
 def test_other_bytes_under_one_name_make_a_version_that_answers_beside_the_old_one(

@@ -24,6 +24,7 @@ from tritonclient.utils import InferenceServerException
 
 from braid.server.cli.main import main
 from braid_client import Client, FailedPrecondition, JobFailed, ModelNotFound, RetryPolicy, Serving
+from tests.clock import until
 from tests.models.small import save
 from tests.service.server_process import ServerProcess
 
@@ -148,8 +149,8 @@ def test_labels_swap_atomically_twenty_times_under_load(
     assert all(str(done.number) == done.version for done in load.answers)
     # Whoever asked after a swap was answered, and heard before the next was asked for, got the
     # new version.
-    for (_, since, wanted), (until, _, _) in pairwise(swaps):
-        between = [d.number for d in load.answers if since < d.sent_at and d.received_at < until]
+    for (_, since, wanted), (before, _, _) in pairwise(swaps):
+        between = [d.number for d in load.answers if since < d.sent_at and d.received_at < before]
         assert set(between) == {wanted}
 
 
@@ -190,13 +191,10 @@ def _replace_under_load(
 
 
 def _await_states(admin: Client, name: str, wanted: dict[int, str]) -> None:
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
-        states = {int(m.version): m.state.name for m in admin.models() if m.name == name}
-        if states.items() >= wanted.items():
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{states}, not {wanted}")
+    def states() -> dict[int, str]:
+        return {int(m.version): m.state.name for m in admin.models() if m.name == name}
+
+    until(lambda: states().items() >= wanted.items(), why=lambda: f"{states()}, not {wanted}")
 
 
 def test_policies_say_which_versions_serve(server: ServerProcess, tmp_path: Path) -> None:

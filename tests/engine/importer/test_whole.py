@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 from braid.core.errors import RunStopped, UnsupportedOperators
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.upload.whole_model import as_one_unit
-from braid.engine.ops import whole
 from braid.engine.ops.dtypes import spec_of
+from braid.engine.ops.whole import KIND, WholeModel, run_whole_model
 from braid.engine.passes.specialise import interpret, specialise
 from tests import ROOT
 from tests.engine.importer.running import imported
@@ -109,7 +109,7 @@ async def test_it_is_served_whole_and_answers_like_onnxruntime(name: str, tmp_pa
 
     artefact = load_artefact(await imported(made, tmp_path))
 
-    assert [op.kind for op in artefact.graph.operators] == [whole.KIND]
+    assert [op.kind for op in artefact.graph.operators] == [KIND]
     assert any("served whole by ONNX Runtime" in text for text in artefact.report.warnings)
     session = onnxruntime.InferenceSession(made.SerializeToString())
     batches = (1, 3, 8) if artefact.report.batch else (1,)
@@ -181,17 +181,15 @@ def test_a_classifier_of_scikit_learn_is_told_how_to_give_tensors() -> None:
     assert "convert_sklearn(..., options={'zipmap': False})" in str(caught.value)
 
 
-def test_a_loop_over_run_time_values_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole, "RUN_SECONDS", 0.5)
+def test_a_loop_over_run_time_values_is_ended() -> None:
     data = torch.frombuffer(bytearray(loop(None).SerializeToString()), dtype=torch.uint8)
-    attributes: dict[str, Any] = {"names": ["x"], "outputs": ["y"], "input_shapes": [["n", 4]]}
-    attributes |= {"shapes": [["n", 4]], "dtypes": ["FP32"], "loops": True}
+    whole = WholeModel(["x"], ["y"], [["n", 4]], [["n", 4]], ["FP32"], loops=True)
     endless = torch.full((1, 4), 1e18)
 
     with pytest.raises(RunStopped, match=r"ONNX Runtime was ended after 0\.5 s"):
-        whole.whole_model(data, endless, **attributes)
+        run_whole_model(data, [endless], whole, 0.5)
 
-    few = whole.whole_model(data, torch.full((1, 4), 2.0), **attributes)[0]
+    few = run_whole_model(data, [torch.full((1, 4), 2.0)], whole, 0.5)[0]
     assert few.tolist() == [[2.0, 4.0, 6.0, 8.0]]
 
 
@@ -199,10 +197,9 @@ HUNGRY = """
 import numpy as np
 import torch
 from onnx import helper
-from braid.engine.ops import whole
+from braid.engine.ops.whole import open_session
 from tests.models.bad_onnx import model
 
-whole._MOST_BYTES = 256 << 20
 nodes = [
     helper.make_node("Shape", ["x"], ["s"]),
     helper.make_node("Mul", ["s", "many"], ["shape"]),
@@ -211,7 +208,7 @@ nodes = [
     helper.make_node("Add", ["x", "sum"], ["y"]),
 ]
 data = model(nodes, {"many": np.array([1 << 30, 1])}).SerializeToString()
-session = whole.open_session(data, 1)
+session = open_session(data, 1, 256 << 20)
 try:
     session.run(None, {"x": np.ones((4, 4), np.float32)})
 except Exception as error:

@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests import ROOT
+from tests.clock import until
 
 LOADS_FOR_EVER = """
 import os, pathlib, time
@@ -50,10 +50,7 @@ def test_a_worker_that_is_loading_torch_ends_with_the_server(module: str, tmp_pa
     ) as server:
         assert server.stdout is not None
         worker = psutil.Process(int(server.stdout.readline()))
-        until = time.monotonic() + 60
-        while not loading.exists():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        until(loading.exists)
         server.send_signal(signal.SIGKILL)
 
     _, alive = psutil.wait_procs([worker], timeout=30)

@@ -8,18 +8,12 @@ from braid.core.errors import ModelQuarantined, RunStopped, RunTooLong, WorkerRe
 from braid.server.inference.batching.admission import REFUSED_S, STRIKES, WITHIN_S, Quarantine
 from braid.server.inference.batching.batcher import IN_FLIGHT
 from braid.server.store.batching_policy import BatchPolicy
+from tests.clock import SetClock
 from tests.server.inference.batching import Bench, FakeModel
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def test_a_version_is_refused_for_a_while_after_three_strikes() -> None:
-    clock = Clock()
+    clock = SetClock()
     quarantine = Quarantine(clock)
     assert [quarantine.strike("m", 1) for _ in range(STRIKES)] == [False, False, True]
 
@@ -34,7 +28,7 @@ def test_a_version_is_refused_for_a_while_after_three_strikes() -> None:
 
 
 def test_strikes_that_lie_far_apart_do_not_add_up() -> None:
-    clock = Clock()
+    clock = SetClock()
     quarantine = Quarantine(clock)
     for _ in range(2 * STRIKES):
         clock.now += WITHIN_S / (STRIKES - 1) + 1
@@ -42,7 +36,7 @@ def test_strikes_that_lie_far_apart_do_not_add_up() -> None:
 
 
 def test_a_version_that_is_deleted_leaves_nothing_behind() -> None:
-    quarantine = Quarantine(Clock())
+    quarantine = Quarantine(SetClock())
     for _ in range(STRIKES):
         quarantine.strike("m", 1)
     quarantine.forget("m", 1)

@@ -9,6 +9,7 @@ import pytest
 
 from braid.server.jobs.progress import UNKNOWN, BatchSizeProgress, Forecast
 from braid.server.store.records import JobState
+from tests.clock import SetClock
 
 # Seconds of measuring units, searching and comparing, as seen at registrations on two cores.
 INCEPTION = (8.3, [(5.0, 5.4, 12.3), (8.0, 21.0, 18.0)], (1, 8))
@@ -26,14 +27,6 @@ JOBS = {
 
 
 @dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@dataclass
 class Report:
     at: float
     progress: float
@@ -44,7 +37,7 @@ def reports(
     load_s: float, phases: Sequence[tuple[float, float, float]], sizes: Sequence[int]
 ) -> Iterator[Report]:
     """What a job tells that goes through these phases, a hundred times in each."""
-    clock = Clock()
+    clock = SetClock()
     told: list[Report] = []
 
     def tell(
@@ -102,7 +95,7 @@ def test_progress_moves_in_every_phase_and_ends_near_the_end(
 
 
 def test_nothing_is_told_twice_in_a_moment() -> None:
-    clock = Clock()
+    clock = SetClock()
     told: list[str] = []
 
     def tell(

@@ -80,6 +80,7 @@ def test_a_traceback_cannot_forge_a_line_either(
 
     first, *rest = stream.getvalue().removesuffix("\n").split("\n")
     assert first.isprintable()
+    assert bool(rest) == (form == "text")
     assert all(line.startswith("  | ") and line.isprintable() for line in rest)
     assert "ValueError" in stream.getvalue()
 

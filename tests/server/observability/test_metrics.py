@@ -120,6 +120,7 @@ def test_jobs_measurements_cache_and_restarts_are_counted() -> None:
 def test_every_metric_of_ours_is_prefixed_and_documented() -> None:
     families = list(Metrics().registry.collect())
 
+    assert families
     assert all(family.documentation for family in families)
     assert all(re.match(r"braid_|process_|python_", family.name) for family in families)
 

@@ -7,7 +7,6 @@ import json
 import re
 import subprocess
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from urllib.request import urlopen
 
 import websocket
 
+from tests.clock import until
 from tests.deploy.places import program
 
 SECONDS = 20.0
@@ -73,12 +73,7 @@ class Browser:
 
     def until(self, script: str, seconds: float = SECONDS) -> Any:
         """Wait until an expression is true."""
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if value := self.run(script):
-                return value
-            time.sleep(0.05)
-        raise AssertionError(f"never true: {script}\n{self.run('document.body.innerText')}")
+        return until(lambda: self.run(script), seconds, lambda: self.run("document.body.innerText"))
 
     @property
     def text(self) -> str:
@@ -152,9 +147,5 @@ def chromium() -> Iterator[Browser]:
 
 
 def _port(file: Path) -> int:
-    deadline = time.monotonic() + SECONDS
-    while time.monotonic() < deadline:
-        if file.exists() and (text := file.read_text()):
-            return int(text.split()[0])
-        time.sleep(0.05)
-    raise AssertionError("chromium did not start")
+    text = until(lambda: file.exists() and file.read_text(), SECONDS)
+    return int(str(text).split()[0])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.clock import until
 from tests.service.oip.conftest import ramp
 from tests.service.server_process import ServerProcess
 
@@ -330,7 +331,7 @@ def test_clients_that_vanish_mid_stream_leave_nothing_behind(
             gone = service_pb2_grpc.GRPCInferenceServiceStub(channel)
             stream = gone.ModelStreamInfer(requests())
             next(stream)
-    assert _eventually(lambda: oip_server.metric("braid_queue_depth_requests", model="cnn") == 0)
+    until(lambda: oip_server.metric("braid_queue_depth_requests", model="cnn") == 0)
     assert stub.ModelInfer(request(x()), timeout=20).outputs[0].name == "y"
 
 
@@ -474,12 +475,3 @@ def test_an_unloaded_model_stays_unloaded_across_a_restart(
         answer = stub.ModelInfer(request(x(), model_name="a"), timeout=20)
     np.testing.assert_array_equal(np.frombuffer(answer.raw_output_contents[0], "<f4"),
                                   (2 * ramp(1)).ravel())  # fmt: skip
-
-
-def _eventually(check: Any) -> bool:
-    deadline = time.monotonic() + 60
-    while not check():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True

@@ -1,0 +1,34 @@
+"""Time in tests: a clock that is set, and waiting for what another process does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+LOOK_EVERY_S = 0.02
+
+
+@dataclass
+class SetClock:
+    """A clock that shows the seconds it was set to."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def until(look: Callable[[], T], seconds: float = 120.0, why: Callable[[], object] = str) -> T:
+    """Return the first true answer of ``look``; fail after ``seconds`` and say what ``why`` does.
+
+    The limit is for what never comes true, not for how fast it does.
+    """
+    deadline = time.monotonic() + seconds
+    while not (answer := look()):
+        assert time.monotonic() < deadline, f"not within {seconds} s; {why()}"
+        time.sleep(LOOK_EVERY_S)
+    return answer
