@@ -34,12 +34,21 @@ from braid.core.errors import (
 Owner = bytes
 """Digest of the token of the caller that registered a region; empty without a token."""
 
-FOLDER = Path("/dev/shm")
-MAX_REGIONS = 256  # of one owner
-MAX_REGIONS_IN_ALL = 512
 MAX_NAME_CHARS = 128
 
 _KEY = re.compile(r"/?([^/\x00]{1,255})")
+
+
+@dataclass(frozen=True, slots=True)
+class RegionLimits:
+    """Folder of the shared memory objects, and the most regions that are kept."""
+
+    folder: Path = Path("/dev/shm")
+    of_one_owner: int = 256
+    in_all: int = 512
+
+
+USUAL_LIMITS = RegionLimits()
 
 
 class SharedRegion:
@@ -143,6 +152,7 @@ class SharedRegions:
         is_offered: bool,
         max_read_bytes: int,
         may_own: Callable[[Owner], bool] = lambda owner: True,
+        limits: RegionLimits = USUAL_LIMITS,
     ) -> None:
         """No regions yet.
 
@@ -150,10 +160,12 @@ class SharedRegions:
             is_offered: whether callers may register any.
             max_read_bytes: of one tensor.
             may_own: whether an owner's token still counts; else its regions are forgotten.
+            limits: where objects lie, and how many regions there may be.
         """
         self.is_offered = is_offered
         self._max_read_bytes = max_read_bytes
         self._may_own = may_own
+        self._limits = limits
         self._regions: dict[tuple[Owner, str], SharedRegion] = {}
 
     def register(
@@ -172,7 +184,7 @@ class SharedRegions:
         self._check_room(owner, name)
         if size_bytes < 1:
             raise InvalidRequest("a shared memory region has at least 1 byte")
-        descriptor = _open(key)
+        descriptor = _open(self._limits.folder, key)
         try:
             _check_window(descriptor, key, offset, size_bytes)
             limit = self._max_read_bytes
@@ -196,10 +208,11 @@ class SharedRegions:
             )
         self._forget_withdrawn_owners()
         own = sum(each == owner for each, _ in self._regions)
-        if own >= MAX_REGIONS or len(self._regions) >= MAX_REGIONS_IN_ALL:
+        limits = self._limits
+        if own >= limits.of_one_owner or len(self._regions) >= limits.in_all:
             raise ResourceExhausted(
                 f"{own} shared memory regions are registered, {len(self._regions)} with those of "
-                f"others; unregister some (at most {MAX_REGIONS}, {MAX_REGIONS_IN_ALL} in all)"
+                f"others; unregister some (at most {limits.of_one_owner}, {limits.in_all} in all)"
             )
 
     def _forget_withdrawn_owners(self) -> None:
@@ -253,13 +266,13 @@ class SharedRegions:
             )
 
 
-def _open(key: str) -> int:
+def _open(folder: Path, key: str) -> int:
     name = _KEY.fullmatch(key)
     if name is None or name[1] in (".", ".."):
         raise InvalidRequest(f"{key[:300]!r} is not the name of a shared memory object")
     try:
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        return os.open(FOLDER / name[1], flags)
+        return os.open(folder / name[1], flags)
     except FileNotFoundError:
         raise NotFound(f"there is no shared memory object {key!r}") from None
     except (OSError, ValueError) as error:

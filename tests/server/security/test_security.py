@@ -17,7 +17,6 @@ import trustme
 from braid.core.errors import InvalidRequest, ResourceExhausted, StartupError
 from braid.server.cli.main import main
 from braid.server.frontend import memory_limits
-from braid.server.inference import shared_regions
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling
 from braid.server.ports.grpc_port import GrpcPorts
@@ -166,30 +165,6 @@ def test_names_that_an_operator_gave_and_every_address_are_ours() -> None:
     others = ("example.com", "evil-braid.example.com", "1.2.3.4.nip.io", "[::1", "a@localhost", " ")
     assert [host for host in others if names.include(host)] == []
     assert HostNames("127.0.0.1", ("*",)).include("whatever.example.com")
-
-
-def test_shared_memory_is_counted_for_each_owner_and_in_all(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(shared_regions, "FOLDER", tmp_path)
-    monkeypatch.setattr(shared_regions, "MAX_REGIONS", 2)
-    monkeypatch.setattr(shared_regions, "MAX_REGIONS_IN_ALL", 3)
-    for name in ("one", "two"):
-        (tmp_path / name).write_bytes(bytes(8))
-    known = {b"1", b"2"}
-    regions = shared_regions.SharedRegions(True, 8, known.__contains__)
-    regions.register(b"1", "a", "one", 0, 8)
-    regions.register(b"1", "b", "one", 0, 4)
-    with pytest.raises(ResourceExhausted, match="2 shared memory regions"):
-        regions.register(b"1", "c", "one", 0, 8)
-    regions.register(b"2", "a", "two", 0, 8)
-    with pytest.raises(ResourceExhausted, match="3 with those of others"):
-        regions.register(b"2", "b", "two", 0, 8)
-
-    known.remove(b"1")
-
-    regions.register(b"2", "b", "one", 0, 8)  # what a withdrawn token had is free again
-    assert [region.key for region in regions.listed(b"2", "")] == ["two", "one"]
 
 
 def test_a_file_that_breaks_lets_nobody_in(tmp_path: Path) -> None:
