@@ -16,6 +16,7 @@ from tests import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+AT_THE_TOP = (ROOT / "README.md", ROOT / "CONTRIBUTING.md")
 SOURCES = ("core", "scheduler", "engine", "server", "client", "charts")
 
 
@@ -31,20 +32,41 @@ def test_the_site_builds_without_a_warning_and_every_link_resolves(tmp_path: Pat
 
 def test_files_that_are_named_exist() -> None:
     missing = []
-    for page in (ROOT / "README.md", *PAGES):
+    for page in (*AT_THE_TOP, *PAGES):
         for name in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", page.read_text()):
             if name.startswith("benchmarks/results/"):
                 continue  # made by whoever runs the benchmark
-            if name.split("/")[0] in {*SOURCES, "docs", "deploy", "benchmarks", "protos", "tests"}:
+            if name.split("/")[0] in {
+                *SOURCES,
+                "docs",
+                "deploy",
+                "benchmarks",
+                "protos",
+                "tests",
+                ".ci",
+            }:
                 places = (ROOT / name, ROOT / f"{name.rstrip('/')}.py")
                 if not any(place.exists() for place in places):
                     missing.append(f"{page.name}: {name}")
     assert missing == []
 
 
+def test_links_of_the_pages_at_the_top_lead_to_files() -> None:
+    for page in (*AT_THE_TOP, ROOT / "client/README.md"):
+        for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_targets_of_make_that_are_named_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in (*AT_THE_TOP, *PAGES):
+        for named in re.findall(r"(?:`|^    )make ([a-z -]+)", page.read_text(), re.MULTILINE):
+            assert set(named.split()) <= targets, f"{page.name}: {named}"
+
+
 def test_modules_that_are_named_exist() -> None:
     missing = []
-    for page in (ROOT / "README.md", *PAGES):
+    for page in (*AT_THE_TOP, *PAGES):
         for name in re.findall(rf"`braid\.((?:{'|'.join(SOURCES)})\.[\w.]+)`", page.read_text()):
             place = ROOT / name.replace(".", "/")
             module = place.parent.with_suffix(".py")
@@ -57,7 +79,7 @@ def test_modules_that_are_named_exist() -> None:
 def test_settings_that_are_named_exist() -> None:
     known = {f"BRAID_{name.upper()}" for name in Settings.model_fields}
     known |= {"BRAID_ADDRESS", "BRAID_TOKEN", "BRAID_PAPER_GRAPHS"}
-    for page in (ROOT / "README.md", *PAGES):
+    for page in (*AT_THE_TOP, *PAGES):
         named = set(re.findall(r"\bBRAID_[A-Z_]+[A-Z]\b", page.read_text()))
         assert named - known == set(), page.name
 
