@@ -23,6 +23,25 @@ def log_failure(task: asyncio.Task[Any]) -> None:
         log.error("%s died", task.get_name(), exc_info=error)
 
 
+class BackgroundTasks:
+    """Tasks beside the requests, kept until they end; their errors are logged."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` until it ends or ``cancel`` is called."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        task.add_done_callback(log_failure)
+
+    def cancel(self) -> None:
+        """Cancel what is running."""
+        for task in self._running:
+            task.cancel()
+
+
 async def ends_before(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
     """Do ``work``, or cancel it when the event is set; return true if it was done."""
     task = asyncio.create_task(work)

@@ -14,35 +14,40 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Coroutine, Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NoReturn
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from braid.core.background import ends_before, log_failure
+from braid.core.background import BackgroundTasks, ends_before
 from braid.core.errors import BraidError, DamagedArtefact, StartupError
-from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
-from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.console.facts import Facts
 from braid.server.console.sessions import Sessions
 from braid.server.console.site import Console
 from braid.server.devices.cores import leave_cores_to_devices, pinned_cores
-from braid.server.devices.device import Device
+from braid.server.devices.device import Device, DeviceEvents
 from braid.server.devices.measuring.host import MakeMeasuringHost
 from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.pool import Devices
-from braid.server.inference.call_memory import CallMemory, MemoryLimits
+from braid.server.inference.call_memory import CallMemory
 from braid.server.inference.shared_regions import SharedRegions
 from braid.server.jobs.imports import Imports
 from braid.server.jobs.planner.driver import PlannerProcess
-from braid.server.jobs.registration import serve_again
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
+from braid.server.limits import (
+    batch_policy,
+    host_names,
+    import_limits,
+    memory_limits,
+    store_limits,
+)
 from braid.server.models.loading import ModelLoader
 from braid.server.models.preload import preload
 from braid.server.models.queries import ModelQueries
@@ -58,7 +63,6 @@ from braid.server.observability.triton_metrics import TritonMetrics
 from braid.server.ports.grpc_port import GrpcPorts
 from braid.server.ports.http_port import HttpServer
 from braid.server.ports.http_routes import health_routes, metrics_route
-from braid.server.security.host_names import EVERY, HostNames
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.health import Health
 from braid.server.servicers.inference.braid_v1 import BraidV1
@@ -71,9 +75,6 @@ from braid.server.servicers.oip.shared_memory import SharedMemoryMethods
 from braid.server.servicers.oip.tensors import OpenInference
 from braid.server.servicers.uploads import ModelUploads
 from braid.server.settings import Settings, shown_settings
-from braid.server.store.batching_policy import BatchPolicy, queue_limit_s
-from braid.server.store.quota import StoreLimits
-from braid.server.store.records import ModelVersion
 from braid.server.store.store import Store
 from braid_client.wire import admin_pb2, admin_pb2_grpc
 
@@ -87,75 +88,89 @@ SERVICES = (
 LINGER_SECONDS = 0.2  # for the last answers to leave the process
 
 
+@dataclass(frozen=True, slots=True)
+class ModelRoom:
+    """Everything that knows models by name."""
+
+    serving: ServingModels
+    services: JobServices
+    runner: JobRunner
+    loader: ModelLoader
+    policies: VersionPolicies
+    queries: ModelQueries
+    restore: Restore
+
+
 class FrontEnd:
     """One server process and everything it owns."""
 
     def __init__(self, settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> None:
         """Start nothing yet; ``make_host`` decides where registrations measure on a device."""
         self.settings = settings
-        self.metrics = Metrics()
-        self.metrics.requests.queue_limit.set(settings.max_queue_requests)
-        self.health = Health(SERVICES)
-        self.store = Store.open(settings.store, store_limits(settings))
-        self.devices = Devices(settings, make_host)
-        self.devices.on_change = self._worker_changed
-        self.devices.on_end = self._worker_ended
-        self.models = ServingModels(self.devices, self.metrics, batch_policy(settings))
-        self.models.on_serving = self.health.model
-        self.services = JobServices(
-            store=self.store,
-            import_model=Imports(
-                import_model, import_limits(settings), settings.import_together_bytes
-            ),
-            devices=self.devices.all,
-            planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
-            models=self.models,
-            observer=self.metrics.jobs,
-            tolerance=settings.tolerance,
-        )
-        self.restore = Restore(self.services, self.models)
-        self.runner = JobRunner(self.services)
-        self.drift = DriftWatch(self.metrics.drift, settings.drift_ratio, settings.drift_seconds)
-        self.metrics.schedules.on_schedule = self._scheduled
-        for device in self.devices.all:
-            device.on_ran = self.drift.ran
-            device.on_damaged = self._model_lost
-        self.drift.on_drift = self._plan_drifted
-        self._background: set[asyncio.Task[None]] = set()
-        self._catching_up: set[str] = set()  # devices that models are being loaded on
-        if settings.triton_metrics:
-            self.metrics.registry.register(TritonMetrics(self.metrics))
-        self.loader = ModelLoader(self.store, self.runner, self.models, settings.max_upload_bytes)
-        self.policies = VersionPolicies(self.store, self.models, self.loader)
-        self.queries = ModelQueries(self.store, self.models, self.devices)
-        self.regions = SharedRegions(
-            settings.system_shared_memory,
-            settings.max_message_bytes,
-            lambda owner: self._grpc.tokens.may_own(owner),
-        )
-        self.grpc_port = self.http_port = 0
+        self._background = BackgroundTasks()
         self._takes_requests = False
-        self.sampling = Sampling()
+        self.grpc_port = self.http_port = 0
+        self.store = Store.open(settings.store, store_limits(settings))
+        self.health = Health(SERVICES)
         self.memory = CallMemory(memory_limits(settings))
-        self.metrics.calls.watch(self.memory)
+        self.sampling = Sampling()
+        self.metrics = _metrics(settings, self.memory)
+        self.drift = DriftWatch(
+            self.metrics.drift, settings.drift_ratio, settings.drift_seconds, self._plan_drifted
+        )
+        events = DeviceEvents(
+            self._worker_changed, self._worker_ended, self.drift.ran, self._model_lost
+        )
+        self.devices = Devices(settings, events, make_host)
+        self.models = self._model_room()
         self._inference = (self._braid_v1(), self._open_inference())
         self._grpc = GrpcPorts(settings, self._add_services, self.sampling, self.memory)
-        self._http = HttpServer(
+        self._http = self._http_server()
+
+    def _model_room(self) -> ModelRoom:
+        settings, store, metrics = self.settings, self.store, self.metrics
+
+        def version_serves(name: str) -> None:
+            policies.version_serves(name)
+
+        serving = ServingModels(
+            self.devices, metrics, batch_policy(settings), self.health.model, version_serves
+        )
+        limits, together_bytes = import_limits(settings), settings.import_together_bytes
+        services = JobServices(
+            store=store,
+            import_model=Imports(import_model, limits, together_bytes),
+            devices=self.devices.all,
+            planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
+            models=serving,
+            observer=metrics.jobs,
+            schedule_observers=(metrics.schedules, self.drift),
+            tolerance=settings.tolerance,
+        )
+        runner = JobRunner(services)
+        loader = ModelLoader(store, runner, serving, settings.max_upload_bytes)
+        policies = VersionPolicies(store, serving, loader)
+        queries = ModelQueries(store, serving, self.devices)
+        restore = Restore(services, serving)
+        return ModelRoom(serving, services, runner, loader, policies, queries, restore)
+
+    def _http_server(self) -> HttpServer:
+        return HttpServer(
             {
                 "/metrics": metrics_route(self.metrics.registry),
                 **health_routes(lambda: self.health.is_ready),
                 **self._console().routes(),
             },
-            host_names(settings).include,
+            host_names(self.settings).include,
         )
 
     def _console(self) -> Console:
         """Shows what is here; changes it for those who know the admin token."""
         facts = Facts(
-            self.queries,
-            self.policies,
-            self.runner,
-            self.models,
+            self.models.queries,
+            self.models.policies,
+            self.models.runner,
+            self.models.serving,
             self.metrics,
             self.devices,
             shown_settings(self.settings),
@@ -164,26 +179,34 @@ class FrontEnd:
         return Console(facts, sessions, is_tls=self.settings.tls_certificate is not None)
 
     def _braid_v1(self) -> Methods:
-        return TensorService(self.models, self.memory, BraidV1()).methods()
+        return TensorService(self.models.serving, self.memory, BraidV1()).methods()
 
     def _open_inference(self) -> Methods:
-        sampling = None if self.settings.tracing == "off" else self.sampling
+        settings, models = self.settings, self.models
+        regions = SharedRegions(
+            settings.system_shared_memory,
+            settings.max_message_bytes,
+            lambda owner: self._grpc.tokens.may_own(owner),
+        )
+        sampling = None if settings.tracing == "off" else self.sampling
         device_names = [device.name for device in self.devices.all]
         others = oip_handlers(
-            ServerMethods(self.health, self.regions.is_offered),
-            ModelMethods(self.models, self.metrics),
-            RepositoryMethods(self.loader, self.policies, device_names),
-            SharedMemoryMethods(self.regions),
+            ServerMethods(self.health, regions.is_offered),
+            ModelMethods(models.serving, self.metrics),
+            RepositoryMethods(models.loader, models.policies, device_names),
+            SharedMemoryMethods(regions),
             SettingsMethods(LogLevels(), TraceSettings(sampling)),
         )
-        protocol = OpenInference(self.regions)
-        return TensorService(self.models, self.memory, protocol).methods(others)
+        protocol = OpenInference(regions)
+        return TensorService(models.serving, self.memory, protocol).methods(others)
 
     def _add_services(self, server: grpc.aio.Server) -> None:
         server.add_generic_rpc_handlers(self._inference)
-        settings = self.settings
+        settings, models = self.settings, self.models
         uploads = ModelUploads(self.store, settings.max_upload_bytes, settings.upload_idle_seconds)
-        admin = AdminServicer(uploads, self.runner, self.models, self.queries, self.policies)
+        admin = AdminServicer(
+            uploads, models.runner, models.serving, models.queries, models.policies
+        )
         admin_pb2_grpc.add_AdminServiceServicer_to_server(admin, server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health.servicer, server)
         reflection.enable_server_reflection(
@@ -204,14 +227,14 @@ class FrontEnd:
         await self.devices.start()
         for device in self.devices.all:
             self.metrics.add_device(device.name)
-        await self.policies.restore()
-        await self.restore.know()
+        await self.models.policies.restore()
+        await self.models.restore.know()
         await self._listen()
-        await self.restore.serve()
-        await self.runner.start()
-        self._in_background(self.drift.run())
+        await self.models.restore.serve()
+        await self.models.runner.start()
+        self._background.start(self.drift.run())
         limit = self.settings.max_upload_bytes
-        await preload(self.settings.preload, self.store, self.runner, limit)
+        await preload(self.settings.preload, self.store, self.models.runner, limit)
         gc.collect()
         gc.freeze()  # what is here stays: full collections need not look at it again and again
         self._takes_requests = True
@@ -243,17 +266,16 @@ class FrontEnd:
         """
         self._takes_requests = False
         self._reachability_changed()
-        self.runner.release_watchers()  # else they would hold the ports open
-        self.models.refuse_requests()
+        self.models.runner.release_watchers()  # else they would hold the ports open
+        self.models.serving.refuse_requests()
         try:
             async with asyncio.timeout(self.settings.drain_seconds):
-                await self.models.drain()
+                await self.models.serving.drain()
         except TimeoutError:
             log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
         await asyncio.sleep(LINGER_SECONDS)
-        for task in self._background:
-            task.cancel()
-        await self.runner.stop()
+        self._background.cancel()
+        await self.models.runner.stop()
         await self._http.stop()
         await self.devices.close()
         self.store.close()
@@ -284,111 +306,45 @@ class FrontEnd:
         logging.shutdown()
         os._exit(0)
 
-    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something beside the requests, until it ends or the server stops."""
-        task = asyncio.create_task(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        task.add_done_callback(log_failure)
-
     def _plan_drifted(self, plan: PlanLabels) -> None:
         """Profile a model again whose plan is slower than it was, if that is wanted."""
         if self.settings.reprofile_on_drift:
-            self._in_background(self._profile_again(plan))
+            self._background.start(self._profile_again(plan))
 
     async def _profile_again(self, plan: PlanLabels) -> None:
         try:
-            await self.runner.profile_again(plan.model, int(plan.version))
+            await self.models.runner.profile_again(plan.model, int(plan.version))
         except BraidError as error:
             log.warning("not profiled again", extra={"model": plan.model, "reason": str(error)})
         else:
             self.metrics.drift.profiled_again(plan.device)
-
-    def _scheduled(self, plan: PlanLabels, schedule: Schedule) -> None:
-        """What a schedule promises is what the drift watch goes by."""
-        self.drift.expect(plan, schedule)
 
     def _worker_changed(self, device: Device) -> None:
         """Health follows the workers: without any, nothing can be answered."""
         if not self.grpc_port:
             return
         self._reachability_changed()
-        is_loading = device.name in self._catching_up  # that goes on with the new worker
-        if device.is_up and not is_loading and (missing := self.models.missing_on(device.name)):
-            self._in_background(self._serve_on(device, missing))
+        if device.is_up:
+            self._background.start(self.models.restore.serve_missing(device))
 
     def _reachability_changed(self) -> None:
         """Set the server's health: ready if it takes requests and a device is up."""
         self.health.ready(self._takes_requests and self.devices.any_up)
 
-    async def _serve_on(self, device: Device, missing: Sequence[ModelVersion]) -> None:
-        """Serve models on a device that was away when they were registered."""
-        self._catching_up.add(device.name)
-        try:
-            for model in missing:
-                await self._serve_one_on(device, model)
-        finally:
-            self._catching_up.discard(device.name)
-
-    async def _serve_one_on(self, device: Device, model: ModelVersion) -> None:
-        try:
-            await serve_again(model, self.services, [device])
-        except BraidError as error:
-            self.models.restored(model, error)
-            facts = {"model": model.name, "device": device.name, "reason": str(error)}
-            log.error("not served", extra=facts)
-
     def _model_lost(self, device: Device, digest: str, error: DamagedArtefact) -> None:
-        self._in_background(self.restore.withdraw(device.name, digest, error))
+        self._background.start(self.models.restore.withdraw(device.name, digest, error))
 
     def _worker_ended(self, device: str, end: WorkerEnd) -> None:
         self.metrics.devices.worker_restarted(device, end.reason)
 
 
-def batch_policy(settings: Settings) -> BatchPolicy:
-    """How models are batched that were told nothing else."""
-    return BatchPolicy(
-        max_wait_s=settings.max_batch_wait_ms / 1000,
-        max_requests=settings.max_queue_requests,
-        max_rows=settings.max_queue_rows,
-        max_queue_s=queue_limit_s(settings.max_queue_ms),
-    )
-
-
-def memory_limits(settings: Settings) -> MemoryLimits:
-    """What calls under way may hold."""
-    return MemoryLimits(
-        settings.stream_memory_bytes,
-        settings.connection_memory_bytes,
-        settings.calls_memory_bytes,
-    )
-
-
-def host_names(settings: Settings) -> HostNames:
-    """What the HTTP port is called; with TLS any name, as browsers check it by the certificate."""
-    any_name = settings.tls_certificate is not None
-    return HostNames(settings.host, (EVERY,) if any_name else settings.http_hosts)
-
-
-def store_limits(settings: Settings) -> StoreLimits:
-    """How much the store may hold."""
-    return StoreLimits(
-        settings.max_store_bytes,
-        settings.max_models,
-        settings.max_concurrent_uploads,
-        settings.max_caller_uploads,
-    )
-
-
-def import_limits(settings: Settings) -> ImportLimits:
-    """What one import may use."""
-    return ImportLimits(
-        memory_bytes=settings.import_memory_bytes,
-        cpu_seconds=settings.import_cpu_seconds,
-        wall_seconds=settings.import_wall_seconds,
-        run_seconds=settings.import_run_seconds,
-        file_bytes=settings.import_file_bytes,
-    )
+def _metrics(settings: Settings, memory: CallMemory) -> Metrics:
+    metrics = Metrics()
+    metrics.requests.queue_limit.set(settings.max_queue_requests)
+    metrics.calls.watch(memory)
+    if settings.triton_metrics:
+        metrics.registry.register(TritonMetrics(metrics))
+    return metrics
 
 
 async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> NoReturn:

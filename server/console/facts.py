@@ -78,8 +78,7 @@ class Facts:
 
     def drift(self, model: ModelVersion, placed: Placed) -> float | None:
         """Live over profiled latency of a plan, if it ran lately."""
-        size = str(placed.schedule.key.batch_size)
-        labels = PlanLabels(model.name, str(model.version), placed.device, size)
+        labels = PlanLabels.of(model, placed.device, placed.schedule)
         return self.metrics.registry.get_sample_value("braid_plan_drift_ratio", labels._asdict())
 
     async def schedule(self, at: ScheduleAddress) -> tuple[ModelVersion, Placed]:

@@ -28,7 +28,7 @@ from braid.core.json_form import to_json
 from braid.core.plan import plan_to_json
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorSpec, spec_from_json
-from braid.engine.link.options import WorkerOptions
+from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.slot_layout import SlotLayout, slot_layout
 from braid.engine.link.supervisor import LinkState, WorkerLink
@@ -50,6 +50,18 @@ WhenUnwanted = Callable[[Callable[[], object]], object]
 
 OnRan = Callable[[str, int], None]
 """Told the plan of each batch that ran, and its time on the device in microseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEvents:
+    """Calls that tell what happens on devices."""
+
+    changed: Callable[[Device], None] = lambda device: None
+    """Told a device whose worker came up or died."""
+    ended: Callable[[str, WorkerEnd], None] = lambda device, end: None
+    """Told the name of a device whose worker ended, and why."""
+    ran: OnRan = lambda plan_id, compute_us: None
+    damaged: OnDamaged = lambda device, digest, error: None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,20 +94,22 @@ class Device:
         *,
         make_host: MakeMeasuringHost = measuring_host,
         run_limits: RunLimits | None = None,
+        events: DeviceEvents | None = None,
     ) -> None:
         """Start nothing yet; ``make_host`` decides where registrations measure."""
         self.name = name
+        self._events = events or DeviceEvents()
         self._run_limits = run_limits or RunLimits()
         self.arena = Arena(options.arena_bytes)
         self.link = WorkerLink(name, options, self.arena)
         self.link.on_start = self._replay
-        self.on_ran: OnRan = lambda plan_id, compute_us: None
+        self.link.on_state = lambda state: self._events.changed(self)
+        self.link.on_end = lambda end: self._events.ended(name, end)
         self._models: dict[str, Path] = {}  # artefacts by digest
         self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model
         self.bench = Bench(make_host(self.link, self.arena, self._loaded), self._loaded)
         self._executables: dict[int, Executable] = {}
         self._damaged: dict[str, DamagedArtefact] = {}  # what a fresh worker could not load
-        self.on_damaged: OnDamaged = lambda device, digest, error: None
         self._without_room: set[int] = set()  # executables that found none after a restart
         self._next_number = 0
 
@@ -160,7 +174,7 @@ class Device:
         log.error("a model is lost", extra={"device": self.name, "reason": str(error)})
         self._forget(digest)
         self._damaged[digest] = error
-        self.on_damaged(self, digest, error)
+        self._events.damaged(self, digest, error)
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:
@@ -276,7 +290,7 @@ class Device:
         when_unwanted(lambda: self.link.stop(answered))
         answer = await answered
         compute_us = int(answer["compute_us"])
-        self.on_ran(ready.plan_id, compute_us)
+        self._events.ran(ready.plan_id, compute_us)
         return compute_us
 
     async def describe(self, program: ProgramKey) -> OpGraph:

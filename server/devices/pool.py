@@ -11,14 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from functools import partial
 
 from braid.core.errors import BraidError, StartupError
-from braid.engine.link.options import WorkerEnd
-from braid.engine.link.supervisor import LinkState
 from braid.server.device_names import parse_device
-from braid.server.devices.device import Device
+from braid.server.devices.device import Device, DeviceEvents
 from braid.server.devices.measuring.host import MakeMeasuringHost
 from braid.server.devices.measuring.serving import measuring_host
 from braid.server.devices.run_limits import RunLimits
@@ -31,7 +27,12 @@ log = logging.getLogger("braid.devices")
 class Devices:
     """The devices that can be used, in the order of the setting. Belongs to the event loop."""
 
-    def __init__(self, settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        events: DeviceEvents,
+        make_host: MakeMeasuringHost = measuring_host,
+    ) -> None:
         """Start nothing yet; ``make_host`` decides where registrations measure."""
         names = [parse_device(text) for text in settings.devices]
         limits = RunLimits(settings.run_seconds, settings.max_run_seconds)
@@ -41,16 +42,11 @@ class Devices:
                 worker_options(settings, name),
                 make_host=make_host,
                 run_limits=limits,
+                events=events,
             )
             for name in names
         ]
         """In the order of the setting; those that ``start`` cannot use leave the list."""
-        self.on_change: Callable[[Device], None] = lambda device: None
-        """Called with a device whose worker came up or died."""
-        self.on_end: Callable[[str, WorkerEnd], None] = lambda device, end: None
-        for device in self.all:
-            device.link.on_state = partial(self._changed, device)
-            device.link.on_end = partial(self._ended, device.name)
 
     @property
     def any_up(self) -> bool:
@@ -84,12 +80,6 @@ class Devices:
     async def close(self) -> None:
         """End all workers."""
         await asyncio.gather(*(device.close() for device in self.all))
-
-    def _changed(self, device: Device, _: LinkState) -> None:
-        self.on_change(device)
-
-    def _ended(self, name: str, end: WorkerEnd) -> None:
-        self.on_end(name, end)
 
 
 async def _start(device: Device) -> str:

@@ -5,7 +5,7 @@
                  ──> Measurer       braid.server.devices.measuring.bench: where they are measured
                  ──> Planner        braid.server.jobs.planner.driver
                  ──> PlanTarget     braid.server.models.serving_models: what answers requests
-                 ──> JobObserver    braid.server.observability.metrics
+                 ──> JobObserver, ScheduleObserver   braid.server.observability
 
 Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (a worker restarts).
 """
@@ -219,6 +219,10 @@ class JobObserver(Protocol):
 
     def plans_refused(self, device: str, count: int) -> None:
         """Plans were refused because their outputs were wrong."""
+
+
+class ScheduleObserver(Protocol):
+    """Is told each schedule that is found or made for a model."""
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
         """A schedule was found or made for a model; it serves if it was promoted."""

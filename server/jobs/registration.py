@@ -277,12 +277,13 @@ async def _promote(
     services: JobServices,
     retry: RetryWhileRestarting,
 ) -> None:
-    """Let a schedule serve if it may, then tell the observer."""
+    """Let a schedule serve if it may, then tell the observers."""
     if schedule.provenance.promoted:
         await retry(lambda: services.models.swap(model, device.name, schedule))
     else:
         services.models.expect_sequential(model, device.name, schedule)
-    services.observer.schedule_chosen(model, device.name, schedule)
+    for observer in services.schedule_observers:
+        observer.schedule_chosen(model, device.name, schedule)
 
 
 def _work(imported: ImportedModel, services: JobServices) -> Iterator[tuple[ServingDevice, int]]:

@@ -15,6 +15,7 @@ from braid.server.jobs.interfaces import (
     JobObserver,
     Planner,
     PlanTarget,
+    ScheduleObserver,
     ServingDevice,
 )
 from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
@@ -32,6 +33,7 @@ class JobServices:
     planner: Planner
     models: PlanTarget
     observer: JobObserver
+    schedule_observers: Sequence[ScheduleObserver]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
     retry_pauses: RetryPauses = field(default_factory=RetryPauses)
     load_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # weights are read one by one

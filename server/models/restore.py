@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from braid.core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidArtefact, WorkerFault
+from braid.server.devices.device import Device
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.services import JobServices
 from braid.server.models.serving_models import ServingModels
@@ -32,6 +33,7 @@ class Restore:
         self._services = services
         self._models = models
         self._restored: list[ModelVersion] = []
+        self._catching_up: set[str] = set()  # names of devices that models are loaded on
 
     async def know(self) -> None:
         """Register every stored model, before the first request can come."""
@@ -68,6 +70,25 @@ class Restore:
             problem = WorkerFault("internal error; the server's log has more")
             log.exception("model does not serve again", extra=facts)
         self._models.restored(model, problem)
+
+    async def serve_missing(self, device: Device) -> None:
+        """Serve the models that a device should serve and does not: it was away for a while.
+
+        Does nothing while that goes on already, perhaps with a new worker.
+        """
+        if device.name in self._catching_up:
+            return
+        self._catching_up.add(device.name)
+        try:
+            for model in self._models.missing_on(device.name):
+                try:
+                    await serve_again(model, self._services, [device])
+                except BraidError as error:
+                    self._models.restored(model, error)
+                    facts = {"model": model.name, "device": device.name, "reason": str(error)}
+                    log.error("not served", extra=facts)
+        finally:
+            self._catching_up.discard(device.name)
 
     async def withdraw(self, device: str, digest: str, error: DamagedArtefact) -> None:
         """A device lost its models of some bytes: they serve on the others, or are damaged."""

@@ -43,6 +43,9 @@ _DEFAULT = ServingConfig()
 OnServing = Callable[[str, bool], None]
 """Told a model's name and whether any of its versions answers now."""
 
+OnVersion = Callable[[str], None]
+"""Told a model's name when one more of its versions answers."""
+
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
@@ -86,7 +89,10 @@ class ServingModels:
         devices: Devices,
         metrics: Metrics,
         policy: BatchPolicy,
+        on_serving: OnServing = lambda name, serving: None,
+        on_version: OnVersion = lambda name: None,
     ) -> None:
+        """No version is known yet; ``policy`` is that of models without one of their own."""
         self._devices = devices
         self._metrics = metrics
         self._policy = policy
@@ -98,9 +104,8 @@ class ServingModels:
         self._names: dict[str, _Name] = {}
         self._is_refusing = False
         self._configs: dict[str, ServingConfig] = {}
-        self.on_serving: OnServing = lambda name, serving: None
-        self.on_version: Callable[[str], None] = lambda name: None
-        """Told a model's name when one more of its versions answers."""
+        self._on_serving = on_serving
+        self._on_version = on_version
 
     def refuse_requests(self) -> None:
         """From now on every request is refused: the server is shutting down."""
@@ -262,7 +267,7 @@ class ServingModels:
         """Know a version, or its new state."""
         if model.name not in self._names:
             self._names[model.name] = _Name()
-            self.on_serving(model.name, False)
+            self._on_serving(model.name, False)
         self._names[model.name].versions[model.version] = model
         self._metrics.add_model(model.name, model.version)
 
@@ -291,8 +296,8 @@ class ServingModels:
         replicas.add(QueuedReplica(served, self._batchers[device]))
         self._metrics.find_model(model.name, model.version).on(device)  # its series begin at zero
         if is_first:
-            self.on_serving(model.name, True)
-            self.on_version(model.name)
+            self._on_serving(model.name, True)
+            self._on_version(model.name)
 
     def _lacks(self, model: ModelVersion, device: str) -> bool:
         """Whether a version does not answer on a device; raises PreconditionFailed if deleted."""
@@ -367,7 +372,7 @@ class ServingModels:
     async def _stop_serving(self, known: _Name, name: str, version: int) -> None:
         replicas = known.served.pop(version, None)
         if not known.served:
-            self.on_serving(name, False)
+            self._on_serving(name, False)
         for queued in replicas or ():
             await queued.end()
 
@@ -393,7 +398,7 @@ class ServingModels:
         if not replicas:
             del known.served[model.version]
         if not known.served:
-            self.on_serving(model.name, False)
+            self._on_serving(model.name, False)
         await queued.end()
         now = known.versions.get(model.version)
         is_wanted = now is not None and now.state is not ModelState.UNLOADED

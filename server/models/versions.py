@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from braid.core.background import log_failure
+from braid.core.background import BackgroundTasks
 from braid.core.errors import BraidError, ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.models.loading import ModelLoader
 from braid.server.models.serving_models import ServingModels
@@ -37,13 +37,12 @@ class VersionPolicies:
         self._store = store
         self._models = models
         self._loader = loader
-        self._working: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
 
     async def restore(self) -> None:
         """Let the stored configurations count; before any model serves."""
         for name, config in (await self._store.call(self._store.serving_configs)).items():
             self._models.configure(name, config)
-        self._models.on_version = self._version_serves
 
     def config(self, name: str) -> ServingConfig:
         """How a model serves.
@@ -144,12 +143,9 @@ class VersionPolicies:
             or self._models.served_version(name, model.version) is not None
         }
 
-    def _version_serves(self, name: str) -> None:
+    def version_serves(self, name: str) -> None:
         """Unload the older versions that the policy does not want beside a new one."""
-        task = asyncio.get_running_loop().create_task(self._retire_surplus(name))
-        self._working.add(task)
-        task.add_done_callback(self._working.discard)
-        task.add_done_callback(log_failure)
+        self._background.start(self._retire_surplus(name))
 
     async def _retire_surplus(self, name: str) -> None:
         try:

@@ -1,7 +1,7 @@
 """Schedule drift: how long plans take now, beside how long they took when they were profiled.
 
     Device ──ran(plan id, us)──> DriftWatch ──every few seconds──> gauges, and on_drift
-    Metrics ──expect(labels, schedule)──┘
+    jobs ──schedule_chosen──────────┘
 
 A schedule is as good as its measurements. If the device changes under it (clocks, a neighbour, a
 driver), its live latency moves away from the profiled one. The watch keeps the median of the
@@ -22,6 +22,7 @@ from time import monotonic
 
 from braid.core.schedule import Schedule
 from braid.server.observability.series.plans import DriftMetrics, PlanLabels
+from braid.server.store.records import ModelVersion
 
 log = logging.getLogger("braid.drift")
 
@@ -51,14 +52,22 @@ class DriftWatch:
         gauges: DriftMetrics,
         ratio: float,
         sustained_seconds: float,
+        on_drift: Callable[[PlanLabels], None],
         clock: Callable[[], float] = monotonic,
     ) -> None:
+        """``on_drift`` is told the labels of each plan that has begun to drift."""
         self._gauges = gauges
         self._ratio = ratio
         self._sustained_seconds = sustained_seconds
         self._clock = clock
         self._plans: dict[str, _Plan] = {}
-        self.on_drift: Callable[[PlanLabels], None] = lambda plan: None
+        self._on_drift = on_drift
+
+    def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
+        """Expect what a schedule was measured at. Ignored for models that are gone."""
+        labels = PlanLabels.of(model, device, schedule)
+        if self._gauges.knows(labels.model, labels.version):
+            self.expect(labels, schedule)
 
     def expect(self, labels: PlanLabels, schedule: Schedule) -> None:
         """A schedule serves from now on (if it was promoted): this is what it should take."""
@@ -136,4 +145,4 @@ class DriftWatch:
                     "ratio": round(ratio, 2),
                 },
             )
-            self.on_drift(labels)
+            self._on_drift(labels)

@@ -33,7 +33,7 @@ class Metrics:
         self.calls = CallMetrics(self.registry)
         self.schedules = ScheduleMetrics(self.registry, self.knows)
         self.drift = DriftMetrics(self.registry, self.knows)
-        self.jobs = JobMetrics(self.registry, self.schedules)
+        self.jobs = JobMetrics(self.registry)
         self.devices = DeviceMetrics(self.registry)
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self.unknown = ModelMetrics(self.requests, UNKNOWN_MODEL, "")

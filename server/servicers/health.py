@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 from grpc_health.v1 import health, health_pb2
 
-from braid.core.background import log_failure
+from braid.core.background import BackgroundTasks
 
 READY = ""
 LIVENESS = "liveness"
@@ -22,7 +21,7 @@ class Health:
     def __init__(self, services: Sequence[str] = ()) -> None:
         self._services = services
         self.servicer = health.aio.HealthServicer()
-        self._running: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks()
         self._set(LIVENESS, True)
         self.ready(False)
 
@@ -38,7 +37,4 @@ class Health:
 
     def _set(self, service: str, serving: bool) -> None:
         setting = self.servicer.set(service, _SERVING if serving else _NOT_SERVING)
-        task = asyncio.get_running_loop().create_task(setting)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        task.add_done_callback(log_failure)
+        self._background.start(setting)

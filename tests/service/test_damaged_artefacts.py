@@ -19,7 +19,7 @@ from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import check_files
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
-from braid.server.devices.device import Device
+from braid.server.devices.device import Device, DeviceEvents
 from braid_client import Client, FailedPrecondition
 from tests.models.small import embedding, identity, small_cnn
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker
@@ -45,8 +45,15 @@ def state_of(client: Client, name: str) -> tuple[str, str]:
 
 
 @pytest.fixture
-def device() -> Iterator[Device]:
-    device = Device("cpu", OPTIONS)
+def lost() -> list[tuple[str, str]]:
+    """Digests of the models that the device lost, and why."""
+    return []
+
+
+@pytest.fixture
+def device(lost: list[tuple[str, str]]) -> Iterator[Device]:
+    events = DeviceEvents(damaged=lambda _, digest, error: lost.append((digest, str(error))))
+    device = Device("cpu", OPTIONS, events=events)
     device.link = cast(Any, FakeWorker(at_once=True))
     yield device
     device.arena.close()
@@ -57,16 +64,15 @@ def program_of(digest: str) -> ProgramKey:
 
 
 async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(
-    device: Device, tmp_path: Path
+    device: Device, lost: list[tuple[str, str]], tmp_path: Path
 ) -> None:
     worker = cast(FakeWorker, device.link)
-    ready, lost = {}, []
+    ready = {}
     for digest in ("good", "bad"):
         write_artefact(tmp_path / digest, digest, template())
         device.keep(digest)
         await device.load(digest, tmp_path / digest)
         ready[digest] = await device.prepare(PlanToRun(program_of(digest)))
-    device.on_damaged = lambda _, digest, error: lost.append((digest, str(error)))
     worker.models.clear()
     worker.executables.clear()
     worker.damaged.add("bad")

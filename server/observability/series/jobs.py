@@ -7,16 +7,11 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-from braid.core.schedule import Schedule
-from braid.server.observability.series.plans import ScheduleMetrics
-from braid.server.store.records import ModelVersion
-
 
 class JobMetrics:
     """Counts what jobs do: a ``braid.server.jobs.interfaces.JobObserver``."""
 
-    def __init__(self, registry: CollectorRegistry, schedules: ScheduleMetrics) -> None:
-        self._schedules = schedules
+    def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, labelnames=("device",), registry=registry)
         self.jobs = Gauge("braid_jobs", "Registration jobs by state", ("state",), registry=registry)
         self.measurements = counter("braid_stage_measurements", "Stages measured on a device")
@@ -61,7 +56,3 @@ class JobMetrics:
     def schedule_looked_up(self, hit: bool) -> None:
         """Count one look-up in the schedule cache."""
         self.cache.labels("hit" if hit else "miss").inc()
-
-    def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Show what a schedule brings."""
-        self._schedules.schedule_chosen(model, device, schedule)

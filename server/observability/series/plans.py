@@ -59,9 +59,10 @@ class PlanLabels(NamedTuple):
     device: str
     batch_size: str
 
-
-OnSchedule = Callable[[PlanLabels, Schedule], None]
-"""Told each schedule that is found or made for a model."""
+    @staticmethod
+    def of(model: ModelVersion, device: str, schedule: Schedule) -> PlanLabels:
+        """The labels of a model's schedule on a device."""
+        return PlanLabels(model.name, str(model.version), device, str(schedule.key.batch_size))
 
 
 class ScheduleMetrics:
@@ -71,7 +72,6 @@ class ScheduleMetrics:
         self._knows = knows
         self._candidates: dict[PlanLabels, Collection[str]] = {}  # that have series
         self._speeds: dict[PlanLabels, Speed] = {}  # of schedules beside sequential, if known
-        self.on_schedule: OnSchedule = lambda plan, schedule: None
         self._gauges = [
             (Gauge(name, text, PLAN, registry=registry), read) for name, text, read in GAUGES
         ]
@@ -86,8 +86,7 @@ class ScheduleMetrics:
         """Show what a schedule brings. Ignored for models that are gone."""
         if not self._knows(model.name, str(model.version)):
             return
-        size = str(schedule.key.batch_size)
-        plan = PlanLabels(model.name, str(model.version), device, size)
+        plan = PlanLabels.of(model, device, schedule)
         for gauge, read in self._gauges:
             if (value := read(schedule)) is not None:
                 gauge.labels(*plan).set(value)
@@ -102,7 +101,6 @@ class ScheduleMetrics:
         for planner, latency_us in candidates.items():
             self.candidate_seconds.labels(*plan, planner).set(latency_us * 1e-6)
         self._candidates[plan] = candidates.keys()
-        self.on_schedule(plan, schedule)
 
     def speeds(self) -> dict[PlanLabels, Speed]:
         """Return the known speeds beside sequential, of all schedules of all models."""

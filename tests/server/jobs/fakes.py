@@ -9,6 +9,8 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -74,6 +76,18 @@ def write_artefact(folder: Path, sha256: str, graph: OpGraph, *, batched: bool =
     folder.mkdir()
     (folder / "report.json").write_text(json.dumps(report.to_json()))
     (folder / "graph.json").write_bytes(text)
+
+
+class AtOnce(ThreadPoolExecutor):
+    """Runs what is meant for threads where it is submitted, so that every run is the same."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
 
 
 async def a_moment() -> None:
@@ -337,6 +351,7 @@ class Server:
             planner=self.planner,
             models=self.models,
             observer=self.observer,
+            schedule_observers=[self.observer],
             tolerance=1e-4,
             retry_pauses=RetryPauses((0.25, 0.5, 1.0), self._sleep),
         )

@@ -24,23 +24,11 @@ from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.files import StoreFolder
 from braid.server.store.records import ModelVersion, RegistrationOptions
 from tests.server.devices.fake_worker import OPTIONS, FakeWorker
-from tests.server.jobs.fakes import template, write_artefact
+from tests.server.jobs.fakes import AtOnce, template, write_artefact
 
 NAMES, DIGESTS = ("a", "b", "c"), ("1" * 64, "2" * 64)
 SIZES = 2  # of batches that models are registered for
 ENOUGH_TURNS = 60  # of the event loop, for everything that waits for no answer to happen
-
-
-class AtOnce(ThreadPoolExecutor):
-    """Runs what is meant for threads where it is submitted, so that every run is the same."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        done: Future[Any] = Future()
-        try:
-            done.set_result(fn(*args, **kwargs))
-        except BaseException as error:
-            done.set_exception(error)
-        return done
 
 
 class SameBytes(RuleBasedStateMachine):

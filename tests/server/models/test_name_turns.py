@@ -54,7 +54,12 @@ class Names:
         self.device = KeepingDevice()
         found = SimpleNamespace(all=[self.device], named=lambda _: self.device)
         devices, store = cast(Devices, found), server.store
-        self.models = ServingModels(devices, Metrics(), BatchPolicy())
+        self.models = ServingModels(
+            devices,
+            Metrics(),
+            BatchPolicy(),
+            on_version=lambda name: self.policies.version_serves(name),
+        )
         services = replace(server.services, devices=[self.device], models=self.models)
         runner = server.runner = JobRunner(services)
         self.loader = ModelLoader(store, runner, self.models, 1000)

@@ -26,7 +26,7 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.records import ModelState, ModelVersion, RegistrationOptions
-from tests.server.jobs.fakes import Server
+from tests.server.jobs.fakes import AtOnce, Server
 
 
 def version(
@@ -36,9 +36,15 @@ def version(
 
 
 @pytest.fixture
-def models() -> ServingModels:
+def serving() -> dict[str, bool]:
+    """Whether any version of a model answers, by name, as it was told last."""
+    return {}
+
+
+@pytest.fixture
+def models(serving: dict[str, bool]) -> ServingModels:
     devices = SimpleNamespace(all=[], named=lambda _: None)
-    return ServingModels(cast(Any, devices), Metrics(), BatchPolicy())
+    return ServingModels(cast(Any, devices), Metrics(), BatchPolicy(), serving.__setitem__)
 
 
 @pytest.fixture
@@ -49,10 +55,8 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 def test_models_that_are_being_restored_are_loading_the_others_unknown(
-    models: ServingModels,
+    models: ServingModels, serving: dict[str, bool]
 ) -> None:
-    serving: dict[str, bool] = {}
-    models.on_serving = serving.__setitem__
     models.restoring(version("a", 1))
     models.register(version("a", 2, ModelState.FAILED))
 
@@ -132,6 +136,7 @@ async def test_small_models_come_first_and_one_that_fails_stops_no_other(
         async for _ in server.runner.watch(made.job.id):
             pass
     again = await server.restarted()
+    asyncio.get_running_loop().set_default_executor(AtOnce())  # so that files are read in order
     served: list[str] = []
     serve = again.models.serve
 

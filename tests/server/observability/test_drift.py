@@ -30,9 +30,10 @@ class Watched:
         self.now = 0.0
         self.metrics = Metrics()
         self.metrics.add_model("lenet", 1)
-        self.watch = DriftWatch(self.metrics.drift, 1.5, 60.0, clock=lambda: self.now)
         self.reported: list[PlanLabels] = []
-        self.watch.on_drift = self.reported.append
+        self.watch = DriftWatch(
+            self.metrics.drift, 1.5, 60.0, self.reported.append, clock=lambda: self.now
+        )
         self.watch.expect(LABELS, SCHEDULE)
 
     def run_for(self, seconds: float, compute_us: int) -> None:

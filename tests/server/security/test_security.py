@@ -16,8 +16,8 @@ import trustme
 
 from braid.core.errors import InvalidRequest, ResourceExhausted, StartupError
 from braid.server.cli.main import main
-from braid.server.frontend import memory_limits
 from braid.server.inference.call_memory import CallMemory
+from braid.server.limits import memory_limits
 from braid.server.observability.tracing import Sampling
 from braid.server.ports.grpc_port import GrpcPorts
 from braid.server.security.certificates import Certificates, TlsFiles

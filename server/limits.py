@@ -1,0 +1,56 @@
+"""Limits of each room, from the settings."""
+
+from __future__ import annotations
+
+from braid.engine.importer.host.limits import ImportLimits
+from braid.server.inference.call_memory import MemoryLimits
+from braid.server.security.host_names import EVERY, HostNames
+from braid.server.settings import Settings
+from braid.server.store.batching_policy import BatchPolicy, queue_limit_s
+from braid.server.store.quota import StoreLimits
+
+
+def batch_policy(settings: Settings) -> BatchPolicy:
+    """How models are batched that were told nothing else."""
+    return BatchPolicy(
+        max_wait_s=settings.max_batch_wait_ms / 1000,
+        max_requests=settings.max_queue_requests,
+        max_rows=settings.max_queue_rows,
+        max_queue_s=queue_limit_s(settings.max_queue_ms),
+    )
+
+
+def memory_limits(settings: Settings) -> MemoryLimits:
+    """What calls under way may hold."""
+    return MemoryLimits(
+        settings.stream_memory_bytes,
+        settings.connection_memory_bytes,
+        settings.calls_memory_bytes,
+    )
+
+
+def host_names(settings: Settings) -> HostNames:
+    """What the HTTP port is called; with TLS any name, as browsers check it by the certificate."""
+    any_name = settings.tls_certificate is not None
+    return HostNames(settings.host, (EVERY,) if any_name else settings.http_hosts)
+
+
+def store_limits(settings: Settings) -> StoreLimits:
+    """How much the store may hold."""
+    return StoreLimits(
+        settings.max_store_bytes,
+        settings.max_models,
+        settings.max_concurrent_uploads,
+        settings.max_caller_uploads,
+    )
+
+
+def import_limits(settings: Settings) -> ImportLimits:
+    """What one import may use."""
+    return ImportLimits(
+        memory_bytes=settings.import_memory_bytes,
+        cpu_seconds=settings.import_cpu_seconds,
+        wall_seconds=settings.import_wall_seconds,
+        run_seconds=settings.import_run_seconds,
+        file_bytes=settings.import_file_bytes,
+    )
