@@ -9,12 +9,12 @@ import asyncio
 import hashlib
 import json
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph, graph_to_json

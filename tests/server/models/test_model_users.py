@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
