@@ -18,6 +18,7 @@ from pathlib import Path
 from braid.core.errors import ModelImportError
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.sandbox import pipeline
 from braid.engine.importer.sandbox.__main__ import _as_import_error
 from braid.engine.importer.sandbox.confinement import confine
@@ -107,7 +108,7 @@ def _import(folder: Path) -> tuple[int, str]:
     """Import, then compare once more with content of other seeds."""
     upload, artefact = folder / "upload", folder / "artefact"
     source = open_upload(upload, folder)
-    pipeline.import_upload(source, upload, artefact, LIMITS, lambda *_: None, {})
+    pipeline.import_upload(source, ImportRequest(upload, artefact, LIMITS), lambda *_: None)
     loaded = load_artefact(artefact)
     example = find_example(
         loaded.graph, loaded.weights, source.reference(), GIB, loaded.report.example_shapes

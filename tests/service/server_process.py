@@ -19,6 +19,7 @@ import psutil
 import torch
 
 from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid_client import Client
@@ -157,7 +158,9 @@ class ServerProcess:
                 continue
             with tempfile.TemporaryDirectory() as folder:
                 source = open_upload(model, Path(folder))
-                import_upload(source, model, artefact, ImportLimits(), lambda *_: None, {})
+                import_upload(
+                    source, ImportRequest(model, artefact, ImportLimits()), lambda *_: None
+                )
         torch.set_num_threads(threads)
 
     def client(self) -> Client:

@@ -17,6 +17,7 @@ from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import check_files
+from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.sandbox.pipeline import import_upload
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.server.devices.device import Device, DeviceEvents
@@ -102,7 +103,7 @@ def test_a_damaged_file_is_named(name: str, damage: Callable[[Path], None], tmp_
     upload = embedding(tmp_path / "model.onnx")
     artefact = tmp_path / "artefact"
     source = open_upload(upload, tmp_path)
-    import_upload(source, upload, artefact, ImportLimits(), lambda *_: None, {})
+    import_upload(source, ImportRequest(upload, artefact, ImportLimits()), lambda *_: None)
     check_files(artefact)
 
     damage(artefact / name)

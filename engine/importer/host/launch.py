@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -33,10 +32,12 @@ from braid.engine.importer.host.messages import (
     Failed,
     MalformedMessage,
     Message,
+    OnProgress,
     Progress,
     decode,
 )
 from braid.engine.importer.host.report import read_report, sync_folder, verify_files
+from braid.engine.importer.host.request import ImportRequest
 from braid.engine.processes.child import ChildEnd, ChildProcess, Streams
 from braid.engine.runtime.out_of_memory import says_out_of_memory
 
@@ -55,8 +56,6 @@ _BY_A_LIMIT = {
     ),
 }
 """By the signal that a limit of the process sends: the limit's name, and what happened."""
-
-OnProgress = Callable[[float, str], None]
 
 
 class ImporterKilled(ModelImportError, Unavailable):
@@ -88,45 +87,33 @@ async def import_model(
     Cancelling the call kills the process and removes what it wrote.
     """
     try:
-        await _import(upload, artefact, limits, on_progress, example_shapes or {})
+        with tempfile.TemporaryDirectory(
+            prefix=WORK_PREFIX, dir=artefact.parent, ignore_cleanup_errors=True
+        ) as folder:
+            written = Path(folder) / "artefact"
+            await _import(ImportRequest(upload, written, limits, example_shapes or {}), on_progress)
+            await to_the_end(asyncio.to_thread(_accept, written, artefact))
     except (OSError, DiskFailure) as error:
         if failure := disk_failure(error, artefact.parent):
             raise failure from error
         raise
 
 
-async def _import(
-    upload: Path,
-    artefact: Path,
-    limits: ImportLimits,
-    on_progress: OnProgress,
-    example_shapes: Mapping[str, tuple[int, ...]],
-) -> None:
-    with tempfile.TemporaryDirectory(
-        prefix=WORK_PREFIX, dir=artefact.parent, ignore_cleanup_errors=True
-    ) as folder:
-        work = Path(folder)
-        request = _request(upload, work / "artefact", limits, example_shapes)
-        async with _process(work, request) as (child, reports):
-            last = await _conversation(child, reports, limits, on_progress)
-        match last:
-            case Failed(error):
-                raise error
-            case Done():
-                await to_the_end(asyncio.to_thread(_accept, work / "artefact", artefact))
-            case _:
-                raise _post_mortem(await child.wait(), limits)
+async def _import(request: ImportRequest, on_progress: OnProgress) -> None:
+    """Write the artefact of a request in an importer process.
 
-
-def _request(
-    upload: Path, written: Path, limits: ImportLimits, shapes: Mapping[str, tuple[int, ...]]
-) -> Mapping[str, object]:
-    return {
-        "upload": str(upload.absolute()),
-        "artefact": str(written.absolute()),
-        "limits": limits.to_json(),
-        "example_shapes": {name: list(shape) for name, shape in shapes.items()},
-    }
+    Raises:
+        DiskFailure, ModelImportError: why there is none.
+    """
+    async with _process(request) as (child, reports):
+        last = await _conversation(child, reports, request.limits, on_progress)
+    match last:
+        case Failed(error):
+            raise error
+        case Done():
+            return
+        case _:
+            raise _post_mortem(await child.wait(), request.limits)
 
 
 class ImporterCrashed(ModelImportError):
@@ -135,9 +122,10 @@ class ImporterCrashed(ModelImportError):
 
 @asynccontextmanager
 async def _process(
-    work: Path, request: Mapping[str, object]
+    request: ImportRequest,
 ) -> AsyncIterator[tuple[ChildProcess, asyncio.StreamReader]]:
     """Start an importer that reports to the reader; on the way out, wait for its killed group."""
+    work = request.artefact.parent
     read_end, write_end = os.pipe()
     reports = asyncio.StreamReader(limit=MAX_LINE_BYTES)
     with contextlib.ExitStack() as stack:
@@ -149,7 +137,7 @@ async def _process(
             child = await ChildProcess.start(
                 "braid.engine.importer.sandbox",
                 f"--report-fd={write_end}",
-                json.dumps(request),
+                request.to_json(),
                 environment=_environment(work),
                 streams=Streams.KEPT,
                 pass_fds=(write_end,),

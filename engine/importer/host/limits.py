@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from dataclasses import dataclass
 
 from braid.core.errors import ImportLimitExceeded
@@ -42,15 +40,6 @@ class ImportLimits:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
                 raise ValueError(f"import limit {name} must be a positive number, got {value!r}")
-
-    def to_json(self) -> str:
-        """JSON text, the inverse of ``limits_from_json``."""
-        return json.dumps(dataclasses.asdict(self))
-
-
-def limits_from_json(text: str) -> ImportLimits:
-    """Read limits that ``ImportLimits.to_json`` wrote."""
-    return ImportLimits(**json.loads(text))
 
 
 def limit_exceeded(limit: str, limits: ImportLimits, what: str) -> ImportLimitExceeded:

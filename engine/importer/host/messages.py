@@ -13,7 +13,7 @@ vocabulary is a failed import.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,7 @@ class Done:
 
 
 Message = Progress | Failed | Done
+OnProgress = Callable[[float, str], None]  # told a fraction in [0, 1] and the present step
 
 
 class MalformedMessage(ValueError):

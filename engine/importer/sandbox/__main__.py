@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import os
 import traceback
-from pathlib import Path
 
 from braid.core.disk import disk_failure
 from braid.core.errors import BraidError, InvalidRequest, ModelImportError
-from braid.engine.importer.host.limits import ImportLimits, limit_exceeded, limits_from_json
-from braid.engine.importer.host.messages import Done, Failed, Message, Progress, encode
+from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
+from braid.engine.importer.host.messages import Done, Failed, Message, OnProgress, Progress, encode
+from braid.engine.importer.host.request import ImportRequest, request_from_json
 from braid.engine.importer.sandbox.confinement import confine
 from braid.engine.importer.sandbox.run_limit import bound_trials
 from braid.engine.importer.upload.uploaded_model import open_upload
@@ -29,43 +28,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="braid.engine.importer.sandbox")
     parser.add_argument("--report-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("request", type=json.loads)
+    parser.add_argument("request", type=request_from_json)
     arguments = parser.parse_args()
-    limits = limits_from_json(arguments.request["limits"])
-    confine(limits, arguments.parent)
-    reports = arguments.report_fd
-
-    def on_progress(fraction: float, step: str) -> None:
-        _send(reports, Progress(fraction, step))
-
+    request: ImportRequest = arguments.request
+    reports: int = arguments.report_fd
+    confine(request.limits, arguments.parent)
     try:
-        on_progress(0.0, "reading the model")
-        upload = Path(arguments.request["upload"])
-        artefact = Path(arguments.request["artefact"])
-        bound_trials(limits.run_seconds, upload.stat().st_size)
-        source = open_upload(upload, artefact.parent)
-        from braid.engine.importer.sandbox.pipeline import (
-            import_upload,  # loads torch and onnxruntime
-        )
-
-        import_upload(
-            source=source,
-            upload=upload,
-            artefact=artefact,
-            limits=limits,
-            on_progress=on_progress,
-            example_shapes={
-                name: tuple(shape) for name, shape in arguments.request["example_shapes"].items()
-            },
-        )
+        _import(request, lambda fraction, step: _send(reports, Progress(fraction, step)))
     except Exception as error:
         traceback.print_exc()  # for the server's log
-        folder = Path(arguments.request["artefact"]).parent
-        full = disk_failure(error, folder, by_text=True)
-        _send(reports, Failed(full or _as_import_error(error, limits)))
+        full = disk_failure(error, request.artefact.parent, by_text=True)
+        _send(reports, Failed(full or _as_import_error(error, request.limits)))
         os._exit(1)
     _send(reports, Done())
     os._exit(0)  # the libraries' threads and destructors have nothing left to do
+
+
+def _import(request: ImportRequest, on_progress: OnProgress) -> None:
+    on_progress(0.0, "reading the model")
+    bound_trials(request.limits.run_seconds, request.upload.stat().st_size)
+    source = open_upload(request.upload, request.artefact.parent)
+    from braid.engine.importer.sandbox.pipeline import import_upload  # loads torch, onnxruntime
+
+    import_upload(source, request, on_progress)
 
 
 def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError:

@@ -6,7 +6,7 @@ source ─> lower ─> passes ─> example ─> verify at batch 1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from torch import Tensor
 from braid.core.errors import ImportLimitExceeded, InvalidRequest, UnsupportedOperators
 from braid.core.graph import OpGraph
 from braid.engine.importer.artefact import write_artefact
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, file_digest
+from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.upload.batch_axis import (
     guess_batch,
     repair_reshapes,
@@ -45,7 +46,6 @@ from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import static_inputs
 
-OnProgress = Callable[[float, str], None]
 _MOST_STATIC_ELEMENTS = 256
 _MEMORY_FOR_TENSORS = 0.5  # of the limit: the rest is for libraries, weights and the reference
 
@@ -60,39 +60,30 @@ class Study:
     warnings: tuple[str, ...]
 
 
-def import_upload(
-    source: UploadedModel,
-    upload: Path,
-    artefact: Path,
-    limits: ImportLimits,
-    on_progress: OnProgress,
-    example_shapes: Mapping[str, tuple[int, ...]],
-) -> None:
+def import_upload(source: UploadedModel, request: ImportRequest, on_progress: OnProgress) -> None:
     """Import one model.
 
     Args:
-        source: what ``sources.open_upload`` made of the file.
-        upload: the file itself, for its checksum.
-        artefact: the folder to write; incomplete if this raises.
-        limits: of this process.
+        source: what ``open_upload`` made of the request's file.
+        request: the artefact folder that it names is incomplete if this raises.
         on_progress: told a fraction and the present step.
-        example_shapes: shapes to verify at, by input, where the caller knows them.
 
     Raises:
         ModelImportError: the model cannot be imported; says why.
         MemoryError, OSError: a limit of the process was met.
     """
     torch.set_num_threads(THREADS)
+    upload, shapes = request.upload, request.example_shapes
     on_progress(0.1, "lowering the operators")
-    template, weights, remark = _template(source, on_progress, example_shapes)
+    template, weights, remark = _template(source, on_progress, shapes)
     on_progress(0.4, "loading the model into the reference")
     reference = source.reference()
     on_progress(0.5, "looking for shapes that the model takes")
-    memory_bytes = int(limits.memory_bytes * _MEMORY_FOR_TENSORS)
+    memory_bytes = int(request.limits.memory_bytes * _MEMORY_FOR_TENSORS)
     plain = without_batch_symbol(template)
-    example = find_example(plain, weights, reference, memory_bytes, example_shapes)
+    example = find_example(plain, weights, reference, memory_bytes, shapes)
     on_progress(0.6, f"checking against {reference.name}")
-    subject = Subject(plain, weights, example, memory_bytes, limits.is_first)
+    subject = Subject(plain, weights, example, memory_bytes, request.limits.is_first)
     study = study_batch(subject, reference)
     on_progress(0.8, "checking at other shapes")
     verify_elsewhere(study.subject, reference)
@@ -102,7 +93,7 @@ def import_upload(
     report = _report(study, reference, upload, source)
     template = with_output_specs(study.subject, study.batch)
     kept = upload if reference.file == upload else None  # not what was taken out of a zip
-    write_artefact(artefact, template, weights, report, kept)
+    write_artefact(request.artefact, template, weights, report, kept)
 
 
 def _template(

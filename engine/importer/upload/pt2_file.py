@@ -15,6 +15,7 @@ import math
 import pickletools
 import zipfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -68,7 +69,11 @@ def read_container(archive: Archive) -> tuple[ExportedProgram, dict[str, Tensor]
         if weight not in payloads:
             raise ModelImportError(f"the .pt2 has no data for {weight!r}")
         folder, payload = payloads[weight]
-        weights[name] = _tensor(archive, folder, weight, payload, storages)
+        described = _strided(weight, payload)
+        file = folder + described.file
+        if file not in storages:
+            storages[file] = _storage(archive, file)
+        weights[name] = described.of(storages[file], weight)
     return program, weights
 
 
@@ -160,49 +165,64 @@ def _config(archive: Archive, name: str) -> Mapping[str, Any]:
     return entries
 
 
-def _tensor(
-    archive: Archive,
-    folder: str,
-    name: str,
-    payload: Mapping[str, Any],
-    storages: dict[str, Tensor],
-) -> Tensor:
-    """One weight: a view of its file's bytes that stays inside them.
+@dataclass(frozen=True, slots=True)
+class _Strided:
+    """A weight as a view of the bytes of a file; strides and offset count elements."""
+
+    file: str  # in the folder of its config
+    dtype: str
+    sizes: list[int]
+    strides: list[int]
+    offset: int
+
+    def of(self, storage: Tensor, weight: str) -> Tensor:
+        """The weight, which stays inside the file's bytes.
+
+        Raises:
+            ModelImportError: sizes, strides and offset reach outside, or overlap.
+        """
+        sizes, kind = self.sizes, torch_dtype(self.dtype)
+        elements = storage.numel() // kind.itemsize
+        steps = zip(sizes, self.strides, strict=True)
+        reach = self.offset + sum((size - 1) * stride for size, stride in steps) + 1
+        needed = 0 if 0 in sizes else max(reach, math.prod(sizes))
+        if needed > elements:
+            raise ModelImportError(
+                f"weight {weight!r} ({self.dtype}{sizes}, strides {self.strides}, offset "
+                f"{self.offset}) needs {needed * kind.itemsize} bytes, its file has "
+                f"{storage.numel()}"
+            )
+        if 0 in sizes:
+            return torch.empty(sizes, dtype=kind)
+        whole = storage[: elements * kind.itemsize].view(kind)
+        return whole.as_strided(sizes, self.strides, self.offset)
+
+
+def _strided(weight: str, payload: Mapping[str, Any]) -> _Strided:
+    """Read the description of a weight.
 
     Raises:
-        ModelImportError: sizes, strides and offset reach outside the file, or overlap.
+        ModelImportError: it is malformed, no strided tensor, or names a file elsewhere.
     """
     try:
-        path, meta = str(payload["path_name"]), payload["tensor_meta"]
-        sizes = [int(size["as_int"]) for size in meta["sizes"]]
-        strides = [int(stride["as_int"]) for stride in meta["strides"]]
-        offset = int(meta["storage_offset"]["as_int"])
-        dtype, layout = DTYPES[meta["dtype"]], meta["layout"]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ModelImportError(f"the description of weight {name!r} is malformed") from error
-    if layout != _STRIDED or len(sizes) != len(strides) or min([0, offset, *sizes, *strides]) < 0:
-        raise ModelImportError(f"weight {name!r} is not a plain strided tensor")
-    if "/" in path or path.startswith("."):
-        raise ModelImportError(f"weight {name!r} lies in {path!r}, outside its folder")
-    kind = torch_dtype(dtype)
-    key = f"{folder}{path}"
-    if key not in storages:
-        storages[key] = _storage(archive, key)
-    storage = storages[key]
-    elements = storage.numel() // kind.itemsize
-    reach = offset + sum((s - 1) * stride for s, stride in zip(sizes, strides, strict=True)) + 1
-    needed = 0 if 0 in sizes else max(reach, math.prod(sizes))
-    if needed > elements:
-        raise ModelImportError(
-            f"weight {name!r} ({dtype}{sizes}, strides {strides}, offset {offset}) needs "
-            f"{needed * kind.itemsize} bytes, its file has {storage.numel()}"
+        meta, layout = payload["tensor_meta"], payload["tensor_meta"]["layout"]
+        found = _Strided(
+            str(payload["path_name"]),
+            DTYPES[meta["dtype"]],
+            [int(size["as_int"]) for size in meta["sizes"]],
+            [int(stride["as_int"]) for stride in meta["strides"]],
+            int(meta["storage_offset"]["as_int"]),
         )
-    if 0 in sizes:
-        return torch.empty(sizes, dtype=kind)
-    whole = storage[: elements * kind.itemsize].view(kind)
-    return whole.as_strided(sizes, strides, offset)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelImportError(f"the description of weight {weight!r} is malformed") from error
+    numbers = [0, found.offset, *found.sizes, *found.strides]
+    if layout != _STRIDED or len(found.sizes) != len(found.strides) or min(numbers) < 0:
+        raise ModelImportError(f"weight {weight!r} is not a plain strided tensor")
+    if "/" in found.file or found.file.startswith("."):
+        raise ModelImportError(f"weight {weight!r} lies in {found.file!r}, outside its folder")
+    return found
 
 
-def _storage(archive: Archive, key: str) -> Tensor:
-    data = archive.read(key)
+def _storage(archive: Archive, name: str) -> Tensor:
+    data = archive.read(name)
     return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)

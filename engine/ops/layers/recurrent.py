@@ -109,14 +109,13 @@ def recurrent(
     if lengths is None and options.direction != "reverse":
         y, *ends = _run_layer(options.layer, sequence, states, weights, both)
         return options.results(torch.stack(y.chunk(1 + both, -1), 1), *ends)
-    count = len(weights) // (1 + both)
-    outputs, finals = [], []
+    runs = []
     for d in range(1 + both):
+        count = len(weights) // (1 + both)
         run = _Direction(options.layer, weights[d * count : (d + 1) * count])
         start = tuple(state[d : d + 1] for state in states)
-        y, last = run.over(sequence, lengths, start, options.runs_backward(d))
-        outputs.append(y)
-        finals.append(last)
+        runs.append(run.over(sequence, lengths, start, options.runs_backward(d)))
+    outputs, finals = zip(*runs, strict=True)
     ends = [torch.cat(parts, 0) for parts in zip(*finals, strict=True)]
     return options.results(torch.stack(outputs, 1), *ends)
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import onnx
 import psutil
 
-from braid.engine.importer.host.launch import OnProgress, import_model
+from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.messages import OnProgress
 
 Shapes = Mapping[str, tuple[int, ...]]
 

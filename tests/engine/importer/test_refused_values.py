@@ -14,7 +14,7 @@ from braid.core.errors import InvalidRequest
 from braid.engine.importer.upload.whole_model import _origins
 from braid.engine.ops.arrays.indexing import gather_nd, scatter_nd
 from braid.engine.ops.signals.sampling import max_unpool
-from braid.engine.ops.whole import whole_model
+from braid.engine.ops.whole import WholeModel, whole_model
 
 
 def regions() -> onnx.ModelProto:
@@ -56,7 +56,7 @@ def run(region: list[float], image: int) -> torch.Tensor:
         torch.tensor([region], dtype=torch.float32),
         torch.tensor([image]),
     )
-    return whole_model(MODEL, *inputs, **attributes)[0]
+    return whole_model(MODEL, *inputs, whole=WholeModel(**attributes))[0]
 
 
 def test_a_region_inside_the_image_is_pooled() -> None:
