@@ -118,7 +118,19 @@ class AskedStage:
     hopeless_us: float | None = None  # whoever takes longer need not be measured with care
 
 
-class Backend(Protocol):
+class StageTimer(Protocol):
+    """Measures stages of one program at a time."""
+
+    def measure(
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
+    ) -> Generator[None, None, StageLatency]:
+        """Latency of one stage; what is kept for the next one goes with ``forget``."""
+
+    def forget(self) -> None:
+        """Free what was kept from one measurement to the next."""
+
+
+class Backend(StageTimer, Protocol):
     """One device. Long work calls ``pause`` between its steps; measurements yield instead."""
 
     @property
@@ -176,14 +188,6 @@ class Backend(Protocol):
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
         """Latency of a stage beside its units' own work, measured."""
-
-    def measure(
-        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
-    ) -> Generator[None, None, StageLatency]:
-        """Latency of one stage; what is kept for the next one goes with ``forget``."""
-
-    def forget(self) -> None:
-        """Free what was kept from one measurement to the next."""
 
     def contender(self, prepared: Prepared) -> TimedContender:
         """A prepared plan as one that takes part in a contest."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
 
 import torch
@@ -22,7 +21,7 @@ from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.overheads import measure_overheads
 from braid.engine.cpu.segments import LanePlan
-from braid.engine.cpu.stage_timer import LONG_US, CpuStageTimer
+from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
@@ -33,12 +32,8 @@ from braid.engine.runtime.out_of_memory import is_out_of_memory
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.runs import timed
 from braid.engine.timing.samples import TimerOptions
-
-SCALING = 0.9
-"""How much of all threads' time on a long unit its work on one thread takes at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +73,7 @@ class CpuBackend:
     ) -> None:
         """Use ``executor``; keep at most ``activation_bytes`` while stages are measured."""
         self._executor = executor
-        self._activation_bytes = activation_bytes
-        self._timer = CpuStageTimer(executor, timer or TimerOptions())
-        self._activations: Activations | None = None
-        self._long_us: dict[int, float] = {}  # units of that program that take long
+        self._timer = CpuStageTimer(executor, activation_bytes, timer or TimerOptions())
 
     @property
     def threads(self) -> int:
@@ -148,39 +140,12 @@ class CpuBackend:
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, StageLatency]:
-        """On the values that the stage's producers really give.
-
-        A unit that takes long on all threads is not measured on one: it can neither pause there nor
-        be far from what is known of it.
-        """
-        if self._activations is None or not self._activations.serve(program):
-            self._activations = None  # free before the next ones are made
-            self._long_us.clear()
-            yield None
-            self._activations = Activations(
-                program, inputs(), self._executor, self._activation_bytes, pause
-            )
-            yield None
-        alone = stage.groups[0][0] if sum(map(len, stage.groups)) == 1 else None
-        if stage.threads == 1 and alone in self._long_us:
-            return StageLatency(SCALING * self.threads * self._long_us[alone], 0.0, 1)
-        timing = yield from self._timer.measure(
-            self._activations,
-            stage.groups,
-            stage.threads,
-            stage.strategy,
-            pause,
-            inf if stage.hopeless_us is None else stage.hopeless_us,
-        )
-        if alone is not None and stage.threads is None and timing.latency_us > LONG_US:
-            self._long_us[alone] = timing.latency_us
-        return timing
+        """See ``CpuStageTimer``."""
+        return self._timer.measure(program, inputs, stage, pause)
 
     def forget(self) -> None:
-        """Free the activations, and the memory of runs that were measured."""
-        self._activations = None
-        self._long_us.clear()
-        self._executor.forget()
+        """Free what the timer kept."""
+        self._timer.forget()
 
     def contender(self, prepared: Prepared) -> TimedContender:
         """Timed by the clock of this thread."""

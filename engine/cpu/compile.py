@@ -1,6 +1,6 @@
-"""From a layout to bursts: what runs outside the interpreter, and where its values lie.
+"""From lanes to native segments: what runs outside the interpreter, and where its values lie.
 
-    number the steps ─> which are native? ─> lifetimes ─> memory plan ─> code of each burst
+    number the steps ─> which are native? ─> lifetimes ─> memory plan ─> code of native segments
 
 A step is native if its kernel is a recipe of primitives, its operands lie in memory as the recipe
 wants them, and, beside other lanes, if it uses one thread. Lanes go native together or not at all.
@@ -9,7 +9,7 @@ wants them, and, beside other lanes, if it uses one thread. Lanes go native toge
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -27,7 +27,7 @@ _VIEWS = frozenset(
         *("aten.permute", "aten.cat", "aten.select"),
     }
 )
-"""Kinds that may answer with a view of an input. Views of other kinds are copied when they show."""
+"""Kinds whose kernels may return a view of an input; views from other kinds are copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,56 +43,56 @@ class _Numbered:
 
 _Lane = list[_Numbered]
 
+_Addresses = dict[int, list[tuple[int, int]]]
+"""Slot of a graph's output -> memory objects, with bytes behind the start of the value."""
+
 
 def compile_layout(
     segments: Sequence[Segment],
     keep: frozenset[int],
     kinds: Mapping[int, str],
     pause: YieldToRequests = no_pause,
-    *,
-    apart: bool = False,
 ) -> Compiled:
-    """Cut a layout into bursts and what Python runs.
+    """Cut a plan on lanes into native segments and what Python runs.
 
     Args:
         segments: of ``lanes.lay_out``.
         keep: slots of the graph's outputs.
-        kinds: the operator kind behind each slot that a step makes.
+        kinds: the operator kind behind each slot that a step fills.
         pause: called now and then: a large graph takes a tenth of a second.
-        apart: each step that has all lanes to itself is a segment of the code, as stages with
-            several lanes are, so that a run can tell when it began.
     """
     chosen = _choose(_number(segments), pause)
     values = _Values(keep, kinds, the_end=1 << sum(len(lane) for s in segments for lane in s.lanes))
-    for item in sorted(
-        (item for lanes in chosen for lane in lanes for item in lane), key=lambda i: i.number
-    ):
+    items = (item for lanes in chosen for lane in lanes for item in lane)
+    for item in sorted(items, key=lambda item: item.number):
         values.note(item)
         pause()
     memory = plan_memory(values.lifetimes(), pause)
     compiled = Compiled([], memory, values.sizes, frozenset(values.seen_through))
-    pending: list[list[_Lane]] = []
-
-    def flush() -> None:
+    pending: list[list[_Lane]] = []  # native, not assembled yet
+    for part in _parts(segments, chosen):
+        if isinstance(part, list):
+            pending.append(part)
+            continue
         if pending:
-            compiled.parts.append(_native_segment(pending, values, apart=apart))
-            pending.clear()
-
-    for segment, lanes in zip(segments, chosen, strict=True):
-        if len(lanes) > 1 and lanes[0][0].recipe is None:
-            flush()
-            compiled.parts.append(segment)
-        elif len(lanes) > 1:
-            pending.append(lanes)
-        else:
-            for item in lanes[0]:
-                if item.recipe is None:
-                    flush()
-                    compiled.parts.append(item.step)
-                else:
-                    pending.append([[item]])
-    flush()
+            compiled.parts.append(_native_segment(pending, values))
+            pending = []
+        compiled.parts.append(part)
+    if pending:
+        compiled.parts.append(_native_segment(pending, values))
     return compiled
+
+
+def _parts(
+    segments: Sequence[Segment], chosen: Sequence[list[_Lane]]
+) -> Iterator[list[_Lane] | Step | Segment]:
+    """Native lanes, single steps for Python, and whole segments for Python, in order."""
+    for segment, lanes in zip(segments, chosen, strict=True):
+        if len(lanes) > 1:
+            yield segment if lanes[0][0].recipe is None else lanes
+            continue
+        for item in lanes[0]:
+            yield item.step if item.recipe is None else [[item]]
 
 
 def _number(segments: Sequence[Segment]) -> Iterator[list[_Lane]]:
@@ -123,8 +123,8 @@ def _number(segments: Sequence[Segment]) -> Iterator[list[_Lane]]:
 
 
 def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[list[_Lane]]:
-    """Give its recipe to each step that is native."""
-    where: dict[int, Buffer] = {}  # slot -> how it lies in memory, if a burst makes it
+    """The steps of each segment's lanes, native ones with their recipe."""
+    where: dict[int, Buffer] = {}  # slot -> how it lies in memory, if a native segment fills it
     chosen = []
     for lanes in segments:
         several = len(lanes) > 1
@@ -144,13 +144,7 @@ def _choose(segments: Iterator[list[_Lane]], pause: YieldToRequests) -> list[lis
         else:
             where = trial
         chosen.append(
-            [
-                [
-                    _Numbered(i.step, i.number, i.before, i.threads, found.get(i.number))
-                    for i in lane
-                ]
-                for lane in lanes
-            ]
+            [[replace(item, recipe=found.get(item.number)) for item in lane] for lane in lanes]
         )
     return chosen
 
@@ -167,7 +161,7 @@ def _recipe(item: _Numbered, where: Mapping[int, Buffer]) -> Recipe | None:
 
 
 class _Values:
-    """What bursts make: where it is kept and who touches it."""
+    """Values that native segments make: where they are kept and which steps touch them."""
 
     def __init__(self, keep: frozenset[int], kinds: Mapping[int, str], the_end: int) -> None:
         self.keep = keep
@@ -223,19 +217,10 @@ class _Values:
         }
 
 
-def _native_segment(
-    segments: Sequence[Sequence[_Lane]], values: _Values, *, apart: bool
-) -> NativeSegment:
+def _native_segment(segments: Sequence[list[_Lane]], values: _Values) -> NativeSegment:
     nothing = torch.empty(0)
     native = NativeSegment(nothing, nothing, nothing)
-    flags: dict[int, int] = {}
-    # Steps that follow each other on one lane are one segment of the code.
-    joined: list[list[_Lane]] = []
-    for lanes in segments:
-        if len(lanes) == 1 and joined and len(joined[-1]) == 1 and not apart:
-            joined[-1][0].extend(lanes[0])
-        else:
-            joined.append([list(lane) for lane in lanes])
+    joined = _joined(segments)
     buffers = {
         slot: buffer
         for lanes in joined
@@ -244,9 +229,8 @@ def _native_segment(
         if item.recipe is not None
         for slot, buffer in zip(item.step.unit.outputs, item.recipe.results, strict=True)
     }
-    results: dict[int, list[tuple[int, int]]] = {
-        slot: [] for slot in buffers if slot in values.keep
-    }
+    results: _Addresses = {slot: [] for slot in buffers if slot in values.keep}
+    flags: dict[int, int] = {}
     header, body = [len(joined)], list[int]()
     words = 1 + sum(1 + 2 * len(lanes) for lanes in joined)
     for lanes in joined:
@@ -254,11 +238,11 @@ def _native_segment(
         for lane in lanes:
             start = words + len(body)
             for item in lane:
-                for unit in item.step.waits:
-                    body += [WAIT, flags.setdefault(unit, len(flags))]
+                waits = [flags.setdefault(unit, len(flags)) for unit in item.step.waits]
+                body += [word for flag in waits for word in (WAIT, flag)]
                 body += _code(item, native, results, values)
-                for unit in item.step.signals:
-                    body += [SIGNAL, flags.setdefault(unit, len(flags))]
+                signals = [flags.setdefault(unit, len(flags)) for unit in item.step.signals]
+                body += [word for flag in signals for word in (SIGNAL, flag)]
                 native.releases += item.step.releases
             header += [start, words + len(body)]
     native.code = torch.tensor([*header, *body], dtype=torch.int64)
@@ -269,11 +253,19 @@ def _native_segment(
     return native
 
 
+def _joined(segments: Sequence[list[_Lane]]) -> list[list[_Lane]]:
+    """Segments of the code: steps that follow each other on one lane are one of them."""
+    joined: list[list[_Lane]] = []
+    for lanes in segments:
+        if len(lanes) == 1 and joined and len(joined[-1]) == 1:
+            joined[-1][0].extend(lanes[0])
+        else:
+            joined.append([list(lane) for lane in lanes])
+    return joined
+
+
 def _code(
-    item: _Numbered,
-    native: NativeSegment,
-    results: dict[int, list[tuple[int, int]]],
-    values: _Values,
+    item: _Numbered, native: NativeSegment, results: _Addresses, values: _Values
 ) -> list[int]:
     """Words that execute a step; notes where its memory objects get their addresses from."""
     assert item.recipe is not None

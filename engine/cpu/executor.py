@@ -99,25 +99,22 @@ class CpuExecutor:
         """
         env = program.environment(inputs, outputs)
         runner = find_runner()
-        arena = None
         if runner is None:
             for segment in plan.segments:
                 self.run_segment(segment, env)
                 if pause is not None:
                     pause()
-        else:
-            if plan.compiled is None:
-                plan.compiled = compile_layout(
-                    plan.segments, program.kept(), program.kinds(), pause or no_pause
-                )
-            arena = self._run_compiled(plan.compiled, env, runner, pause)
+            found = program.results(env)
+            return found if outputs is None else _copied_into(outputs, found)
+        if plan.compiled is None:
+            plan.compiled = compile_layout(
+                plan.segments, program.kept(), program.kinds(), pause or no_pause
+            )
+        arena = self._run_compiled(plan.compiled, env, runner, pause)
         found = program.results(env)
         if outputs is not None:
             return _copied_into(outputs, found)
-        return {
-            name: tensor.clone() if arena is not None and arena.holds(tensor) else tensor
-            for name, tensor in found.items()
-        }
+        return {name: _outside(arena, tensor) for name, tensor in found.items()}
 
     def run_unit(self, program: Program, unit: int, env: Environment) -> None:
         """Run one unit by itself on the slots of ``env``, with all threads."""
@@ -184,7 +181,7 @@ class CpuExecutor:
             for slot in made:  # no kind but those known to may leave a view of the arena behind
                 tensor = env[slot]
                 if tensor is not None and slot not in compiled.may_be_views:
-                    env[slot] = tensor.clone() if arena.holds(tensor) else tensor
+                    env[slot] = _outside(arena, tensor)
         return arena
 
     def _slices(self, pause: YieldToRequests) -> Slices:
@@ -264,6 +261,11 @@ def run_steps(
             env[slot] = None
         for waited in step.signals:
             events[waited].set()
+
+
+def _outside(arena: ActivationMemory, tensor: Tensor) -> Tensor:
+    """The tensor, or a copy of one that lies in activation memory."""
+    return tensor.clone() if arena.holds(tensor) else tensor
 
 
 def _copied_into(

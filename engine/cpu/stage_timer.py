@@ -16,14 +16,14 @@ requests in between; a long stage pauses for them, and a sample that was interru
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from math import inf
 from time import perf_counter_ns
 
 from braid.core.measurement import StageLatency
-from braid.core.schedule import Strategy
 from braid.engine.cpu.executor import CpuExecutor, StageRun
 from braid.engine.cpu.lanes import lay_out_stage
-from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests, no_pause
+from braid.engine.device import AskedStage, MakeInputs
+from braid.engine.program.program import Program
+from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import (
     ReferenceWork,
@@ -38,46 +38,76 @@ from braid.engine.timing.samples import (
 LONG_US = 10_000.0
 """A stage that takes longer is warm after one run."""
 
+SCALING = 0.9
+"""Least part of all threads' time on a long unit that the unit takes on one thread."""
+
 
 class CpuStageTimer:
     """Times stages of one program at a time on one device."""
 
-    def __init__(self, executor: CpuExecutor, options: TimerOptions) -> None:
+    def __init__(self, executor: CpuExecutor, activation_bytes: int, options: TimerOptions) -> None:
+        """Use ``executor``; keep at most ``activation_bytes`` of a program's values."""
         self._executor = executor
+        self._activation_bytes = activation_bytes
         self._options = options
         self._reference = ReferenceWork()
         self._sweep = Sweep(executor.threads)
+        self._activations: Activations | None = None
+        self._long_us: dict[int, float] = {}  # units of that program that take long
 
     def measure(
-        self,
-        activations: Activations,
-        groups: Sequence[Sequence[int]],
-        threads: int | None = None,
-        strategy: Strategy = "concurrent",
-        pause: YieldToRequests = no_pause,
-        hopeless_us: float = inf,
+        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, StageLatency]:
-        """Latency of one stage, in microseconds.
+        """Latency of one stage, on the values that its producers really give.
 
-        Args:
-            activations: of the program that the stage belongs to.
-            groups: units that run in order within a group, side by side across groups.
-            threads: how many the stage may use; None: all of the device.
-            strategy: ``merge`` runs the only group as one kernel.
-            pause: lets inference go first.
-            hopeless_us: whoever takes longer once it is warm is not measured any further.
+        A unit that takes long on all threads is not measured on one: it can neither pause there nor
+        be far from what is known of it.
         """
-        units = tuple(unit for group in groups for unit in group)
-        threads = threads or self._executor.threads
-        segment = lay_out_stage(activations.program, groups, threads, strategy)
-        env = activations.environment(units)
-        stage = self._executor.stage(activations.program, segment, env)
+        activations = yield from self._values(program, inputs, pause)
+        alone = stage.groups[0][0] if sum(map(len, stage.groups)) == 1 else None
+        if stage.threads == 1 and alone in self._long_us:
+            return StageLatency(SCALING * self._executor.threads * self._long_us[alone], 0.0, 1)
+        latency = yield from self._series(self._ready(activations, stage), stage, pause)
+        if alone is not None and stage.threads is None and latency.latency_us > LONG_US:
+            self._long_us[alone] = latency.latency_us
+        return latency
+
+    def forget(self) -> None:
+        """Free the values of the program, and the memory of runs with pauses."""
+        self._activations = None
+        self._long_us.clear()
+        self._executor.forget()
+
+    def _values(
+        self, program: Program, inputs: MakeInputs, pause: YieldToRequests
+    ) -> Generator[None, None, Activations]:
+        if self._activations is None or not self._activations.serve(program):
+            self._activations = None  # free before the next ones are made
+            self._long_us.clear()
+            yield
+            self._activations = Activations(
+                program, inputs(), self._executor, self._activation_bytes, pause
+            )
+            yield
+        return self._activations
+
+    def _ready(self, activations: Activations, stage: AskedStage) -> StageRun:
+        threads = stage.threads or self._executor.threads
+        program, groups = activations.program, stage.groups
+        segment = lay_out_stage(program, groups, threads, stage.strategy)
+        env = activations.environment(tuple(unit for group in groups for unit in group))
+        return self._executor.stage(program, segment, env)
+
+    def _series(
+        self, run: StageRun, stage: AskedStage, pause: YieldToRequests
+    ) -> Generator[None, None, StageLatency]:
+        """Warm up, then samples until enough of them are steady."""
         for _ in range(2):
-            latency_us = self._sample(stage, pause)
+            latency_us = self._sample(run, pause)
             yield
             if latency_us > LONG_US:
                 break
-        if latency_us > hopeless_us:
+        if stage.hopeless_us is not None and latency_us > stage.hopeless_us:
             return StageLatency(latency_us, 0.0, 1)
         kept: list[float] = []
         samples: list[float] = []
@@ -85,7 +115,7 @@ class CpuStageTimer:
             samples, references = [], []
             while len(samples) < self._options.repeats and not self._agree(samples):
                 references.append(self._sample_reference())
-                samples.append(self._sample(stage, pause))
+                samples.append(self._sample(run, pause))
                 yield
             kept += steady(samples, references)
             if len(kept) > len(samples) // 2:
@@ -96,11 +126,11 @@ class CpuStageTimer:
         """Whether the samples so far leave little to learn from more of them."""
         return agree(samples, self._options.agreeing, self._options.agreement)
 
-    def _sample(self, stage: StageRun, pause: YieldToRequests) -> float:
+    def _sample(self, run: StageRun, pause: YieldToRequests) -> float:
         def sample() -> NetTime:
             self._sweep.run()
             clock = NetClock(pause)
-            return clock.net_time(*stage(clock))
+            return clock.net_time(*run(clock))
 
         return uninterrupted(sample)
 

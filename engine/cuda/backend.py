@@ -14,7 +14,7 @@ import functools
 import logging
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -32,7 +32,7 @@ from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.kernels.candidates import offered_precisions
 from braid.engine.cuda.kernels.index_guard import check_indices, index_ranges
 from braid.engine.cuda.on_gpu import OnGpu
-from braid.engine.device import AskedStage, MakeInputs, Prepared, Tensors
+from braid.engine.device import AskedStage, MakeInputs, Prepared, StageTimer, Tensors
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
@@ -62,18 +62,6 @@ TENSOR_CORES = 16.0
 MIN_US = 1e-3
 
 log = logging.getLogger("braid.worker")
-
-
-class StageTimer(Protocol):
-    """Measures stages inside graphs; see ``Backend.measure`` and ``Backend.forget``."""
-
-    def measure(
-        self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
-    ) -> Generator[None, None, StageLatency]:
-        """Latency of one stage."""
-
-    def forget(self) -> None:
-        """Free what was kept from one measurement to the next."""
 
 
 class CudaBackend:

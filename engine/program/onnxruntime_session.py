@@ -56,15 +56,7 @@ class OnnxSession:
         """
         import onnxruntime  # half a second that only sessions need
 
-        path = artefact / MODEL_FILE
-        if not path.is_file():
-            raise PreconditionFailed("the import kept no file for ONNX Runtime")
-        try:
-            unchanged = file_digest(path) == digest
-        except OSError as error:
-            raise InvalidArtefact(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
-        if not unchanged:
-            raise InvalidArtefact(f"{MODEL_FILE} was changed after the import")
+        path = _checked_file(artefact, digest)
         if provider[0] not in onnxruntime.get_available_providers():
             raise PreconditionFailed(f"this ONNX Runtime is built without {provider[0]}")
         try:
@@ -134,6 +126,20 @@ class OnnxSession:
                 dtype = tensor.numpy().dtype
                 bind(name, "cpu", 0, dtype, list(tensor.shape), tensor.data_ptr())
         return bound
+
+
+def _checked_file(artefact: Path, digest: str) -> Path:
+    """The model file of an artefact, which has the given SHA-256."""
+    path = artefact / MODEL_FILE
+    if not path.is_file():
+        raise PreconditionFailed("the import kept no file for ONNX Runtime")
+    try:
+        unchanged = file_digest(path) == digest
+    except OSError as error:
+        raise InvalidArtefact(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
+    if not unchanged:
+        raise InvalidArtefact(f"{MODEL_FILE} was changed after the import")
+    return path
 
 
 def _options(onnxruntime: object, threads: int, cpus: Sequence[int]) -> object:

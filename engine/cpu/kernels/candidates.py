@@ -41,28 +41,21 @@ _TORCH_NAMES = {
 """oneDNN's name of an activation -> torch's name of it, and how many numbers torch takes."""
 
 
-def variants(
-    unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
-) -> list[Kernel]:
-    """All kernels that can run ``unit``, the one that is usually fastest first."""
-    library = find_onednn()
-    binding = None if library is None else UnitBinding(library, graph, constants, packed)
-    found = (
-        None if binding is None else bind_directly(unit, binding),
-        _through_torch(unit, graph, constants, packed),
-        Kernel(REGISTRY, bound(unit)),
-    )
-    return [kernel for kernel in found if kernel is not None]
-
-
 class CpuKernels:
     """The CPU's ``KernelSource``."""
 
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> list[Kernel]:
-        """See ``variants``."""
-        return variants(unit, graph, constants, packed)
+        """All kernels that can run ``unit``, the one that is usually fastest first."""
+        library = find_onednn()
+        binding = None if library is None else UnitBinding(library, graph, constants, packed)
+        found = (
+            None if binding is None else bind_directly(unit, binding),
+            _through_torch(unit, graph, constants, packed),
+            Kernel(REGISTRY, bound(unit)),
+        )
+        return [kernel for kernel in found if kernel is not None]
 
     def signature(self, unit: Operator, graph: OpGraph) -> str:
         """Of the unit alone: a store keeps choices by device."""
@@ -103,11 +96,9 @@ def _through_torch(
     """Prepacked 2-D fp32 convolution with bias and at most one fused activation."""
     if unit.kind != "aten.convolution":
         return None
-    data, weight_name, *rest = unit.inputs
-    bias_name = rest[0] if rest else ""
+    data, weight_name, bias_name = (*unit.inputs, "")[:3]
     spec = graph.spec(data)
-    weight = constants.get(weight_name)
-    bias = constants.get(bias_name) if bias_name else None
+    weight, bias = constants.get(weight_name), constants.get(bias_name)
     fused = _torch_activation(unit)
     if (
         weight is None

@@ -10,7 +10,7 @@ kernels say that they need finite inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
@@ -99,18 +99,11 @@ def _pooling(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     (data,) = unit.inputs
     if steps or not binding.is_plain(data, 4):
         return None
-    attributes, source, result = (
-        unit.attributes,
-        binding.shape(data),
-        binding.shape(unit.outputs[0]),
+    source, result = binding.shape(data), binding.shape(unit.outputs[0])
+    kernel, stride, dilation = (
+        wholes(unit.attributes[name]) for name in ("kernel", "stride", "dilation")
     )
-    kernel, stride = wholes(attributes["kernel"]), wholes(attributes["stride"])
-    dilation, pads = wholes(attributes["dilation"]), attributes["pads"]
-    if isinstance(pads, str):
-        pairs = same_padding(source[2:], kernel, stride, dilation, pads == "same_upper")
-    else:
-        given = wholes(pads)
-        pairs = list(zip(given[:2], given[2:], strict=True))
+    pairs = _pooling_pads(unit, source)
     before = [pair[0] for pair in pairs]
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
     after = [
@@ -120,7 +113,7 @@ def _pooling(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
         )
     ]
     beyond = any(a > pair[1] for a, pair in zip(after, pairs, strict=True))
-    counted = bool(attributes.get("count_padding"))
+    counted = bool(unit.attributes.get("count_padding"))
     if any(p >= k for p, k in zip((*before, *after), (*kernel, *kernel), strict=True)):
         return None
     if unit.kind == "braid.max_pool":
@@ -137,6 +130,18 @@ def _pooling(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
         return single(primitive, {}, {SRC: 0}, Buffer(result, images=True))
 
     return Kernel(VARIANT, recipe=make, needs_finite=algorithm == MAX_POOLING)
+
+
+def _pooling_pads(unit: Operator, source: Sequence[int]) -> list[tuple[int, int]]:
+    """Padding before and after each image axis of a pooling unit."""
+    attributes, pads = unit.attributes, unit.attributes["pads"]
+    if isinstance(pads, str):
+        kernel, stride, dilation = (
+            wholes(attributes[name]) for name in ("kernel", "stride", "dilation")
+        )
+        return same_padding(source[2:], kernel, stride, dilation, pads == "same_upper")
+    given = wholes(pads)
+    return list(zip(given[:2], given[2:], strict=True))
 
 
 def _mean(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:

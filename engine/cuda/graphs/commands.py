@@ -55,12 +55,8 @@ class ReleaseStep:
 Step = LaunchStep | RecordStep | WaitStep | ReleaseStep
 
 
-@dataclass(frozen=True, slots=True)
-class CommandList:
-    """Steps, and how many streams they name."""
-
-    steps: tuple[Step, ...]
-    streams: int
+CommandList = tuple[Step, ...]
+"""Steps in the order in which the host issues them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +118,4 @@ def lower(
         if i in waited:
             steps.append(RecordStep(i, call.stream))
     steps += [WaitStep(event, ORIGIN) for event in order.joins]
-    return CommandList(tuple(steps), max(streams) + 1)
+    return tuple(steps)

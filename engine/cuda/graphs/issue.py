@@ -37,7 +37,7 @@ def issue(
 ) -> None:
     """Issue a command list on the slots of ``env``; calls ``launched`` after each launch."""
     events: dict[int, Event] = {}
-    for step in commands.steps:
+    for step in commands:
         match step:
             case LaunchStep(_, unit, stream):
                 launch_unit(unit, env, driver, streams[stream])

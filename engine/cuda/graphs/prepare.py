@@ -70,8 +70,7 @@ def prepare_calls(
     """Capture some calls of a program; where that fails, keep the reason.
 
     Args:
-        driver: of the device.
-        pool: for the graph's memory.
+        driver, pool: of the device; for the graph's memory.
         program: bound to kernels of the device, constants on the device.
         calls: the whole program, in launch order.
         urgent_origin: whether the origin stream goes before the other streams.

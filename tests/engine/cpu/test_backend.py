@@ -9,9 +9,9 @@ import torch
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorSpec
-from braid.engine.cpu.backend import SCALING, CpuBackend
+from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.cpu.stage_timer import LONG_US
+from braid.engine.cpu.stage_timer import LONG_US, SCALING
 from braid.engine.device import AskedStage
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.affinity import usable_cpus

@@ -11,8 +11,10 @@ from braid.core.errors import PreconditionFailed
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.stage_timer import CpuStageTimer
+from braid.engine.device import AskedStage
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
+from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import TimerOptions
 from tests.engine.cpu.test_lanes import random_graph
@@ -70,12 +72,16 @@ def test_a_choice_binds_all_units_with_that_signature(executor: CpuExecutor) -> 
 def test_activations_serve_other_kernels_and_the_hopeless_end_early(executor: CpuExecutor) -> None:
     graph, constants = random_graph(3, units=6)
     program = bind_on_cpu(graph, constants, PackedWeights(), threads=1)
-    activations = Activations(program, {"x": torch.randn(1, 8, 6, 6)}, executor, 1 << 20)
-    timer = CpuStageTimer(executor, TimerOptions())
+    inputs = {"x": torch.randn(1, 8, 6, 6)}
+    activations = Activations(program, inputs, executor, 1 << 20)
+    timer = CpuStageTimer(executor, 1 << 20, TimerOptions())
+
+    def repeats(hopeless_us: float) -> int:
+        stage = AskedStage([[0]], hopeless_us=hopeless_us)
+        timing, _ = finish(timer.measure(program, lambda: inputs, stage, no_pause))
+        return timing.repeats
 
     assert activations.serve(program.with_variant(0, "registry"))
     assert not activations.serve(bind_on_cpu(graph, constants, PackedWeights(), threads=1))
-    timing, _ = finish(timer.measure(activations, [[0]], hopeless_us=0.0))
-    assert timing.repeats == 1
-    timing, _ = finish(timer.measure(activations, [[0]], hopeless_us=1e9))
-    assert timing.repeats >= 3
+    assert repeats(hopeless_us=0.0) == 1
+    assert repeats(hopeless_us=1e9) >= 3

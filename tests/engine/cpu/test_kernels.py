@@ -10,7 +10,7 @@ from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorSpec
-from braid.engine.cpu.kernels.candidates import variants
+from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.onednn.library import find_onednn
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.ops.kinds import call
@@ -63,7 +63,7 @@ def unit_graph(
 
 def all_kernels(graph: OpGraph, constants: Mapping[str, Tensor]) -> dict[str, Kernel]:
     (unit,) = graph.operators
-    found = variants(unit, graph, constants, PackedWeights())
+    found = CPU_KERNELS.variants(unit, graph, constants, PackedWeights())
     return {kernel.variant: kernel for kernel in found}
 
 

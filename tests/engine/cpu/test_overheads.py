@@ -16,10 +16,11 @@ from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import Segment
 from braid.engine.cpu.overheads import measure_overheads
 from braid.engine.cpu.stage_timer import CpuStageTimer
+from braid.engine.device import AskedStage
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.work import estimated_profile
-from braid.engine.timing.recorded_inputs import Activations
+from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.samples import TimerOptions
 from tests.engine.timing.running import finish
 
@@ -74,16 +75,16 @@ def test_a_stage_can_be_timed_on_one_thread(executor: CpuExecutor) -> None:
         {"a": SPEC},
     )  # fmt: skip
     program = bind_on_cpu(graph, {}, PackedWeights(), threads=2)
-    activations = Activations(program, {"x": torch.zeros(4)}, executor, budget_bytes=1 << 20)
-    timer = CpuStageTimer(executor, TimerOptions())
-    seen.clear()
+    timer, inputs = CpuStageTimer(executor, 1 << 20, TimerOptions()), {"x": torch.zeros(4)}
 
-    finish(timer.measure(activations, [[0]], threads=1))
-    alone = set(seen)
-    seen.clear()
-    finish(timer.measure(activations, [[0]]))
+    def threads_of(count: int | None) -> set[int]:
+        seen.clear()
+        finish(timer.measure(program, lambda: inputs, AskedStage([[0]], count), no_pause))
+        return set(seen)
 
-    assert (alone, set(seen)) == ({1}, {2})
+    threads_of(None)  # records the stage's inputs, with all threads
+
+    assert (threads_of(1), threads_of(None)) == ({1}, {2})
 
 
 def test_a_convolution_computes_and_a_relu_moves() -> None:

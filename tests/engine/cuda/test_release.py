@@ -83,7 +83,7 @@ def test_results_that_share_memory_go_together() -> None:
 
 def steps_of(program: Program, plan: StreamPlan) -> list[Step]:
     calls = plan_calls(program, plan)
-    return list(lower(calls, order_calls(calls), {}).steps)
+    return list(lower(calls, order_calls(calls), {}))
 
 
 def test_waits_that_earlier_waits_imply_are_left_out() -> None:
