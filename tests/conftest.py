@@ -21,6 +21,9 @@ from tests.child_processes import kill_children_at_exit
 
 kill_children_at_exit()
 
+# Children that are modules of the tests find them here: no child looks into its working folder.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.getenv("PYTHONPATH")]))
+
 # How long an example takes is a matter of the machine.
 settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any speed")

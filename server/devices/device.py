@@ -1,38 +1,33 @@
-"""One device as the server sees it: what is loaded and prepared there, and calls to its worker.
+"""One device as the server sees it: the models loaded there, and calls to its worker.
 
-Device ──owns──> WorkerLink, Arena, what a restarted worker must be told again
+Device ──owns──> WorkerLink, Arena, the models that a restarted worker has to load again
    │  ▲ batcher: run, prepare     ▲ jobs: load
-   └─owns─> Bench <── jobs: static_graph, facts, measure_stage, contest     (measuring/bench.py)
+   ├─owns─> Executables: plans that are ready to run                           (executables.py)
+   └─owns─> Bench <── jobs: static_graph, facts, measure_stage, compare     (measuring/bench.py)
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from braid.core.errors import (
     DamagedArtefact,
-    DeviceOutOfMemory,
     InvalidArtefact,
-    RunStopped,
     Unavailable,
 )
 from braid.core.graph import OpGraph, graph_from_json
 from braid.core.json_form import to_json
-from braid.core.plan import plan_to_json
 from braid.core.program import PlanToRun, ProgramKey
-from braid.core.tensor import TensorSpec, spec_from_json
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
-from braid.engine.link.slot_layout import SlotLayout, slot_layout
 from braid.engine.link.supervisor import LinkState, WorkerLink
-from braid.engine.link.watch import RunBound
+from braid.server.devices.executables import Executable, Executables, WhenUnwanted
 from braid.server.devices.measuring.bench import Bench
 from braid.server.devices.measuring.host import MakeMeasuringHost
 from braid.server.devices.measuring.serving import measuring_host
@@ -40,137 +35,99 @@ from braid.server.devices.run_limits import RunLimits
 
 log = logging.getLogger("braid.device")
 
-Specs = Mapping[str, TensorSpec]
-
-OnDamaged = Callable[["Device", str, DamagedArtefact], None]
-"""Told the digest of a model that a fresh worker could not load."""
-
-WhenUnwanted = Callable[[Callable[[], object]], object]
-"""Calls what it is given once nobody waits for a run any more."""
-
-OnRan = Callable[[str, int], None]
-"""Told the plan of each batch that ran, and its time on the device in microseconds."""
+MakeLink = Callable[[str, WorkerOptions, Arena], WorkerLink]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvents:
-    """Calls that tell what happens on devices."""
+    """Callbacks for what happens to devices."""
 
     changed: Callable[[Device], None] = lambda device: None
-    """Told a device whose worker came up or died."""
+    """Receives a device whose worker came up, died, fell silent or answers again."""
     ended: Callable[[str, WorkerEnd], None] = lambda device, end: None
-    """Told the name of a device whose worker ended, and why."""
-    ran: OnRan = lambda plan_id, compute_us: None
-    damaged: OnDamaged = lambda device, digest, error: None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Executable:
-    """A plan that is ready to run on the device."""
-
-    number: int
-    to_run: PlanToRun
-    layout: SlotLayout = field(repr=False)
-    bound: RunBound = field(default_factory=RunBound, repr=False)  # of one run
-
-    @property
-    def digest(self) -> str:
-        """Digest of its model."""
-        return self.to_run.program.digest
-
-    @property
-    def plan_id(self) -> str:
-        """Name of its plan, as Infer answers."""
-        return self.to_run.plan_id
+    """Receives the name of a device whose worker ended by itself, and how it ended."""
+    ran: Callable[[str, int], None] = lambda plan_id, compute_us: None
+    """Receives the plan of a batch that ran, and its time on the device in microseconds."""
+    damaged: Callable[[Device, str, DamagedArtefact], None] = lambda device, digest, error: None
+    """Receives the digest of a model in use that a new worker could not load."""
 
 
 class Device:
-    """A device worker and everything it was told."""
+    """A device worker, and the models that its users need. Belongs to the event loop."""
 
     def __init__(
         self,
         name: str,
         options: WorkerOptions,
         *,
-        make_host: MakeMeasuringHost = measuring_host,
-        run_limits: RunLimits | None = None,
         events: DeviceEvents | None = None,
+        run_limits: RunLimits | None = None,
+        make_link: MakeLink = WorkerLink,
+        make_host: MakeMeasuringHost = measuring_host,
     ) -> None:
         """Start nothing yet; ``make_host`` decides where registrations measure."""
         self.name = name
         self._events = events or DeviceEvents()
-        self._run_limits = run_limits or RunLimits()
         self.arena = Arena(options.arena_bytes)
-        self.link = WorkerLink(name, options, self.arena)
+        self.link = make_link(name, options, self.arena)
         self.link.on_start = self._replay
-        self.link.on_state = lambda state: self._events.changed(self)
-        self.link.on_end = lambda end: self._events.ended(name, end)
+        self.link.on_state = lambda _: self._events.changed(self)
+        self.link.on_end = partial(self._events.ended, name)
+        self._executables = Executables(self.link, run_limits or RunLimits())
         self._models: dict[str, Path] = {}  # artefacts by digest
         self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model
         self.bench = Bench(make_host(self.link, self.arena, self._loaded), self._loaded)
-        self._executables: dict[int, Executable] = {}
         self._damaged: dict[str, DamagedArtefact] = {}  # what a fresh worker could not load
-        self._without_room: set[int] = set()  # executables that found none after a restart
-        self._next_number = 0
 
     @property
     def device_key(self) -> str:
-        """What a measurement on this device depends on; known once the worker was up."""
+        """Key of everything that measurements on this device depend on; known after ``start``."""
         return str(self.link.facts["device_key"])
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """What models can be computed in there."""
+        """Precisions that models can be computed in; known after ``start``."""
         return tuple(self.link.facts["precisions"])
 
     @property
     def software(self) -> dict[str, str]:
-        """Versions of what runs there."""
+        """Versions of the libraries in the worker, by name; known after ``start``."""
         return dict(self.link.facts["software"])
 
     @property
     def is_up(self) -> bool:
-        """Whether calls are taken now."""
+        """Whether the worker takes calls."""
         return self.link.state is LinkState.UP
 
     @property
     def answers(self) -> bool:
-        """Whether calls are taken now, and the worker was heard of lately."""
+        """Whether the worker takes calls and has reported its status lately."""
         return self.link.answers
 
     async def start(self) -> None:
-        """Start the worker; it is restarted from now on."""
+        """Start the worker, which is replaced from now on whenever it ends."""
         await self.link.start()
 
     async def close(self) -> None:
-        """End its workers."""
+        """End the worker and the measuring process."""
         await self.bench.close()
         await self.link.close()
         self.arena.close()
 
     async def _replay(self, link: WorkerLink) -> None:
-        """Tell a fresh worker what the last one knew; nothing is measured again."""
-        models, executables = dict(self._models), dict(self._executables)
+        """Have a new worker load and prepare what its predecessor had; nothing is measured."""
+        models = dict(self._models)
         for digest, artefact in models.items():
             try:
                 await link.startup_call("load", digest=digest, path=str(artefact))
-            except InvalidArtefact as error:  # the others go on
-                executables = {n: e for n, e in executables.items() if e.digest != digest}
+            except InvalidArtefact as error:  # other models go on
                 self._lose(digest, DamagedArtefact(str(error)))
-        self._without_room.clear()
-        for ready in executables.values():
-            try:
-                await link.startup_call("prepare", **_prepare_fields(ready))
-            except (DeviceOutOfMemory, RunStopped) as error:  # others may fit, and this one later
-                log.error("a plan has no room", extra={"device": self.name, "reason": str(error)})
-                self._without_room.add(ready.number)
-        for number in executables.keys() - self._executables.keys():  # gone meanwhile
-            await link.startup_call("release", number=number)
+        await self._executables.replay()
         for digest in models.keys() - self._models.keys():
             await link.startup_call("unload", digest=digest)
 
     def _lose(self, digest: str, error: DamagedArtefact) -> None:
-        """A model is not loaded any more, though it has users."""
+        """Record that a model could not be loaded again, though it has users."""
         log.error("a model is lost", extra={"device": self.name, "reason": str(error)})
         self._forget(digest)
         self._damaged[digest] = error
@@ -178,7 +135,7 @@ class Device:
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:
-        """Surround whatever needs a model loaded: meanwhile nobody else's end unloads it."""
+        """Count as a user of a model inside the block, so that no other user's end unloads it."""
         self.keep(digest)
         try:
             yield
@@ -190,7 +147,7 @@ class Device:
         self._users[digest] += 1
 
     async def let_go(self, digest: str, executables: Collection[Executable] = ()) -> None:
-        """Count one user less, and release its executables; the last one's model is unloaded."""
+        """Count one user less, release its executables; the last user's end unloads the model."""
         self._users[digest] -= 1
         assert self._users[digest] >= 0, digest
         if self._users[digest]:
@@ -201,15 +158,15 @@ class Device:
             await self._unload(digest)
 
     async def load(self, digest: str, artefact: Path) -> None:
-        """Load an artefact's template and weights for a user that is counted.
+        """Load an artefact's template and weights, unless they are loaded.
 
-        Does nothing if they are loaded.
+        The caller is counted as a user of the model.
 
         Raises:
             DamagedArtefact: a file of it is missing or changed.
             WorkerRestarting: the worker is not up.
         """
-        assert self._users[digest], f"nobody keeps {digest}"
+        assert self._users[digest], f"no user keeps {digest}"
         if digest in self._models:
             return
         try:
@@ -220,25 +177,23 @@ class Device:
         self._damaged.pop(digest, None)
 
     def _loaded(self, digest: str) -> Path:
-        """Artefact of a model that is loaded; raises DamagedArtefact if it was lost since."""
+        """Artefact of a loaded model; raises DamagedArtefact if a new worker could not load it."""
         if digest in self._damaged:
             raise self._damaged[digest]
         return self._models[digest]
 
     def _forget(self, digest: str) -> None:
-        """Tell the next worker nothing of a model and its executables."""
+        """Forget a model and its executables; the worker is not told."""
         self._models.pop(digest, None)
         self._damaged.pop(digest, None)
-        for number in [n for n, ready in self._executables.items() if ready.digest == digest]:
-            del self._executables[number]
+        self._executables.forget(digest)
         self.bench.unload(digest)
 
     async def _unload(self, digest: str) -> None:
-        """Forget a model and all its executables."""
+        """Forget a model and its executables, here and in the worker."""
         self._forget(digest)
-        if self.is_up:
-            with suppress(Unavailable):  # the next worker is not told of it
-                await self.link.call("unload", digest=digest)
+        with suppress(Unavailable):  # the next worker is not told of it
+            await self.link.call("unload", digest=digest)
 
     async def prepare(self, to_run: PlanToRun) -> Executable:
         """Make a plan ready to run.
@@ -247,25 +202,11 @@ class Device:
             InvalidRequest: the model cannot run at these shapes.
             WorkerRestarting: the worker is not up.
         """
-        self._next_number += 1
-        asked = Executable(self._next_number, to_run, _EMPTY)
-        try:
-            answer = await self.link.call("prepare", **_prepare_fields(asked))
-        except asyncio.CancelledError:  # the worker makes it all the same
-            if self.is_up:
-                self.link.call("release", number=asked.number).add_done_callback(_ignore)
-            raise
-        outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
-        bound = self._run_limits.bound(answer.get("run_s", 0.0))
-        ready = replace(asked, layout=slot_layout(to_run.program.specs, outputs), bound=bound)
-        self._executables[ready.number] = ready
-        return ready
+        return await self._executables.prepare(to_run)
 
     async def release(self, ready: Executable) -> None:
         """Forget an executable that no batch uses any more."""
-        if self._executables.pop(ready.number, None) is not None and self.is_up:
-            with suppress(Unavailable):  # the next worker is not told of it
-                await self.link.call("release", number=ready.number)
+        await self._executables.release(ready)
 
     async def run(
         self, ready: Executable, offset: int, when_unwanted: WhenUnwanted = lambda _: None
@@ -283,18 +224,12 @@ class Device:
         """
         if ready.digest in self._damaged:
             raise self._damaged[ready.digest]
-        if ready.number in self._without_room:
-            await self.link.call("prepare", **_prepare_fields(ready))
-            self._without_room.discard(ready.number)
-        answered = self.link.infer(ready.number, offset, ready.bound)
-        when_unwanted(lambda: self.link.stop(answered))
-        answer = await answered
-        compute_us = int(answer["compute_us"])
+        compute_us = await self._executables.run(ready, offset, when_unwanted)
         self._events.ran(ready.plan_id, compute_us)
         return compute_us
 
     async def describe(self, program: ProgramKey) -> OpGraph:
-        """The schedule units of a loaded model for static ``inputs``, the batch included.
+        """Static graph of a program, whose operators are the schedule units.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
@@ -303,22 +238,3 @@ class Device:
         self._loaded(program.digest)
         answer = await self.link.call("describe", program=to_json(program))
         return graph_from_json(answer["graph"])
-
-
-def _ignore(answer: asyncio.Future[Any]) -> None:
-    """Let a call end unheard, whatever it brings."""
-    if not answer.cancelled():
-        answer.exception()
-
-
-_EMPTY = slot_layout({}, {})
-
-
-def _prepare_fields(ready: Executable) -> dict[str, Any]:
-    to_run = ready.to_run
-    return {
-        "number": ready.number,
-        "program": to_json(to_run.program),
-        "plan": None if to_run.plan is None else plan_to_json(to_run.plan),
-        "onnxruntime": to_run.in_onnxruntime,
-    }

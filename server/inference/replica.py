@@ -25,7 +25,8 @@ from braid.core.program import (
 )
 from braid.core.schedule import Schedule
 from braid.core.tensor import TensorSpec
-from braid.server.devices.device import Device, Executable
+from braid.server.devices.device import Device
+from braid.server.devices.executables import Executable
 from braid.server.inference.batching.batch_sizes import LatencyTable
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.batching_policy import BatchPolicy

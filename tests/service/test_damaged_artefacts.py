@@ -54,8 +54,8 @@ def lost() -> list[tuple[str, str]]:
 @pytest.fixture
 def device(lost: list[tuple[str, str]]) -> Iterator[Device]:
     events = DeviceEvents(damaged=lambda _, digest, error: lost.append((digest, str(error))))
-    device = Device("cpu", OPTIONS, events=events)
-    device.link = cast(Any, FakeWorker(at_once=True))
+    worker = cast(Any, FakeWorker(at_once=True))
+    device = Device("cpu", OPTIONS, events=events, make_link=lambda *_: worker)
     yield device
     device.arena.close()
 

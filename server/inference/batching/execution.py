@@ -16,7 +16,8 @@ from time import monotonic, perf_counter_ns
 from typing import Protocol
 
 from braid.core.errors import DeviceOutOfMemory, ModelQuarantined, RunTooLong, Unavailable
-from braid.server.devices.device import Device, Executable
+from braid.server.devices.device import Device
+from braid.server.devices.executables import Executable
 from braid.server.devices.measuring.duty_cycle import DutyCycle
 from braid.server.inference.batching.admission import Quarantine
 from braid.server.inference.batching.queues import Lane, ModelQueue

@@ -16,7 +16,8 @@ from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import file_digest
 from braid.engine.link.options import WorkerOptions
-from braid.server.devices.device import Device, Executable
+from braid.server.devices.device import Device
+from braid.server.devices.executables import Executable
 from tests.models.small import small_cnn
 
 OPTIONS = WorkerOptions(2, 64 << 20, 64 << 20, 3, keep_spare=False)

@@ -22,7 +22,7 @@ from braid.core.tensor import BATCH, TensorSpec
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.slot_layout import slot_layout
-from braid.server.devices.device import Executable, WhenUnwanted
+from braid.server.devices.executables import Executable, WhenUnwanted
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import MAX_ON_DEMAND, ModelReplica

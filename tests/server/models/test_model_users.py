@@ -51,8 +51,7 @@ class SameBytes(RuleBasedStateMachine):
         self.loop.run_until_complete(self._open())
 
     async def _open(self) -> None:
-        self.device = Device("cpu", OPTIONS)
-        self.device.link = cast(Any, self.worker)
+        self.device = Device("cpu", OPTIONS, make_link=lambda *_: cast(Any, self.worker))
         devices = SimpleNamespace(
             all=[self.device],
             named=lambda _: self.device,

@@ -1,0 +1,133 @@
+"""Plans that are ready to run on one device, also after its worker was replaced.
+
+prepare ──> Executable ──run──> microseconds ──release──> forgotten
+                └── new worker: ``replay`` prepares it again, ``run`` if it had no room
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from braid.core.errors import DeviceOutOfMemory, RunStopped, Unavailable
+from braid.core.json_form import to_json
+from braid.core.plan import plan_to_json
+from braid.core.program import PlanToRun
+from braid.core.tensor import spec_from_json
+from braid.engine.link.slot_layout import SlotLayout, slot_layout
+from braid.engine.link.supervisor import WorkerLink
+from braid.engine.link.watch import RunBound
+from braid.server.devices.run_limits import RunLimits
+
+log = logging.getLogger("braid.device")
+
+WhenUnwanted = Callable[[Callable[[], object]], object]
+"""Calls its argument once no request waits for a run any more."""
+
+_EMPTY = slot_layout({}, {})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Executable:
+    """A plan that is ready to run on the device."""
+
+    number: int
+    to_run: PlanToRun
+    layout: SlotLayout = field(repr=False)
+    bound: RunBound = field(default_factory=RunBound, repr=False)  # of one run
+
+    @property
+    def digest(self) -> str:
+        """Digest of its model."""
+        return self.to_run.program.digest
+
+    @property
+    def plan_id(self) -> str:
+        """Name of its plan, as Infer answers."""
+        return self.to_run.plan_id
+
+    def prepare_fields(self) -> dict[str, Any]:
+        """Fields of the call that has a worker prepare it."""
+        to_run = self.to_run
+        return {
+            "number": self.number,
+            "program": to_json(to_run.program),
+            "plan": None if to_run.plan is None else plan_to_json(to_run.plan),
+            "onnxruntime": to_run.in_onnxruntime,
+        }
+
+
+class Executables:
+    """The executables of one device. Belongs to the event loop."""
+
+    def __init__(self, link: WorkerLink, limits: RunLimits) -> None:
+        self._link = link
+        self._limits = limits
+        self._by_number: dict[int, Executable] = {}
+        self._without_room: set[int] = set()  # numbers of those that a new worker had no room for
+        self._last_number = 0
+
+    async def prepare(self, to_run: PlanToRun) -> Executable:
+        """Make a plan ready to run.
+
+        Raises:
+            InvalidRequest: the model cannot run at these shapes.
+            WorkerRestarting: the worker is not up.
+        """
+        self._last_number += 1
+        asked = Executable(self._last_number, to_run, _EMPTY)
+        try:
+            answer = await self._link.call("prepare", **asked.prepare_fields())
+        except asyncio.CancelledError:  # the worker makes it all the same
+            with suppress(Unavailable):
+                self._link.call("release", number=asked.number).add_done_callback(_ignore)
+            raise
+        outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
+        bound = self._limits.bound(answer.get("run_s", 0.0))
+        ready = replace(asked, layout=slot_layout(to_run.program.specs, outputs), bound=bound)
+        self._by_number[ready.number] = ready
+        return ready
+
+    async def release(self, ready: Executable) -> None:
+        """Forget an executable that no batch uses any more."""
+        if self._by_number.pop(ready.number, None) is not None:
+            with suppress(Unavailable):  # the next worker is not told of it
+                await self._link.call("release", number=ready.number)
+
+    def forget(self, digest: str) -> None:
+        """Forget the executables of a model that is unloaded."""
+        for number in [n for n, ready in self._by_number.items() if ready.digest == digest]:
+            del self._by_number[number]
+
+    async def run(self, ready: Executable, offset: int, when_unwanted: WhenUnwanted) -> int:
+        """Run one batch as ``Device.run`` does; returns microseconds."""
+        if ready.number in self._without_room:
+            await self._link.call("prepare", **ready.prepare_fields())
+            self._without_room.discard(ready.number)
+        answered = self._link.infer(ready.number, offset, ready.bound)
+        when_unwanted(lambda: self._link.stop(answered))
+        return int((await answered)["compute_us"])
+
+    async def replay(self) -> None:
+        """Have a new worker prepare all executables, whose models it has loaded."""
+        told = dict(self._by_number)
+        self._without_room.clear()
+        for ready in told.values():
+            try:
+                await self._link.startup_call("prepare", **ready.prepare_fields())
+            except (DeviceOutOfMemory, RunStopped) as error:  # others may fit, and this one later
+                facts = {"device": self._link.name, "reason": str(error)}
+                log.error("a plan has no room", extra=facts)
+                self._without_room.add(ready.number)
+        for number in told.keys() - self._by_number.keys():  # released meanwhile
+            await self._link.startup_call("release", number=number)
+
+
+def _ignore(answer: asyncio.Future[Any]) -> None:
+    """Take the error of a call whose answer is of no interest."""
+    if not answer.cancelled():
+        answer.exception()
