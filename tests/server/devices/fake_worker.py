@@ -17,6 +17,7 @@ OPTIONS = WorkerOptions(1, 1 << 16, 1 << 16, 1, keep_spare=False)
 class FakeWorker:
     """Answers calls in their order, each when it is told to; holds what a worker holds."""
 
+    name = "cpu"
     options = OPTIONS
 
     def __init__(self, *, at_once: bool = False) -> None:
