@@ -86,6 +86,24 @@ class Charge:
         self._account.change(more, more_unread)
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The reply to a request, and the memory charged for it."""
+
+    reply: bytes
+    charge: Charge | None = None  # errors within a stream have none
+
+    def release(self) -> None:
+        """Release the charge: the caller has taken the reply, or has left."""
+        if self.charge is not None:
+            self.charge.release()
+
+    def release_when_done(self, call: EndingCall) -> None:
+        """Release at the end of ``call``, which keeps the charge alive, not the reply."""
+        if self.charge is not None:
+            self.charge.release_when_done(call)
+
+
 class CallMemory:
     """Memory of all calls of one server. Belongs to the event loop."""
 

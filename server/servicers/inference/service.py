@@ -25,7 +25,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from braid.core.errors import DeadlineExceeded, RequestCancelled
-from braid.server.inference.call_memory import Account, CallMemory, Charge
+from braid.server.inference.call_memory import Account, Answer, CallMemory, Charge
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     CheckedRequest,
@@ -36,7 +36,7 @@ from braid.server.inference.requests import (
 from braid.server.models.serving_models import ResolvedModel, ServingModels
 from braid.server.observability import tracing
 from braid.server.rpc.status import Handler, answering, refusing, status_code, wire_error
-from braid.server.servicers.inference.streams import Answer, answers
+from braid.server.servicers.inference.streams import answers
 
 Context = grpc.aio.ServicerContext[Any, Any]
 

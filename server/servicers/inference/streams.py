@@ -12,31 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from typing import Any
 
-from braid.server.inference.call_memory import Charge, EndingCall, StreamMemory
+from braid.server.inference.call_memory import Answer, StreamMemory
 
 MAX_IN_FLIGHT = 64
 """Requests of one stream that are computed, or whose answers wait to be taken."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The reply to a request, and the memory charged for it."""
-
-    reply: bytes
-    charge: Charge | None = None  # errors within a stream have none
-
-    def release(self) -> None:
-        """Release the charge: the caller has taken the reply, or has left."""
-        if self.charge is not None:
-            self.charge.release()
-
-    def release_when_done(self, call: EndingCall) -> None:
-        """Release at the end of ``call``, which keeps the charge alive, not the reply."""
-        if self.charge is not None:
-            self.charge.release_when_done(call)
 
 
 class _Answering:

@@ -12,12 +12,13 @@ import pytest
 from braid.core.errors import DeadlineExceeded
 from braid.server.inference.call_memory import (
     Account,
+    Answer,
     CallMemory,
     Charge,
     MemoryLimits,
     StreamMemory,
 )
-from braid.server.servicers.inference.streams import Answer, answers
+from braid.server.servicers.inference.streams import answers
 
 
 def memory(stream: int = 10, connection: int = 20, everything: int = 30) -> CallMemory:
