@@ -23,7 +23,7 @@ class DeviceName:
     cores: range | None = None  # of the CPU; None: all
 
     def overlaps(self, other: DeviceName) -> bool:
-        """Whether the two would share what they are to own."""
+        """Return whether two devices would share cores or a GPU."""
         if self.gpu is not None or other.gpu is not None:
             return self.gpu == other.gpu
         if self.cores is None or other.cores is None:
@@ -32,7 +32,7 @@ class DeviceName:
 
 
 def parse_device(text: str) -> DeviceName:
-    """One name.
+    """Parse one name.
 
     Raises:
         ValueError: it names no device.
@@ -52,7 +52,7 @@ def parse_device(text: str) -> DeviceName:
 
 
 def parse_devices(texts: Sequence[str]) -> tuple[DeviceName, ...]:
-    """Names of devices that share nothing.
+    """Parse names of devices that share nothing.
 
     Raises:
         ValueError: there is none, one of them is unknown, or two share cores or a GPU.

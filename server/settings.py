@@ -25,13 +25,13 @@ KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
 def default_store() -> Path:
-    """Where the store lives unless told otherwise: independent of the working directory."""
+    """Return the usual folder of the store, independent of the working directory."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "braid"
 
 
 class Settings(BaseSettings):
-    """Everything an operator can set. Sizes accept ``2GiB`` and plain bytes."""
+    """All settings of an operator. Sizes accept ``2GiB`` and plain bytes."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True
@@ -86,8 +86,8 @@ class Settings(BaseSettings):
     max_caller_uploads: int = Field(default=6, ge=1)
     upload_idle_seconds: float = Field(default=60.0, gt=0, allow_inf_nan=False)
 
-    # A gRPC connection on which nothing came for so long is asked whether somebody is there, and
-    # closed if there is no answer within 20 seconds.
+    # A gRPC connection on which nothing came for so long is checked, and closed if its caller
+    # does not answer within 20 seconds.
     keepalive_seconds: float = Field(default=60.0, ge=1, le=86_400, allow_inf_nan=False)
 
     # Memory of requests that wait or are computed and of answers that are not read yet: of one
@@ -269,7 +269,7 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
 
 
 def shown_settings(settings: Settings) -> dict[str, str]:
-    """All settings as an operator may see them; of secrets only whether they are set."""
+    """Return all settings as text; of secrets only that they are set."""
     return {
         f"{PREFIX}{name.upper()}": _shown(name, value)
         for name, value in settings

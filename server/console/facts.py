@@ -1,4 +1,4 @@
-"""What the console knows: one place that reads the rest of the server for its pages."""
+"""The one place that reads the rest of the server for the console's pages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ScheduleAddress:
 
 @dataclass(slots=True)
 class Facts:
-    """What the pages read. Belongs to the event loop."""
+    """Parts of the server that the pages show. Belongs to the event loop."""
 
     queries: ModelQueries
     policies: VersionPolicies
@@ -51,25 +51,25 @@ class Facts:
         self.rates = Rates(self.metrics.requests)
 
     async def activity(self) -> Mapping[Key, ModelRates]:
-        """What every model does now. On a thread: hundreds of models have many series."""
+        """Return the rates of every model. On a thread: hundreds of models have many series."""
         async with self._looking:
             return await asyncio.to_thread(self.rates.look)
 
     async def jobs(self, model: str = "") -> list[Job]:
-        """The newest jobs, newest first."""
+        """Return the newest jobs, newest first."""
         return await self.runner.list(model or None, LISTED_JOBS)
 
     def served(self, model: ModelVersion) -> ModelReplica | None:
-        """The serving side of a version, if it answers, on one of its devices."""
+        """Return the replica of a version on one of its devices; None: it does not answer."""
         replicas = self.models.served_version(model.name, model.version)
         return None if replicas is None else replicas.any
 
     def waiting(self, model: ModelVersion) -> int:
-        """Requests in a version's queue."""
+        """Return the number of requests in a version's queues."""
         return self.metrics.find_model(model.name, model.version).waiting_requests
 
     def speeds(self) -> dict[Key, dict[tuple[str, int], Speed]]:
-        """Speed-ups of all models by device and batch size, from the metrics, not the store."""
+        """Return the speed-ups of all models by device and batch size, from the metrics."""
         found: dict[Key, dict[tuple[str, int], Speed]] = {}
         for plan, speed in self.metrics.schedules.speeds().items():
             by_plan = found.setdefault((plan.model, plan.version), {})
@@ -77,7 +77,7 @@ class Facts:
         return found
 
     def drift(self, model: ModelVersion, placed: Placed) -> float | None:
-        """Live over profiled latency of a plan, if it ran lately."""
+        """Return live over profiled latency of a plan; None if it did not run lately."""
         labels = PlanLabels.of(model, placed.device, placed.schedule)
         return self.metrics.registry.get_sample_value("braid_plan_drift_ratio", labels._asdict())
 
@@ -91,6 +91,6 @@ class Facts:
         return model, await self.queries.schedule(model, at.batch_size, at.device)
 
     async def drawn(self, model: ModelVersion, placed: Placed, block: int | None = None) -> Drawn:
-        """A schedule with its graph, ready to be drawn."""
+        """Return a schedule with its graph, ready to be drawn."""
         graph = await self.queries.graph(model, placed)
         return await asyncio.to_thread(Drawn.of, model.name, placed.schedule, graph, block)

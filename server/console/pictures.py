@@ -38,7 +38,7 @@ class Drawn:
 
     @staticmethod
     def of(name: str, schedule: Schedule, graph: OpGraph, block: int | None = None) -> Drawn:
-        """A model's schedule; of one block only, from 1, or from the end if negative.
+        """Return a model's schedule; of one block only, from 1, or from the end if negative.
 
         Raises:
             InvalidArtefact: the graph is not the schedule's.
@@ -53,12 +53,12 @@ class Drawn:
 
     @property
     def tracks(self) -> list[Timeline]:
-        """The sequential plan, then this one."""
+        """Timelines of the sequential plan and of this one."""
         return [sequential(self.schedule, self.units), scheduled(self.schedule, self.units)]
 
 
 def drawn(name: str, schedule: Any, graph: Any, block: int | None = None) -> Drawn:
-    """Read both documents, as GetSchedule answers them, then as ``Drawn.of``."""
+    """Read both documents of a GetSchedule answer, and return ``Drawn.of`` them."""
     return Drawn.of(name, schedule_from_json(dict(schedule)), graph_from_json(graph), block)
 
 
@@ -67,13 +67,13 @@ def _block_name(block: int) -> str:
 
 
 def blocks_of(schedule: Schedule, graph: OpGraph) -> list[tuple[int, ...]]:
-    """The blocks that the schedule's planner solved one by one."""
+    """Return the blocks that the schedule's planner solved one by one."""
     options = PlannerOptions.parse(schedule.key.planner)
     return split_blocks(UnitGraph.from_graph(graph), options.max_block_ops)
 
 
 def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ...]:
-    """The units of one block; single units between blocks with a choice are not counted.
+    """Return the units of one block; single units between blocks with a choice do not count.
 
     Raises:
         InvalidRequest: there is no such block.
@@ -88,23 +88,23 @@ def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ..
 
 
 def svg(which: Drawn) -> str:
-    """Sequential beside scheduled."""
+    """Return the sequential timeline beside the scheduled one, as SVG."""
     return timeline_svg(which.tracks, [which.graph] * 2, which.name)
 
 
 def trace(which: Drawn) -> dict[str, Any]:
-    """The same as a Perfetto trace."""
+    """Return both timelines as a Perfetto trace."""
     return perfetto_trace(which.tracks, [which.graph] * 2, which.name)
 
 
 def compared_svg(first: Drawn, second: Drawn) -> str:
-    """Two schedules on one axis."""
+    """Return two schedules on one axis, as SVG."""
     tracks = [scheduled(each.schedule, each.units) for each in (first, second)]
     return timeline_svg(tracks, [first.graph, second.graph], f"{first.name} against {second.name}")
 
 
 def difference_lines(first: Drawn, second: Drawn) -> Iterator[str]:
-    """What differs, for people; the first line says it all."""
+    """Yield lines about what differs, for people; the first is the summary."""
     found = compare(first.schedule, second.schedule)
     yield _summary(found)
     yield f"  first:  {_facts(first)}"
@@ -140,7 +140,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def difference_rows(found: Difference) -> Iterator[tuple[str, ...]]:
-    """One row for each stage of the first that is not in the second."""
+    """Yield one row for each stage of the first that is not in the second."""
     for change in found.stages:
         if change.change != "kept":
             yield (
@@ -153,7 +153,7 @@ def difference_rows(found: Difference) -> Iterator[tuple[str, ...]]:
 
 
 def difference_json(found: Difference) -> dict[str, Any]:
-    """The difference as one JSON object."""
+    """Return the difference as one JSON object."""
     return {
         "same": found.is_same,
         "kept": found.kept,

@@ -1,7 +1,7 @@
-"""What models do now: rates and quantiles over the last minute, from two looks at the metrics.
+"""Rates and quantiles of requests over the last minute, from two looks at the metrics.
 
-Looks are taken when somebody views a page, at most one a second, so a console that nobody has
-open costs nothing; the first view of a while has nothing to compare with and says so.
+Looks are taken when a page is viewed, at most one a second, so a console that is not open costs
+nothing; the first view of a while has nothing to compare with and says so.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Key = tuple[str, str]
 
 @dataclass(slots=True)
 class _Counts:
-    """What a model had done at one moment."""
+    """Counts of one model's requests at one moment."""
 
     outcomes: dict[str, float] = field(default_factory=dict)
     buckets: dict[float, float] = field(default_factory=dict)  # upper bound -> requests, cumulative
@@ -30,7 +30,7 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class ModelRates:
-    """What a model does now. Durations in seconds; None where there were no requests."""
+    """Rates of one model. Durations in seconds; None where there were no requests."""
 
     requests_per_s: float
     failures_per_s: float
@@ -39,7 +39,7 @@ class ModelRates:
 
 
 class Rates:
-    """Remembers a minute of looks. Called from one thread at a time."""
+    """Looks of the last minute. Called from one thread at a time."""
 
     def __init__(self, requests: RequestMetrics, clock: Callable[[], float] = monotonic) -> None:
         self._requests = requests
@@ -47,7 +47,7 @@ class Rates:
         self._looks: deque[tuple[float, dict[Key, _Counts]]] = deque()
 
     def look(self) -> Mapping[Key, ModelRates]:
-        """Activity of all models over the last minute, or since the first look."""
+        """Return the rates of all models over the last minute, or since the first look."""
         now = self._clock()
         while len(self._looks) > 1 and self._looks[1][0] < now - WINDOW_SECONDS:
             self._looks.popleft()
@@ -98,7 +98,7 @@ def _activity(before: _Counts, after: _Counts, seconds: float) -> ModelRates:
 
 
 def quantile(q: float, buckets: list[tuple[float, float]]) -> float | None:
-    """A quantile of cumulative buckets, by linear interpolation, as Prometheus has it."""
+    """Return a quantile of cumulative buckets, by linear interpolation as in Prometheus."""
     total = buckets[-1][1] if buckets else 0.0
     if total <= 0:
         return None

@@ -1,4 +1,4 @@
-"""Who may change things through the console: whoever signed in with an admin token.
+"""Sessions of browsers that signed in to the console with an admin token.
 
 A session is a random name in a cookie that scripts cannot read and other sites do not send. It
 ends after ``SESSION_SECONDS``, and as soon as its token is withdrawn.
@@ -22,14 +22,14 @@ MAX_SESSIONS = 256
 
 @dataclass(frozen=True, slots=True)
 class _Session:
-    """One browser that signed in."""
+    """Session of one browser."""
 
     token: Digest
     ends: float  # on the monotonic clock
 
 
 class Sessions:
-    """Who is signed in. Gone when the server stops."""
+    """All sessions, in memory only."""
 
     def __init__(
         self, is_admin: Callable[[Digest], bool], clock: Callable[[], float] = monotonic
@@ -39,7 +39,7 @@ class Sessions:
         self._sessions: dict[str, _Session] = {}  # in the order they began, and will end
 
     def sign_in(self, token: str) -> str | None:
-        """A new session's name, or None if the token is wrong."""
+        """Begin a session; returns its name, or None if the token is wrong."""
         digest = digest_of(token)
         if not self._is_admin(digest):
             return None
@@ -54,7 +54,7 @@ class Sessions:
         self._sessions.pop(_key(_cookie(headers)), None)
 
     def is_signed_in(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request carries a session that has not ended."""
+        """Return whether a request carries a session that has not ended."""
         key = _key(_cookie(headers))
         session = self._sessions.get(key)
         if session is None:
@@ -66,7 +66,7 @@ class Sessions:
 
 
 def set_cookie(name: str, *, secure: bool) -> tuple[str, str]:
-    """The header that gives a session to a browser; an empty name takes it away.
+    """Return the header that gives a session to a browser; an empty name ends the session.
 
     ``secure``: the port speaks TLS, and the browser is to send the session over nothing else.
     """
@@ -76,7 +76,7 @@ def set_cookie(name: str, *, secure: bool) -> tuple[str, str]:
 
 
 def _key(name: str) -> str:
-    """Names are kept as digests: looking one up takes as long for a guess as for the right one."""
+    """Return the digest that a name is kept by, so that look-ups tell nothing by their time."""
     return hashlib.sha256(name.encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""How often one address may try tokens on the console before it has to wait.
+"""Limit of one address's attempts to sign in to the console.
 
 Tokens are too long to be guessed; this keeps guessing out of the logs and off the event loop, and
 is remembered for ``MAX_PEERS`` addresses at most. The right token has to wait, too: otherwise the
@@ -25,12 +25,12 @@ class SignInLimit:
         self._failures: dict[str, list[float]] = {}  # when; the address that failed last is last
 
     def wait_seconds(self, peer: str) -> float:
-        """Seconds until this address may try again; 0: now."""
+        """Return the seconds until this address may try again; 0: now."""
         recent = self._recent(network_of(peer))
         return recent[0] + WINDOW_SECONDS - self._clock() if len(recent) >= MAX_FAILURES else 0.0
 
     def failed(self, peer: str) -> bool:
-        """Count a wrong token; whether this address has to wait from now on."""
+        """Count a wrong token; returns bool: this address has to wait from now on."""
         network = network_of(peer)
         recent = [*self._recent(network), self._clock()]
         self._failures.pop(network, None)

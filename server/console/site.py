@@ -47,7 +47,7 @@ ASSETS = {
 }
 
 Action = Callable[[], Awaitable[str]]
-"""Changes something; returns the path to go to."""
+"""Carries out one change; returns the path to go to."""
 
 
 class Console:
@@ -62,11 +62,11 @@ class Console:
         self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
 
     def routes(self) -> dict[str, Route]:
-        """What the HTTP server is to know."""
+        """Return the routes for the HTTP server."""
         return {BASE: self.answer, BASE.rstrip("/"): _to_console, "/": _to_console}
 
     async def answer(self, request: Request) -> Response:
-        """A page, an asset, or what became of an action."""
+        """Return a page, an asset, or where an action leads."""
         parts = [unquote(part) for part in request.path.removeprefix(BASE).split("/")]
         if parts[0] in self._assets and len(parts) == 1:
             return Response(self._assets[parts[0]], content_type=ASSETS[parts[0]])
@@ -202,7 +202,7 @@ def _page(
 
 
 def _attachment(name: str, content_type: str, text: str) -> Response:
-    """A file to keep. Names of models are letters, digits, dots, dashes: safe in a header."""
+    """Return a file to save. Model names have letters, digits, dots and dashes only."""
     header = ("Content-Disposition", f'attachment; filename="{name}"')
     return Response(text.encode(), HTTPStatus.OK, content_type, (header, *SECURITY))
 
@@ -216,7 +216,7 @@ async def _to_console(_: Request) -> Response:
 
 
 def _is_from_here(request: Request) -> bool:
-    """Whether a form was sent by one of our own pages, as far as the browser tells."""
+    """Return whether a form was sent by one of our own pages, as far as the browser tells."""
     origin = request.headers.get("origin")
     site = request.headers.get("sec-fetch-site", "same-origin")
     if site not in ("same-origin", "none"):

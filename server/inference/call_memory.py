@@ -73,7 +73,7 @@ class Charge:
         self._become(size_bytes, size_bytes)
 
     def release(self) -> None:
-        """Charge nothing more: the answer was taken, or never will be. May be called twice."""
+        """Charge 0 bytes, as the answer was taken or never will be. May be called twice."""
         self._become(0, 0)
 
     def release_when_done(self, call: EndingCall) -> None:
@@ -115,14 +115,14 @@ class CallMemory:
         self._waiting: dict[ConnectionMemory, None] = {}
 
     def connection(self, peer: str) -> ConnectionMemory:
-        """Account of one connection; ``peer`` as gRPC names it."""
+        """Return the account of one connection; ``peer`` as gRPC names it."""
         found = self._connections.get(peer)
         if found is None:
             found = self._connections[peer] = ConnectionMemory(self)
         return found
 
     def stream(self, peer: str) -> StreamMemory:
-        """Account of a new stream of the connection from ``peer``."""
+        """Return the account of a new stream of the connection from ``peer``."""
         return StreamMemory(self.connection(peer), self.limits.stream_bytes)
 
     def add_waiting(self, connection: ConnectionMemory) -> None:
@@ -160,7 +160,7 @@ class _Queue:
             raise
 
     def let_in(self) -> bool:
-        """Let in those at the head that fit; returns bool: some wait still."""
+        """Let in the requests at the head that fit; returns bool: some wait still."""
         while self._waiting and self._account.fits(self._waiting[0][0]):
             size_bytes, entered = self._waiting.popleft()
             if not entered.done():
@@ -188,7 +188,7 @@ class ConnectionMemory:
         self.queue = _Queue(self)
 
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
-        """As ``Account`` says."""
+        """Charge a request, as ``Account.take`` says."""
         size = self.all_calls.limits.stream_bytes if size_bytes is None else size_bytes
         await self.enter(size, deadline)
         return Charge(self, size)
@@ -221,7 +221,7 @@ class ConnectionMemory:
         self.all_calls.let_in()
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
-        """As ``Account`` says."""
+        """Add to both sums of bytes, as ``Account.change`` says."""
         self.all_calls.unread_bytes += unread_bytes
         self.free(-held_bytes)
 
@@ -246,7 +246,7 @@ class StreamMemory:
             await self._changed.wait()
 
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
-        """As ``Account`` says."""
+        """Charge a request, as ``Account.take`` says."""
         size = self._limit_bytes if size_bytes is None else size_bytes
         self._entering += 1
         try:
@@ -279,7 +279,7 @@ class StreamMemory:
         self.held_bytes += size_bytes
 
     def change(self, held_bytes: int, unread_bytes: int) -> None:
-        """As ``Account`` says."""
+        """Add to both sums of bytes, as ``Account.change`` says."""
         if self._is_closed:
             return
         self._charged_bytes += held_bytes

@@ -21,7 +21,7 @@ from braid.server.inference.replica import ModelReplica, ShapeClass
 MAX_REQUEST_ID_BYTES = 128
 
 MAX_SEEN_SHAPES = 256
-"""Ways of asking that are remembered of a model, its usual ones coming first."""
+"""Checked combinations of inputs that are remembered for each model, the first ones it gets."""
 
 PRIORITY_LEVELS = 10
 """Priorities are 1 (goes first) to this."""
@@ -36,7 +36,7 @@ class StoredContent(Protocol):
         """Size in bytes."""
 
     def __bytes__(self) -> bytes:
-        """A copy."""
+        """Copy of the content."""
 
     def read_into(self, memory: memoryview, start: int) -> None:
         """Fill ``memory`` with what begins at byte ``start``.
@@ -52,7 +52,7 @@ Content = bytes | memoryview | StoredContent
 
 @dataclass(frozen=True, slots=True)
 class GivenTensor:
-    """An input as it came; nothing of it is checked."""
+    """An input of a request, not checked."""
 
     name: str
     dtype: str
@@ -92,7 +92,7 @@ The outputs' data may be views of memory that is used again afterwards: nothing 
 
 @dataclass(frozen=True, slots=True)
 class GivenRequest:
-    """An inference request as it came, whatever the protocol."""
+    """An inference request of any protocol, not checked."""
 
     request_id: str
     inputs: Sequence[GivenTensor]
@@ -139,7 +139,7 @@ def check_request(model: ModelReplica, request: GivenRequest) -> CheckedRequest:
 
 
 def _check_inputs(model: ModelReplica, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
-    """The inputs' shape class and rows. What was right once is right again."""
+    """Return the inputs' shape class and rows. Inputs that look like checked ones pass at once."""
     looks = tuple([(each.name, each.dtype, each.shape, len(each.data)) for each in inputs])
     seen = model.seen_shapes.get(looks)
     if seen is not None:
@@ -162,7 +162,7 @@ def _check_inputs(model: ModelReplica, inputs: Sequence[GivenTensor]) -> tuple[S
 def _by_name(
     tensors: Sequence[GivenTensor], wanted: Mapping[str, TensorSpec]
 ) -> dict[str, GivenTensor]:
-    """Each wanted input exactly once, and nothing else."""
+    """Return the inputs by name: each wanted one exactly once, and no other."""
     found: dict[str, GivenTensor] = {}
     listing = ", ".join(f"{name} {spec}" for name, spec in wanted.items())
     for tensor in tensors:
@@ -177,7 +177,7 @@ def _by_name(
 
 
 def _check_tensor(tensor: GivenTensor, spec: TensorSpec, symbols: dict[str, int]) -> TensorSpec:
-    """One input against its spec; binds the spec's symbols, which inputs may share."""
+    """Check one input against its spec; binds the spec's symbols, which inputs may share."""
     name, shape = tensor.name, tensor.shape
     if tensor.dtype != spec.dtype:
         raise InvalidTensor(

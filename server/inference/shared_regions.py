@@ -52,7 +52,7 @@ USUAL_LIMITS = RegionLimits()
 
 
 class SharedRegion:
-    """A window into one shared memory object."""
+    """Part of a shared memory object that requests may read and write, by a descriptor."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class SharedRegion:
             )
 
     def content(self, offset: int, size_bytes: int) -> SharedContent:
-        """One part, to be read later.
+        """Return one part, to be read later.
 
         Raises:
             InvalidRequest: outside the region, or more than one request may bring.
@@ -111,7 +111,7 @@ class SharedRegion:
             )
 
     def write(self, offset: int, data: bytes | memoryview) -> None:
-        """Put bytes into one part.
+        """Write bytes into one part.
 
         Raises:
             InvalidRequest: outside the region, or its object takes no more.
@@ -154,12 +154,12 @@ class SharedRegions:
         may_own: Callable[[Owner], bool] = lambda owner: True,
         limits: RegionLimits = USUAL_LIMITS,
     ) -> None:
-        """No regions yet.
+        """Make an empty table.
 
         Args:
-            is_offered: whether callers may register any.
+            is_offered: bool: callers may register regions.
             max_read_bytes: of one tensor.
-            may_own: whether an owner's token still counts; else its regions are forgotten.
+            may_own: returns whether an owner's token still counts; else its regions are forgotten.
             limits: where objects lie, and how many regions there may be.
         """
         self.is_offered = is_offered
@@ -171,7 +171,7 @@ class SharedRegions:
     def register(
         self, owner: Owner, name: str, key: str, offset: int, size_bytes: int
     ) -> SharedRegion:
-        """Open an object and give a window into it a name.
+        """Open an object and give a part of it a name.
 
         Raises:
             NotOffered: the server was not started with it.
@@ -235,7 +235,7 @@ class SharedRegions:
             del self._regions[key]
 
     def listed(self, owner: Owner, name: str) -> list[SharedRegion]:
-        """One region, or all of the owner's if ``name`` is empty.
+        """Return one region, or all of the owner's if ``name`` is empty.
 
         Raises:
             NotFound: no region of the owner's has this name.
@@ -246,7 +246,7 @@ class SharedRegions:
         return [region for (each, _), region in self._regions.items() if each == owner]
 
     def find(self, owner: Owner, name: str) -> SharedRegion:
-        """The region that the owner's requests call ``name``; holding it keeps it usable.
+        """Return the region that the owner's requests call ``name``; a reference keeps it usable.
 
         Raises:
             NotOffered, NotFound: there is none.
@@ -291,7 +291,7 @@ def _check_window(descriptor: int, key: str, offset: int, size_bytes: int) -> No
 
 @contextmanager
 def _as_invalid(name: str) -> Iterator[None]:
-    """What the object refuses is the caller's to know."""
+    """Turn what the operating system refuses into InvalidRequest."""
     try:
         yield
     except OSError as error:

@@ -26,7 +26,7 @@ from braid.server.inference.requests import (
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """One batch that ran."""
+    """A batch that ran: its place in the slot, its rows and its times."""
 
     ready: Executable
     offset: int
@@ -38,7 +38,7 @@ class BatchRun:
 
 
 def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
-    """Each piece with its first row in the batch."""
+    """Yield each piece with its first row in the batch."""
     first = 0
     for piece in pieces:
         yield first, piece
@@ -72,7 +72,7 @@ def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
 def outcome_of(
     memory: memoryview, model: ModelReplica, run: BatchRun, piece: Piece, row: int
 ) -> InferenceResult:
-    """Cut one piece's rows out of the slot; a whole request's reply is built right from there."""
+    """Cut one piece's rows out of the slot; a whole request's reply is written from the slot."""
     request = piece.request
     outputs = {
         name: _cut(memory, run, run.ready.layout.outputs[name], axis, row, piece.rows)
@@ -98,7 +98,7 @@ def outcome_of(
 def _cut(
     memory: memoryview, run: BatchRun, place: Field, axis: int | None, row: int, rows: int
 ) -> OutputTensor:
-    """Rows ``row`` to ``row + rows`` of one output; all of it where it has no batch axis."""
+    """Return rows ``row`` to ``row + rows`` of one output; all of it without a batch axis."""
     spec, start = place.spec, run.offset + place.offset
     shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
     whole = memory[start : start + spec.size_bytes]

@@ -35,7 +35,7 @@ PAUSE_SECONDS = 6 * 3600.0  # between two reports of one plan: profiling again m
 
 @dataclass(slots=True)
 class _Plan:
-    """One plan that serves. Several models with the same bytes share it."""
+    """A plan that serves. Several models with the same bytes share one."""
 
     profiled_us: float
     labels: set[PlanLabels] = field(default_factory=set)
@@ -45,7 +45,7 @@ class _Plan:
 
 
 class DriftWatch:
-    """Owns what is known of every promoted plan. Belongs to the event loop."""
+    """Latest latencies of every promoted plan. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class DriftWatch:
             self.expect(labels, schedule)
 
     def expect(self, labels: PlanLabels, schedule: Schedule) -> None:
-        """A schedule serves from now on (if it was promoted): this is what it should take."""
+        """Watch the plan of a schedule that serves from now on, if the schedule was promoted."""
         this = schedule.plan_id
         for plan_id, plan in list(self._plans.items()):
             if labels in plan.labels:
@@ -90,7 +90,7 @@ class DriftWatch:
         known.labels.add(labels)
 
     def ran(self, plan_id: str, compute_us: int) -> None:
-        """One batch ran under a plan. Cheap: called for every batch."""
+        """Record a batch that took ``compute_us``. Cheap: called for every batch."""
         plan = self._plans.get(plan_id)
         if plan is not None:
             plan.samples.append((self._clock(), compute_us))

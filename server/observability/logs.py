@@ -35,12 +35,12 @@ _STANDARD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 
 def new_request_id() -> str:
-    """16 hexadecimal digits, unguessable enough to search logs by."""
+    """Return 16 random hexadecimal digits."""
     return secrets.token_hex(8)
 
 
 def printable(value: object, limit: int = MAX_VALUE_CHARS) -> str:
-    r"""Text of ``value`` on one line: unprintable characters as ``\x1b``, cut after ``limit``."""
+    r"""Return ``value`` as one line: unprintable characters as ``\x1b``, cut after ``limit``."""
     text = str(value)
     cut = len(text) - limit
     if cut > 0:
@@ -55,7 +55,7 @@ def _escape(char: str) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """The ``extra`` of a record, and the request id."""
+    """Return the ``extra`` of a record, and the request id."""
     own = {name: value for name, value in vars(record).items() if name not in _STANDARD_FIELDS}
     current = request_id.get()
     return {"request_id": current, **own} if current else own
@@ -73,7 +73,7 @@ def _trace(record: logging.LogRecord) -> list[str]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line, for machines."""
+    """Formatter of one JSON object a line, for machines."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one event."""
@@ -92,7 +92,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One aligned line, for people; a traceback follows, indented."""
+    """Formatter of one aligned line, for people; a traceback follows, indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Render one event."""
@@ -120,7 +120,7 @@ def configure_logging(
 
 
 class Seldom:
-    """Lets one event in so many seconds into the log, and counts the others."""
+    """Limit of one logged event in so many seconds; counts the events between."""
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._seconds = seconds
@@ -129,7 +129,7 @@ class Seldom:
         self._held_back = 0
 
     def passes(self) -> int | None:
-        """How many were held back before this one, if it is to be logged; else None."""
+        """Return the number of events not logged before this one; None: do not log it."""
         now = self._clock()
         if now < self._next:
             self._held_back += 1

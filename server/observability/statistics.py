@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Duration:
-    """How often something happened, and how long it took together."""
+    """Number of events, and the sum of their durations in nanoseconds."""
 
     count: int = 0
     ns: int = 0
 
     def add(self, seconds: float) -> None:
-        """Count one more."""
+        """Count one event that took ``seconds``."""
         self.count += 1
         self.ns += round(seconds * 1e9)
 
@@ -47,7 +47,7 @@ class Statistics:
         self.compute.add(compute_seconds)
 
     def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        """Count one batch."""
+        """Count one batch, and its time on the device in microseconds."""
         self.batches += 1
         self.rows += rows
         self.by_batch_size.setdefault(batch_size, Duration()).add(compute_us / 1e6)

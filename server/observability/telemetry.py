@@ -30,7 +30,7 @@ CARRIED = ("traceparent", "tracestate")
 
 
 def start_tracing(exporter: str, sampling: Sampling) -> Telemetry | None:
-    """What makes spans, and where they go.
+    """Return the interceptor that makes spans; None: nothing is traced.
 
     Args:
         exporter: "off", "otlp" (the address and the rest by OpenTelemetry's own OTEL_* variables)
@@ -66,7 +66,7 @@ def start_tracing(exporter: str, sampling: Sampling) -> Telemetry | None:
 
 
 class Telemetry(grpc.aio.ServerInterceptor):
-    """Remembers, for each call, whose trace it belongs to."""
+    """Interceptor that gives each call the trace it belongs to."""
 
     def __init__(self, tracer: Tracer, sampling: Sampling) -> None:
         self._tracer = tracer
@@ -86,7 +86,7 @@ class Telemetry(grpc.aio.ServerInterceptor):
 
 
 class _CallTrace:
-    """The trace of one call."""
+    """Trace of one call."""
 
     def __init__(self, tracer: Tracer, sampling: Sampling, carried: Mapping[str, str]) -> None:
         self._tracer = tracer
@@ -96,7 +96,7 @@ class _CallTrace:
     def request_ended(
         self, model: str, version: str, status: str, seconds: float, outcome: InferenceResult | None
     ) -> None:
-        """Make the request's spans, if it is to be traced."""
+        """Make the request's spans, if the request is to be traced."""
         if not self._sampling.takes_next():
             return
         from opentelemetry.trace import SpanKind, set_span_in_context

@@ -1,4 +1,4 @@
-"""Where a request's times go if somebody traces it. Knows no tracing library.
+"""Traces of inference requests, without a tracing library.
 
     interceptor (telemetry.py) ──sets──> current ──asked by──> servicers/inference/service.py
 
@@ -15,12 +15,12 @@ from braid.server.inference.requests import InferenceResult
 
 
 class Trace(Protocol):
-    """The trace that the present call belongs to."""
+    """Trace that the present call belongs to."""
 
     def request_ended(
         self, model: str, version: str, status: str, seconds: float, outcome: InferenceResult | None
     ) -> None:
-        """A request ended now.
+        """Record a request that ended now.
 
         Args:
             model: registered name; "" if the request named none that is.
@@ -41,7 +41,7 @@ class Sampling:
     _passed: int = 0  # since the last one that was traced
 
     def takes_next(self) -> bool:
-        """Whether the request that ends now is traced."""
+        """Return whether the request that ends now is traced."""
         if not self.is_on or self.count == 0:
             return False
         self._passed += 1

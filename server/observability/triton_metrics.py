@@ -43,13 +43,13 @@ SERIES: tuple[tuple[str, str, str, Read], ...] = (
 
 
 class TritonMetrics(Collector):
-    """Collects the series of all models of ``metrics``."""
+    """Collector of the series of all models of ``metrics``."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def collect(self) -> Iterable[Metric]:
-        """One family a name. Triton's counters have no ``_total``, hence the untyped ones."""
+        """Yield one family a name. Triton's counters have no ``_total``, so theirs are untyped."""
         models = self._metrics.models()
         for name, kind, text, read in SERIES:
             family = Metric(name, text, "gauge" if kind == "gauge" else "unknown")

@@ -15,7 +15,7 @@ MAX_FORM_BYTES = 8 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a route sees of a request."""
+    """A request, as routes get it."""
 
     method: str
     path: str
@@ -27,7 +27,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer, complete."""
+    """A whole answer."""
 
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
@@ -39,12 +39,12 @@ Route = Callable[[Request], Awaitable[Response]]
 
 
 def text(message: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
-    """A line of text."""
+    """Return a response of one line of text."""
     return Response(f"{message}\n".encode(), status)
 
 
 class BadRequest(Exception):
-    """What came is not a request that this server answers."""
+    """The request cannot be answered; ``status`` says why."""
 
     def __init__(self, status: HTTPStatus, message: str = "") -> None:
         super().__init__(message or status.phrase)
@@ -76,7 +76,7 @@ async def read_request(reader: asyncio.StreamReader, peer: str) -> Request:
 
 
 async def _read_body(reader: asyncio.StreamReader, headers: Mapping[str, str]) -> bytes:
-    """The body of a form; its length must be said beforehand."""
+    """Read the body of a form, whose headers must give its length."""
     length = headers.get("content-length", "0")
     if not (length.isascii() and length.isdigit()) or "transfer-encoding" in headers:
         raise BadRequest(HTTPStatus.LENGTH_REQUIRED)

@@ -42,7 +42,7 @@ BY_ANY_NAME = (*PROBES, "/metrics")
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    """How long callers may take, and how many there may be."""
+    """Seconds that callers may take, and how many connections there may be."""
 
     request_seconds: float = 5.0  # until a request is there
     response_seconds: float = 10.0  # until its answer is taken
@@ -130,7 +130,7 @@ class HttpServer:
         connection.task.add_done_callback(lambda _: self._connections.pop(connection, None))
 
     def _make_room(self) -> None:
-        """Drop the oldest connection of the address that has most that do not wait for us."""
+        """Drop the oldest idle connection of the address with the most of them."""
         idle = [each for each in self._connections if not each.is_answering]
         held = Counter(each.network for each in idle)
         if idle:

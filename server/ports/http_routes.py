@@ -31,7 +31,7 @@ def metrics_route(registry: CollectorRegistry) -> Route:
 
 
 def _accepts_openmetrics(accept: str) -> bool:
-    """Whether an Accept header names OpenMetrics, of version 1 or any; what is odd is passed over.
+    """Return whether an Accept header names OpenMetrics, of version 1 or any.
 
     ``prometheus_client.choose_encoder`` raises for versions that are no numbers.
     """

@@ -24,7 +24,7 @@ def has_left(error: BaseException | None) -> bool:
 
 
 class _Departures(logging.Filter):
-    """Turns gRPC's error about a caller that has left into a line for debugging."""
+    """Filter that turns gRPC's error about a caller that has left into a line for debugging."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Change the record; returns bool: log it."""

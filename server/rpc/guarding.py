@@ -47,7 +47,7 @@ Details = grpc.HandlerCallDetails
 
 
 class Guarding(grpc.aio.ServerInterceptor):
-    """Guards one server's methods; comes after whatever refuses calls unread."""
+    """Guard of one server's methods; comes after all that refuses calls unread."""
 
     def __init__(self, memory: CallMemory) -> None:
         self._memory = memory
@@ -56,7 +56,7 @@ class Guarding(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[Details], Awaitable[Handler | None]], details: Details
     ) -> Handler | None:
-        """The call's handler, guarded; each is made once."""
+        """Return the call's handler, guarded; each is made once."""
         handler = await continuation(details)
         if handler is None or handler.request_deserializer is None:
             return handler
@@ -68,7 +68,7 @@ class Guarding(grpc.aio.ServerInterceptor):
 
 
 def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:
-    """Copy of a handler whose messages, writes and answers are guarded."""
+    """Return a copy of a handler whose messages, writes and answers are guarded."""
     assert handler.request_deserializer is not None
     behaviour = behaviour_of(handler)
     if handler.unary_unary is not None and handler.response_serializer is not None:
@@ -82,7 +82,7 @@ def guarded(handler: Handler, method: str, memory: CallMemory) -> Handler:
 
 
 def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Callable[[bytes], Any]:
-    """Like ``decode``, but returns its failure as UndecodableMessage, raised in a stream."""
+    """Return ``decode``, but with failures returned as UndecodableMessage, raised in a stream."""
     seldom = Seldom(LOG_SECONDS)
 
     def read(data: bytes) -> Any:
@@ -102,7 +102,7 @@ def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Cal
 
 
 def _charging(behaviour: Behaviour, memory: CallMemory) -> Behaviour:
-    """Charges a method's answers, as large as its largest so far, if that is worth counting."""
+    """Charge a method's answers, as large as its largest so far, if that is over SMALL_BYTES."""
     largest_bytes = 0
 
     async def method(request: Any, context: Any) -> Any:
@@ -122,7 +122,7 @@ def _charging(behaviour: Behaviour, memory: CallMemory) -> Behaviour:
 
 
 def _writing(behaviour: Behaviour) -> Behaviour:
-    """Writes the answers that a method yields, and keeps none of them."""
+    """Write the answers that a method yields, and keep none of them."""
 
     async def method(request: Any, context: Any) -> None:
         async with aclosing(behaviour(request, context)) as answers:
@@ -134,7 +134,7 @@ def _writing(behaviour: Behaviour) -> Behaviour:
 
 
 def _reading(behaviour: Behaviour) -> Behaviour:
-    """Hands a method the messages of its stream, and keeps none of them: gRPC keeps the last."""
+    """Pass a method the messages of its stream, and keep none of them: gRPC keeps the last."""
 
     async def messages(context: Any) -> AsyncIterator[Any]:
         while (message := await context.read()) is not grpc.aio.EOF:
@@ -148,7 +148,7 @@ def _reading(behaviour: Behaviour) -> Behaviour:
 
 
 def _refusing(behaviour: Behaviour) -> Behaviour:
-    """Ends a method with the status of an undecodable message; silently if its caller has left."""
+    """End a method with the status of an undecodable message; silently if its caller has left."""
 
     async def method(request: Any, context: Any) -> Any:
         try:

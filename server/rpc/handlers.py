@@ -21,7 +21,7 @@ _MAKERS: dict[tuple[bool, bool], Callable[..., Handler]] = {
 
 
 def behaviour_of(handler: Handler) -> Behaviour:
-    """Function that a handler calls."""
+    """Return the function that a handler calls."""
     found: Any = (
         handler.stream_stream or handler.stream_unary or handler.unary_stream or handler.unary_unary
     )
@@ -33,7 +33,7 @@ def behaviour_of(handler: Handler) -> Behaviour:
 def with_behaviour(
     handler: Handler, behaviour: Behaviour, read: Callable[[bytes], Any] | None = None
 ) -> Handler:
-    """Copy of a handler with another behaviour.
+    """Return a copy of a handler with another behaviour.
 
     Args:
         handler: to copy.

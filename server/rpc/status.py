@@ -71,7 +71,7 @@ MAX_ASCII_CHARS, MAX_OTHER_CHARS = 3000, 400
 
 
 def status_code(error: BaseException) -> grpc.StatusCode:
-    """Status of an error: that of its class or of the nearest base that has one."""
+    """Return the status of an error: that of its class or of the nearest base that has one."""
     for base in type(error).__mro__:
         if base in STATUS:
             return STATUS[base]
@@ -79,7 +79,7 @@ def status_code(error: BaseException) -> grpc.StatusCode:
 
 
 def status_message(error: BaseException) -> str:
-    """What the caller may read: the message of our own errors, never that of foreign ones."""
+    """Return the message for the caller: that of BraidErrors, never that of other exceptions."""
     if isinstance(error, errors.BraidError) and type(error) is not errors.BraidError:
         text = str(error)
         return printable(text, MAX_ASCII_CHARS if text.isascii() else MAX_OTHER_CHARS)
@@ -87,7 +87,7 @@ def status_message(error: BaseException) -> str:
 
 
 def wire_error(error: BaseException) -> tuple[int, str]:
-    """Code (a ``google.rpc.Code``) and message, for an error inside a stream's answer."""
+    """Return code (a ``google.rpc.Code``) and message of an error inside a stream's answer."""
     _log(error)
     return status_code(error).value[0], status_message(error)
 
@@ -122,7 +122,7 @@ class answering:
         self._context = context
 
     async def __aenter__(self) -> str:
-        """The call's request id, from now on that of all it logs."""
+        """Return the call's request id, which its lines in the log carry from now on."""
         current = new_request_id()
         request_id.set(current)
         self._context.set_trailing_metadata((("braid-request-id", current),))
@@ -131,13 +131,13 @@ class answering:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        """Let cancellation pass: the caller is gone. So may what is its status already."""
+        """End the call with the error's status; cancellations and finished statuses pass."""
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
             await abort(self._context, error)
 
 
 def refusing(error: BaseException) -> Handler:
-    """A handler of any arity that ends a call with an error, and reads nothing of its messages."""
+    """Return a handler of any arity that ends a call with an error and reads no message."""
 
     async def refuse(_: AsyncIterator[Any], context: Any) -> None:
         async with answering(context):
@@ -156,7 +156,7 @@ def _retry_details(code: grpc.StatusCode, message: str, retry_after_s: float) ->
 
 
 def _log(error: BaseException) -> None:
-    """Our own errors in one line; anything else is a bug and is logged in full."""
+    """Log a BraidError in one line; anything else is a bug and is logged in full."""
     code = status_code(error)
     if code is grpc.StatusCode.INTERNAL:
         log.error("internal error", exc_info=error)

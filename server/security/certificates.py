@@ -31,13 +31,13 @@ class TlsFiles:
 
     @property
     def all(self) -> tuple[Path, ...]:
-        """Every file that is named."""
+        """Paths of all files that are named."""
         extra = () if self.client_authority is None else (self.client_authority,)
         return (self.certificate, self.key, *extra)
 
 
 class Certificates:
-    """The certificates in use. Asked by gRPC's threads and by the event loop."""
+    """Certificates in use. Called by gRPC's threads and by the event loop."""
 
     def __init__(self, files: TlsFiles) -> None:
         """Read and check the files.
@@ -54,17 +54,17 @@ class Certificates:
 
     @property
     def are_mutual(self) -> bool:
-        """Whether callers must show a certificate, too."""
+        """Bool: callers must show a certificate, too."""
         return self._files.client_authority is not None
 
     def grpc_credentials(self) -> grpc.ServerCredentials:
-        """Credentials of a gRPC port; they follow the files."""
+        """Return the credentials of a gRPC port, which follow the files."""
         return grpc.dynamic_ssl_server_credentials(
             self._present, self.newest, require_client_authentication=self.are_mutual
         )
 
     def http_context(self) -> ssl.SSLContext:
-        """TLS for the HTTP port, whose callers show no certificate; it follows the files."""
+        """Return TLS for the HTTP port, which follows the files; callers show no certificate."""
 
         def follow(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
             self.newest()
@@ -75,7 +75,7 @@ class Certificates:
         return context
 
     def newest(self) -> Any:
-        """What the next connection is made with; read again if a file changed."""
+        """Return the credentials of the next connection; read again if a file changed."""
         try:
             stamps = self._look()
             if stamps != self._stamps:

@@ -8,7 +8,7 @@ from braid.core.errors import StartupError
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach ``host``."""
+    """Return whether only this machine can reach ``host``."""
     if host.startswith("unix:"):
         return True
     name = host.strip("[]")
@@ -21,7 +21,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str, *, authenticated: bool, allowed: bool) -> None:
-    """Refuse to listen where strangers could call without showing who they are.
+    """Refuse to listen where other machines could call without a token or certificate.
 
     Raises:
         StartupError: the address is not loopback, nothing authenticates, and nobody said so.

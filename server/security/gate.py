@@ -33,7 +33,7 @@ Details = grpc.HandlerCallDetails
 
 
 class Gate(grpc.aio.ServerInterceptor):
-    """Guards one port."""
+    """Interceptor that checks the callers of one port."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Gate(grpc.aio.ServerInterceptor):
     async def intercept_service(
         self, continuation: Callable[[Details], Awaitable[Handler | None]], details: Details
     ) -> Handler | None:
-        """The call's own handler, or one that refuses it."""
+        """Return the call's own handler, or one that refuses the call."""
         refusal = self._refusal(details)
         if refusal is None:
             return self._rechecked(await continuation(details), details)
@@ -67,7 +67,7 @@ class Gate(grpc.aio.ServerInterceptor):
         return refusing(refusal)
 
     def _rechecked(self, handler: Handler | None, details: Details) -> Handler | None:
-        """The handler; for a stream, one that ends when its token is withdrawn."""
+        """Return the handler; for a stream, one that ends when its token is withdrawn."""
         if handler is None or not (handler.request_streaming or handler.response_streaming):
             return handler
         behaviour = behaviour_of(handler)
@@ -121,7 +121,7 @@ class Gate(grpc.aio.ServerInterceptor):
         return PermissionDenied("this token may run models; the call needs one for admins")
 
     def _role(self, details: Details) -> Role | None:
-        """None: a token that nobody has."""
+        """Return the caller's role; None: the token is not known."""
         if not self._tokens.are_required:
             return Role.ANYONE
         metadata = {

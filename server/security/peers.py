@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 
 def network_of(address: str) -> str:
-    """The address; of IPv6 its first 64 bits, as a caller can choose the rest."""
+    """Return the address; of IPv6 the first 64 bits, as a caller can choose the rest."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -18,7 +18,7 @@ def network_of(address: str) -> str:
 
 
 def network_of_peer(peer: str) -> str:
-    """The same, of ``ipv4:ADDRESS:PORT`` or ``ipv6:[ADDRESS]:PORT`` as gRPC names callers.
+    """Return the network of ``ipv4:ADDRESS:PORT`` or ``ipv6:[ADDRESS]:PORT`` as gRPC names callers.
 
     All callers of a Unix socket are one.
     """

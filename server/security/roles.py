@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 class Role(enum.IntEnum):
-    """What a caller may do; each role includes those before it."""
+    """Rights of a caller; each role includes those before it."""
 
     ANYONE = 0  # health: probes carry no token
     INFER = 1  # run models, and ask what they take and give
@@ -45,5 +45,5 @@ NEEDED: Mapping[str, Role] = {
 
 
 def needed_role(method: str) -> Role:
-    """The role that a method, by its full path, needs."""
+    """Return the role that a method, by its full path, needs."""
     return NEEDED.get(method, Role.ADMIN)

@@ -35,18 +35,18 @@ Stamp = tuple[int, int] | None
 
 
 def new_token() -> str:
-    """43 characters from 256 random bits."""
+    """Return 43 characters from 256 random bits."""
     return secrets.token_urlsafe(32)
 
 
 def hashed(token: str) -> str:
-    """How a token stands in a file without being readable there."""
+    """Return the form of a token in a file, from which the token cannot be read."""
     return f"sha256:{_digest(token).hex()}"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSource:
-    """Where the tokens of one role come from."""
+    """File and setting with the tokens of one role."""
 
     role: Role
     file: Path | None = None
@@ -54,7 +54,7 @@ class TokenSource:
 
 
 class Tokens:
-    """Knows whose token is whose role. Belongs to the event loop."""
+    """Roles of all tokens. Belongs to the event loop."""
 
     def __init__(self, sources: Sequence[TokenSource]) -> None:
         """Read all tokens.
@@ -75,15 +75,15 @@ class Tokens:
 
     @property
     def are_required(self) -> bool:
-        """Whether any tokens are configured; an emptied file still closes the door."""
+        """Bool: tokens are configured. An emptied file still refuses callers without one."""
         return bool(self._fixed or self._files)
 
     def role_of(self, token: str) -> Role | None:
-        """The highest role that a token gives, or None. Takes the same time for any wrong one."""
+        """Return a token's highest role, or None. Takes the same time for any wrong token."""
         return self.role_of_digest(digest_of(token))
 
     def role_of_digest(self, given: Digest) -> Role | None:
-        """As ``role_of``, for a token whose digest was kept; None once it is withdrawn."""
+        """Return the role of a token by its digest; None once the token is withdrawn."""
         self._refresh()
         found = Role.ANYONE
         for digest, role in self._all():
@@ -92,7 +92,7 @@ class Tokens:
         return found or None
 
     def is_admin(self, given: Digest) -> bool:
-        """Whether the token of a digest is an admin's."""
+        """Return whether the token of a digest is an admin's."""
         return self.role_of_digest(given) is Role.ADMIN
 
     def may_own(self, owner: Digest) -> bool:
@@ -100,7 +100,7 @@ class Tokens:
         return not owner or not self.are_required or self.role_of_digest(owner) is not None
 
     def role_in(self, metadata: Mapping[str, str]) -> Role | None:
-        """As ``role_of``, from ``authorization: Bearer ...``; ANYONE if there is no such header."""
+        """Return the role in ``authorization: Bearer ...``; ANYONE if there is no such header."""
         header = metadata.get("authorization")
         if header is None:
             return Role.ANYONE
@@ -129,18 +129,18 @@ class Tokens:
 
 
 def digest_of(token: str) -> Digest:
-    """Digest of a token as a caller sent it; what lies beyond MAX_TOKEN_CHARS does not count."""
+    """Return the digest of a token as sent; what lies beyond MAX_TOKEN_CHARS does not count."""
     return _digest(token[:MAX_TOKEN_CHARS])
 
 
 def owner_in(metadata: Mapping[str, str]) -> Digest:
-    """Digest of a call's bearer token; empty without one."""
+    """Return the digest of a call's bearer token; empty without a token."""
     token = _bearer_token(metadata.get("authorization", ""))
     return b"" if token is None else digest_of(token)
 
 
 def _bearer_token(header: str) -> str | None:
-    """Token of ``Bearer TOKEN``; None if the header is of another scheme."""
+    """Return the token of ``Bearer TOKEN``; None if the header is of another scheme."""
     scheme, _, token = header.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 

@@ -33,7 +33,7 @@ MAX_LISTED_JOBS = 1000
 
 
 class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
-    """Registers, lists and deletes models."""
+    """``braid.v1.AdminService``: each method converts, calls, converts."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def WatchJob(
         self, request: wire.WatchJobRequest, context: Context
     ) -> AsyncIterator[wire.Job]:
-        """The job now, then each change, until it ends."""
+        """Yield the job as it is, then each change, until the job ends."""
         async with answering(context):
             async for job in self._runner.watch(request.job_id):
                 yield job_to_wire(job)
@@ -84,7 +84,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListJobs(
         self, request: wire.ListJobsRequest, context: Context
     ) -> wire.ListJobsResponse:
-        """The newest jobs, newest first."""
+        """List the newest jobs, newest first."""
         async with answering(context):
             limit = min(max(request.limit, 0) or 100, MAX_LISTED_JOBS)
             jobs = await self._runner.list(request.model or None, limit)
@@ -93,13 +93,13 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def ListModels(
         self, request: wire.ListModelsRequest, context: Context
     ) -> wire.ListModelsResponse:
-        """All versions of all models."""
+        """List all versions of all models."""
         async with answering(context):
             models = await self._queries.models()
             return wire.ListModelsResponse(models=[await self._describe(m) for m in models])
 
     async def GetModel(self, request: wire.GetModelRequest, context: Context) -> wire.Model:
-        """One version of one model."""
+        """Describe one version of one model."""
         async with answering(context):
             return await self._describe(await self._queries.find(request.model, request.version))
 
@@ -114,12 +114,12 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def GetServing(
         self, request: wire.GetServingRequest, context: Context
     ) -> wire.ServingConfig:
-        """How a model serves."""
+        """Return how a model serves."""
         async with answering(context):
             return serving_to_wire(request.model, self._policies.config(request.model))
 
     async def SetServing(self, request: wire.ServingConfig, context: Context) -> wire.ServingConfig:
-        """Let a model serve in this way."""
+        """Change how a model serves."""
         async with answering(context):
             await self._policies.configure(request.model, serving_from_wire(request))
             return serving_to_wire(request.model, self._policies.config(request.model))
@@ -127,7 +127,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def GetSchedule(
         self, request: wire.GetScheduleRequest, context: Context
     ) -> wire.GetScheduleResponse:
-        """The schedule of a model at one batch size, and the graph it refers to."""
+        """Return the schedule of a model at one batch size, and the graph that it refers to."""
         async with answering(context):
             model = await self._queries.find(request.model, request.version)
             placed = await self._queries.schedule(model, request.batch_size or 1, request.device)

@@ -16,7 +16,7 @@ from braid_client.wire import admin_pb2 as wire
 
 
 def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
-    """What a registration asks for; zero and empty mean the defaults.
+    """Return the options of a registration; zero and empty mean the defaults.
 
     Raises:
         InvalidRequest: a batch size, limit, shape or error is out of range, or no such precision.
@@ -36,7 +36,7 @@ def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
 
 
 def job_to_wire(job: Job) -> wire.Job:
-    """A job, as it stands."""
+    """Convert a job."""
     return wire.Job(
         id=job.id,
         model=job.model,
@@ -60,7 +60,7 @@ _STATES = {ModelState.DAMAGED: "FAILED"}
 def model_to_wire(
     model: ModelVersion, served: ModelReplica | None, schedules: Iterable[Placed]
 ) -> wire.Model:
-    """A model version; what it takes and gives is known once it serves."""
+    """Convert a model version; its inputs and outputs are known once it serves."""
     message = wire.Model(
         name=model.name,
         version=str(model.version),
@@ -86,7 +86,7 @@ _BATCHING = (
 
 
 def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
-    """How a model is to serve.
+    """Read how a model is to serve.
 
     Raises:
         InvalidRequest: something is out of range.
@@ -101,7 +101,7 @@ def serving_from_wire(message: wire.ServingConfig) -> ServingConfig:
 
 
 def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
-    """How a model serves."""
+    """Convert how a model serves."""
     batching = {name: getattr(config.batching, name) for name in _BATCHING}
     return wire.ServingConfig(
         model=model,

@@ -16,7 +16,7 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health:
-    """Owns the health servicer and what it says. Belongs to the event loop."""
+    """The health servicer and its answers. Belongs to the event loop."""
 
     def __init__(self, services: Sequence[str] = ()) -> None:
         self._services = services
@@ -26,13 +26,13 @@ class Health:
         self.ready(False)
 
     def ready(self, is_ready: bool) -> None:
-        """The server as a whole takes requests, or does not; so do its services."""
+        """Set whether the server, and each of its services, takes requests."""
         self.is_ready = is_ready
         for name in (READY, *self._services):
             self._set(name, is_ready)
 
     def model(self, name: str, serving: bool) -> None:
-        """Some version of a model answers, or none does."""
+        """Set whether some version of a model answers."""
         self._set(name, serving)
 
     def _set(self, service: str, serving: bool) -> None:

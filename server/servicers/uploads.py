@@ -41,7 +41,7 @@ class IdleTime:
 async def arriving(
     parts: AsyncIterator[wire.RegisterModelRequest], idle_s: float
 ) -> AsyncIterator[wire.RegisterModelRequest]:
-    """Yield the parts.
+    """Yield the parts of an upload while they keep arriving.
 
     Raises:
         DeadlineExceeded: they stopped, or come too slowly.
@@ -120,5 +120,5 @@ class ModelUploads:
 
 
 def caller_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """Network of the caller, as callers choose freely how often they connect."""
+    """Return the caller's network, as callers choose freely how often they connect."""
     return network_of_peer(context.peer())

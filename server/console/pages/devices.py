@@ -11,7 +11,7 @@ from braid.server.devices.device import Device
 
 
 async def devices(facts: Facts) -> Page:
-    """Of each device the facts that measurements depend on, and what was measured."""
+    """Return the page of all devices: facts that measurements depend on, and counts."""
     body = h(
         "div",
         [_device(facts, each, number) for number, each in enumerate(facts.devices.all)],
@@ -49,7 +49,7 @@ def _device(facts: Facts, device: Device, number: int) -> Html:
 
 
 def _parts(device_key: str) -> Iterator[tuple[str, str]]:
-    """A device key as names and values: ``cpu:AMD EPYC:cores=2:threads=2``."""
+    """Yield a device key, ``cpu:AMD EPYC:cores=2:threads=2``, as names and values."""
     for number, part in enumerate(device_key.split(":")):
         name, equals, value = part.partition("=")
         yield (name, value) if equals else (("kind", "name")[min(number, 1)], part)

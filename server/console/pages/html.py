@@ -13,7 +13,7 @@ VOID = {"meta", "link", "input", "br", "hr", "img"}
 
 
 class Html(str):
-    """Text that is HTML already."""
+    """Text that is HTML and is not escaped."""
 
     __slots__ = ()
 
@@ -22,7 +22,7 @@ Child: TypeAlias = "str | int | float | Iterable[Child] | None"
 
 
 def h(tag: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Html:
-    """One element. Attributes that are None or False are left out; ``_`` stands for ``-``."""
+    """Return one element. Attributes of None or False are left out; ``_`` becomes ``-``."""
     parts = [f"<{tag}"]
     for name, value in attributes.items():
         if value is None or value is False:
@@ -36,7 +36,7 @@ def h(tag: str, /, *children: Child, **attributes: str | int | float | bool | No
 
 
 def text(child: Child) -> Html:
-    """Children as HTML."""
+    """Return children as HTML."""
     if child is None:
         return Html("")
     if isinstance(child, Html):
@@ -54,7 +54,7 @@ def table(
     caption: str = "",
     empty: str = "nothing yet",
 ) -> Html:
-    """A table; columns named in ``right`` hold numbers. The first cell of a row is its head."""
+    """Return a table; columns in ``right`` hold numbers. A row's first cell is its head."""
     numeric = [column in right for column in columns]
     body = [
         h(

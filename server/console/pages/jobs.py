@@ -20,7 +20,7 @@ PHASES = (
 
 
 async def all_jobs(facts: Facts) -> Page:
-    """The newest jobs."""
+    """Return the page of the newest jobs."""
     rows = map(_row, await facts.jobs())
     columns = ("job", "model", "state", "done", "left", "changed", "detail")
     shown = table(columns, rows, right=("left",), caption="Registration jobs, newest first")
@@ -54,7 +54,7 @@ def _left(job: Job) -> str:
 
 
 async def one_job(facts: Facts, job_id: str, *, is_admin: bool) -> Page:
-    """One job, phase by phase."""
+    """Return the page of one job, phase by phase."""
     job = await facts.runner.find(job_id)
     counts = f"{job.done} of {job.total}" if job.total else ""
     body = h(
@@ -85,7 +85,7 @@ async def one_job(facts: Facts, job_id: str, *, is_admin: bool) -> Page:
 
 
 def _phases(job: Job) -> Iterator[Html]:
-    """All phases; the present one is marked, for ears too."""
+    """Yield all phases; the present one is marked, for screen readers too."""
     order = [phase for phase, _ in PHASES]
     at = order.index(job.state) if job.state in order else -1
     for index, (phase, label) in enumerate(PHASES):

@@ -15,7 +15,7 @@ PAGES = (("Models", BASE), ("Jobs", f"{BASE}jobs"), ("Devices", f"{BASE}devices"
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page shows, before it is framed."""
+    """Title and content of a page, before it is framed."""
 
     title: str
     body: Html
@@ -24,7 +24,7 @@ class Page:
 
 
 def framed(page: Page, *, is_admin: bool) -> bytes:
-    """A whole document."""
+    """Return a whole document."""
     head = h(
         "head",
         h("meta", charset="utf-8"),
@@ -55,25 +55,25 @@ def framed(page: Page, *, is_admin: bool) -> bytes:
 
 
 def live(name: str, *children: Child) -> Html:
-    """A part that the script replaces while the page is open."""
+    """Return a part that the script replaces while the page is open."""
     return h("div", children, id=f"live-{name}", class_="live")
 
 
 def url(*parts: str | int, **query: str | int | None) -> str:
-    """A path below the console, its parts escaped."""
+    """Return a path below the console, its parts escaped."""
     path = BASE + "/".join(quote(str(part), safe="") for part in parts)
     given = {name: value for name, value in query.items() if value is not None}
     return f"{path}?{urlencode(given)}" if given else path
 
 
 def action(label: str, target: str, *, confirm: str = "", danger: bool = False) -> Html:
-    """A button that changes something; only signed-in people get to see it."""
+    """Return a button for a change; shown to signed-in users only."""
     button = h("button", label, class_="danger" if danger else None)
     return h("form", button, method="post", action=target, data_confirm=confirm or None)
 
 
 def state(word: str) -> Html:
-    """A state as a word with a mark; never colour alone."""
+    """Return a state as a word with a mark; never colour alone."""
     low = word.lower()
     marks = {
         "serving": "●",
@@ -88,7 +88,7 @@ def state(word: str) -> Html:
 
 
 def duration(us: float | None) -> str:
-    """A duration with a unit that suits it."""
+    """Return a duration, given in microseconds, with a unit that suits it."""
     if us is None:
         return "–"
     if us < 1000:
@@ -97,21 +97,21 @@ def duration(us: float | None) -> str:
 
 
 def latency(us: float | None, spread: float | None) -> str:
-    """A measured latency with how far its runs lie apart."""
+    """Return a latency, given in microseconds, and the spread of its runs."""
     return duration(us) if us is None else f"{duration(us)} ({spread_text(spread, '–')})"
 
 
 def moment(unix: float) -> Html:
-    """A time, UTC."""
+    """Return a time, given in seconds since 1970, as UTC."""
     when = datetime.fromtimestamp(unix, UTC)
     return h("time", when.strftime("%Y-%m-%d %H:%M:%S"), datetime=when.isoformat())
 
 
 def pairs(*items: tuple[str, Child]) -> Html:
-    """Names with their values."""
+    """Return a list of names with their values."""
     return h("dl", [[h("dt", name), h("dd", value)] for name, value in items if value != ""])
 
 
 def tiles(*items: tuple[str, Child]) -> Html:
-    """A few numbers, large."""
+    """Return a few large numbers with their names."""
     return h("ul", [h("li", h("strong", text(v)), h("span", n)) for n, v in items], class_="tiles")

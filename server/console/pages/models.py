@@ -33,7 +33,7 @@ FEW = 12  # models that need no filter
 
 
 async def all_models(facts: Facts, wanted: str) -> Page:
-    """Every model version with what it does now; those whose name holds ``wanted``."""
+    """Return the page of all model versions whose name contains ``wanted``."""
     models = await facts.queries.models()
     shown = [each for each in models if wanted.lower() in each.name.lower()]
     activity = await facts.activity()
@@ -114,7 +114,7 @@ def _activity_cells(now: ModelRates | None) -> tuple[str, str, str, str]:
 
 
 async def one_model(facts: Facts, name: str, version: str, *, is_admin: bool) -> Page:
-    """One version: what it takes and gives, what it does now, its schedules, its jobs."""
+    """Return the page of one version: inputs, outputs, rates, schedules, jobs."""
     versions = await facts.queries.versions(name)
     model = await facts.queries.find(name, version)
     schedules = await facts.queries.schedules(model)
@@ -224,7 +224,7 @@ def _serves(schedule: Schedule) -> str:
 
 
 def _candidates(placed: Placed) -> Html | None:
-    """Every plan that was measured as a whole model, as bars on one scale, the fastest first."""
+    """Return all plans that were measured, as bars on one scale, the fastest first."""
     schedule = placed.schedule
     found = sorted(schedule.provenance.candidates, key=lambda each: each.latency_us or math.inf)
     if not found:

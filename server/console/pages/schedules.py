@@ -54,7 +54,7 @@ async def one_schedule(facts: Facts, at: ScheduleAddress) -> Page:
 
 
 def _choices(schedule: Schedule, which: Drawn) -> int:
-    """How many blocks there are to choose from."""
+    """Return the number of blocks to choose from."""
     return sum(len(units) > 1 for units in pictures.blocks_of(schedule, which.graph))
 
 
@@ -115,7 +115,7 @@ def _provenance(schedule: Schedule) -> Html:
 
 
 def _error(seen: Provenance) -> str:
-    """Against FP32, relative to the largest element."""
+    """Return the error against FP32, relative to the largest element."""
     if seen.max_rel_error is None:
         return "–"
     limit = "" if seen.tolerance is None else f" ({seen.tolerance:.1e} is allowed)"
@@ -123,7 +123,7 @@ def _error(seen: Provenance) -> str:
 
 
 def _stages(which: Drawn) -> Iterator[Sequence[Child]]:
-    """One row a group; what holds for the whole stage stands at its first."""
+    """Yield one row a group; what holds for the whole stage is in the row of its first."""
     wanted = None if which.units is None else set(which.units)
     for number, stage in enumerate(which.schedule.stages, start=1):
         if wanted is not None and not wanted & set(stage.operators):

@@ -38,7 +38,7 @@ Version = tuple[str, int]
 
 
 class Quarantine:
-    """Counts for all devices of a server, by the monotonic clock."""
+    """Strikes of model versions on all devices of a server, by the monotonic clock."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -46,7 +46,7 @@ class Quarantine:
         self._refused_until: dict[Version, float] = {}
 
     def strike(self, name: str, version: int) -> bool:
-        """A run of this version took too long; returns whether it is refused from now on."""
+        """Count a run that took too long; returns bool: the version is refused from now on."""
         now = self._clock()
         strikes = self._strikes.setdefault((name, version), deque(maxlen=STRIKES))
         strikes.append(now)
@@ -72,21 +72,21 @@ class Quarantine:
         )
 
     def forget(self, name: str, version: int) -> None:
-        """The version is gone."""
+        """Drop the strikes of a version that is gone."""
         self._strikes.pop((name, version), None)
         self._refused_until.pop((name, version), None)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
-    """What one device has to do at one moment, and how long requests would wait behind it."""
+    """Work of one device at one moment, and how long requests would wait behind it."""
 
     queues: Collection[ModelQueue]
     now: float  # by the batcher's clock, in seconds
     free_s: float  # until the device has done what was sent to it
 
     def admit(self, queue: ModelQueue, request: CheckedRequest, deadline: float | None) -> None:
-        """Refuse what would not fit, or in a crowd what could only be late.
+        """Refuse a request that does not fit, or that in a crowd could only be late.
 
         Raises:
             QueueFull: ``queue`` takes no such request now.
@@ -133,7 +133,7 @@ class DeviceLoad:
         return self.free_s + table.clearing_s(rows) * (share + others) / share
 
     def _check_wait(self, queue: ModelQueue, request: CheckedRequest) -> None:
-        """Refuse what would wait longer than the policy allows."""
+        """Refuse a request that would wait longer than the policy allows."""
         lane, longest_s = queue.lane(request.shape_class), queue.model.policy.max_queue_s
         before = lane.rows_before(request.priority)
         wait_s = self.clearing_s(queue.model, lane.table, before)

@@ -46,14 +46,14 @@ class LatencyTable:
         self._told: dict[int, float] = {}  # as of ``revision``
 
     def expect(self, size: int, seconds: float) -> None:
-        """Believe this from now on: a schedule was made, or another plan serves."""
+        """Set the latency of a size: a schedule was made, or another plan serves."""
         assert seconds > 0
         self._known[size] = seconds
         self._seconds.clear()
         self._notice(size)
 
     def observe(self, size: int, seconds: float) -> None:
-        """A batch of this size took this long.
+        """Learn from a batch of ``size`` rows that took ``seconds``.
 
         If that is a surprise, half of it is put down to the device and not to the size: on a device
         that has become slower, sizes that have not run lately must not look fast beside the others.
@@ -72,7 +72,7 @@ class LatencyTable:
             self._notice(each)
 
     def seconds(self, size: int) -> float:
-        """Expected latency of a batch of ``size`` rows."""
+        """Return the expected seconds of a batch of ``size`` rows."""
         found = self._seconds.get(size)
         if found is None:
             found = self._seconds[size] = self._expected_s(size)
@@ -90,18 +90,18 @@ class LatencyTable:
         return self._known[larger] * size / larger
 
     def size_for(self, rows: int) -> int:
-        """The cheapest batch size that holds ``rows``, or the largest there is."""
+        """Return the cheapest batch size that holds ``rows``, or the largest size."""
         if rows >= self.sizes[-1]:
             return self.sizes[-1]
         return min([size for size in self.sizes if size >= rows], key=self.seconds)
 
     @property
     def seconds_per_row(self) -> float:
-        """At the size that brings the most rows a second."""
+        """Seconds per row at the size that computes the most rows a second."""
         return min(self.seconds(size) / size for size in self.sizes)
 
     def clearing_s(self, rows: int) -> float:
-        """Time to run ``rows`` waiting rows, one batch after the other."""
+        """Return the seconds to run ``rows`` waiting rows, one batch after the other."""
         if rows <= 0:
             return 0.0
         best = min(self.sizes, key=lambda size: self.seconds(size) / size)
@@ -116,14 +116,14 @@ class LatencyTable:
 
 
 class ArrivalRate:
-    """How far apart rows arrive, smoothed. A long silence counts as a gap, too."""
+    """Smoothed seconds between arriving rows. A long silence counts as a gap, too."""
 
     def __init__(self) -> None:
         self._gap_s: float | None = None
         self._last: float | None = None
 
     def arrived(self, now: float, rows: int) -> None:
-        """``rows`` rows came at ``now``."""
+        """Count ``rows`` rows that arrived at ``now``, in seconds."""
         if self._last is not None:
             gap = (now - self._last) / rows
             old = gap if self._gap_s is None else self._gap_s
@@ -132,14 +132,14 @@ class ArrivalRate:
         self._last = now
 
     def gap_s(self, now: float) -> float | None:
-        """Expected time to the next row; None while nothing is known."""
+        """Return the expected seconds to the next row; None while nothing is known."""
         if self._gap_s is None or self._last is None:
             return None
         return max(self._gap_s, (now - self._last) / 2)
 
 
 class CompletionPlan:
-    """Decisions for one latency table; made anew when the table has changed."""
+    """Choices of a batch size for one latency table; computed anew when the table has changed."""
 
     def __init__(self, table: LatencyTable) -> None:
         self._table = table
@@ -148,7 +148,7 @@ class CompletionPlan:
         self._total: list[float] = [0.0]
 
     def total_s(self, rows: int) -> float:
-        """Least sum of completion times of ``rows`` rows; ``rows`` at most HORIZON_ROWS."""
+        """Return the least sum of completion times, in seconds; ``rows`` at most HORIZON_ROWS."""
         self._refresh()
         total, latency = self._total, self._latency
         for n in range(len(total), rows + 1):
@@ -156,7 +156,7 @@ class CompletionPlan:
         return total[rows]
 
     def best_size(self, rows: int, gap_s: float | None = None) -> int:
-        """The batch size to run now.
+        """Return the batch size to run now.
 
         Args:
             rows: waiting, at least 1.
@@ -173,7 +173,7 @@ class CompletionPlan:
         )
 
     def waiting_pays(self, rows: int, gap_s: float | None, longest_s: float) -> bool:
-        """Whether rows that will come within ``longest_s`` are worth waiting for, the device idle.
+        """Return whether, the device idle, rows that come within ``longest_s`` are worth a wait.
 
         Compares the expected time that the ``rows`` waiting and the next k rows spend: all of
         them in one batch once the k have come, or the waiting ones now and the k afterwards.
@@ -195,7 +195,7 @@ class CompletionPlan:
         return False
 
     def _one_after_the_other(self, rows: int, more: int, gap_s: float, now_s: float) -> float:
-        """Time spent if the waiting rows run now. Later rows wait only while those run."""
+        """Return the seconds spent if the waiting rows run now; later rows wait only for those."""
         during = min(more, int(now_s / gap_s)) if gap_s > 0 else more
         waited = during * now_s - gap_s * during * (during + 1) / 2
         after = self.total_s(min(during, HORIZON_ROWS))

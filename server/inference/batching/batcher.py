@@ -36,17 +36,17 @@ IN_FLIGHT = 2
 
 
 class Handle(Protocol):
-    """Something that will happen, unless it is cancelled."""
+    """A callback that will be made, unless it is cancelled."""
 
     def cancel(self) -> None:
-        """Let it not happen."""
+        """Make no callback."""
 
 
 class Clock(Protocol):
-    """The time, in seconds from an arbitrary moment, and an alarm."""
+    """Time, in seconds from an arbitrary moment, and callbacks."""
 
     def now(self) -> float:
-        """The time; deadlines are told by it."""
+        """Return the time that deadlines refer to."""
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
         """Call back at ``when``, or soon if that is past."""
@@ -56,7 +56,7 @@ class MonotonicClock:
     """``time.monotonic`` and the running event loop."""
 
     def now(self) -> float:
-        """The time."""
+        """Return the time in seconds."""
         return monotonic()
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
@@ -154,7 +154,7 @@ class Batcher:
         return self._load(self._clock.now()).clearing_s(model, table, before + request.rows)
 
     def refusal(self, model: ModelReplica) -> QueueFull | None:
-        """Why any request for a model would be refused now; None: some would not."""
+        """Return why any request for a model would be refused now; None: some would not."""
         queue = self._queues.get(model)
         if queue is None or queue.requests < model.policy.max_requests:
             return None
@@ -195,11 +195,11 @@ class Batcher:
                 return now
             wake_at = min(wake_at, send_at)
             if self._in_flight:
-                break  # it is next, and waits for the device only: nobody goes before it
+                break  # the batch is next, and waits for the device only: no other goes before it
         return wake_at
 
     def _send_at(self, queue: ModelQueue, now: float) -> float:
-        """When the next batch of a queue should go, as far as is known now."""
+        """Return the time at which the next batch of a queue should go, as far as is known."""
         lane = queue.next_lane()
         if lane.rows >= lane.table.sizes[-1]:
             return now

@@ -36,7 +36,7 @@ HANDOVER_S, LONGEST_HANDOVER_S = 0.001, 0.01
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """The results of a batch's pieces, and what the batch took."""
+    """Results of a batch's pieces, and the device's time for the batch in microseconds."""
 
     outcomes: Sequence[tuple[Piece, InferenceResult]]  # of pieces still waited for
     batch_size: int
@@ -108,7 +108,7 @@ class DeviceExecution:
         return BatchResult(outcomes, batch_size, rows, compute_us)
 
     async def _allocate(self, ready: Executable) -> int:
-        """A slot for one batch; waits while the batches in flight hold the memory."""
+        """Return the offset of a slot; waits while the batches in flight hold the memory."""
         while True:
             offset = self._device.arena.allocate(ready.layout.size_bytes)
             if offset is not None:
@@ -127,7 +127,7 @@ class DeviceExecution:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """Some pieces on their way to the device."""
+    """Pieces of one shape class that are sent to the device together."""
 
     queue: ModelQueue
     lane: Lane
@@ -150,7 +150,7 @@ class BatchRunner:
         self._quarantine = quarantine
 
     async def run(self, batch: Batch) -> bool:
-        """Run one batch and end all its pieces; returns whether that was a strike."""
+        """Run one batch and end all its pieces; returns bool: that was a strike."""
         began, model = self._now(), batch.queue.model
         try:
             self._quarantine.check(model.name, model.version)  # it may have waited for long
@@ -168,7 +168,7 @@ class BatchRunner:
         return False
 
     async def _failed(self, batch: Batch, error: Exception) -> bool:
-        """End the pieces of a batch that failed; returns whether that was a strike.
+        """End the pieces of a batch that failed; returns bool: that was a strike.
 
         One request that never ends is one strike: of a batch that took too long, only the pieces
         that do so alone count, or the batch itself if none does.
@@ -185,7 +185,7 @@ class BatchRunner:
         return was_strike
 
     def _charge(self, batch: Batch, spent_s: float) -> None:
-        """Let a batch that failed count with the time that it took, if that was more than thought.
+        """Charge a batch that failed with the time that it took, if longer than expected.
 
         Else a model whose runs are ended would get more of the device than its share.
         """
@@ -198,7 +198,7 @@ class BatchRunner:
             log.error("a model is refused for a while: it held its device up", extra=facts)
 
     async def _run_each_alone(self, batch: Batch) -> bool:
-        """One of them is bad: the others get their answers. Returns whether one was a strike."""
+        """Run each piece alone, as one of them is bad; returns bool: one was a strike."""
         was_strike = False
         for piece in batch.pieces:
             if not piece.ticket.has_ended:
@@ -207,7 +207,7 @@ class BatchRunner:
         return was_strike
 
     def _deliver(self, model: ModelReplica, piece: Piece, outcome: InferenceResult) -> None:
-        """Give a piece's rows to its request, and the answer to the caller once it is whole."""
+        """Give a piece's rows to its request, and end a request whose rows are all computed."""
         ticket = piece.ticket
         if ticket.has_ended:
             return
@@ -216,7 +216,7 @@ class BatchRunner:
             ticket.result.set_result(whole)
 
     def _learn(self, batch: Batch, compute_s: float, spent_s: float) -> None:
-        """Correct what was believed of the device when the batch was sent."""
+        """Correct the estimates that the batch was sent with."""
         batch.lane.table.observe(batch.size, max(1e-6, compute_s))
         batch.queue.used_s += (compute_s - batch.expected_s) / batch.queue.model.policy.share
         if batch.was_idle:

@@ -22,13 +22,13 @@ MAX_IDLE_LANES = 64
 
 
 class BatchObserver(Protocol):
-    """Is told what the queue does; see ``braid.server.observability.metrics``."""
+    """Records what a queue does; see ``braid.server.observability.series.requests``."""
 
     def queue_is(self, requests: int, rows: int) -> None:
-        """What waits now."""
+        """Record the requests and rows that wait now."""
 
     def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        """One batch ended well."""
+        """Record a batch that ended well."""
 
 
 class Level:
@@ -40,7 +40,7 @@ class Level:
 
 
 class Lane:
-    """The waiting tickets of one shape class, and what its batches take."""
+    """The waiting tickets of one shape class, and the latencies of its batches."""
 
     def __init__(self, table: LatencyTable) -> None:
         self.table = table
@@ -66,13 +66,13 @@ class Lane:
             del self._levels[priority]
 
     def count(self, ticket: Ticket, rows: int) -> None:
-        """So many more rows of a ticket wait here."""
+        """Count ``rows`` more of a ticket; fewer if negative."""
         self.rows += rows
         self._levels[ticket.request.priority].rows += rows
 
     @property
     def head(self) -> tuple[int, int]:
-        """(priority, number) of the first ticket; the lane is not empty."""
+        """Priority and number of the first ticket; the lane is not empty."""
         priority, level = next(iter(self._levels.items()))
         return priority, next(iter(level.tickets))
 
@@ -84,12 +84,12 @@ class Lane:
         return None
 
     def rows_before(self, priority: int) -> int:
-        """Rows that a new ticket of this priority would wait behind."""
+        """Return the rows that a new ticket of this priority would wait behind."""
         return sum(level.rows for each, level in self._levels.items() if each <= priority)
 
 
 class ModelQueue:
-    """Everything that waits for one model on one device."""
+    """The waiting requests of one model on one device."""
 
     def __init__(self, model: ModelReplica, observer: BatchObserver) -> None:
         self.model = model
@@ -104,11 +104,11 @@ class ModelQueue:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Bool: nothing waits."""
         return not self._places
 
     def lane(self, shape_class: ShapeClass) -> Lane:
-        """The lane of a shape class, with its latency table."""
+        """Return the lane of a shape class, with its latency table."""
         lane = self._lanes.get(shape_class)
         if lane is None:
             self._forget_idle_lanes()
@@ -136,11 +136,11 @@ class ModelQueue:
         return True
 
     def next_lane(self) -> Lane:
-        """The lane whose turn it is: that of the first ticket. The queue is not empty."""
+        """Return the lane of the first ticket. The queue is not empty."""
         return min((lane for lane in self._lanes.values() if lane.rows), key=lambda each: each.head)
 
     def take(self, lane: Lane, size: int, now: float) -> list[Piece]:
-        """The next rows of a lane that ride together, at most ``size``; late tickets end here."""
+        """Take the next rows of a lane for one batch, at most ``size``; late tickets end here."""
         taken: list[Piece] = []
         room = size
         while room and (ticket := lane.first):
@@ -155,7 +155,7 @@ class ModelQueue:
         return taken
 
     def first_piece_rows(self, lane: Lane) -> int:
-        """Rows that the next batch must hold at least, so that the first ticket gets on."""
+        """Return the least rows of the next batch, so that the first ticket gets on."""
         largest = lane.table.sizes[-1]
         room = 1 if self.model.policy.split_requests else largest
         return self._rows_to_take(lane.first, room, lane) if lane.first else 0
@@ -165,7 +165,7 @@ class ModelQueue:
         self.observer.queue_is(self.requests, self.rows)
 
     def _rows_to_take(self, ticket: Ticket, room: int, lane: Lane) -> int:
-        """How much of a ticket rides in what is left of a batch; 0: it waits for the next one."""
+        """Return the rows of a ticket that fit into ``room``; 0: the ticket waits for a batch."""
         if self.model.policy.split_requests:
             return min(ticket.rows_left, room)
         rows = min(ticket.rows_left, lane.table.sizes[-1])

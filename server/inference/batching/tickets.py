@@ -18,7 +18,7 @@ from braid.server.inference.requests import CheckedRequest, InferenceResult
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A request from the moment it was accepted."""
+    """A request from its acceptance to its end."""
 
     request: CheckedRequest
     deadline: float | None  # by the batcher's clock
@@ -29,24 +29,24 @@ class Ticket:
     pieces: int = 0  # that they were taken in
     parts: list[tuple[int, InferenceResult]] = field(default_factory=list)  # (first row, outcome)
     watchers: list[Callable[[], object]] = field(default_factory=list)
-    """Told when it ends without a result, and so nobody waits for what is under way."""
+    """Called when the request ends without a result, so that its run is of no use."""
 
     @property
     def rows_left(self) -> int:
-        """Rows that wait still."""
+        """Rows that wait for a batch."""
         return self.request.rows - self.next_row
 
     @property
     def has_ended(self) -> bool:
-        """Whether nobody waits for it any more."""
+        """Bool: the request has its result, or its caller has left."""
         return self.result.done()
 
     def is_late(self, now: float) -> bool:
-        """Whether the deadline has passed."""
+        """Return whether the deadline has passed; ``now`` by the batcher's clock."""
         return self.deadline is not None and self.deadline <= now
 
     def take(self, rows: int) -> Piece:
-        """The next rows, to ride in one batch."""
+        """Take the next rows for one batch."""
         assert 0 < rows <= self.rows_left
         piece = Piece(self, self.next_row, rows)
         self.next_row += rows
@@ -54,7 +54,7 @@ class Ticket:
         return piece
 
     def deliver(self, piece: Piece, outcome: InferenceResult) -> Sequence[InferenceResult]:
-        """Keep a piece's outcome; all of them in order of rows once the last one is there."""
+        """Keep a piece's outcome; returns all in order of rows once the last one is kept."""
         self.parts.append((piece.first_row, outcome))
         if self.rows_left or len(self.parts) < self.pieces:
             return ()
@@ -75,7 +75,7 @@ class Ticket:
         self.watchers.clear()  # which know it
 
     def ended_without_result(self) -> None:
-        """Tell those who watch for it."""
+        """Call the watchers."""
         for watcher in self.watchers:
             watcher()
 
@@ -94,12 +94,12 @@ class Piece:
 
     @property
     def request(self) -> CheckedRequest:
-        """The request that the rows belong to."""
+        """Request that the rows belong to."""
         return self.ticket.request
 
 
 def when_all_ended(pieces: Sequence[Piece], then: Callable[[], object]) -> None:
-    """Call ``then`` once nobody waits for any of the pieces, unless they get their results."""
+    """Call ``then`` when the last of the pieces to end does so without a result."""
 
     def look() -> None:
         if all(piece.ticket.has_ended for piece in pieces):
@@ -111,7 +111,7 @@ def when_all_ended(pieces: Sequence[Piece], then: Callable[[], object]) -> None:
 
 
 def still_wanted(pieces: Sequence[Piece], now: float) -> list[Piece]:
-    """Those that somebody waits for; late tickets end here if their alarm has not rung yet.
+    """Return the pieces that have not ended; late tickets end here.
 
     Asked right before the device is: a batch may have waited for its turn.
     """

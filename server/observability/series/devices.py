@@ -8,7 +8,7 @@ from braid.engine.link.options import EndReason
 
 
 class DeviceMetrics:
-    """Counts device workers that died."""
+    """Counters of device workers that died."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -29,7 +29,7 @@ class DeviceMetrics:
         self.worker_restarts.labels(device, reason.value).inc()
 
     def restarts(self, device: str) -> float:
-        """How often a device's worker died, whatever the reason."""
+        """Return how often a device's worker died, for all reasons together."""
         samples = (
             self._registry.get_sample_value(
                 "braid_worker_restarts_total", {"device": device, "reason": reason.value}

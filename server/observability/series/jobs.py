@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 
 
 class JobMetrics:
-    """Counts what jobs do: a ``braid.server.jobs.interfaces.JobObserver``."""
+    """Series of jobs: a ``braid.server.jobs.interfaces.JobObserver``."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, labelnames=("device",), registry=registry)

@@ -66,7 +66,7 @@ class PlanLabels(NamedTuple):
 
 
 class ScheduleMetrics:
-    """What schedules bring to the models that have series."""
+    """Series of schedules, for models that have series."""
 
     def __init__(self, registry: CollectorRegistry, knows: Knows) -> None:
         self._knows = knows
@@ -83,7 +83,7 @@ class ScheduleMetrics:
         )
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Show what a schedule brings. Ignored for models that are gone."""
+        """Set the series of a schedule. Ignored for models that are gone."""
         if not self._knows(model.name, str(model.version)):
             return
         plan = PlanLabels.of(model, device, schedule)
@@ -129,7 +129,7 @@ def _candidates_of(schedule: Schedule) -> dict[str, float]:
 
 
 class DriftMetrics:
-    """Whether plans still are as fast as profiled: ``braid.server.observability.drift``."""
+    """Series of plans' present latency beside the profiled one; see ``drift``."""
 
     def __init__(self, registry: CollectorRegistry, knows: Knows) -> None:
         self.knows = knows

@@ -21,7 +21,7 @@ REPLICA = (*MODEL, "device")
 
 
 class RequestMetrics:
-    """Families of all models."""
+    """Metric families of requests, batches and queues, for all models."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = partial(Counter, registry=registry)
@@ -67,7 +67,7 @@ class RequestMetrics:
 
 
 class ReplicaMetrics:
-    """The series of one model version on one device; what its queue and its batches report to."""
+    """Series of one model version on one device, which its queue and batches report to."""
 
     def __init__(
         self, families: RequestMetrics, labels: tuple[str, str, str], sums: Statistics
@@ -82,19 +82,19 @@ class ReplicaMetrics:
         self._waiting_rows = families.queue_rows.labels(*labels)
 
     def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
-        """Record how long a request waited and how long the device worked for it."""
+        """Record the seconds that a request waited and that the device worked for it."""
         self._queue.observe(queue_seconds)
         self._compute.observe(compute_seconds)
         self._sums.request_computed(queue_seconds, compute_seconds)
 
     def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
-        """Record one batch: the size of its plan, and the rows in it that were asked for."""
+        """Record one batch: the size of its plan, and the rows of requests in it."""
         self._sums.batch_ran(batch_size, rows, compute_us)
         self._size.observe(batch_size)
         self._rows.observe(rows)
 
     def queue_is(self, requests: int, rows: int) -> None:
-        """Set what is waiting now."""
+        """Set the requests and rows that wait now."""
         self.waiting_requests = requests
         self._waiting_requests.set(requests)
         self._waiting_rows.set(rows)
@@ -117,11 +117,11 @@ class ModelMetrics:
 
     @property
     def waiting_requests(self) -> int:
-        """In the queues of all devices."""
+        """Requests in the queues of all devices."""
         return sum(replica.waiting_requests for replica in self._replicas.values())
 
     def on(self, device: str) -> ReplicaMetrics:
-        """The series of one device."""
+        """Return the series of one device."""
         replica = self._replicas.get(device)
         if replica is None:
             replica = ReplicaMetrics(self._families, (*self._labels, device), self.statistics)

@@ -32,25 +32,25 @@ _RESPONSE = wire.InferStreamResponse.DESCRIPTOR.fields_by_name["response"].numbe
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """An InferRequest."""
+    """An InferRequest, its tensors apart."""
 
     message: wire.InferRequest  # without its inputs
     inputs: Sequence[GivenTensor]
 
 
 class BraidV1:
-    """``braid.v1.InferenceService`` as a ``braid.server.servicers.inference.service`` protocol."""
+    """``braid.v1.InferenceService`` as a ``service.TensorProtocol``."""
 
     service = wire.DESCRIPTOR.services_by_name["InferenceService"].full_name
     unary, stream = "Infer", "InferStream"
     in_order = False
 
     def read(self, data: bytes) -> ReadRequest:
-        """As ``read_request`` does."""
+        """Parse a request, as ``read_request`` does."""
         return read_request(data)
 
     def model_of(self, request: ReadRequest) -> tuple[str, str]:
-        """Name and version that the message says."""
+        """Name and version of the model in the message."""
         return request.message.model, request.message.version
 
     def given(self, request: ReadRequest, _: Any, in_stream: bool) -> GivenRequest:

@@ -56,7 +56,7 @@ _DTYPES = {
 
 
 def raw_bytes(name: str, datatype: str, contents: Any) -> bytes:
-    """Raw form of an ``InferTensorContents``.
+    """Return the raw form of an ``InferTensorContents``.
 
     Args:
         name: of the input, for messages.
@@ -92,12 +92,12 @@ def raw_bytes(name: str, datatype: str, contents: Any) -> bytes:
 
 
 def length_prefixed(elements: Iterable[bytes]) -> bytes:
-    """Raw form of BYTES elements."""
+    """Return the raw form of BYTES elements."""
     return b"".join(part for each in elements for part in (struct.pack("<I", len(each)), each))
 
 
 def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> OutputTensor:
-    """The ``count`` largest values of each row, largest first; ties by class id.
+    """Return the ``count`` largest values of each row, largest first; ties by class id.
 
     Raises:
         InvalidRequest: the output has no classes.

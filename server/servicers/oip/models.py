@@ -45,15 +45,15 @@ class ServerMethods:
         self._has_shared_memory = has_shared_memory
 
     async def ServerLive(self, request: Any, context: Context) -> Any:
-        """Whether the process answers."""
+        """Answer that the process lives."""
         return messages.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, context: Context) -> Any:
-        """Whether inference is possible."""
+        """Return whether inference is possible."""
         return messages.ServerReadyResponse(ready=self._health.is_ready)
 
     async def ServerMetadata(self, request: Any, context: Context) -> Any:
-        """Name, version, and the extensions that are offered."""
+        """Return name, version, and the extensions that are offered."""
         shared = ("system_shared_memory",) if self._has_shared_memory else ()
         return messages.ServerMetadataResponse(
             name="braid", version=version("braid-serve"), extensions=sorted(EXTENSIONS + shared)
@@ -68,25 +68,25 @@ class ModelMethods:
         self._metrics = metrics
 
     async def ModelReady(self, request: Any, context: Context) -> Any:
-        """Whether a model answers; no for one that is unloaded or was never there."""
+        """Return whether a model answers; false for one that is unloaded or unknown."""
         found = self._models.for_request(request.name, request.version)
         return messages.ModelReadyResponse(ready=found.served is not None)
 
     async def ModelMetadata(self, request: Any, context: Context) -> Any:
-        """Versions that answer, inputs and outputs."""
+        """Return the versions that answer, inputs and outputs."""
         async with answering(context):
             model = self._models.for_request(request.name, request.version).require().any
             served = [m.version for m in self._models.all_served() if m.name == model.name]
             return metadata_of(model, served)
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:
-        """How a model is served."""
+        """Return how a model is served."""
         async with answering(context):
             model = self._models.for_request(request.name, request.version).require().any
             return messages.ModelConfigResponse(config=config_of(model))
 
     async def ModelStatistics(self, request: Any, context: Context) -> Any:
-        """Sums of one version, of a name's versions, or of all."""
+        """Return the statistics of one version, of a name's versions, or of all."""
         async with answering(context):
             models = self._models.all_served()
             if request.name:
@@ -103,7 +103,7 @@ class ModelMethods:
 
 
 def metadata_of(model: ModelReplica, versions: Iterable[int]) -> Any:
-    """ModelMetadataResponse; open extents, the batch among them, are -1."""
+    """Build a ModelMetadataResponse; open extents, the batch among them, are -1."""
     return messages.ModelMetadataResponse(
         name=model.name,
         versions=[str(version) for version in versions],
@@ -114,7 +114,7 @@ def metadata_of(model: ModelReplica, versions: Iterable[int]) -> Any:
 
 
 def config_of(model: ModelReplica) -> Any:
-    """ModelConfig; with a batch, dims leave dimension 0 out, as everywhere in this message."""
+    """Build a ModelConfig; with a batch, all dims in the message leave dimension 0 out."""
     batched = model.batched
     described = config.ModelConfig(
         name=model.name,
@@ -139,7 +139,7 @@ def config_of(model: ModelReplica) -> Any:
 
 
 def statistics_of(model: ModelReplica, seen: Statistics) -> Any:
-    """ModelStatistics. Copies to and from the device are part of compute_infer."""
+    """Build ModelStatistics. Copies to and from the device are part of compute_infer."""
     return messages.ModelStatistics(
         name=model.name,
         version=str(model.version),

@@ -1,6 +1,6 @@
 """Parameters of requests, inputs and outputs.
 
-What the protocol reserves is read or refused, never guessed at. A request's own parameters are
+Reserved parameters are read or refused. A request's own parameters are
 for the model, and no model of ours takes any: those, and only those, are ignored.
 """
 
@@ -46,7 +46,7 @@ FindRegion = Callable[[str], SharedRegion]
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where an output is written. Holds the region."""
+    """Place that an output is written to. Holds the region."""
 
     region: SharedRegion
     place: RegionPart
@@ -62,7 +62,7 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class RequestParameters:
-    """What a request says about how it wants to be run."""
+    """Priority and timeout of a request."""
 
     priority: int = DEFAULT_PRIORITY
     timeout_s: float | None = None
@@ -88,7 +88,7 @@ def request_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
 
 
 def input_place(name: str, parameters: Mapping[str, Any]) -> RegionPart | None:
-    """Where an input lies in shared memory; None if it is in the message.
+    """Return where an input lies in shared memory; None: in the message.
 
     Raises:
         InvalidRequest: a parameter is unknown, incomplete or out of range.
@@ -118,7 +118,7 @@ def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
 
 
 def _output_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[RegionPart | None, int]:
-    """Where an output shall go, and how many classes are wanted instead of the tensor (0: none).
+    """Return where an output is to be written, and how many classes are wanted (0: the tensor).
 
     Raises:
         InvalidRequest: a parameter is unknown, incomplete or out of range.
@@ -154,7 +154,7 @@ def _only(where: str, parameters: Mapping[str, Any], known: tuple[str, ...]) -> 
 
 
 def _integer(parameters: Mapping[str, Any], name: str, largest: int) -> int:
-    """A parameter between 0 and ``largest``; 0 if it is not given."""
+    """Return a parameter between 0 and ``largest``; 0 if it is not given."""
     if name not in parameters:
         return 0
     value = _value(parameters[name])

@@ -67,13 +67,13 @@ class RepositoryMethods:
         self._device_names = device_names
 
     async def RepositoryIndex(self, request: Any, context: Context) -> Any:
-        """All versions, or those that answer."""
+        """List all versions, or those that answer."""
         async with answering(context):
             _one_repository(request.repository_name)
             return index_of(await self._loader.index(request.ready))
 
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:
-        """Let a model answer, from files in the request if there are any."""
+        """Load a model, from files in the request if there are any."""
         async with answering(context):
             _one_repository(request.repository_name)
             name = request.model_name
@@ -85,7 +85,7 @@ class RepositoryMethods:
             return messages.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, context: Context) -> Any:
-        """Let a model answer no more; nothing depends on another model here."""
+        """Unload a model; no model depends on another one."""
         async with answering(context):
             _one_repository(request.repository_name)
             for name in request.parameters:
@@ -101,7 +101,7 @@ def _one_repository(name: str) -> None:
 
 
 def index_of(entries: Iterable[IndexEntry]) -> Any:
-    """RepositoryIndexResponse."""
+    """Build a RepositoryIndexResponse."""
     return messages.RepositoryIndexResponse(
         models=[
             messages.RepositoryIndexResponse.ModelIndex(
@@ -114,7 +114,7 @@ def index_of(entries: Iterable[IndexEntry]) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """What a load asks for."""
+    """Model files and configuration that a load brings."""
 
     files: Mapping[int, bytes]  # version -> model file
     options: RegistrationOptions | None  # None: no configuration was given
@@ -124,7 +124,7 @@ class LoadRequest:
 def load_request(
     model: str, parameters: Mapping[str, Any], devices: Collection[str]
 ) -> LoadRequest:
-    """Read the parameters.
+    """Read the parameters of a load.
 
     Args:
         model: the name in the request.
@@ -158,7 +158,7 @@ def load_request(
 
 
 def _parsed(model: str, text: str) -> Any:
-    """A ModelConfig from JSON.
+    """Parse a ModelConfig from JSON.
 
     Raises:
         InvalidRequest: it does not parse, is of another model, or asks for what is not done.
@@ -182,13 +182,13 @@ def _parsed(model: str, text: str) -> Any:
 
 
 def _options(config: Any) -> RegistrationOptions:
-    """What to schedule: the preferred batch sizes, the largest, and 1."""
+    """Return what to schedule: the preferred batch sizes, the largest, and 1."""
     sizes = {1, max(1, config.max_batch_size), *config.dynamic_batching.preferred_batch_size}
     return RegistrationOptions(batch_sizes=tuple(sizes))
 
 
 def _versions(config: Any) -> VersionPolicy | None:
-    """Which versions are to serve; None if the configuration leaves that open.
+    """Return which versions are to serve; None if the configuration leaves that open.
 
     Raises:
         InvalidRequest: no versions, or too many, are named.

@@ -45,20 +45,20 @@ _TRACE_SETTINGS = ("trace_level", "trace_rate", "trace_count", "trace_mode")
 
 
 class SettingsMethods:
-    """RPCs that change and show both."""
+    """RPCs about logging and tracing."""
 
     def __init__(self, log_levels: LogLevels, trace_settings: TraceSettings) -> None:
         self._log_levels = log_levels
         self._trace_settings = trace_settings
 
     async def LogSettings(self, request: Any, context: Context) -> Any:
-        """Change how much is logged, if asked to, and say how much is."""
+        """Change the log level, if asked to, and return the level."""
         async with answering(context):
             self._log_levels.update(request.settings)
             return self._log_levels.response()
 
     async def TraceSetting(self, request: Any, context: Context) -> Any:
-        """Change which requests are traced, if asked to, and say which are."""
+        """Change which requests are traced, if asked to, and return which are."""
         async with answering(context):
             if request.model_name:
                 raise NotOffered("requests are traced alike for all models; leave the name out")
@@ -67,7 +67,7 @@ class SettingsMethods:
 
 
 class LogLevels:
-    """The level of the root logger, and what it was at the start."""
+    """Level of the root logger, now and at the start."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger()
@@ -95,7 +95,7 @@ class LogLevels:
             log.warning("log level set", extra={"log_level": logging.getLevelName(level)})
 
     def response(self) -> Any:
-        """LogSettingsResponse: what holds now."""
+        """Build a LogSettingsResponse with the present settings."""
         response = messages.LogSettingsResponse()
         for name, is_on in _log_flags(self._logger.level).items():
             if name == "log_verbose_level":
@@ -136,10 +136,10 @@ def _check_fixed(name: str, setting: Any) -> None:
 
 
 class TraceSettings:
-    """The sampling of the server's tracing, or what stands for it where nothing is traced."""
+    """Which requests the server traces."""
 
     def __init__(self, sampling: Sampling | None) -> None:
-        """None: this server does not trace."""
+        """Change ``sampling``; None: this server does not trace."""
         self._sampling = sampling
 
     def update(self, settings: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ class TraceSettings:
             self._sampling.count = wanted_count
 
     def response(self) -> Any:
-        """TraceSettingResponse: what holds now."""
+        """Build a TraceSettingResponse with the present settings."""
         now = self._sampling or Sampling(is_on=False)
         values = ("TIMESTAMPS" if now.is_on else "OFF", str(now.rate), str(now.count), _TRACE_MODE)
         response = messages.TraceSettingResponse()

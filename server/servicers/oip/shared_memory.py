@@ -22,7 +22,7 @@ class SharedMemoryMethods:
         self._regions = regions
 
     async def SystemSharedMemoryStatus(self, request: Any, context: Context) -> Any:
-        """The regions that are registered, or one of them."""
+        """List the caller's regions, or one of them."""
         async with answering(context):
             response = messages.SystemSharedMemoryStatusResponse()
             for region in self._regions.listed(owner_of(context), request.name):
@@ -37,7 +37,7 @@ class SharedMemoryMethods:
             return response
 
     async def SystemSharedMemoryRegister(self, request: Any, context: Context) -> Any:
-        """Give a part of a shared memory object a name that requests may use."""
+        """Register a part of a shared memory object under a name for requests."""
         async with answering(context):
             owner, size_bytes = owner_of(context), request.byte_size
             self._regions.register(owner, request.name, request.key, request.offset, size_bytes)
@@ -50,17 +50,17 @@ class SharedMemoryMethods:
             return messages.SystemSharedMemoryUnregisterResponse()
 
     async def CudaSharedMemoryStatus(self, request: Any, context: Context) -> Any:
-        """Not offered."""
+        """Refuse: CUDA shared memory is not offered."""
         async with answering(context):
             raise _no_cuda_memory()
 
     async def CudaSharedMemoryRegister(self, request: Any, context: Context) -> Any:
-        """Not offered."""
+        """Refuse: CUDA shared memory is not offered."""
         async with answering(context):
             raise _no_cuda_memory()
 
     async def CudaSharedMemoryUnregister(self, request: Any, context: Context) -> Any:
-        """Not offered."""
+        """Refuse: CUDA shared memory is not offered."""
         async with answering(context):
             raise _no_cuda_memory()
 

@@ -50,7 +50,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class ReadModelInfer:
-    """A ModelInferRequest."""
+    """A ModelInferRequest, its raw contents apart."""
 
     message: Any  # without its raw_input_contents
     raw_contents: Sequence[bytes | memoryview]
@@ -58,14 +58,14 @@ class ReadModelInfer:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A ModelInferResponse."""
+    """A ModelInferResponse, its raw contents apart."""
 
     message: Any  # without its raw_output_contents
     raw_contents: Sequence[bytes | memoryview] = ()
 
 
 class OpenInference:
-    """Inference as ``braid.server.servicers.inference.service`` runs it for each protocol."""
+    """Inference of the protocol as a ``service.TensorProtocol``."""
 
     service = SERVICE_NAME
     unary, stream = "ModelInfer", "ModelStreamInfer"
@@ -75,11 +75,11 @@ class OpenInference:
         self._regions = regions
 
     def read(self, data: bytes) -> ReadModelInfer:
-        """As ``read_request`` does."""
+        """Parse a request, as ``read_request`` does."""
         return read_request(data)
 
     def model_of(self, request: ReadModelInfer) -> tuple[str, str]:
-        """Name and version that the message says."""
+        """Name and version of the model in the message."""
         return request.message.model_name, request.message.model_version
 
     def given(self, request: ReadModelInfer, context: Context, in_stream: bool) -> GivenRequest:
@@ -89,7 +89,7 @@ class OpenInference:
             BraidError: contents do not fit the inputs, or a parameter is wrong.
         """
         message = request.message
-        # The caller is asked for by requests that name a region, only.
+        # Only requests that name a region pay for finding out who the caller is.
         find: FindRegion = lambda name: self._regions.find(owner_of(context), name)  # noqa: E731
         wishes = read_wishes(message.outputs, find)
         wanted = request_parameters(message.parameters)
