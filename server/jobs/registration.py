@@ -241,10 +241,10 @@ async def _schedule(
         progress.waiting()
     async with turn:
         progress.begun()
-        schedule = await make_schedule(imported, device, batch_size, services, progress)
+        schedule, graph = await make_schedule(imported, device, batch_size, services, progress)
     wrong = sum(contender.erred for contender in schedule.provenance.candidates)
     services.observer.plans_refused(device.name, wrong)
-    await services.store.call(services.store.put_schedule, schedule)
+    await services.store.call(services.store.put_schedule, schedule, graph)
     await _promote(imported.model, device, schedule, services, retry)
     return schedule
 

@@ -6,9 +6,10 @@ AdminService, console ──> ModelQueries ──> store, serving models, device
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 
-from braid.core.errors import ScheduleNotFound
+from braid.core.errors import DiskFailure, ScheduleNotFound
 from braid.core.graph import OpGraph
 from braid.core.schedule import Schedule
 from braid.server.devices.device import Device
@@ -104,7 +105,20 @@ class ModelQueries:
         return on
 
     async def graph(self, model: ModelVersion, placed: Placed) -> OpGraph:
-        """The units that a schedule's indices refer to."""
+        """The units that a schedule's indices refer to: its static graph.
+
+        It is stored with the schedule. That of a schedule of an earlier version is asked of the
+        device once, and stored.
+        """
+        stored = await self._store.call(self._store.find_graph, placed.schedule)
+        if stored is not None:
+            return stored
+        graph = await self._ask_device(model, placed)
+        with suppress(DiskFailure):  # logged
+            await self._store.call(self._store.put_graph, placed.schedule, graph)
+        return graph
+
+    async def _ask_device(self, model: ModelVersion, placed: Placed) -> OpGraph:
         artefact = self._store.folder.artefact(model.sha256)
         imported = await asyncio.to_thread(read_imported, model, artefact)
         on = self._named(placed.device)

@@ -29,6 +29,7 @@ from braid.core.errors import (
     ResourceExhausted,
     StartupError,
 )
+from braid.core.graph import OpGraph
 from braid.core.measurement import StageLatency
 from braid.core.schedule import Schedule
 from braid.server.store.disk import DiskWatch
@@ -432,10 +433,20 @@ class Store:
 
     # Schedules and measurements.
 
-    def put_schedule(self, schedule: Schedule) -> None:
-        """Store a schedule under its key, in place of an older one."""
+    def put_schedule(self, schedule: Schedule, graph: OpGraph | None = None) -> None:
+        """Store a schedule under its key, in place of an older one; None: keep its graph."""
         with self._transaction() as connection:
-            plans.put_schedule(connection, schedule)
+            plans.put_schedule(connection, schedule, graph)
+
+    def put_graph(self, schedule: Schedule, graph: OpGraph) -> None:
+        """Store the static graph of a schedule that was stored without it."""
+        with self._transaction() as connection:
+            plans.put_graph(connection, schedule.key.id, graph)
+
+    def find_graph(self, schedule: Schedule) -> OpGraph | None:
+        """The static graph whose units a schedule refers to, if it is stored."""
+        with self._reading() as connection:
+            return plans.find_graph(connection, schedule)
 
     def find_schedule(self, schedule_id: str) -> Schedule | None:
         """The schedule with this id (``ScheduleKey.id``), if there is one."""

@@ -1,6 +1,6 @@
-"""Which way of running a model serves, given what each one showed.
+"""Which plan of a model serves, by how each one was measured beside the others.
 
-    showings ──wrong, failing?──> refused        a single planner: its plan, unless it is refused
+    measurements ──wrong, failing?──> refused       a single planner: its plan, unless refused
         └─ fastest of those faster than sequential without doubt    the portfolio: the winner,
                                                                     the simpler one if it is a draw
 
@@ -40,7 +40,7 @@ class ComparedPlans:
 
     @staticmethod
     def of(planned: Sequence[Planned], units: int, *, onnxruntime: bool) -> ComparedPlans:
-        """The field of what a planner found; plans that are sequential in effect are one."""
+        """What to compare of what a planner found; plans that are sequential in effect are one."""
         plan = sequential_plan(units)
         in_sequence = [model for model in planned if runs_in_sequence(model.plan)]
         same = [model for model in in_sequence if model.plan == plan]
@@ -66,7 +66,7 @@ class ComparedPlans:
 class PlanChoice:
     """What serves, or why what was asked for does not."""
 
-    contenders: tuple[Contender, ...]  # in the order of the field
+    contenders: tuple[Contender, ...]  # in the order of the measurements
     chosen: int  # the contender that the schedule is about
     fallback: int  # its plan, or the one that runs if ONNX Runtime cannot
     reason: str = ""  # why the sequential plan serves instead; empty if the chosen one does
@@ -78,23 +78,23 @@ class PlanChoice:
 
 
 def choose_plan(
-    field: ComparedPlans,
-    showings: Sequence[PlanMeasurement],
+    plans: ComparedPlans,
+    measurements: Sequence[PlanMeasurement],
     tolerance: float,
     *,
     choose: bool,
     precision: str = FP32,
 ) -> PlanChoice:
-    """Decide.
+    """Choose what serves of the plans that were compared, and why.
 
     Args:
-        field: who took part.
-        showings: of each, in the same order.
+        plans: that were compared.
+        measurements: of the plans, in the same order.
         tolerance: of outputs, relative to the largest element.
         choose: take the best (the portfolio), not the plan of the one planner that was asked.
         precision: in which the plans computed. What serves meanwhile is sequential and in FP32.
     """
-    contenders = _contenders(field, showings, tolerance)
+    contenders = _contenders(plans, measurements, tolerance)
     if precision != FP32 and contenders[0].remark:
         return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision))
     if not choose:
@@ -109,46 +109,46 @@ def choose_plan(
         for index, contender in enumerate(contenders)
         if index == 0 or (not contender.remark and contender.runs == longest)
     ]
-    own = [index for index in fit if index < len(field.planned)]
-    chosen, fallback = (_best(field, contenders, showings, some) for some in (fit, own))
+    own = [index for index in fit if index < len(plans.planned)]
+    chosen, fallback = (_best(plans, contenders, measurements, some) for some in (fit, own))
     return PlanChoice(contenders, chosen, fallback)
 
 
 def _contenders(
-    field: ComparedPlans, showings: Sequence[PlanMeasurement], tolerance: float
+    plans: ComparedPlans, measurements: Sequence[PlanMeasurement], tolerance: float
 ) -> tuple[Contender, ...]:
-    named = [(model.planner, model.also) for model in field.planned]
-    named += [(ONNXRUNTIME, ())] if field.onnxruntime else []
+    named = [(model.planner, model.also) for model in plans.planned]
+    named += [(ONNXRUNTIME, ())] if plans.onnxruntime else []
     return tuple(
-        _contender(name, also, showing, tolerance)
-        for (name, also), showing in zip(named, showings, strict=True)
+        _contender(name, also, measurement, tolerance)
+        for (name, also), measurement in zip(named, measurements, strict=True)
     )
 
 
 def _contender(
-    name: str, also: tuple[str, ...], showing: PlanMeasurement, tolerance: float
+    name: str, also: tuple[str, ...], measurement: PlanMeasurement, tolerance: float
 ) -> Contender:
-    speed = sign_test_interval(showing.ratios)
+    speed = sign_test_interval(measurement.ratios)
     return Contender(
         name,
-        latency_us=showing.latency_us,
-        spread=showing.spread,
-        runs=showing.runs,
+        latency_us=measurement.latency_us,
+        spread=measurement.spread,
+        runs=measurement.runs,
         speedup=speed.median if speed else None,
         speedup_least=speed.least if speed else None,
         speedup_most=speed.most if speed else None,
-        max_rel_error=showing.max_rel_error,
-        activation_bytes=showing.activation_bytes,
+        max_rel_error=measurement.max_rel_error,
+        activation_bytes=measurement.activation_bytes,
         also=also,
-        remark=_remark(showing, tolerance),
+        remark=_remark(measurement, tolerance),
     )
 
 
-def _remark(showing: PlanMeasurement, tolerance: float) -> str:
+def _remark(measurement: PlanMeasurement, tolerance: float) -> str:
     """Why it cannot serve, whatever its speed."""
-    if showing.problem:
-        return showing.problem
-    error = math.nan if showing.max_rel_error is None else showing.max_rel_error
+    if measurement.problem:
+        return measurement.problem
+    error = math.nan if measurement.max_rel_error is None else measurement.max_rel_error
     if not error <= tolerance:  # also refuses NaN
         return f"outputs differ by {error:.2g} of the largest element, {tolerance:.2g} is allowed"
     return ""
@@ -178,9 +178,9 @@ def _refusal_of_errors(contender: Contender) -> str:
 
 
 def _best(
-    field: ComparedPlans,
+    plans: ComparedPlans,
     contenders: Sequence[Contender],
-    showings: Sequence[PlanMeasurement],
+    measurements: Sequence[PlanMeasurement],
     fit: Sequence[int],
 ) -> int:
     """The fastest of those that gain over the sequential plan; in a draw, the simplest."""
@@ -191,8 +191,10 @@ def _best(
 
     faster = [index for index in fit if index == 0 or _gains(contenders[index].speed)]
     fastest = min(faster[1:] or faster, key=order)
-    as_fast = [i for i in faster[1:] if not _is_faster(showings[fastest], showings[i])] or [fastest]
-    return min(as_fast, key=lambda index: (_complexity(field, index), *order(index)))
+    as_fast = [i for i in faster[1:] if not _is_faster(measurements[fastest], measurements[i])] or [
+        fastest
+    ]
+    return min(as_fast, key=lambda index: (_complexity(plans, index), *order(index)))
 
 
 def _gains(speed: Speed | None) -> bool:
@@ -207,10 +209,10 @@ def _is_faster(one: PlanMeasurement, other: PlanMeasurement) -> bool:
     return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
 
 
-def _complexity(field: ComparedPlans, index: int) -> float:
+def _complexity(plans: ComparedPlans, index: int) -> float:
     """Points at which threads wait for each other; another runtime is the last resort."""
-    if index >= len(field.planned):
+    if index >= len(plans.planned):
         return math.inf
-    plan = field.planned[index].plan
+    plan = plans.planned[index].plan
     waits = sum(len(launch.waits) for launch in plan.launches)
     return len(plan.barriers) + waits + plan.streams - 1  # the last ones at the end

@@ -1,26 +1,52 @@
 """One batch size on one device: from a static graph to a schedule, promoted or not.
 
-static graph, facts ──planner <──> StageMeasurer──> plans ──contest──> verdict
+static graph, facts ──planner <──> StageMeasurer──> plans ──compare──> choose_plan ──> schedule
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from braid.core.graph import OpGraph
+from braid.core.measurement import PlanMeasurement
 from braid.core.plan import verify_plan
-from braid.core.schedule import Provenance, Schedule, Stage
+from braid.core.schedule import Contender, Provenance, Schedule, Stage
 from braid.scheduler.options import PORTFOLIO
+from braid.scheduler.planners import Planned
 from braid.scheduler.signature import stage_signature
 from braid.scheduler.units import UnitGraph
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.interfaces import ServingDevice
 from braid.server.jobs.progress import BatchSizeProgress
-from braid.server.jobs.scheduling.choose_plan import ComparedPlans, choose_plan
-from braid.server.jobs.scheduling.kernel_measurements import choose_kernels
+from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
+from braid.server.jobs.scheduling.kernel_measurements import ChosenKernels, choose_kernels
 from braid.server.jobs.scheduling.stage_measurements import StageMeasurer, in_store
 from braid.server.jobs.services import JobServices
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """What is known of one batch size once a plan has been chosen."""
+
+    kernels: ChosenKernels
+    stages: StageMeasurer
+    plans: ComparedPlans
+    measurements: Sequence[PlanMeasurement]  # of the plans, and of ONNX Runtime if it took part
+    tolerance: float  # of outputs, relative to the largest element
+    choice: PlanChoice
+
+    @property
+    def chosen(self) -> Contender:
+        """What the schedule is about."""
+        return self.choice.contenders[self.choice.chosen]
+
+    @property
+    def plan(self) -> Planned:
+        """The plan that serves, or that runs if ONNX Runtime cannot."""
+        return self.plans.planned[self.choice.fallback]
 
 
 async def make_schedule(
@@ -29,71 +55,88 @@ async def make_schedule(
     batch_size: int,
     services: JobServices,
     progress: BatchSizeProgress,
-) -> Schedule:
-    """Profile, search and verify: the schedule, promoted or not."""
-    options, bench = imported.model.options.planner, device.bench
-    tolerance = services.tolerated_error(imported.model.options)
-    retry = services.retry(progress.retrying)
-    usual = imported.program(batch_size)
-    graph = await retry(lambda: bench.static_graph(usual))
+) -> tuple[Schedule, OpGraph]:
+    """Profile, search and verify: the schedule, promoted or not, and its static graph."""
+    options, retry = imported.model.options, services.retry(progress.retrying)
+    planner, usual = options.planner, imported.program(batch_size)
+    is_portfolio = planner.planner == PORTFOLIO
+    graph = await retry(lambda: device.bench.static_graph(usual))
     kernels = await choose_kernels(graph, usual, device, services.store, retry)
-    program = kernels.program
-    timer = StageMeasurer(program, device, services, progress)
-    facts = await retry(lambda: bench.facts(program))
+    stages = StageMeasurer(kernels.program, device, services, progress)
+    facts = await retry(lambda: device.bench.facts(kernels.program))
     planned = await retry(
-        lambda: services.planner(graph, options, facts, timer.measure), lambda: timer.learned
+        lambda: services.planner(graph, planner, facts, stages.measure),
+        lambda: stages.learned,
     )
-    predecessors = graph.predecessors()
     for found in planned:
-        verify_plan(found.plan, predecessors)
-    choose = options.planner == PORTFOLIO
-    field = ComparedPlans.of(planned, len(graph.operators), onnxruntime=choose)
+        verify_plan(found.plan, graph.predecessors())
+    plans = ComparedPlans.of(planned, len(graph.operators), onnxruntime=is_portfolio)
+    tolerance = services.tolerated_error(options)
     progress.comparing(0.0)
-    showings = await retry(
-        lambda: bench.compare(
-            program,
-            field.plans,
-            onnxruntime=field.onnxruntime,
+    measurements = await retry(
+        lambda: device.bench.compare(
+            kernels.program,
+            plans.plans,
+            onnxruntime=plans.onnxruntime,
             tolerance=tolerance,
             on_progress=progress.comparing,
         )
     )
-    verdict = choose_plan(field, showings, tolerance, choose=choose, precision=program.precision)
-    chosen, served = verdict.contenders[verdict.chosen], field.planned[verdict.fallback]
-    return Schedule(
+    choice = choose_plan(
+        plans,
+        measurements,
+        tolerance,
+        choose=is_portfolio,
+        precision=options.precision,
+    )
+    compared = _Compared(kernels, stages, plans, measurements, tolerance, choice)
+    unit_us = await _unit_latencies(graph, device, services, options.precision)
+    schedule = Schedule(
         key=imported.schedule_key(device.device_key, batch_size),
-        planner=chosen.name if choose or verdict.chosen == 0 else options.planner,
-        plan=served.plan,
-        stages=served.stages,
+        planner=compared.chosen.name if is_portfolio or choice.chosen == 0 else planner.planner,
+        plan=compared.plan.plan,
+        stages=compared.plan.stages,
         unit_names=tuple(operator.name for operator in graph.operators),
-        provenance=Provenance(
-            predicted_us=served.predicted_us,
-            measured_us=chosen.latency_us,
-            sequential_us=verdict.contenders[0].latency_us,
-            spread=chosen.spread,
-            stages_measured=timer.measured,
-            stages_reused=timer.reused,
-            search_seconds=sum(found.search_seconds for found in planned),
-            gap=served.gap,
-            max_abs_error=showings[verdict.chosen].max_abs_error,
-            max_rel_error=chosen.max_rel_error,
-            tolerance=tolerance,
-            promoted=not verdict.reason,
-            reason=verdict.reason,
-            software=device.software,
-            unit_us=await _unit_latencies(graph, device, services, program.precision),
-            created=datetime.now(UTC).isoformat(timespec="seconds"),
-            candidates=verdict.contenders,
-            kernels=kernels.by_unit,
-            choices=dict(program.choices),
-        ),
+        provenance=_provenance(compared, planned, device.software, unit_us),
+    )
+    return schedule, graph
+
+
+def _provenance(
+    compared: _Compared,
+    planned: Sequence[Planned],
+    software: Mapping[str, str],
+    unit_us: Mapping[str, float],
+) -> Provenance:
+    """How a schedule came about; ``planned`` is all that the planner found."""
+    chosen, plan, choice = compared.chosen, compared.plan, compared.choice
+    return Provenance(
+        predicted_us=plan.predicted_us,
+        measured_us=chosen.latency_us,
+        sequential_us=choice.contenders[0].latency_us,
+        spread=chosen.spread,
+        stages_measured=compared.stages.measured,
+        stages_reused=compared.stages.reused,
+        search_seconds=sum(found.search_seconds for found in planned),
+        gap=plan.gap,
+        max_abs_error=compared.measurements[choice.chosen].max_abs_error,
+        max_rel_error=chosen.max_rel_error,
+        tolerance=compared.tolerance,
+        promoted=not choice.reason,
+        reason=choice.reason,
+        software=software,
+        unit_us=unit_us,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        candidates=choice.contenders,
+        kernels=compared.kernels.by_unit,
+        choices=dict(compared.kernels.program.choices),
     )
 
 
 async def _unit_latencies(
     graph: OpGraph, device: ServingDevice, services: JobServices, precision: str
 ) -> dict[str, float]:
-    """What is known of each unit alone, by name; for those who look at the schedule later."""
+    """Known latencies of units alone in microseconds, by unit name, to be shown."""
 
     def signatures() -> dict[str, str]:
         units = UnitGraph.from_graph(graph)

@@ -14,18 +14,19 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from braid.core.errors import InvalidArtefact
+from braid.core.graph import OpGraph, graph_to_json, load_graph
 from braid.core.json_form import to_json
 from braid.core.measurement import StageLatency
 from braid.core.schedule import Schedule, schedule_from_json, schedule_to_json
-from braid.server.store.tables.schema import measurements, schedules
+from braid.server.store.tables.schema import graphs, measurements, schedules
 
 log = logging.getLogger("braid.store")
 
 _KEYS_A_QUERY = 500  # databases bound the number of parameters of a statement
 
 
-def put_schedule(connection: Connection, schedule: Schedule) -> None:
-    """Store a schedule under its key, in place of an older one."""
+def put_schedule(connection: Connection, schedule: Schedule, graph: OpGraph | None) -> None:
+    """Store a schedule under its key, in place of an older one; None: keep its static graph."""
     key = schedule.key
     connection.execute(delete(schedules).where(schedules.c.id == key.id))
     row = {
@@ -38,6 +39,32 @@ def put_schedule(connection: Connection, schedule: Schedule) -> None:
         "created_unix": time.time(),
     }
     connection.execute(insert(schedules).values(row))
+    if graph is not None:
+        put_graph(connection, key.id, graph)
+
+
+def put_graph(connection: Connection, schedule_id: str, graph: OpGraph) -> None:
+    """Store the static graph of a schedule, in place of an older one."""
+    connection.execute(delete(graphs).where(graphs.c.schedule_id == schedule_id))
+    row = {"schedule_id": schedule_id, "graph": json.dumps(graph_to_json(graph))}
+    connection.execute(insert(graphs).values(row))
+
+
+def find_graph(connection: Connection, schedule: Schedule) -> OpGraph | None:
+    """The static graph of a schedule, if it was stored with it and can be read."""
+    wanted = graphs.c.schedule_id == schedule.key.id
+    text = connection.scalar(select(graphs.c.graph).where(wanted))
+    if text is None:
+        return None
+    try:
+        graph = load_graph(text)
+    except InvalidArtefact as error:
+        facts = {"schedule_id": schedule.key.id, "reason": str(error)}
+        log.warning("unreadable graph of a schedule", extra=facts)
+        return None
+    # An earlier version may have replaced the schedule and not its graph.
+    names = tuple(operator.name for operator in graph.operators)
+    return graph if names == schedule.unit_names else None
 
 
 def find_schedule(connection: Connection, schedule_id: str) -> Schedule | None:
@@ -63,6 +90,7 @@ def schedules_of(
 def forget_schedule(connection: Connection, schedule_id: str) -> None:
     """Remove a schedule that does not fit its model any more."""
     connection.execute(delete(schedules).where(schedules.c.id == schedule_id))
+    connection.execute(delete(graphs).where(graphs.c.schedule_id == schedule_id))
 
 
 def forget_profile(connection: Connection, model_digest: str, device_key: str) -> None:
@@ -71,6 +99,8 @@ def forget_profile(connection: Connection, model_digest: str, device_key: str) -
     newest = connection.scalar(select(func.max(schedules.c.created_unix)).where(*mine))
     if newest is None:
         return
+    ids = select(schedules.c.id).where(*mine)
+    connection.execute(delete(graphs).where(graphs.c.schedule_id.in_(ids)))
     connection.execute(delete(schedules).where(*mine))
     connection.execute(
         delete(measurements)

@@ -93,6 +93,14 @@ schedules = Table(
     Column("created_unix", Float, nullable=False),
 )
 
+# What the units of a schedule are, to draw it. Schedules of earlier versions have no row.
+graphs = Table(
+    "graphs",
+    metadata,
+    Column("schedule_id", String(24), primary_key=True),  # schedules.id
+    Column("graph", Text, nullable=False),  # braid.core.graph.graph_to_json
+)
+
 measurements = Table(
     "measurements",
     metadata,
@@ -169,6 +177,7 @@ def _check_version(connection: Connection, url: str) -> None:
             f"the store's database {url} has schema {found}, this version of Braid reads "
             f"{SCHEMA_VERSION}; run a newer Braid or choose another BRAID_STORE"
         )
+    graphs.create(connection, checkfirst=True)  # earlier versions of Braid ignore it
 
 
 def _name_unscheduled(connection: Connection) -> None:

@@ -12,9 +12,11 @@ from braid.core.errors import (
     ResourceExhausted,
     WorkerFault,
 )
+from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Schedule, ScheduleKey, Stage
+from braid.core.tensor import TensorSpec
 from braid.server.store.store import Store
 from tests.server.store.registering import register, reopened
 
@@ -46,6 +48,46 @@ def test_a_schedule_is_found_again_under_its_key_and_model(store: Store) -> None
     assert store.schedules_of("ab" * 32, "cpu-b") == []
     store.forget_schedule(schedule(4).key.id)
     assert store.find_schedule(schedule(4).key.id) is None
+    store.close()
+
+
+def graph(*units: str) -> OpGraph:
+    spec = TensorSpec("FP32", (1, 8))
+    operators = tuple(Operator(unit, "relu", ("x",), (unit,)) for unit in units)
+    return OpGraph("two", {"x": spec}, {"y": units[0]}, {}, operators, dict.fromkeys(units, spec))
+
+
+def test_a_schedule_keeps_its_graph_until_it_is_forgotten(store: Store) -> None:
+    made, drawn = schedule(), graph("conv", "pool")
+    store.put_schedule(made, drawn)
+    store.put_schedule(schedule(latency_us=3.0))
+
+    store = reopened(store)
+
+    assert store.find_graph(made) == drawn
+    store.forget_schedule(made.key.id)
+    assert store.find_graph(made) is None
+    store.close()
+
+
+def test_a_graph_of_other_units_than_the_schedule_counts_as_none(store: Store) -> None:
+    store.put_schedule(schedule(), graph("conv", "add"))
+
+    assert store.find_graph(schedule()) is None
+
+
+def test_a_store_without_graphs_opens_and_takes_them(store: Store) -> None:
+    store.put_schedule(schedule())
+    store.close()
+    with sqlite3.connect(store.folder.database) as connection:
+        connection.execute("DROP TABLE graphs")
+    connection.close()
+
+    store = Store.open(store.folder.root)
+
+    assert store.find_graph(schedule()) is None
+    store.put_graph(schedule(), graph("conv", "pool"))
+    assert store.find_graph(schedule()) == graph("conv", "pool")
     store.close()
 
 
