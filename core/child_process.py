@@ -1,10 +1,9 @@
-"""What a child process of the server may know, and how it ends: with its parent.
+"""The environment of a child process of the server, and its end with its parent.
 
     server ──child_environment──> device workers, benches, planners ──end_with_parent──> gone
 
-A child runs models that strangers uploaded, in libraries that have bugs. What the server was told
-in its environment (tokens, credentials of a cloud) is none of its business, so it gets what is
-listed here and nothing else.
+A child runs uploaded models, in libraries that have bugs. The server's environment may hold tokens
+and credentials, so a child gets the variables that are listed here and no others.
 """
 
 from __future__ import annotations
@@ -23,21 +22,21 @@ KEPT = (
     *("PYTHONFAULTHANDLER", "PYTHONMALLOC", "PYTHONSAFEPATH", "VIRTUAL_ENV", "GLIBC_TUNABLES"),
     *("XDG_CACHE_HOME", "CC", "CXX", "CPATH", "LIBRARY_PATH"),
 )
-"""Where programs, libraries, compilers and caches are."""
+"""Names of variables that locate programs, libraries, compilers and caches."""
 
 KEPT_PREFIXES = (
     *("LC_", "MALLOC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "ONEDNN_", "DNNL_"),
     *("TORCH", "PYTORCH_", "ATEN_", "C10_", "ORT_", "TRITON_", "CUDA_", "CUDNN_", "CUBLAS_"),
     *("NVIDIA_", "NCCL_", "ASAN_", "TSAN_", "UBSAN_", "COVERAGE_"),
 )
-"""Settings of the libraries that children load."""
+"""First parts of names of variables that set the libraries of children."""
 
 SECRETS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "CREDENTIAL", "API_KEY", "PRIVATE")
-"""Never passed on, whatever else is in the name."""
+"""Parts of names of variables that are never passed on."""
 
 
 def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Of ``environment``, what a child needs to find and to set its libraries."""
+    """Part of ``environment`` that a child needs to find and to set its libraries."""
     return {name: value for name, value in environment.items() if _is_harmless(name)}
 
 
@@ -50,8 +49,8 @@ def _is_harmless(name: str) -> bool:
 def end_with_parent(parent: int) -> None:
     """Let the kernel kill this process when ``parent``, the process that started it, ends.
 
-    Whatever it is in then: a search, a kernel without end, a debugger. Linux means the thread that
-    started it: in the server that is the main thread, which lives as long as the process.
+    That ends a search, a kernel or a debugger, too. For Linux the parent is the thread that started
+    this process: in the server the main thread, which lives as long as the server.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it ended before the line above

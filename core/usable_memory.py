@@ -1,4 +1,4 @@
-"""How much memory there is: of the machine, or of the container if that is less."""
+"""Memory of the machine, or of the container if that is less."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIMITS = (
 
 
 def usable_memory_bytes() -> int:
-    """Memory of this machine, or of the container if that is less."""
+    """Bytes of memory of this machine, or of the container if that is less."""
     usable = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for limit in _LIMITS:
         try:

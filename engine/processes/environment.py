@@ -1,4 +1,4 @@
-"""What a worker process must be told before its libraries load. Loads no torch."""
+"""Environment variables that a worker's libraries read when they load. Loads no torch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ CUDA_DEFAULTS = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as nvidia-smi counts
     "CUDA_DEVICE_MAX_CONNECTIONS": "32",  # with fewer, eager work holds up the replay of graphs
 }
-"""Unless the operator set them. CUDA reads them when it starts, and never again."""
+"""Variables that CUDA reads once, at its start; those that the operator has set win."""
 
 
 def cpu_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """For a worker, or a benchmark, that computes on the CPU.
+    """Environment of a worker, or a benchmark, that computes on the CPU.
 
     OpenMP threads that wait spin only briefly: lanes of the next stage need their cores. Huge
     pages for weights and activations (docs/decisions/0008-onednn.md).
@@ -23,7 +23,7 @@ def cpu_environment(environment: Mapping[str, str] = os.environ) -> dict[str, st
 
 
 def cuda_environment(gpu: int, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """For a worker that sees one GPU only: the one of this index among those we see.
+    """Environment of a worker that sees one GPU only, by its index among those this process sees.
 
     So no library can make a context, with its hundreds of megabytes, on a neighbour's GPU.
     """

@@ -1,4 +1,4 @@
-"""What registration jobs ask of a device: its static graphs, and how long parts of them take.
+"""Static graphs of models on a device, and latencies of their parts, for registration jobs.
 
 jobs ──> Bench ──> MeasuringHost, a worker that measures     (server/devices/measuring/host.py)
 """
@@ -25,11 +25,11 @@ from braid.server.devices.measuring.host import MeasuringHost
 from braid.server.jobs.interfaces import UnitKernels
 
 ATTEMPTS = 3
-"""To measure a stage, as long as the answer is a latency that cannot be."""
+"""Number of attempts to measure a stage, as long as its latency is impossible, such as 0 us."""
 
 
 class Bench:
-    """What jobs ask of one device's static graphs. A cancelled call stops measuring.
+    """Measurements on one device. A cancelled call stops measuring.
 
     Any call raises WorkerRestarting if there is no worker to measure in, or it died, and
     DamagedArtefact if the device lost the model.
@@ -42,11 +42,11 @@ class Bench:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether something is measured beside the worker that serves."""
+        """Whether a process beside the serving worker measures now."""
         return self.host.is_measuring
 
     def wake(self) -> None:
-        """Calls will come soon."""
+        """Prepare for calls that will come soon."""
         self.host.wake()
 
     async def static_graph(self, program: ProgramKey) -> OpGraph:
@@ -59,7 +59,7 @@ class Bench:
         return graph_from_json(answer["graph"])
 
     async def facts(self, program: ProgramKey) -> DeviceFacts:
-        """What the device knows of a program's units besides latencies."""
+        """Facts of the device about a program's units, besides latencies."""
         return from_json(DeviceFacts, await self._call("facts", program))
 
     async def kernels(self, program: ProgramKey) -> list[UnitKernels]:
@@ -84,9 +84,9 @@ class Bench:
     async def measure_stage(
         self, program: ProgramKey, stage: Stage, threads: int | None = None
     ) -> StageLatency:
-        """Latency of one stage of a program, inference going first.
+        """Latency of one stage of a program, measured while inference goes first.
 
-        ``threads`` is how many the stage may use; None: all.
+        ``threads`` is the number that the stage may use; None: all.
         """
         return await self._measure(
             program,
@@ -120,7 +120,7 @@ class Bench:
         self.host.unload(digest)
 
     async def close(self) -> None:
-        """End what was started to measure in."""
+        """End the measuring process, if there is one."""
         await self.host.close()
 
     async def _measure(self, program: ProgramKey, **stage: Any) -> StageLatency:

@@ -1,4 +1,4 @@
-"""The server's side of a planner process: start it, answer its questions, end it.
+"""The server's side of a planner process: starts it, answers its questions, ends it.
 
     registration ──> PlannerProcess ──spawn, JSON lines──> braid.server.jobs.planner.process
                           └──asks──> MeasureStages
@@ -37,19 +37,19 @@ _FROM_OUTSIDE = ("SIGKILL", "SIGTERM")
 
 
 class PlanningFailed(BraidError):
-    """The planner ended without a plan; the message gives the reason."""
+    """A planner ended without a plan; the message gives the reason."""
 
 
 class PlannerInterrupted(Unavailable):
-    """The planner was killed, stopped or not started: another one may do better."""
+    """A planner process was killed, stopped or not started; planning again may succeed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannerProcess:
-    """A ``ports.Planner`` that runs each search in a process of its own."""
+    """An ``interfaces.Planner`` that runs each search in a process of its own."""
 
     memory_bytes: int
-    search_seconds: float  # from one question to the next, or to the plan
+    search_seconds: float  # CPU time from one question to the next, or to the plan
     module: str = MODULE
 
     async def __call__(
@@ -99,7 +99,7 @@ class PlannerProcess:
                 environment=child_environment() | {"PYTHONIOENCODING": "utf-8"},
                 streams=Streams.LINES,
             )
-        except OSError as error:  # no process more, no memory, no descriptor: for now
+        except OSError as error:  # no process, memory or descriptor is left for now
             raise PlannerInterrupted(
                 f"no planner process can be started: {error.strerror}"
             ) from error
@@ -131,13 +131,13 @@ def _answer(latencies_us: Sequence[float]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The child wants to know latencies."""
+    """A question of the child for latencies."""
 
     queries: list[StageQuery]
 
 
 def _decode(line: bytes) -> _Asked | list[Planned] | PlanningFailed:
-    """One message of the child; it is our own program, so a malformed one is a bug."""
+    """Read one message of the child, which is part of Braid: a malformed message is a bug."""
     message: dict[str, Any] = json.loads(line)
     if "measure" in message:
         queries = [

@@ -1,16 +1,14 @@
 """The planner as a child process: ``python -m braid.server.jobs.planner.process``.
 
-The search is CPU-bound Python; in the server it would hold the interpreter against the event
-loop. One JSON object a line, strictly in turns:
+The search is CPU-bound Python; in the server it would keep the interpreter from the event loop.
+Server and child send one JSON object a line, in turns:
 
     server  {"graph": {...}, "options": "ios(r=3,s=8)", "facts": {...}}  first, once
     child   {"measure": [[signature, groups, strategy, ask], ...]}       any number of times
     server  {"latencies_us": [...]}                                      in the same order
     child   {"planned": [{...}, ...]}  or  {"failed": type, "message": ...}  last
 
-What is asked is ``interfaces.Ask``.
-
-Started and fed by planner_driver.py. Ends when its input ends, whatever it is doing.
+``ask`` is an ``interfaces.Ask``. Started by driver.py; ends when its input ends, also in a search.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ from braid.server.jobs.interfaces import Ask
 
 
 class Conversation:
-    """Messages to and from the server."""
+    """JSON messages to and from the server, one a line."""
 
     def __init__(self, source: TextIO, sink: TextIO) -> None:
         self._sink = sink
@@ -60,10 +58,10 @@ class Conversation:
         os._exit(3)  # the server is gone: stop searching at once
 
     def receive(self) -> dict[str, Any]:
-        """The next message.
+        """Wait for the next message.
 
         Raises:
-            MemoryError: there was no room for it.
+            MemoryError: the message does not fit into memory.
         """
         line = self._lines.get()
         if isinstance(line, MemoryError):
@@ -86,22 +84,22 @@ class AskingCost:
         self._latency_us: dict[tuple[str, Ask], float] = {}
 
     def stage_latency_us(self, stage: Stage) -> float:
-        """Latency of one stage, asked now unless known."""
+        """Latency of one stage in microseconds; the server is asked unless it is known."""
         return self._known([stage], "latency")[0]
 
     def measure_again_us(self, stage: Stage) -> float:
-        """A fresh measurement of one stage."""
+        """Latency of one stage in microseconds, measured anew."""
         (latency,) = self._ask([(stage_signature(self._units, stage), stage, "again")])
         return latency
 
     def work_us(self) -> list[float]:
-        """Latency of each unit alone on one thread."""
+        """Latency of each unit alone on one thread, in microseconds."""
         return self._known(self._alone(), "work")
 
     def ask_all(self, stages: Sequence[Stage], *, work: bool) -> None:
-        """Ask for many stages at once, so that the server knows how many there are.
+        """Ask for many stages at once, so that the server knows their number.
 
-        With ``work``, for the units alone on one thread too.
+        ``work`` (bool) adds the units alone on one thread.
         """
         wanted = self._named(stages, "latency")
         if work:
