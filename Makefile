@@ -97,4 +97,4 @@ gpu-service:
 	$(GPU_PYTHON) -m pytest -W default -m gpu tests/service/test_gpu_service.py
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build client/build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,9 +1,12 @@
-"""Clients that bring messages of their own: server reflection, and kserve's where it is at hand."""
+"""Clients that bring messages of their own: server reflection, kserve's and Triton's."""
 
 from __future__ import annotations
 
-import os
+import shutil
 import subprocess
+import sys
+import venv
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -15,6 +18,7 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
     ProtoReflectionDescriptorDatabase,
 )
 
+from tests import ROOT
 from tests.service.oip.conftest import ramp
 from tests.service.server_process import ServerProcess
 
@@ -52,15 +56,29 @@ def test_health_knows_the_service(oip_server: ServerProcess) -> None:
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
+TOGETHER = """
+import sys, numpy as np, braid_client
+
+x = np.arange(6, dtype=np.float32).reshape(2, 3)
+with braid_client.Client(sys.argv[1]) as ours:
+    np.testing.assert_array_equal(ours.infer("fp32", {"x": x}).outputs["y"], 2 * x)
+"""
+TRITON = """
+from tritonclient.grpc import InferenceServerClient, InferInput
+
+given = InferInput("x", [2, 3], "FP32")
+given.set_data_from_numpy(x)
+with InferenceServerClient(sys.argv[1]) as client:
+    np.testing.assert_array_equal(client.infer("fp32", [given]).as_numpy("y"), 2 * x)
+"""
 KSERVE = """
-import asyncio, sys, numpy as np
+import asyncio
 from kserve import InferInput, InferRequest, InferenceGRPCClient
 
 async def main():
     async with InferenceGRPCClient(sys.argv[1]) as client:
         assert await client.is_server_live() and await client.is_server_ready()
         assert await client.is_model_ready("fp32") and not await client.is_model_ready("nobody")
-        x = np.arange(6, dtype=np.float32).reshape(2, 3)
         for raw in (True, False):
             given = InferInput("x", [2, 3], "FP32")
             given.set_data_from_numpy(x, binary_data=raw)
@@ -68,20 +86,35 @@ async def main():
             assert answer.id == "k" and answer.model_name == "fp32"
             np.testing.assert_array_equal(answer.outputs[0].as_numpy(), 2 * x)
 asyncio.run(main())
-print("kserve is content")
 """
 
 
-@pytest.mark.skipif(
-    "BRAID_KSERVE_PYTHON" not in os.environ,
-    reason="BRAID_KSERVE_PYTHON names no python that has kserve; it cannot share ours, since its "
-    "copy of the protocol collides with tritonclient's",
-)
-def test_the_client_of_kserve_works(oip_server: ServerProcess) -> None:
-    done = subprocess.run(
-        [os.environ["BRAID_KSERVE_PYTHON"], "-c", KSERVE, oip_server.address],
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert "kserve is content" in done.stdout, done.stderr
+@pytest.mark.slow
+def test_the_sdk_works_beside_the_newest_clients_of_kserve_and_triton(
+    oip_server: ServerProcess, tmp_path: Path
+) -> None:
+    """An application's environment: the SDK joins it and changes no version in it.
+
+    Each program loads the SDK and one of the two others, whose copies of the protocol collide.
+    """
+    venv.create(tmp_path / "application", symlinks=True)
+    python = str(tmp_path / "application/bin/python")
+    pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
+    if subprocess.run([*pip, "install", "-q", "kserve", "tritonclient[grpc]"]).returncode != 0:
+        pytest.skip("no index offers kserve and tritonclient")
+    shutil.copytree(ROOT / "client", tmp_path / "client")
+    before = run(*pip, "freeze")
+
+    run(*pip, "install", "-q", str(tmp_path / "client"))
+
+    after = run(*pip, "freeze")
+    assert [line for line in before.splitlines() if line not in after.splitlines()] == []
+    run(*pip, "check")
+    for others in (TRITON, KSERVE):
+        run(python, "-c", TOGETHER + others, oip_server.address)
+
+
+def run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
