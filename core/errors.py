@@ -35,7 +35,8 @@
     ├── PermissionDenied            the token is for less than this call
     ├── SearchTooLarge              the graph is too big for the exact search
     ├── WorkerFault                 the device worker failed in a way it should not
-    │   └── DeviceLost              the device can be used no more by this process
+    │   ├── DeviceLost              the device can be used no more by this process
+    │   └── ImpossibleLatency       a measured latency is not a finite number above zero
     └── StartupError                the server cannot start: a bad setting, a store in use
 
 No class knows a transport; ``braid.server.rpc.status`` maps each one to a gRPC status code.
@@ -261,6 +262,13 @@ class WorkerFault(BraidError):
 
 class DeviceLost(WorkerFault):
     """The device, or this process's context on it, is beyond use: the worker must be restarted."""
+
+
+class ImpossibleLatency(WorkerFault):
+    """A measured latency is not a finite number above zero."""
+
+    def __init__(self, latency_us: object) -> None:
+        super().__init__(f"a latency of {latency_us!r} us was measured, which cannot be")
 
 
 class StartupError(BraidError):

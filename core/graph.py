@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid.core.errors import InvalidArtefact
+from braid.core.json_form import use_own_form
 from braid.core.tensor import TensorSpec, spec_from_json
 
 GRAPH_FORMAT = 1
@@ -255,6 +256,9 @@ def _operator_from_json(document: Mapping[str, Any]) -> Operator:
             for branch in document.get("branches", ())
         ),
     )
+
+
+use_own_form(OpGraph, graph_to_json, graph_from_json)
 
 
 def load_graph(text: str) -> OpGraph:

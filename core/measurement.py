@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 
-from braid.core.errors import WorkerFault
+from braid.core.errors import ImpossibleLatency
 
 
 def is_latency(latency_us: object) -> bool:
@@ -21,10 +21,10 @@ def check_latency(latency_us: float | None) -> None:
     """Refuse a latency that cannot be; None stands for an unknown one.
 
     Raises:
-        WorkerFault: it is not a finite number above zero.
+        ImpossibleLatency: it is not a finite number above zero.
     """
     if latency_us is not None and not is_latency(latency_us):
-        raise WorkerFault(f"a latency of {latency_us!r} us was measured, which cannot be")
+        raise ImpossibleLatency(latency_us)
 
 
 @dataclass(frozen=True, slots=True)

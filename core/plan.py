@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from braid.core.errors import InvalidArtefact
+from braid.core.json_form import use_own_form
 
 MAX_STREAMS = 8
 
@@ -156,3 +157,6 @@ def plan_from_json(document: Mapping[str, Any]) -> StreamPlan:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidArtefact(f"the stream plan is malformed: {error!r}") from error
+
+
+use_own_form(StreamPlan, plan_to_json, plan_from_json)

@@ -67,6 +67,15 @@ class PlanToRun:
     in_onnxruntime: bool = False  # ONNX Runtime runs the model, and the plan only if that cannot
 
 
+@dataclass(frozen=True, slots=True)
+class UnitKernels:
+    """Units that are the same to their kernels, and the kernels that can run them."""
+
+    signature: str
+    units: tuple[int, ...]  # of the static graph, ascending
+    variants: tuple[str, ...]  # several; the one that is usually fastest first
+
+
 def sorted_choices(choices: Mapping[str, str]) -> Choices:
     """Choices of kernels as a ``ProgramKey`` holds them."""
     return tuple(sorted(choices.items()))

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from torch import Tensor
 
@@ -32,9 +32,6 @@ from braid.engine.timing.contenders import TimedContender
 Tensors = Mapping[str, Tensor]
 
 MakeInputs = Callable[[], Tensors]
-
-Task = Generator[float | None, None, dict[str, Any]]
-"""Yields whenever a request may go first; a number is the fraction done."""
 
 
 class PendingRun(Protocol):

@@ -1,9 +1,8 @@
-"""Messages between the front end and a worker: length-prefixed JSON on a Unix socket.
+"""Frames on the Unix sockets between the front end and a worker.
 
-    frame = 4-byte little-endian length, then a JSON object
+    frame = 4-byte little-endian length, then a message (messages.py) as a JSON object
 
-Tensors never travel here; they lie in the shared arena and messages name offsets. JSON and not
-pickle: neither side may run code that the other one sends.
+JSON and not pickle: neither side may run code that the other one sends.
 """
 
 from __future__ import annotations
@@ -12,17 +11,17 @@ import json
 import socket
 import struct
 from collections.abc import Iterator
-from typing import Any
+
+from braid.core.json_form import from_json, to_tagged_json
+from braid.engine.link.messages import Message
 
 _LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 256 << 20  # a graph of 10^5 operators is about 30 MB
 
-Message = dict[str, Any]
-
 
 def encode(message: Message) -> bytes:
     """One frame."""
-    body = json.dumps(message, separators=(",", ":")).encode()
+    body = json.dumps(to_tagged_json(message), separators=(",", ":")).encode()
     return _LENGTH.pack(len(body)) + body
 
 
@@ -36,7 +35,7 @@ class FrameDecoder:
         """Yield each message completed by ``data``.
 
         Raises:
-            ValueError: the peer sent a frame over the limit or not JSON.
+            ValueError: the peer sent a frame over the limit, or one that is no message.
         """
         buffer = self._buffer
         buffer += data
@@ -51,7 +50,7 @@ class FrameDecoder:
                     break
                 body = bytes(buffer[start + _LENGTH.size : end])
                 start = end
-                yield json.loads(body)
+                yield from_json(Message, json.loads(body))
         finally:
             del buffer[:start]
 

@@ -19,9 +19,16 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from braid.core.errors import BraidError, StartupError, WorkerFault, WorkerRestarting
+from braid.engine.link.messages import (
+    DescribeDevice,
+    DeviceDescription,
+    Request,
+    RunDone,
+    RunExecutable,
+)
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.watch import RunBound
@@ -29,7 +36,7 @@ from braid.engine.link.worker_process import OnProgress, WorkerProcess
 
 log = logging.getLogger("braid.worker.link")
 
-Facts = dict[str, Any]
+R = TypeVar("R")
 
 STABLE_SECONDS = 10.0
 """A worker that lived this long is replaced at once; after shorter lives there is a pause."""
@@ -51,7 +58,8 @@ class WorkerLink:
         self.name = name
         self.options = options
         self.state = LinkState.DOWN
-        self.facts: Facts = {}
+        self.device: DeviceDescription | None = None
+        """Known once the worker was up."""
         self.on_start: Callable[[WorkerLink], Awaitable[None]] | None = None
         self.on_state: Callable[[LinkState], None] = lambda _: None
         """Told the state when it, or what ``answers`` says, may have changed."""
@@ -84,17 +92,15 @@ class WorkerLink:
         if self._worker is not None:
             await self._worker.end()
 
-    def call(
-        self, op: str, on_progress: OnProgress | None = None, **fields: Any
-    ) -> asyncio.Future[Any]:
-        """Send a call; the future brings its result, ``on_progress`` is told on the way.
+    def call(self, request: Request[R], on_progress: OnProgress | None = None) -> asyncio.Future[R]:
+        """Send a request; the future brings its reply, ``on_progress`` is told on the way.
 
         Cancelling the future drops a measurement in the worker.
 
         Raises:
             WorkerRestarting: (at once) no worker is up.
         """
-        return self._in_service().send(op, fields, on_progress)
+        return self._in_service().send(request, on_progress)
 
     def _in_service(self) -> WorkerProcess:
         if self.state is not LinkState.UP:
@@ -102,14 +108,13 @@ class WorkerLink:
         assert self._worker is not None
         return self._worker
 
-    def infer(self, number: int, offset: int, bound: RunBound) -> asyncio.Future[Any]:
-        """Run executable ``number`` on the slot at ``offset``, for no longer than ``bound`` allows.
+    def run(self, request: RunExecutable, bound: RunBound) -> asyncio.Future[RunDone]:
+        """Run an executable, for no longer than ``bound`` allows.
 
         Raises:
             WorkerRestarting: (at once) no worker is up.
         """
-        fields = {"number": number, "offset": offset}
-        return self._in_service().send("infer", fields, bound=bound)
+        return self._in_service().send(request, bound=bound)
 
     def stop(self, answer: asyncio.Future[Any]) -> None:
         """Let an inference end, if it has not, since nobody waits for it; else it is killed."""
@@ -122,11 +127,11 @@ class WorkerLink:
         up = self.state is LinkState.UP
         return up and self._worker is not None and not self._worker.is_silent
 
-    def startup_call(self, op: str, **fields: Any) -> asyncio.Future[Any]:
+    def startup_call(self, request: Request[R]) -> asyncio.Future[R]:
         """As ``call``, for ``on_start`` only: the worker is told what it must know first."""
         assert self.state is LinkState.STARTING
         assert self._worker is not None
-        answer = self._worker.send(op, fields)
+        answer = self._worker.send(request)
         answer.add_done_callback(lambda _: self._is_getting_on())
         return answer
 
@@ -144,7 +149,7 @@ class WorkerLink:
         worker.on_silence = lambda: self.on_state(self.state)
         try:
             async with asyncio.timeout(self.options.start_timeout_s) as self._start_limit:
-                self.facts = await self.startup_call("device")
+                self.device = await self.startup_call(DescribeDevice())
                 if self.on_start is not None:
                     await self.on_start(self)
         except StartupError:

@@ -10,13 +10,12 @@ were both suspended, the worker must not count as silent. Knows no process and n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
-from typing import Any
 
-from braid.engine.link.frames import Message
+from braid.engine.link.messages import AskStatus, ControlOrder, StopRun, StopStep, WorkerStatus
 from braid.engine.link.options import WatchLimits
 
 TICK_S = 0.5
@@ -54,7 +53,7 @@ class Watch:
         self._limits = limits
         self._clock = clock
         self._runs: dict[int, _Run] = {}  # by call, in the order of their sending
-        self._status: dict[str, Any] | None = None
+        self._status: WorkerStatus | None = None
         self._heard_at = 0.0
         self._unanswered = 0  # questions, one after the other
         self._step_stopped_at: float | None = None
@@ -79,27 +78,27 @@ class Watch:
         run = self._runs.pop(call, None)
         return run is None or run.is_too_long
 
-    def unwanted(self, call: int) -> list[Message]:
+    def unwanted(self, call: int) -> list[ControlOrder]:
         """Record that no request waits for a run any more; returns orders to the worker."""
         run = self._runs.get(call)
         if run is None or run.unwanted_at is not None:
             return []
         run.unwanted_at = run.stopped_at = self._clock()
-        return [{"stop": call, "reason": UNWANTED}]
+        return [StopRun(call, UNWANTED)]
 
-    def heard(self, status: dict[str, Any]) -> None:
+    def heard(self, status: WorkerStatus) -> None:
         """Record a status of the worker, the answer to a question."""
         self._status, self._heard_at, self._unanswered = status, self._clock(), 0
 
-    def tick(self) -> list[Message]:
+    def tick(self) -> list[ControlOrder]:
         """Judge the last status, every ``TICK_S`` seconds; returns orders and the next question."""
-        orders: list[Message] = []
+        orders: list[ControlOrder] = []
         if self._status is not None and not self.problem:
             self._judge_silence()
             if not self.problem:
                 orders = [*self._judge_run(self._status), *self._judge_step(self._status)]
         self._unanswered += 1
-        return [*orders, {"ask": True}]
+        return [*orders, AskStatus()]
 
     def _judge_silence(self) -> None:
         """Replace a worker whose process does nothing, e.g. because it got SIGSTOP."""
@@ -116,33 +115,33 @@ class Watch:
         elif silence_s > self._limits.late_silence_s and late:
             self._replace(f"it did not answer for {silence_s:g} s, nor end a late run", late[0])
 
-    def _judge_run(self, status: Mapping[str, Any]) -> list[Message]:
+    def _judge_run(self, status: WorkerStatus) -> list[ControlOrder]:
         """Stop a run that takes too long; replace the worker if it goes on."""
-        call = status["call"]
-        run = self._runs.get(call)
-        if run is None:
+        call = status.call
+        run = None if call is None else self._runs.get(call)
+        if call is None or run is None:
             return []
         now = self._clock()
-        ran_s = status["run_s"] + now - self._heard_at
+        ran_s = status.run_s + now - self._heard_at
         if ran_s > run.bound.limit_s and not run.is_too_long:
             run.is_too_long = True
             run.stopped_at = run.stopped_at or now
-            return [{"stop": call, "reason": _too_long(run.bound.limit_s)}]
+            return [StopRun(call, _too_long(run.bound.limit_s))]
         kill_after_s = 0.0 if run.is_too_long else run.bound.kill_after_s
         if run.stopped_at is not None and now - run.stopped_at >= GRACE_S and ran_s >= kill_after_s:
             self._replace(f"a run did not end, {ran_s:.1f} s after it began", call)
         return []
 
-    def _judge_step(self, status: Mapping[str, Any]) -> list[Message]:
+    def _judge_step(self, status: WorkerStatus) -> list[ControlOrder]:
         """As ``_judge_run``, of work that is no run; an old status may be of an earlier step."""
-        step_s, now = status["step_s"], self._clock()
-        if step_s is None or status["call"] is not None or self._unanswered > 1:
+        step_s, now = status.step_s, self._clock()
+        if step_s is None or status.call is not None or self._unanswered > 1:
             return []
         if step_s <= self._limits.step_s:
             self._step_stopped_at = None
         elif self._step_stopped_at is None:
             self._step_stopped_at = now
-            return [{"stop_step": True, "reason": _too_long(self._limits.step_s)}]
+            return [StopStep(_too_long(self._limits.step_s))]
         elif now - self._step_stopped_at >= GRACE_S:
             self._replace(f"one step of its work did not end after {step_s:.1f} s", None)
             self.hung_step_s = step_s

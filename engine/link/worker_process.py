@@ -12,12 +12,25 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from braid.core.child_process import child_environment
 from braid.core.errors import RunStopped, RunTooLong, WorkerRestarting
-from braid.engine.link.error_messages import error_from
-from braid.engine.link.frames import FrameDecoder, Message, encode
+from braid.engine.link.frames import FrameDecoder, encode
+from braid.engine.link.messages import (
+    AnyRequest,
+    ControlOrder,
+    DeviceIsLost,
+    DropMeasurement,
+    MeasurementRequest,
+    Request,
+    RunExecutable,
+    WorkerAnswer,
+    WorkerCall,
+    WorkerFailure,
+    WorkerProgress,
+    WorkerStatus,
+)
 from braid.engine.link.options import WatchLimits, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.watch import TICK_S, RunBound, Watch
@@ -29,14 +42,13 @@ OnProgress = Callable[[float], None]
 
 END_SECONDS = 2.0  # between SIGTERM and SIGKILL
 
-_MEASUREMENTS = ("facts", "kernels", "measure", "compare")
-"""Calls that the worker drops when their future is cancelled."""
+R = TypeVar("R")
 
 
-class _Call(NamedTuple):
+class _OpenCall(NamedTuple):
     """A call that the worker has not answered yet."""
 
-    op: str
+    request: Request[Any]
     future: asyncio.Future[Any]
     sent_at: float
 
@@ -46,7 +58,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def __init__(self, child: ChildProcess, limits: WatchLimits) -> None:
         self._child = child
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _OpenCall] = {}
         self._listeners: dict[int, OnProgress] = {}  # of calls that report how far they are
         self._next_call = 0
         self._decoder = FrameDecoder()
@@ -125,12 +137,11 @@ class WorkerProcess(asyncio.Protocol):
 
     def send(
         self,
-        op: str,
-        fields: dict[str, Any],
+        request: Request[R],
         on_progress: OnProgress | None = None,
         bound: RunBound | None = None,
-    ) -> asyncio.Future[Any]:
-        """Send a call; the future brings its result.
+    ) -> asyncio.Future[R]:
+        """Send a request; the future brings its reply.
 
         Cancelling the future drops a measurement in the worker; an inference that was sent runs to
         its end unless ``stop`` ends it. ``bound`` is given for inferences only.
@@ -138,15 +149,15 @@ class WorkerProcess(asyncio.Protocol):
         assert self._transport is not None
         self._next_call += 1
         number = self._next_call
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls[number] = _Call(op, future, monotonic())
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._calls[number] = _OpenCall(request, future, monotonic())
         if on_progress is not None:
             self._listeners[number] = on_progress
             future.add_done_callback(lambda _: self._listeners.pop(number, None))
         if bound is not None:
             self._watch.sent(number, bound)
-        self._transport.write(encode({"id": number, "op": op, **fields}))
-        if op in _MEASUREMENTS:
+        self._transport.write(encode(WorkerCall(number, cast(AnyRequest, request))))
+        if isinstance(request, MeasurementRequest):
             future.add_done_callback(lambda done: self._drop(number, done))
         return future
 
@@ -164,37 +175,36 @@ class WorkerProcess(asyncio.Protocol):
         """Tell the worker to drop a measurement whose future was cancelled."""
         waiting = self._calls.pop(number, None)
         if done.cancelled() and waiting is not None and self.is_alive:
-            self.send("cancel", {"target": number}).add_done_callback(
+            self.send(DropMeasurement(number)).add_done_callback(
                 lambda future: future.cancelled() or future.exception()
             )
 
     def data_received(self, data: bytes) -> None:
         """Hand each answer to its caller."""
         for message in self._decoder.feed(data):
-            if "lost" in message:
-                self._last_words = message["lost"]
-                continue
-            if "progress" in message:
-                if listener := self._listeners.get(message["id"]):
-                    listener(message["progress"])
-                continue
-            self._answered(message)
+            match message:
+                case WorkerAnswer() | WorkerFailure():
+                    self._answered(message)
+                case WorkerProgress(call, fraction):
+                    if listener := self._listeners.get(call):
+                        listener(fraction)
+                case DeviceIsLost(reason):
+                    self._last_words = reason
 
-    def _answered(self, message: Message) -> None:
-        number = message["id"]
-        took_too_long = self._watch.answered(number)
-        call = self._calls.pop(number, None)
+    def _answered(self, message: WorkerAnswer | WorkerFailure) -> None:
+        took_too_long = self._watch.answered(message.call)
+        call = self._calls.pop(message.call, None)
         if call is None or call.future.done():
             return
-        if "error" not in message:
-            call.future.set_result(message["result"])
+        if isinstance(message, WorkerAnswer):
+            call.future.set_result(message.reply)
             return
-        error = error_from(message["error"])
+        error = message.error
         if isinstance(error, RunStopped) and took_too_long:
             error = RunTooLong(str(error))
         call.future.set_exception(error)
 
-    def _heard(self, status: Message) -> None:
+    def _heard(self, status: WorkerStatus) -> None:
         was_silent = self.is_silent
         self._watch.heard(status)
         if was_silent:
@@ -220,9 +230,9 @@ class WorkerProcess(asyncio.Protocol):
         if hung_step_s is not None:
             since = monotonic() - hung_step_s
             calls = [
-                (call.op in _MEASUREMENTS, number)  # these go on only while there is nothing else
+                (isinstance(call.request, MeasurementRequest), number)  # these go on when idle
                 for number, call in self._calls.items()
-                if call.op != "infer" and call.sent_at <= since
+                if not isinstance(call.request, RunExecutable) and call.sent_at <= since
             ]
             hung_call = min(calls)[1] if calls else None
         call = self._calls.get(-1 if hung_call is None else hung_call)
@@ -231,7 +241,7 @@ class WorkerProcess(asyncio.Protocol):
                 RunTooLong(f"its device had to be stopped: {self._watch.problem}")
             )
 
-    def _tell(self, orders: Sequence[Message]) -> None:
+    def _tell(self, orders: Sequence[ControlOrder]) -> None:
         if self._control is not None and not self._control.is_closing():
             for order in orders:
                 self._control.write(encode(order))
@@ -255,14 +265,15 @@ class WorkerProcess(asyncio.Protocol):
 class _Control(asyncio.Protocol):
     """The front end's side of the socket to a worker's control thread."""
 
-    def __init__(self, heard: Callable[[Message], None]) -> None:
+    def __init__(self, heard: Callable[[WorkerStatus], None]) -> None:
         self._heard = heard
         self._decoder = FrameDecoder()
 
     def data_received(self, data: bytes) -> None:
         """Pass on each status."""
         for message in self._decoder.feed(data):
-            self._heard(message)
+            if isinstance(message, WorkerStatus):
+                self._heard(message)
 
 
 def _environment(options: WorkerOptions) -> dict[str, str]:

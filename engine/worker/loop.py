@@ -15,7 +15,7 @@ import logging
 import mmap
 import select
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -23,12 +23,31 @@ from typing import Any
 import torch
 
 from braid.core.errors import DeviceLost, WorkerFault
-from braid.engine.device import RUNS_UNDERWAY, Backend, Task
-from braid.engine.link.error_messages import error_body
-from braid.engine.link.frames import BlockingChannel, Message
+from braid.engine.device import RUNS_UNDERWAY, Backend
+from braid.engine.link.frames import BlockingChannel
+from braid.engine.link.messages import (
+    Acknowledged,
+    AnyReply,
+    ComparePlans,
+    DescribeDevice,
+    DescribeProgram,
+    DropMeasurement,
+    FindFacts,
+    FindKernels,
+    LoadModel,
+    MeasureStage,
+    PrepareExecutable,
+    ReleaseExecutable,
+    RunExecutable,
+    UnloadModel,
+    WorkerAnswer,
+    WorkerCall,
+    WorkerFailure,
+    WorkerProgress,
+)
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
-from braid.engine.worker.measurements import Measurements
+from braid.engine.worker.measurements import Measurements, Task
 from braid.engine.worker.models import ModelTable
 from braid.engine.worker.process.current_work import CurrentWork
 from braid.engine.worker.process.error_answers import as_braid_error
@@ -42,9 +61,6 @@ LINGER_MS = 5
 
 LINGER_SHARE = 9
 """Requests keep other work waiting for this many times as long as it went on before, at most."""
-
-FOREGROUND = ("load", "unload", "prepare", "release", "describe", "device")
-BACKGROUND = ("facts", "kernels", "measure", "compare")
 
 
 @dataclass(slots=True)
@@ -71,7 +87,7 @@ class Worker:
         self._backend = backend
         self._poller = select.poll()
         self._poller.register(channel.fileno(), select.POLLIN)
-        self._waiting: deque[Message] = deque()  # received, and not inference
+        self._waiting: deque[WorkerCall] = deque()  # received, and not inference
         self._is_closed = False
         self._went_on_at = monotonic()  # when work that is not inference began again
         pause = _InferenceFirst(self)
@@ -79,9 +95,21 @@ class Worker:
         self._measurements = Measurements(backend, models, pause)
         calls = RequestHandlers(backend, arena, models, sessions, self._measurements, pause)
         self._calls = calls
-        self._foreground = {name: getattr(calls, name) for name in FOREGROUND}
-        self._foreground["cancel"] = self._cancel
-        self._tasks = {name: getattr(self._measurements, name) for name in BACKGROUND}
+        self.handlers: dict[type, Callable[[Any], AnyReply]] = {
+            DescribeDevice: calls.describe_device,
+            LoadModel: calls.load,
+            UnloadModel: calls.unload,
+            PrepareExecutable: calls.prepare,
+            ReleaseExecutable: calls.release,
+            DescribeProgram: calls.describe_program,
+            DropMeasurement: self._drop,
+        }
+        self.measurements: dict[type, Callable[[Any], Task]] = {
+            FindFacts: self._measurements.facts,
+            FindKernels: self._measurements.kernels,
+            MeasureStage: self._measurements.measure,
+            ComparePlans: self._measurements.compare,
+        }
         self._background = deque([_Background(None, _warm_up())])
 
     def serve(self) -> None:
@@ -118,7 +146,7 @@ class Worker:
         self._infer(requests, and_more=timeout_ms is None)
         return True
 
-    def _arrived(self, timeout_ms: int | None) -> list[Message]:
+    def _arrived(self, timeout_ms: int | None) -> list[WorkerCall]:
         """Inference requests that have arrived; other messages are kept."""
         # Polled even to wait for ever: a blocked ``recv`` also wakes when the peer has read.
         if self._is_closed or not self._poller.poll(timeout_ms):
@@ -127,10 +155,11 @@ class Worker:
         if messages is None:
             self._is_closed = True
             return []
-        self._waiting += [message for message in messages if message["op"] != "infer"]
-        return [message for message in messages if message["op"] == "infer"]
+        calls = [message for message in messages if isinstance(message, WorkerCall)]
+        self._waiting += [call for call in calls if not isinstance(call.request, RunExecutable)]
+        return [call for call in calls if isinstance(call.request, RunExecutable)]
 
-    def _infer(self, requests: list[Message], *, and_more: bool) -> None:
+    def _infer(self, requests: list[WorkerCall], *, and_more: bool) -> None:
         """Answer requests; while a device works by itself for one, the next one is begun.
 
         With ``and_more``, also those that come meanwhile, unless something else waits.
@@ -146,26 +175,26 @@ class Worker:
             else:
                 self._finish(*underway.popleft())
 
-    def _begin(self, message: Message, underway: deque[tuple[int, StartedRun]]) -> None:
-        call = message["id"]
+    def _begin(self, call: WorkerCall, underway: deque[tuple[int, StartedRun]]) -> None:
+        assert isinstance(call.request, RunExecutable)
         try:
-            with self._work.running(call):
-                run = self._calls.begin(message)
+            with self._work.running(call.number):
+                run = self._calls.begin(call.request)
         except Exception as error:
-            self._work.ended(call)
-            self._fail(call, error)
+            self._work.ended(call.number)
+            self._fail(call.number, error)
         else:
-            underway.append((call, run))
+            underway.append((call.number, run))
 
     def _finish(self, call: int, run: StartedRun) -> None:
         try:
-            result = self._calls.finish(run)
+            reply = self._calls.finish(run)
         except Exception as error:
             self._work.ended(call)
             self._fail(call, error)
         else:
             self._work.ended(call)
-            self._channel.send({"id": call, "result": result})
+            self._channel.send(WorkerAnswer(call, reply))
 
     def let_inference_go_first(self) -> bool:
         """Answer requests that have arrived, until none has come for a moment.
@@ -191,18 +220,17 @@ class Worker:
         check_stopped()
         return any_ran
 
-    def _answer(self, message: Message) -> None:
-        call = message["id"]
+    def _answer(self, message: WorkerCall) -> None:
+        call, kind = message.number, type(message.request)
         try:
-            if message["op"] in self._tasks:
-                task = self._tasks[message["op"]](message)
-                self._background.append(_Background(call, task))
+            if kind in self.measurements:
+                self._background.append(_Background(call, self.measurements[kind](message.request)))
                 return
-            result = self._foreground[message["op"]](message)
+            reply = self.handlers[kind](message.request)
         except Exception as error:
             self._fail(call, error)
         else:
-            self._channel.send({"id": call, "result": result})
+            self._channel.send(WorkerAnswer(call, reply))
 
     def _advance(self) -> None:
         current = self._background[0]
@@ -213,7 +241,7 @@ class Worker:
             self._background.popleft()
             self._work.begin_work()
             if current.call is not None:
-                self._channel.send({"id": current.call, "result": stop.value})
+                self._channel.send(WorkerAnswer(current.call, stop.value))
         except Exception as error:
             self._background.popleft()
             self._work.begin_work()
@@ -223,7 +251,7 @@ class Worker:
         """Pass on how far a task has come, where it is worth a message."""
         if current.call is not None and fraction is not None and fraction >= current.told + 0.02:
             current.told = fraction
-            self._channel.send({"id": current.call, "progress": fraction})
+            self._channel.send(WorkerProgress(current.call, fraction))
 
     def _fail(self, call: int | None, error: Exception) -> None:
         """Answer with an error; if the device is lost, nobody is answered: the process ends."""
@@ -234,21 +262,26 @@ class Worker:
             log.error("call %s failed", call, exc_info=error)
         if call is None:
             return
-        self._channel.send({"id": call, "error": error_body(known)})
+        self._channel.send(WorkerFailure.of(call, known))
 
-    def _cancel(self, message: Message) -> dict[str, Any]:
-        """Drop the measurement that call ``target`` asked for; that call is never answered."""
-        kept = [item for item in self._background if item.call != message["target"]]
+    def _drop(self, request: DropMeasurement) -> Acknowledged:
+        """Drop a measurement; its call is never answered."""
+        kept = [item for item in self._background if item.call != request.call]
         self._background = deque(kept)
         self._measurements.forget()
-        return {}
+        return Acknowledged()
 
 
-def _is_due(underway: Sequence[tuple[int, StartedRun]], left: Sequence[Message]) -> bool:
+def _is_due(underway: Sequence[tuple[int, StartedRun]], left: Sequence[WorkerCall]) -> bool:
     """Whether the oldest run is finished before anything else is begun."""
     _, run = underway[0]
-    other = bool(left) and left[0]["number"] != run.number
+    other = bool(left) and _executable(left[0]) != run.number
     return other or len(underway) == RUNS_UNDERWAY or run.pending.is_done()
+
+
+def _executable(call: WorkerCall) -> int:
+    assert isinstance(call.request, RunExecutable)
+    return call.request.number
 
 
 class _InferenceFirst(YieldToRequests):
@@ -281,4 +314,4 @@ def _warm_up() -> Task:
     yield None
     gc.collect()
     gc.freeze()
-    return {}
+    return Acknowledged()

@@ -6,18 +6,25 @@ for one repetition at most.
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
-from braid.core.json_form import from_json, to_json
 from braid.core.measurement import DeviceFacts, StageOverheads
-from braid.core.plan import plan_from_json
+from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.program import ProgramKey
-from braid.engine.device import AskedStage, Backend, Prepared, Task, Whole
-from braid.engine.link.frames import Message
+from braid.core.program import UnitKernels
+from braid.engine.device import AskedStage, Backend, Prepared, Whole
+from braid.engine.link.messages import (
+    AnyReply,
+    ComparePlans,
+    FindFacts,
+    FindKernels,
+    MeasureStage,
+    PlanMeasurements,
+    ProgramKernels,
+)
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
 from braid.engine.runtime.priority import thread_gives_way
@@ -26,6 +33,9 @@ from braid.engine.timing.comparison import ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.models import ModelTable, seeded_inputs, static_tensors
+
+Task = Generator[float | None, None, AnyReply]
+"""Yields whenever a request may go first; a number is the fraction done."""
 
 
 class Measurements:
@@ -41,77 +51,78 @@ class Measurements:
         """Free what was kept for the next measurement."""
         self._backend.forget()
 
-    def facts(self, message: Message) -> Task:
+    def facts(self, request: FindFacts) -> Task:
         """What planners may know of the device and the units of a static graph."""
-        program = self._models.program(program_key_of(message))
+        program = self._models.program(request.program)
         if self._overheads is None:
             self._overheads = yield from self._backend.overheads()
         graph = program.graph
         profiles = tuple(self._backend.profile(unit, graph) for unit in graph.operators)
         merges = tuple(map(tuple, merge_groups(graph)))
-        return to_json(DeviceFacts(self._overheads, profiles, merges, self._backend.threads))
+        return DeviceFacts(self._overheads, profiles, merges, self._backend.threads)
 
-    def kernels(self, message: Message) -> Task:
+    def kernels(self, request: FindKernels) -> Task:
         """One unit of each kernel signature that has several variants, the usual one first."""
-        program = self._models.program(program_key_of(message))
-        source, found = program.binding.source, dict[str, dict[str, Any]]()
+        program = self._models.program(request.program)
+        source = program.binding.source
+        units, variants = dict[str, list[int]](), dict[str, tuple[str, ...]]()
         for unit, operator in enumerate(program.graph.operators):
             signature = source.signature(operator, program.graph)
-            if signature not in found:
-                variants = [kernel.variant for kernel in program.rivals(unit)]
-                found[signature] = {"units": [], "signature": signature, "variants": variants}
+            if signature not in units:
+                variants[signature] = tuple(kernel.variant for kernel in program.rivals(unit))
+                units[signature] = []
                 yield None
-            found[signature]["units"].append(unit)
-        return {"kernels": [each for each in found.values() if len(each["variants"]) > 1]}
+            units[signature].append(unit)
+        return ProgramKernels(
+            tuple(
+                UnitKernels(signature, tuple(units[signature]), several)
+                for signature, several in variants.items()
+                if len(several) > 1
+            )
+        )
 
-    def measure(self, message: Message) -> Task:
-        """Latency of the stage with ``groups`` and ``strategy``, on ``threads`` (None: all).
-
-        With ``variant``, of the only unit on that kernel.
-        """
-        key = program_key_of(message)
+    def measure(self, request: MeasureStage) -> Task:
+        """Measure one stage; with a variant, its only unit on that kernel."""
+        key = request.program
         program = self._models.program(key)
         stage = AskedStage(
-            message["groups"],
-            message.get("threads"),
-            message.get("strategy", "concurrent"),
-            message.get("hopeless_us"),
+            request.stage.groups, request.threads, request.stage.strategy, request.hopeless_us
         )
-        if message.get("variant"):
+        if request.variant:
             ((unit,),) = stage.groups
-            program = program.with_variant(unit, message["variant"])
+            program = program.with_variant(unit, request.variant)
         inputs = partial(seeded_inputs, program.graph, static_tensors(key), 0)
         timing = yield from self._backend.measure(program, inputs, stage, self._pause)
-        return to_json(timing)
+        return timing
 
-    def compare(self, message: Message) -> Task:
-        """``plans``, the first being the baseline, and ONNX Runtime if wanted: numbers, latency."""
+    def compare(self, request: ComparePlans) -> Task:
+        """Compare whole models in turns: errors of outputs, and latencies."""
         self.forget()
-        key = program_key_of(message)
+        key = request.program
         program = self._models.program(key)
         inputs = seeded_inputs(program.graph, static_tensors(key), 1)
         prepared: list[Prepared] = []
         try:
-            contenders = [self._plan_contender(program, p, prepared) for p in message["plans"]]
-            if message["onnxruntime"]:
+            contenders = [self._plan_contender(program, p, prepared) for p in request.plans]
+            if request.onnxruntime:
                 contenders.append(self._session_contender(key.digest))
             exact = self._models.program(replace(key, precision=FP32))
             reference = self._backend.interpret(exact, inputs, self._pause)
             yield None
-            options = ComparisonOptions(tolerance=message["tolerance"])
+            options = ComparisonOptions(tolerance=request.tolerance)
             results = yield from compare(contenders, inputs, reference, options, self._pause)
         finally:
             for ready in prepared:
                 ready.release()
             self.forget()
-        return {"contenders": [to_json(result) for result in results]}
+        return PlanMeasurements(tuple(results))
 
     def _plan_contender(
-        self, program: Program, plan: dict[str, Any], prepared: list[Prepared]
+        self, program: Program, plan: StreamPlan, prepared: list[Prepared]
     ) -> TimedContender:
         """A plan that takes part, unless the device has no room for it."""
         try:
-            ready = self._models.ready(program, plan_from_json(plan))
+            ready = self._models.ready(program, plan)
         except DeviceOutOfMemory as error:
             return TimedContender(_absent, problem=str(error))
         prepared.append(ready)
@@ -130,11 +141,6 @@ class Measurements:
         except (PreconditionFailed, InvalidArtefact) as error:
             return TimedContender(_absent, problem=str(error))
         return TimedContender(timed_aside(session.run))
-
-
-def program_key_of(message: Message) -> ProgramKey:
-    """The program that a message is about."""
-    return from_json(ProgramKey, message["program"])
 
 
 def _absent(*_: object) -> TimedRun:

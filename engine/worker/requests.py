@@ -8,18 +8,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
-from typing import Any
 
 from torch import Tensor
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
-from braid.core.graph import graph_to_json
-from braid.core.plan import plan_from_json
 from braid.engine.device import Backend, FinishedRun, PendingRun, Tensors, Whole
-from braid.engine.link.frames import Message
+from braid.engine.link.messages import (
+    Acknowledged,
+    DescribeDevice,
+    DescribeProgram,
+    DeviceDescription,
+    ExecutableReady,
+    LoadModel,
+    PrepareExecutable,
+    ProgramDescription,
+    ReleaseExecutable,
+    RunDone,
+    RunExecutable,
+    UnloadModel,
+)
 from braid.engine.runtime.threads import on_one_thread
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread, no_pause
-from braid.engine.worker.measurements import Measurements, program_key_of
+from braid.engine.worker.measurements import Measurements
 from braid.engine.worker.models import (
     ModelTable,
     ReadyExecutable,
@@ -64,16 +74,16 @@ class RequestHandlers:
         self._pause = pause
         self._free_ns = 0  # when the device had done the latest run
 
-    def begin(self, message: Message) -> StartedRun:
-        """Begin to run executable ``number`` on the slot at ``offset``."""
+    def begin(self, request: RunExecutable) -> StartedRun:
+        """Begin to run an executable on its slot."""
         began_ns = perf_counter_ns()
-        number = message["number"]
+        number = request.number
         ready = self._models.executable(number)
-        inputs, outputs = self._slots.of(number, message["offset"], ready.layout)
+        inputs, outputs = self._slots.of(number, request.offset, ready.layout)
         pending = self._pending(ready, inputs, outputs)
         return StartedRun(number, began_ns, pending, outputs, ready.layout.size_bytes)
 
-    def finish(self, run: StartedRun) -> dict[str, Any]:
+    def finish(self, run: StartedRun) -> RunDone:
         """Wait for a run and put its outputs into its slot.
 
         The time that counts is that since the device had done the run before.
@@ -84,7 +94,7 @@ class RequestHandlers:
                 for name, tensor in found.items():
                     run.outputs[name].copy_(tensor)
         began_ns, self._free_ns = max(run.began_ns, self._free_ns), perf_counter_ns()
-        return {"compute_us": (self._free_ns - began_ns) // 1000}
+        return RunDone((self._free_ns - began_ns) // 1000)
 
     def _pending(self, ready: ReadyExecutable, inputs: Tensors, outputs: Tensors) -> PendingRun:
         """Begin a run; what it gives lies in ``outputs`` already if that is what it returns."""
@@ -102,32 +112,31 @@ class RequestHandlers:
                 log.exception("model %s runs under its plan instead", ready.digest[:12])
         return ready.prepared.begin(inputs, outputs)
 
-    def load(self, message: Message) -> dict[str, Any]:
-        """Load the artefact at ``path`` under ``digest``."""
-        self._models.load(message["digest"], Path(message["path"]))
-        return {}
+    def load(self, request: LoadModel) -> Acknowledged:
+        """Load an artefact."""
+        self._models.load(request.digest, Path(request.path))
+        return Acknowledged()
 
-    def unload(self, message: Message) -> dict[str, Any]:
-        """Forget ``digest`` and everything prepared for it."""
+    def unload(self, request: UnloadModel) -> Acknowledged:
+        """Forget a model and everything prepared for it."""
         self._measurements.forget()
         self._slots.clear()
-        self._models.unload(message["digest"])
-        return {}
+        self._models.unload(request.digest)
+        return Acknowledged()
 
-    def prepare(self, message: Message) -> dict[str, Any]:
-        """Make executable ``number`` for the given shapes and plan; run it once to warm up."""
-        key = program_key_of(message)
-        program, plan, digest = self._models.program(key), message["plan"], key.digest
+    def prepare(self, request: PrepareExecutable) -> ExecutableReady:
+        """Make an executable, and run it once to warm up."""
+        to_run, key = request.to_run, request.to_run.program
+        program = self._models.program(key)
         ready = self._models.prepare(
-            message["number"],
-            digest,
+            request.number,
+            key.digest,
             program,
-            None if plan is None else plan_from_json(plan),
-            self._session(digest) if message["onnxruntime"] else None,
+            to_run.plan,
+            self._session(key.digest) if to_run.in_onnxruntime else None,
         )
         run_s = self._warm_up(ready, seeded_inputs(program.graph, static_tensors(key), 0))
-        outputs = {name: spec.to_json() for name, spec in output_specs(program.graph).items()}
-        return {"outputs": outputs, "run_s": run_s}
+        return ExecutableReady(output_specs(program.graph), run_s)
 
     def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
         """The first run; requests go first even in the middle of it. Its seconds without theirs."""
@@ -149,25 +158,24 @@ class RequestHandlers:
             log.exception("model %s runs under its plan instead", digest[:12])
             return None
 
-    def release(self, message: Message) -> dict[str, Any]:
-        """Forget executable ``number``."""
-        number = message["number"]
-        self._models.release(number)
-        self._slots.forget(number)
-        return {}
+    def release(self, request: ReleaseExecutable) -> Acknowledged:
+        """Forget an executable."""
+        self._models.release(request.number)
+        self._slots.forget(request.number)
+        return Acknowledged()
 
-    def describe(self, message: Message) -> dict[str, Any]:
-        """The static graph for the given shapes; its operators are the schedule units."""
-        return {"graph": graph_to_json(self._models.program(program_key_of(message)).graph)}
+    def describe_program(self, request: DescribeProgram) -> ProgramDescription:
+        """Describe the static graph of a program; its operators are the schedule units."""
+        return ProgramDescription(self._models.program(request.program).graph)
 
-    def device(self, _: Message) -> dict[str, Any]:
-        """Facts about the device and the software."""
-        return {
-            "device_key": self._backend.device_key(),
-            "threads": self._backend.threads,
-            "precisions": list(self._backend.precisions),
-            "software": self._backend.software(),
-        }
+    def describe_device(self, _: DescribeDevice) -> DeviceDescription:
+        """Describe the device and its software."""
+        return DeviceDescription(
+            self._backend.device_key(),
+            self._backend.threads,
+            tuple(self._backend.precisions),
+            self._backend.software(),
+        )
 
 
 def _are_finite(ready: ReadyExecutable, tensors: Tensors) -> bool:

@@ -21,9 +21,9 @@ from braid.core.errors import (
     InvalidArtefact,
     Unavailable,
 )
-from braid.core.graph import OpGraph, graph_from_json
-from braid.core.json_form import to_json
+from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
+from braid.engine.link.messages import DescribeProgram, DeviceDescription, LoadModel, UnloadModel
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkState, WorkerLink
@@ -80,19 +80,24 @@ class Device:
         self._damaged: dict[str, DamagedArtefact] = {}  # what a fresh worker could not load
 
     @property
+    def _description(self) -> DeviceDescription:
+        assert self.link.device is not None, "the worker was not up yet"
+        return self.link.device
+
+    @property
     def device_key(self) -> str:
         """Key of everything that measurements on this device depend on; known after ``start``."""
-        return str(self.link.facts["device_key"])
+        return self._description.device_key
 
     @property
     def precisions(self) -> tuple[str, ...]:
         """Precisions that models can be computed in; known after ``start``."""
-        return tuple(self.link.facts["precisions"])
+        return self._description.precisions
 
     @property
     def software(self) -> dict[str, str]:
         """Versions of the libraries in the worker, by name; known after ``start``."""
-        return dict(self.link.facts["software"])
+        return dict(self._description.software)
 
     @property
     def is_up(self) -> bool:
@@ -119,12 +124,12 @@ class Device:
         models = dict(self._models)
         for digest, artefact in models.items():
             try:
-                await link.startup_call("load", digest=digest, path=str(artefact))
+                await link.startup_call(LoadModel(digest, str(artefact)))
             except InvalidArtefact as error:  # other models go on
                 self._lose(digest, DamagedArtefact(str(error)))
         await self._executables.replay()
         for digest in models.keys() - self._models.keys():
-            await link.startup_call("unload", digest=digest)
+            await link.startup_call(UnloadModel(digest))
 
     def _lose(self, digest: str, error: DamagedArtefact) -> None:
         """Record that a model could not be loaded again, though it has users."""
@@ -170,7 +175,7 @@ class Device:
         if digest in self._models:
             return
         try:
-            await self.link.call("load", digest=digest, path=str(artefact))
+            await self.link.call(LoadModel(digest, str(artefact)))
         except InvalidArtefact as error:
             raise DamagedArtefact(str(error)) from error
         self._models[digest] = artefact
@@ -193,7 +198,7 @@ class Device:
         """Forget a model and its executables, here and in the worker."""
         self._forget(digest)
         with suppress(Unavailable):  # the next worker is not told of it
-            await self.link.call("unload", digest=digest)
+            await self.link.call(UnloadModel(digest))
 
     async def prepare(self, to_run: PlanToRun) -> Executable:
         """Make a plan ready to run.
@@ -236,5 +241,4 @@ class Device:
             DamagedArtefact: the worker was replaced, and the new one could not load the model.
         """
         self._loaded(program.digest)
-        answer = await self.link.call("describe", program=to_json(program))
-        return graph_from_json(answer["graph"])
+        return (await self.link.call(DescribeProgram(program))).graph

@@ -14,10 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braid.core.errors import DeviceOutOfMemory, RunStopped, Unavailable
-from braid.core.json_form import to_json
-from braid.core.plan import plan_to_json
 from braid.core.program import PlanToRun
-from braid.core.tensor import spec_from_json
+from braid.engine.link.messages import PrepareExecutable, ReleaseExecutable, RunExecutable
 from braid.engine.link.slot_layout import SlotLayout, slot_layout
 from braid.engine.link.supervisor import WorkerLink
 from braid.engine.link.watch import RunBound
@@ -50,15 +48,10 @@ class Executable:
         """Name of its plan, as Infer answers."""
         return self.to_run.plan_id
 
-    def prepare_fields(self) -> dict[str, Any]:
-        """Fields of the call that has a worker prepare it."""
-        to_run = self.to_run
-        return {
-            "number": self.number,
-            "program": to_json(to_run.program),
-            "plan": None if to_run.plan is None else plan_to_json(to_run.plan),
-            "onnxruntime": to_run.in_onnxruntime,
-        }
+    @property
+    def request(self) -> PrepareExecutable:
+        """Request that has a worker prepare it."""
+        return PrepareExecutable(self.number, self.to_run)
 
 
 class Executables:
@@ -81,14 +74,13 @@ class Executables:
         self._last_number += 1
         asked = Executable(self._last_number, to_run, _EMPTY)
         try:
-            answer = await self._link.call("prepare", **asked.prepare_fields())
+            answer = await self._link.call(asked.request)
         except asyncio.CancelledError:  # the worker makes it all the same
             with suppress(Unavailable):
-                self._link.call("release", number=asked.number).add_done_callback(_ignore)
+                self._link.call(ReleaseExecutable(asked.number)).add_done_callback(_ignore)
             raise
-        outputs = {name: spec_from_json(spec) for name, spec in answer["outputs"].items()}
-        bound = self._limits.bound(answer.get("run_s", 0.0))
-        ready = replace(asked, layout=slot_layout(to_run.program.specs, outputs), bound=bound)
+        layout = slot_layout(to_run.program.specs, answer.outputs)
+        ready = replace(asked, layout=layout, bound=self._limits.bound(answer.run_s))
         self._by_number[ready.number] = ready
         return ready
 
@@ -96,7 +88,7 @@ class Executables:
         """Forget an executable that no batch uses any more."""
         if self._by_number.pop(ready.number, None) is not None:
             with suppress(Unavailable):  # the next worker is not told of it
-                await self._link.call("release", number=ready.number)
+                await self._link.call(ReleaseExecutable(ready.number))
 
     def forget(self, digest: str) -> None:
         """Forget the executables of a model that is unloaded."""
@@ -106,11 +98,11 @@ class Executables:
     async def run(self, ready: Executable, offset: int, when_unwanted: WhenUnwanted) -> int:
         """Run one batch as ``Device.run`` does; returns microseconds."""
         if ready.number in self._without_room:
-            await self._link.call("prepare", **ready.prepare_fields())
+            await self._link.call(ready.request)
             self._without_room.discard(ready.number)
-        answered = self._link.infer(ready.number, offset, ready.bound)
+        answered = self._link.run(RunExecutable(ready.number, offset), ready.bound)
         when_unwanted(lambda: self._link.stop(answered))
-        return int((await answered)["compute_us"])
+        return (await answered).compute_us
 
     async def replay(self) -> None:
         """Have a new worker prepare all executables, whose models it has loaded."""
@@ -118,13 +110,13 @@ class Executables:
         self._without_room.clear()
         for ready in told.values():
             try:
-                await self._link.startup_call("prepare", **ready.prepare_fields())
+                await self._link.startup_call(ready.request)
             except (DeviceOutOfMemory, RunStopped) as error:  # others may fit, and this one later
                 facts = {"device": self._link.name, "reason": str(error)}
                 log.error("a plan has no room", extra=facts)
                 self._without_room.add(ready.number)
         for number in told.keys() - self._by_number.keys():  # released meanwhile
-            await self._link.startup_call("release", number=number)
+            await self._link.startup_call(ReleaseExecutable(number))
 
 
 def _ignore(answer: asyncio.Future[Any]) -> None:

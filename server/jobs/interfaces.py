@@ -21,7 +21,7 @@ from typing import Literal, Protocol
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.plan import StreamPlan
-from braid.core.program import ProgramKey
+from braid.core.program import ProgramKey, UnitKernels
 from braid.core.schedule import Schedule, Stage
 from braid.engine.importer.host.limits import ImportLimits
 from braid.scheduler.options import PlannerOptions
@@ -31,15 +31,6 @@ from braid.server.store.records import ModelVersion
 
 OnProgress = Callable[[float, str], None]
 """Called with a fraction in [0, 1] and what is being done."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnitKernels:
-    """Units that are the same to their kernels, and the kernels that can run them."""
-
-    signature: str
-    units: tuple[int, ...]  # of the static graph, ascending
-    variants: tuple[str, ...]  # several; the one that is usually fastest first
 
 
 Ask = Literal["latency", "again", "work"]

@@ -30,7 +30,7 @@ class Serve:
 
 def serving_process(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> ServingProcess:
     """Return the serving worker of any device."""
-    return ServingProcess(link.call)
+    return ServingProcess(link)
 
 
 if __name__ == "__main__":

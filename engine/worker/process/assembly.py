@@ -18,6 +18,7 @@ from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.device import Backend
 from braid.engine.link.frames import BlockingChannel
+from braid.engine.link.messages import DeviceIsLost
 from braid.engine.link.options import LOST_EXIT_CODE
 from braid.engine.runtime.affinity import usable_cpus
 from braid.engine.runtime.allocator import keep_freed_memory
@@ -49,7 +50,7 @@ def serve(options: argparse.Namespace) -> None:
     try:
         Worker(channel, arena, backend, work).serve()
     except DeviceLost as error:
-        channel.send({"lost": str(error)})
+        channel.send(DeviceIsLost(str(error)))
         # Not by the interpreter's own way out: libraries would wait for the device.
         os._exit(LOST_EXIT_CODE)
 

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any
 
 from braid.core.errors import RunStopped
+from braid.engine.link.messages import WorkerStatus
 from braid.engine.runtime.stopping import StopSignal, stop_signal
 
 
@@ -90,7 +90,7 @@ class CurrentWork:
         """Let the other work end that is under way."""
         self._other.stop(reason)
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> WorkerStatus:
         """The oldest call that runs, with the seconds since the device began with it.
 
         ``step_s`` are the seconds since the present step of other work began; None without any.
@@ -99,8 +99,7 @@ class CurrentWork:
             now = self._clock()
             run = next(iter(self._runs.items()), None)
             step = self._step_began
-        return {
-            "call": None if run is None else run[0],
-            "run_s": 0.0 if run is None else now - run[1],
-            "step_s": None if step is None else now - step,
-        }
+        step_s = None if step is None else now - step
+        if run is None:
+            return WorkerStatus(step_s=step_s)
+        return WorkerStatus(run[0], now - run[1], step_s)

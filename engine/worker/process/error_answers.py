@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from braid.core.errors import BraidError, InvalidRequest, WorkerFault
 from braid.engine.device import Backend
-from braid.engine.link.error_messages import error_body
 from braid.engine.link.frames import BlockingChannel
+from braid.engine.link.messages import WorkerCall, WorkerFailure
 
 
 def as_braid_error(error: Exception, backend: Backend) -> BraidError:
@@ -25,4 +25,5 @@ def as_braid_error(error: Exception, backend: Backend) -> BraidError:
 def refuse(channel: BlockingChannel, error: BraidError) -> None:
     """Answer the first calls with why there is no device, instead of serving."""
     for message in channel.receive() or ():
-        channel.send({"id": message["id"], "error": error_body(error)})
+        if isinstance(message, WorkerCall):
+            channel.send(WorkerFailure.of(message.number, error))

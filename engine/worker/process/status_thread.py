@@ -1,9 +1,7 @@
 """The worker's side of the watch that is kept over it: a thread with a socket of its own.
 
-    front end  {"ask": true}                       about twice a second
-               {"stop": call, "reason": text}      that run is to end, or not to begin
-               {"stop_step": true, "reason": text} the other work under way is to end
-    worker     {"call": ..., "run_s": ..., "step_s": ...}   to each question; see ``CurrentWork``
+    front end ──AskStatus──> WorkerStatus, as ``CurrentWork`` has it
+              ──StopRun, StopStep──> ``CurrentWork``         (engine/link/messages.py)
 
 It answers while the device thread is in a library, so it tells a long run from a process that is
 stopped. When the front end is gone it ends the process, whatever the device thread is in.
@@ -15,7 +13,8 @@ import os
 import socket
 import threading
 
-from braid.engine.link.frames import BlockingChannel, Message
+from braid.engine.link.frames import BlockingChannel
+from braid.engine.link.messages import AskStatus, Message, StopRun, StopStep
 from braid.engine.worker.process.current_work import CurrentWork
 
 
@@ -36,9 +35,10 @@ def _answer(channel: BlockingChannel, work: CurrentWork) -> None:
 
 
 def _follow(message: Message, channel: BlockingChannel, work: CurrentWork) -> None:
-    if "stop" in message:
-        work.stop(message["stop"], message["reason"])
-    elif "stop_step" in message:
-        work.stop_step(message["reason"])
-    else:
-        channel.send(work.status())
+    match message:
+        case StopRun(call, reason):
+            work.stop(call, reason)
+        case StopStep(reason):
+            work.stop_step(reason)
+        case AskStatus():
+            channel.send(work.status())

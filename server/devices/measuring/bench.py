@@ -6,23 +6,32 @@ jobs ──> Bench ──> MeasuringHost, a worker that measures     (server/dev
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
-from typing import Any
+from typing import TypeVar
 
-from braid.core.graph import OpGraph, graph_from_json
-from braid.core.json_form import from_json, to_json
+from braid.core.errors import ImpossibleLatency
+from braid.core.graph import OpGraph
 from braid.core.measurement import (
     DeviceFacts,
     PlanMeasurement,
     StageLatency,
-    is_latency,
 )
-from braid.core.plan import StreamPlan, plan_to_json
-from braid.core.program import ProgramKey
+from braid.core.plan import StreamPlan
+from braid.core.program import ProgramKey, UnitKernels
 from braid.core.schedule import Stage
+from braid.engine.link.messages import (
+    ComparePlans,
+    DescribeProgram,
+    FindFacts,
+    FindKernels,
+    MeasureStage,
+    ProgramRequest,
+)
 from braid.engine.link.worker_process import OnProgress
 from braid.server.devices.measuring.host import MeasuringHost
-from braid.server.jobs.interfaces import UnitKernels
+
+R = TypeVar("R")
 
 ATTEMPTS = 3
 """Number of attempts to measure a stage, as long as its latency is impossible, such as 0 us."""
@@ -55,31 +64,23 @@ class Bench:
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
-        answer = await self._call("describe", program)
-        return graph_from_json(answer["graph"])
+        return (await self._call(DescribeProgram(program))).graph
 
     async def facts(self, program: ProgramKey) -> DeviceFacts:
         """Facts of the device about a program's units, besides latencies."""
-        return from_json(DeviceFacts, await self._call("facts", program))
+        return await self._call(FindFacts(program))
 
-    async def kernels(self, program: ProgramKey) -> list[UnitKernels]:
+    async def kernels(self, program: ProgramKey) -> Sequence[UnitKernels]:
         """Units of a program that more than one kernel can run."""
-        answer = await self._call("kernels", program)
-        return [
-            UnitKernels(each["signature"], tuple(each["units"]), tuple(each["variants"]))
-            for each in answer["kernels"]
-        ]
+        return (await self._call(FindKernels(program))).kernels
 
     async def measure_kernel(
         self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
     ) -> StageLatency:
         """Latency of one unit on a kernel, in microseconds; roughly if above ``hopeless_us``."""
-        return await self._measure(
-            program,
-            groups=[[unit]],
-            variant=variant,
-            hopeless_us=None if hopeless_us == inf else hopeless_us,
-        )
+        above_us = None if hopeless_us == inf else hopeless_us
+        stage = Stage(((unit,),))
+        return await self._measure(MeasureStage(program, stage, None, variant, above_us))
 
     async def measure_stage(
         self, program: ProgramKey, stage: Stage, threads: int | None = None
@@ -88,12 +89,7 @@ class Bench:
 
         ``threads`` is the number that the stage may use; None: all.
         """
-        return await self._measure(
-            program,
-            groups=[list(group) for group in stage.groups],
-            strategy=stage.strategy,
-            threads=threads,
-        )
+        return await self._measure(MeasureStage(program, stage, threads))
 
     async def compare(
         self,
@@ -103,17 +99,10 @@ class Bench:
         onnxruntime: bool,
         tolerance: float,
         on_progress: Callable[[float], None],
-    ) -> list[PlanMeasurement]:
+    ) -> Sequence[PlanMeasurement]:
         """Whole models against each other, in turns in one run; the first plan is the baseline."""
-        answer = await self._call(
-            "compare",
-            program,
-            on_progress,
-            plans=[plan_to_json(plan) for plan in plans],
-            onnxruntime=onnxruntime,
-            tolerance=tolerance,
-        )
-        return [from_json(PlanMeasurement, each) for each in answer["contenders"]]
+        request = ComparePlans(program, tuple(plans), onnxruntime, tolerance)
+        return (await self._call(request, on_progress)).plans
 
     def unload(self, digest: str) -> None:
         """Forget a model."""
@@ -123,21 +112,13 @@ class Bench:
         """End the measuring process, if there is one."""
         await self.host.close()
 
-    async def _measure(self, program: ProgramKey, **stage: Any) -> StageLatency:
-        for _ in range(ATTEMPTS):
-            answer = await self._call("measure", program, **stage)
-            if is_latency(answer["latency_us"]):
-                break
-        return StageLatency(answer["latency_us"], answer["spread"], answer["repeats"])
+    async def _measure(self, request: MeasureStage) -> StageLatency:
+        """Measure a stage, again as long as its latency cannot be; ``ATTEMPTS`` times at most."""
+        for _ in range(ATTEMPTS - 1):
+            with suppress(ImpossibleLatency):
+                return await self._call(request)
+        return await self._call(request)
 
-    async def _call(
-        self,
-        op: str,
-        program: ProgramKey,
-        on_progress: OnProgress | None = None,
-        **fields: Any,
-    ) -> Any:
-        self._loaded(program.digest)
-        return await self.host.call(
-            op, program.digest, on_progress, program=to_json(program), **fields
-        )
+    async def _call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
+        self._loaded(request.program.digest)
+        return await self.host.call(request, on_progress)

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
+from braid.engine.link.messages import ProgramRequest
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import WorkerLink
 from braid.engine.link.worker_process import OnProgress
+
+R = TypeVar("R")
 
 
 class MeasuringHost(Protocol):
@@ -26,10 +29,8 @@ class MeasuringHost(Protocol):
     def is_measuring(self) -> bool:
         """Whether a call is open that competes with the serving worker for cores."""
 
-    async def call(
-        self, op: str, digest: str, on_progress: OnProgress | None = None, **fields: Any
-    ) -> Any:
-        """Send a call about a model that the device has loaded; returns its result.
+    async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
+        """Send a request about a model that the device has loaded; returns its reply.
 
         Raises:
             WorkerRestarting: no worker is up, it died, or it does not start.

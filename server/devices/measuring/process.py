@@ -7,9 +7,10 @@ import logging
 from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from braid.core.errors import WorkerRestarting
+from braid.engine.link.messages import DescribeDevice, LoadModel, ProgramRequest, UnloadModel
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.worker_process import OnProgress, WorkerProcess
@@ -19,6 +20,9 @@ from braid.server.devices.measuring.host import ArtefactOf, MeasuringHost
 log = logging.getLogger("braid.bench")
 
 IDLE_SECONDS = 60.0
+
+
+R = TypeVar("R")
 
 
 class MeasuringProcess(MeasuringHost):
@@ -68,14 +72,12 @@ class MeasuringProcess(MeasuringHost):
         """Process id, or None if no process runs."""
         return self._process.pid if self._process else None
 
-    async def call(
-        self, op: str, digest: str, on_progress: OnProgress | None = None, **fields: Any
-    ) -> Any:
+    async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Send a call; the worker is started and the model loaded first, where needed."""
         self._open_calls += 1
         try:
-            process = await self._with_model(digest)
-            return await process.send(op, {"digest": digest, **fields}, on_progress)
+            process = await self._with_model(request.program.digest)
+            return await process.send(request, on_progress)
         finally:
             self._open_calls -= 1
             self._end_when_idle()
@@ -95,7 +97,7 @@ class MeasuringProcess(MeasuringHost):
         process = self._process
         if process is not None and digest in self._loaded:
             self._loaded.discard(digest)
-            answer = process.send("unload", {"digest": digest})  # before whatever is sent next
+            answer = process.send(UnloadModel(digest))  # before whatever is sent next
 
             async def hear() -> None:
                 await answer
@@ -116,7 +118,7 @@ class MeasuringProcess(MeasuringHost):
             process = await self._started()
             if digest not in self._loaded:
                 artefact = self._artefact_of(digest)
-                await process.send("load", {"digest": digest, "path": str(artefact)})
+                await process.send(LoadModel(digest, str(artefact)))
                 self._loaded.add(digest)
             return process
 
@@ -148,7 +150,7 @@ class MeasuringProcess(MeasuringHost):
             WorkerRestarting: the worker used no CPU time, or took too long; it is ended.
         """
         seconds = self._options.start_timeout_s
-        answer = process.send("device", {})
+        answer = process.send(DescribeDevice())
         try:
             await wait_for_child(answer, process.pid, seconds, cpu_seconds=inf)
         except (DidNothing, TookTooLong) as error:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
+from braid.engine.link.messages import ProgramRequest
 from braid.engine.link.options import WatchLimits
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import WorkerLink
@@ -19,19 +19,20 @@ PATIENCE = 10
 """Factor by which the limits of a worker grow that gives way to the one that serves."""
 
 
+R = TypeVar("R")
+
+
 class ServingProcess(MeasuringHost):
     """The worker that serves, which measures between requests."""
 
     is_measuring = False
 
-    def __init__(self, call: Callable[..., Awaitable[Any]]) -> None:
-        self._call = call
+    def __init__(self, link: WorkerLink) -> None:
+        self._link = link
 
-    async def call(
-        self, op: str, digest: str, on_progress: OnProgress | None = None, **fields: Any
-    ) -> Any:
-        """Send a call to the worker that serves; the model is loaded there."""
-        return await self._call(op, on_progress, digest=digest, **fields)
+    async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
+        """Send a request to the worker that serves; the model is loaded there."""
+        return await self._link.call(request, on_progress)
 
     def wake(self) -> None:
         """Do nothing: the worker is up."""
@@ -46,7 +47,7 @@ class ServingProcess(MeasuringHost):
 def measuring_host(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> MeasuringHost:
     """Return a process of its own for a CPU, the serving worker for a GPU."""
     if link.options.gpu is not None:
-        return ServingProcess(link.call)
+        return ServingProcess(link)
     limits = link.options.watch
     patient = WatchLimits(
         silence_s=PATIENCE * limits.silence_s,

@@ -14,8 +14,8 @@ from functools import partial
 from math import inf
 
 from braid.core.graph import OpGraph
-from braid.core.program import ProgramKey, sorted_choices
-from braid.server.jobs.interfaces import ServingDevice, UnitKernels
+from braid.core.program import ProgramKey, UnitKernels, sorted_choices
+from braid.server.jobs.interfaces import ServingDevice
 from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.stage_measurements import in_store
 from braid.server.store.store import Store

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -18,11 +18,20 @@ from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.stage_timer import CudaStageTimer, SlopeOptions
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.report import Report, Verified
-from braid.engine.link.frames import BlockingChannel, Message
+from braid.engine.link.frames import BlockingChannel
+from braid.engine.link.messages import (
+    AnyRequest,
+    Request,
+    WorkerAnswer,
+    WorkerCall,
+    WorkerFailure,
+)
 from braid.engine.timing.samples import TimerOptions
 from braid.engine.worker.loop import Worker
 from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver
+
+R = TypeVar("R")
 
 GPU = GpuIdentity(
     "NVIDIA H200", (9, 0), 132, 140 << 30, "580.65.06", "13.0", "91002", "2.11.0+cu130"
@@ -41,7 +50,7 @@ class ServedGpu:
         self._socket, theirs = socket.socketpair()
         self._socket.settimeout(20)
         self._link = BlockingChannel(self._socket)
-        self._answers: dict[int, Message] = {}
+        self._answers: dict[int, WorkerAnswer | WorkerFailure] = {}
         self._calls = 0
         self._thread = threading.Thread(target=self._serve, args=(theirs,), daemon=True)
         self._thread.start()
@@ -56,31 +65,34 @@ class ServedGpu:
             except Exception as error:
                 self.error = error
 
-    def send(self, op: str, **fields: Any) -> int:
+    def send(self, request: AnyRequest) -> int:
         """Send a call; returns its number."""
         self._calls += 1
-        self._link.send({"id": self._calls, "op": op, **fields})
+        self._link.send(WorkerCall(self._calls, request))
         return self._calls
 
-    def answer(self, number: int) -> Message:
+    def answer(self, number: int) -> WorkerAnswer | WorkerFailure:
         """Wait for the answer to a call. ConnectionError: the worker ended without one."""
         while number not in self._answers:
             messages = self._link.receive()
             if messages is None:
                 raise ConnectionError("the worker ended")
-            self._answers |= {m["id"]: m for m in messages if "progress" not in m}
+            for message in messages:
+                if isinstance(message, WorkerAnswer | WorkerFailure):
+                    self._answers[message.call] = message
         return self._answers.pop(number)
 
-    def call(self, op: str, **fields: Any) -> Any:
-        """Result of a call that succeeds."""
-        answer = self.answer(self.send(op, **fields))
-        assert "error" not in answer, answer
-        return answer["result"]
+    def call(self, request: Request[R]) -> R:
+        """Reply to a call that succeeds."""
+        answer = self.answer(self.send(cast(AnyRequest, request)))
+        assert isinstance(answer, WorkerAnswer), answer
+        return cast(R, answer.reply)
 
-    def fail(self, op: str, **fields: Any) -> tuple[str, str]:
-        """Type and message of the error that a call ends with."""
-        error = self.answer(self.send(op, **fields))["error"]
-        return error["type"], error["message"]
+    def fail(self, request: AnyRequest) -> tuple[str, str]:
+        """Class and text of the error that a call ends with."""
+        answer = self.answer(self.send(request))
+        assert isinstance(answer, WorkerFailure), answer
+        return answer.error_class, answer.text
 
     def view(self, offset: int, shape: Sequence[int]) -> Tensor:
         """FP32 elements of the arena."""

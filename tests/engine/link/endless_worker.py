@@ -7,8 +7,18 @@ import os
 import signal
 import socket
 from pathlib import Path
+from typing import NoReturn
 
 from braid.engine.link.frames import BlockingChannel
+from braid.engine.link.messages import (
+    AnyReply,
+    DescribeDevice,
+    DeviceDescription,
+    RunDone,
+    RunExecutable,
+    WorkerAnswer,
+    WorkerCall,
+)
 from braid.engine.worker.process.current_work import CurrentWork
 from braid.engine.worker.process.status_thread import answer_status
 
@@ -29,19 +39,27 @@ def main() -> None:
     channel = BlockingChannel(socket.socket(fileno=options.link_fd))
     while messages := channel.receive():
         for message in messages:
-            if message["op"] == "infer":
-                with activity.running(message["id"]):
-                    if message["number"] != FINE:
-                        Path(os.environ[BEGAN]).write_text("began")  # once somebody reads it
-                        never_end()
-                activity.ended(message["id"])
-            elif message["op"] != "device":
-                activity.begin_work()
-                never_end()
-            channel.send({"id": message["id"], "result": {"pid": os.getpid(), "compute_us": 7}})
+            assert isinstance(message, WorkerCall)
+            channel.send(WorkerAnswer(message.number, reply_to(message, activity)))
 
 
-def never_end() -> None:
+def reply_to(call: WorkerCall, activity: CurrentWork) -> AnyReply:
+    match call.request:
+        case RunExecutable(number):
+            with activity.running(call.number):
+                if number != FINE:
+                    Path(os.environ[BEGAN]).write_text("began")  # once somebody reads it
+                    never_end()
+            activity.ended(call.number)
+            return RunDone(7)
+        case DescribeDevice():
+            return DeviceDescription("endless", 1, (), {"pid": str(os.getpid())})
+        case _:
+            activity.begin_work()
+            return never_end()
+
+
+def never_end() -> NoReturn:
     while True:
         signal.pause()
 

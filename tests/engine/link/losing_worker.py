@@ -1,5 +1,5 @@
-"""A worker that takes its time to be prepared, whose device is lost at the first request, and that
-closes its link without ending if it is told to."""
+"""A worker that compares for ``tolerance`` seconds, whose device is lost at the first request, and
+that closes its link without ending if it is told to. It answers with what it has seen."""
 
 from __future__ import annotations
 
@@ -9,11 +9,33 @@ import signal
 import socket
 import time
 
+from braid.core.errors import DeviceOutOfMemory
 from braid.engine.link.frames import BlockingChannel
+from braid.engine.link.messages import (
+    AnyRequest,
+    ComparePlans,
+    DescribeProgram,
+    DeviceDescription,
+    DeviceIsLost,
+    ExecutableReady,
+    PrepareExecutable,
+    RunDone,
+    RunExecutable,
+    UnloadModel,
+    WorkerAnswer,
+    WorkerCall,
+    WorkerFailure,
+)
 from braid.engine.link.options import LOST_EXIT_CODE
 
 FINE = 2
 """The executable that can be run."""
+
+LEAVE = UnloadModel("leave")
+"""The request to close the link without ending."""
+
+NO_ROOM_FOR = "OMP_TEST_HAS_NO_ROOM_FOR"
+"""Names the model that finds no room; a variable that workers are told."""
 
 
 def main() -> None:
@@ -25,24 +47,35 @@ def main() -> None:
     seen: list[str] = []
     while messages := channel.receive():
         for message in messages:
-            seen.append(message["op"])
-            if message["op"] == "infer" and message.get("number") != FINE:
-                channel.send({"lost": "the GPU failed while running: an illegal memory access"})
+            assert isinstance(message, WorkerCall)
+            request = message.request
+            seen.append(type(request).__name__)
+            if is_fatal(request):
+                channel.send(DeviceIsLost("the GPU failed while running: an illegal memory access"))
                 os._exit(LOST_EXIT_CODE)
-            if message["op"] == "leave":
+            if request == LEAVE:
                 link.close()
                 signal.pause()
-            if message["op"] == "prepare":
-                time.sleep(message.get("seconds", 0))
-                if message.get("program", {}).get("digest") == os.environ.get(
-                    "OMP_TEST_HAS_NO_ROOM_FOR", ""
-                ):
-                    del os.environ["OMP_TEST_HAS_NO_ROOM_FOR"]
-                    error = {"type": "DeviceOutOfMemory", "message": "the GPU ran out of memory"}
-                    channel.send({"id": message["id"], "error": error})
-                    continue
-            result = {"pid": os.getpid(), "seen": seen, "outputs": {}, "compute_us": 7}
-            channel.send({"id": message["id"], "result": result})
+            channel.send(answer_to(message.number, request, seen))
+
+
+def is_fatal(request: AnyRequest) -> bool:
+    is_run = isinstance(request, RunExecutable) and request.number != FINE
+    return is_run or isinstance(request, DescribeProgram)
+
+
+def answer_to(call: int, request: AnyRequest, seen: list[str]) -> WorkerAnswer | WorkerFailure:
+    if isinstance(request, RunExecutable):
+        return WorkerAnswer(call, RunDone(7))
+    if isinstance(request, PrepareExecutable):
+        if request.to_run.program.digest == os.environ.get(NO_ROOM_FOR):
+            del os.environ[NO_ROOM_FOR]
+            return WorkerFailure.of(call, DeviceOutOfMemory("the GPU ran out of memory"))
+        return WorkerAnswer(call, ExecutableReady({}, 0.0))
+    if isinstance(request, ComparePlans):
+        time.sleep(request.tolerance)
+    facts = {"pid": str(os.getpid()), "seen": " ".join(seen)}
+    return WorkerAnswer(call, DeviceDescription("losing", 1, (), facts))
 
 
 if __name__ == "__main__":

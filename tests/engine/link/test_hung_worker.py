@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from braid.core.errors import RunTooLong, WorkerRestarting
+from braid.core.program import ProgramKey
+from braid.engine.link.messages import FindFacts, RunExecutable
 from braid.engine.link.options import EndReason, WatchLimits, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkState, WorkerLink
@@ -33,12 +36,13 @@ async def opened(options: WorkerOptions = OPTIONS) -> AsyncIterator[WorkerLink]:
     ends: list[WorkerEnd] = []
     link.on_end = ends.append
     await link.start()
-    first = link.facts["pid"]
+    first = pid_of(link)
     try:
         yield link
         assert [end.reason for end in ends] == [EndReason.HUNG]
         await until_up(link)
-        assert (await link.infer(FINE, 0, RunBound()))["pid"] != first
+        assert (await link.run(RunExecutable(FINE, 0), RunBound())).compute_us == 7
+        assert pid_of(link) != first
         assert not psutil.pid_exists(first)
     finally:
         await link.close()
@@ -54,6 +58,11 @@ def began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return pipe
 
 
+def pid_of(link: WorkerLink) -> int:
+    assert link.device is not None
+    return int(link.device.software["pid"])
+
+
 async def until_up(link: WorkerLink) -> None:
     up = asyncio.Event()
     link.on_state = lambda state: up.set() if state is LinkState.UP else None
@@ -61,15 +70,15 @@ async def until_up(link: WorkerLink) -> None:
         await asyncio.wait_for(up.wait(), TIMEOUT_S)
 
 
-async def fails(answer: asyncio.Future[object], how: type[Exception], text: str) -> None:
+async def fails(answer: asyncio.Future[Any], how: type[Exception], text: str) -> None:
     with pytest.raises(how, match=text):
         await asyncio.wait_for(answer, TIMEOUT_S)
 
 
 async def test_a_run_over_its_limit_costs_the_worker_and_other_runs_may_be_sent_again() -> None:
     async with opened() as link:
-        endless = link.infer(ENDLESS, 0, RunBound(limit_s=0.5))
-        waiting = link.infer(FINE, 0, RunBound(limit_s=0.5))
+        endless = link.run(RunExecutable(ENDLESS, 0), RunBound(limit_s=0.5))
+        waiting = link.run(RunExecutable(FINE, 0), RunBound(limit_s=0.5))
         await fails(endless, RunTooLong, "its device had to be stopped: a run did not end")
         await fails(waiting, WorkerRestarting, "try again")
         await until_down(link)
@@ -77,7 +86,7 @@ async def test_a_run_over_its_limit_costs_the_worker_and_other_runs_may_be_sent_
 
 async def test_a_run_without_requests_costs_the_worker_if_it_does_not_end(began: Path) -> None:
     async with opened() as link:
-        endless = link.infer(ENDLESS, 0, RunBound())
+        endless = link.run(RunExecutable(ENDLESS, 0), RunBound())
         await asyncio.to_thread(began.read_text)
         link.stop(endless)
         await fails(endless, RunTooLong, "a run did not end")
@@ -86,7 +95,7 @@ async def test_a_run_without_requests_costs_the_worker_if_it_does_not_end(began:
 
 async def test_a_step_of_other_work_that_does_not_end_costs_the_worker() -> None:
     async with opened(replace(OPTIONS, keep_spare=False)) as link:
-        measured = link.call("measure")
+        measured = link.call(FindFacts(ProgramKey("d", ())))
         await fails(measured, RunTooLong, "one step of its work did not end")
         await until_down(link)
 

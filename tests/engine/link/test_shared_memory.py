@@ -1,8 +1,7 @@
-"""The arena and the frames: what both processes rely on."""
+"""The shared memory of two processes, and the layout of slots in it."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from braid.core.errors import DeviceOutOfMemory
 from braid.core.tensor import TensorSpec
-from braid.engine.link.frames import FrameDecoder, encode
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.slot_layout import ALIGNMENT, slot_layout
 
@@ -65,25 +63,3 @@ def test_layout_is_aligned_and_in_order() -> None:
     assert [layout.inputs["a"].offset, layout.inputs["b"].offset] == [0, 64]
     assert layout.outputs["y"].offset == 128
     assert layout.size_bytes == 192
-
-
-@given(
-    messages=st.lists(st.dictionaries(st.text(max_size=5), st.integers()), max_size=6),
-    cut=st.integers(1, 40),
-)
-def test_frames_survive_any_chunking(messages: list[dict[str, int]], cut: int) -> None:
-    stream = b"".join(encode(message) for message in messages)
-    decoder = FrameDecoder()
-
-    found = [
-        message
-        for start in range(0, len(stream), cut)
-        for message in decoder.feed(stream[start : start + cut])
-    ]
-
-    assert found == json.loads(json.dumps(messages))
-
-
-def test_a_frame_over_the_limit_is_refused() -> None:
-    with pytest.raises(ValueError, match="over"):
-        list(FrameDecoder().feed(b"\xff\xff\xff\xff{}"))

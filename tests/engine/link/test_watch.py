@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from braid.engine.link.messages import AskStatus, ControlOrder, StopRun, StopStep, WorkerStatus
 from braid.engine.link.options import WatchLimits
 from braid.engine.link.watch import GRACE_S, SILENT_TICKS, TICK_S, UNWANTED, RunBound, Watch
 
-ASK = {"ask": True}
+ASK = AskStatus()
 
 
 def problem_of(watch: Watch) -> str:
@@ -25,18 +24,18 @@ class World:
         self.step_began: float | None = None
         self.watch.heard(self.status())
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> WorkerStatus:
         run_s = self.now - self.began if self.running is not None else 0.0
         step_s = None if self.step_began is None else self.now - self.step_began
-        return {"call": self.running, "run_s": run_s, "step_s": step_s}
+        return WorkerStatus(self.running, run_s, step_s)
 
     def runs(self, call: int, bound: RunBound | None = None) -> None:
         self.watch.sent(call, bound or RunBound())
         self.running, self.began = call, self.now
 
-    def goes_on(self, seconds: float, *, answers: bool = True) -> list[dict[str, Any]]:
+    def goes_on(self, seconds: float, *, answers: bool = True) -> list[ControlOrder]:
         """Let time pass; returns what the worker was told beside the questions."""
-        orders: list[dict[str, Any]] = []
+        orders: list[ControlOrder] = []
         for _ in range(round(seconds / TICK_S)):
             self.now += TICK_S
             orders += [order for order in self.watch.tick() if order != ASK]
@@ -59,8 +58,9 @@ def test_a_run_over_its_limit_is_stopped_and_then_costs_the_worker() -> None:
     world.runs(7, RunBound(limit_s=3.0, kill_after_s=100.0))
 
     (order,) = world.goes_on(3.5)
-    assert order["stop"] == 7
-    assert "after 3 s on the device" in order["reason"]
+    assert isinstance(order, StopRun)
+    assert order.call == 7
+    assert "after 3 s on the device" in order.reason
     assert not world.watch.problem
 
     assert world.goes_on(2.0) == []
@@ -73,7 +73,7 @@ def test_a_run_without_requests_is_stopped_and_costs_the_worker_if_it_goes_on() 
     world = World()
     world.runs(7)
 
-    assert world.watch.unwanted(7) == [{"stop": 7, "reason": UNWANTED}]
+    assert world.watch.unwanted(7) == [StopRun(7, UNWANTED)]
     assert world.watch.unwanted(7) == [], "once"
     world.goes_on(GRACE_S + 2 * TICK_S)
 
@@ -143,7 +143,7 @@ def test_a_step_of_other_work_is_stopped_and_then_costs_the_worker() -> None:
     world.step_began = world.now
 
     (order,) = world.goes_on(61.0)
-    assert order["stop_step"]
+    assert isinstance(order, StopStep)
     world.step_began = world.now  # it ended, and another one began
     assert world.goes_on(5.0) == []
     assert not world.watch.problem

@@ -14,6 +14,7 @@ import torch
 
 from braid.core.errors import RunStopped
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.link.messages import WorkerStatus
 from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.runtime.stopping import check_stopped, stop_signal
 from braid.engine.runtime.yielding import in_thread, no_pause
@@ -39,7 +40,7 @@ def ends(activity: CurrentWork, call: int, work: Callable[[], object], stop: int
     """Do ``work`` for a call and stop one from another thread as soon as it runs."""
 
     def order() -> None:
-        while activity.status()["call"] != call:
+        while activity.status().call != call:
             time.sleep(0)
         activity.stop(stop, "enough")
 
@@ -110,13 +111,13 @@ def test_other_work_is_stopped_apart_from_runs() -> None:
 def test_the_status_tells_what_runs_and_for_how_long() -> None:
     now = 0.0
     activity = CurrentWork(lambda: now)
-    assert activity.status() == {"call": None, "run_s": 0.0, "step_s": None}
+    assert activity.status() == WorkerStatus()
 
     activity.begin_step()
     now = 2.0
     with activity.running(5):
         now = 3.0
-        assert activity.status() == {"call": 5, "run_s": 1.0, "step_s": 3.0}
+        assert activity.status() == WorkerStatus(5, 1.0, 3.0)
     activity.ended(5)
     activity.rest()
-    assert activity.status() == {"call": None, "run_s": 0.0, "step_s": None}
+    assert activity.status() == WorkerStatus()

@@ -7,8 +7,8 @@ from time import perf_counter_ns
 from types import SimpleNamespace
 from typing import Any, cast
 
-from braid.core.json_form import to_json
-from braid.core.program import ProgramKey
+from braid.core.program import PlanToRun, ProgramKey
+from braid.engine.link.messages import PrepareExecutable
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.requests import RequestHandlers
 
@@ -34,12 +34,12 @@ def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_other
     prepared = SimpleNamespace(session=None, prepared=SimpleNamespace(run=run))
     program = SimpleNamespace(graph=SimpleNamespace(inputs={}, outputs={}))
     models: Any = SimpleNamespace(program=lambda *_: program, prepare=lambda *_: prepared)
-    key = to_json(ProgramKey("d", ()))
+    asked = PrepareExecutable(1, PlanToRun(ProgramKey("d", ())))
     requests, nothing = SlowRequests(), cast(Any, None)
     with mmap.mmap(-1, mmap.PAGESIZE) as arena:
         calls = RequestHandlers(nothing, arena, models, nothing, nothing, requests)
         start = perf_counter_ns()
-        answer = calls.prepare({"number": 1, "program": key, "plan": None, "onnxruntime": False})
+        answer = calls.prepare(asked)
         elapsed_ns = perf_counter_ns() - start
 
-    assert 0 < answer["run_s"] * 1e9 <= elapsed_ns - requests.took_ns
+    assert 0 < answer.run_s * 1e9 <= elapsed_ns - requests.took_ns

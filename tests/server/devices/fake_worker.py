@@ -7,6 +7,19 @@ from collections import deque
 from typing import Any
 
 from braid.core.errors import BraidError, InvalidArtefact, PreconditionFailed
+from braid.engine.link.messages import (
+    Acknowledged,
+    AnyReply,
+    AnyRequest,
+    DeviceDescription,
+    ExecutableReady,
+    LoadModel,
+    PrepareExecutable,
+    ReleaseExecutable,
+    RunDone,
+    RunExecutable,
+    UnloadModel,
+)
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.supervisor import LinkState
 from braid.engine.link.watch import RunBound
@@ -23,56 +36,55 @@ class FakeWorker:
     def __init__(self, *, at_once: bool = False) -> None:
         """With ``at_once``, calls are answered when they come."""
         self.state = LinkState.UP
-        self.facts = {"device_key": "fake", "precisions": ("fp32",), "software": {}}
+        self.device = DeviceDescription("fake", 1, ("fp32",), {})
         self.at_once = at_once
         self.damaged: set[str] = set()  # digests that do not load
         self.models: set[str] = set()
         self.executables: dict[int, str] = {}
-        self.calls: deque[tuple[str, dict[str, Any], asyncio.Future[Any]]] = deque()
+        self.calls: deque[tuple[AnyRequest, asyncio.Future[Any]]] = deque()
 
-    def call(self, op: str, _: Any = None, **fields: Any) -> asyncio.Future[Any]:
+    def call(self, request: AnyRequest, _: Any = None) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.calls.append((op, fields, answer))
+        self.calls.append((request, answer))
         if self.at_once:
             self.answer()
         return answer
 
     startup_call = call
 
-    def infer(self, number: int, offset: int, bound: RunBound) -> asyncio.Future[Any]:
-        return self.call("infer", number=number, offset=offset)
+    def run(self, request: RunExecutable, bound: RunBound) -> asyncio.Future[Any]:
+        return self.call(request)
 
     def answer(self) -> None:
-        op, fields, answer = self.calls.popleft()
+        request, answer = self.calls.popleft()
         try:
-            result = getattr(self, f"_{op}")(**fields)
+            reply = self._reply(request)
         except BraidError as error:
             if not answer.done():
                 answer.set_exception(error)
         else:
             if not answer.done():
-                answer.set_result(result)
+                answer.set_result(reply)
 
-    def _load(self, digest: str, path: str) -> None:
-        if digest in self.damaged:
-            raise InvalidArtefact("weights.safetensors was changed after the import")
-        self.models.add(digest)
-
-    def _unload(self, digest: str) -> None:
-        self.models.discard(digest)
-        self.executables = {n: d for n, d in self.executables.items() if d != digest}
-
-    def _prepare(self, number: int, program: Any, **_: Any) -> Any:
-        digest = program["digest"]
-        if digest not in self.models:
-            raise PreconditionFailed(f"model {digest[:3]} is not loaded")
-        self.executables[number] = digest
-        return {"outputs": {"y": dict(program["inputs"])["x"]}}
-
-    def _release(self, number: int) -> None:
-        self.executables.pop(number, None)
-
-    def _infer(self, number: int, offset: int) -> Any:
-        if number not in self.executables:
-            raise PreconditionFailed(f"executable {number} is not prepared")
-        return {"compute_us": 1}
+    def _reply(self, request: AnyRequest) -> AnyReply:
+        match request:
+            case LoadModel(digest):
+                if digest in self.damaged:
+                    raise InvalidArtefact("weights.safetensors was changed after the import")
+                self.models.add(digest)
+            case UnloadModel(digest):
+                self.models.discard(digest)
+                self.executables = {n: d for n, d in self.executables.items() if d != digest}
+            case PrepareExecutable(number, to_run):
+                digest = to_run.program.digest
+                if digest not in self.models:
+                    raise PreconditionFailed(f"model {digest[:3]} is not loaded")
+                self.executables[number] = digest
+                return ExecutableReady({"y": to_run.program.specs["x"]}, 0.0)
+            case ReleaseExecutable(number):
+                self.executables.pop(number, None)
+            case RunExecutable(number):
+                if number not in self.executables:
+                    raise PreconditionFailed(f"executable {number} is not prepared")
+                return RunDone(1)
+        return Acknowledged()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from braid.core.errors import WorkerFault
+from braid.core.measurement import StageLatency
 from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorSpec
@@ -25,9 +26,9 @@ class Place:
         self.left: Iterator[float] = iter(latencies_us)
         self.measured = 0
 
-    async def call(self, *_: Any, **fields: Any) -> Any:
+    async def call(self, *_: Any) -> StageLatency:
         self.measured += 1
-        return {"latency_us": next(self.left), "spread": 0.0, "repeats": 3}
+        return StageLatency(next(self.left), 0.0, 3)
 
 
 def bench_over(place: Place) -> Bench:

@@ -13,11 +13,40 @@ import psutil
 import pytest
 
 from braid.core.errors import WorkerRestarting
+from braid.core.program import ProgramKey
+from braid.core.schedule import Stage
+from braid.engine.link.messages import (
+    ComparePlans,
+    DescribeProgram,
+    DeviceDescription,
+    MeasureStage,
+)
 from braid.engine.link.options import WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.server.devices.measuring.process import MeasuringProcess
 
 OPTIONS = WorkerOptions(1, 1 << 16, 0, 1, module="tests.engine.link.losing_worker")
+
+
+def stage_of(model: str) -> MeasureStage:
+    return MeasureStage(ProgramKey(model, ()), Stage(((0,),)))
+
+
+def compared(model: str, seconds: float = 0.0) -> ComparePlans:
+    """A request that the worker answers after a while."""
+    return ComparePlans(ProgramKey(model, ()), (), onnxruntime=False, tolerance=seconds)
+
+
+def pid_of(answer: object) -> int:
+    """Process that answered; these workers describe themselves, whatever they are asked."""
+    assert isinstance(answer, DeviceDescription)
+    return int(answer.software["pid"])
+
+
+def seen_by(answer: object) -> list[str]:
+    """Requests that the process has had until it answered."""
+    assert isinstance(answer, DeviceDescription)
+    return answer.software["seen"].split()
 
 
 @asynccontextmanager
@@ -48,30 +77,37 @@ async def ends(pid: int) -> None:
 async def test_it_starts_with_the_first_call_and_loads_each_model_once() -> None:
     async with opened() as bench:
         assert bench.pid is None
-        first = await bench.call("measure", "a", groups=[[0]])
-        again = await bench.call("compare", "a")
-        other = await bench.call("measure", "b")
+        first = await bench.call(stage_of("a"))
+        again = await bench.call(compared("a"))
+        other = await bench.call(stage_of("b"))
 
-        assert first["pid"] == again["pid"] == other["pid"] == bench.pid
-        assert other["seen"] == ["device", "load", "measure", "compare", "load", "measure"]
+        assert pid_of(first) == pid_of(again) == pid_of(other) == bench.pid
+        assert seen_by(other) == [
+            "DescribeDevice",
+            "LoadModel",
+            "MeasureStage",
+            "ComparePlans",
+            "LoadModel",
+            "MeasureStage",
+        ]
 
 
 async def test_it_ends_when_it_is_idle_and_starts_again_when_it_is_called() -> None:
     async with opened(idle_seconds=0.05) as bench:
-        first = await bench.call("measure", "a")
+        first = await bench.call(stage_of("a"))
 
         await runs(bench, yes=False)
-        await ends(first["pid"])
-        fresh = await bench.call("measure", "a")
-        assert fresh["pid"] != first["pid"]
-        assert fresh["seen"] == ["device", "load", "measure"]
+        await ends(pid_of(first))
+        fresh = await bench.call(stage_of("a"))
+        assert pid_of(fresh) != pid_of(first)
+        assert seen_by(fresh) == ["DescribeDevice", "LoadModel", "MeasureStage"]
 
 
 async def test_a_call_may_take_longer_than_it_is_kept_without_any() -> None:
     async with opened(idle_seconds=0.1) as bench:
-        long = await bench.call("prepare", "a", seconds=0.5)
+        long = await bench.call(compared("a", 0.5))
 
-        assert long["seen"] == ["device", "load", "prepare"]
+        assert seen_by(long) == ["DescribeDevice", "LoadModel", "ComparePlans"]
 
 
 async def test_one_that_never_answers_fails_the_call_and_is_ended() -> None:
@@ -79,7 +115,7 @@ async def test_one_that_never_answers_fails_the_call_and_is_ended() -> None:
         with pytest.raises(
             WorkerRestarting, match=r"cpu did not start: it has not (run|answered) for 0\.5 s"
         ):
-            await bench.call("measure", "a")
+            await bench.call(stage_of("a"))
 
         assert bench.pid is None
 
@@ -90,38 +126,45 @@ async def test_it_is_started_ahead_by_whoever_will_need_it() -> None:
         await runs(bench, yes=True)
         woken = bench.pid
 
-        assert (await bench.call("measure", "a"))["pid"] == woken
+        assert pid_of(await bench.call(stage_of("a"))) == woken
 
 
 async def test_its_death_fails_the_calls_that_are_open_and_the_next_one_starts_another(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with opened() as bench:
-        first = await bench.call("measure", "a")
+        first = await bench.call(stage_of("a"))
         with pytest.raises(WorkerRestarting):
-            await bench.call("infer", "a")
+            await bench.call(DescribeProgram(ProgramKey("a", ())))
         await runs(bench, yes=False)
 
-        fresh = await bench.call("measure", "a")
+        fresh = await bench.call(stage_of("a"))
 
-    assert fresh["pid"] != first["pid"]
-    assert fresh["seen"] == ["device", "load", "measure"]
-    assert f"bench of cpu: worker {first['pid']} ended: the GPU failed" in caplog.text
+    assert pid_of(fresh) != pid_of(first)
+    assert seen_by(fresh) == ["DescribeDevice", "LoadModel", "MeasureStage"]
+    assert f"bench of cpu: worker {pid_of(first)} ended: the GPU failed" in caplog.text
 
 
 async def test_a_model_that_was_unloaded_is_loaded_anew() -> None:
     async with opened() as bench:
         bench.unload("a")  # nothing to do
-        await bench.call("measure", "a")
+        await bench.call(stage_of("a"))
         bench.unload("a")
-        again = await bench.call("measure", "a")
+        again = await bench.call(stage_of("a"))
 
-    assert again["seen"] == ["device", "load", "measure", "unload", "load", "measure"]
+    assert seen_by(again) == [
+        "DescribeDevice",
+        "LoadModel",
+        "MeasureStage",
+        "UnloadModel",
+        "LoadModel",
+        "MeasureStage",
+    ]
 
 
 async def test_closing_does_not_wait_for_a_worker_that_is_being_started() -> None:
     async with opened(module="tests.engine.link.mute_worker", start_timeout_s=1000) as bench:
-        call = asyncio.create_task(bench.call("measure", "a"))
+        call = asyncio.create_task(bench.call(stage_of("a")))
         await asyncio.sleep(0)
         assert bench.pid is None
 
@@ -133,9 +176,9 @@ async def test_closing_does_not_wait_for_a_worker_that_is_being_started() -> Non
 
 async def test_closing_fails_open_calls_and_starts_nothing_more() -> None:
     async with opened() as bench:
-        await bench.call("measure", "a")
+        await bench.call(stage_of("a"))
         pid = bench.pid
-        call = asyncio.create_task(bench.call("prepare", "a", seconds=30))
+        call = asyncio.create_task(bench.call(compared("a", 30.0)))
         await asyncio.sleep(0.1)
 
         await bench.close()
@@ -144,7 +187,7 @@ async def test_closing_fails_open_calls_and_starts_nothing_more() -> None:
             await call
         bench.wake()
         with pytest.raises(WorkerRestarting, match="shutting down"):
-            await bench.call("measure", "a")
+            await bench.call(stage_of("a"))
         assert pid is not None
         assert not psutil.pid_exists(pid)
         assert bench.pid is None

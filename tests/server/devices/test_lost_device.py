@@ -13,10 +13,13 @@ import pytest
 
 from braid.core.errors import WorkerFault, WorkerRestarting
 from braid.core.program import PlanToRun, ProgramKey
+from braid.engine.link.messages import DescribeDevice, RunExecutable
 from braid.engine.link.options import EndReason, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkState, WorkerLink
 from braid.server.devices.device import Device
+from tests.engine.link.losing_worker import LEAVE, NO_ROOM_FOR
+from tests.engine.link.test_hung_worker import pid_of
 
 TIMEOUT_S = 200.0
 OPTIONS = WorkerOptions(
@@ -43,13 +46,13 @@ async def test_a_lost_device_costs_the_requests_in_flight_and_says_why(
     async with opened(OPTIONS) as link:
         link.on_end = ends.append
         await link.start()
-        first = link.facts["pid"]
+        first = pid_of(link)
         link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
 
         with caplog.at_level(logging.ERROR), pytest.raises(WorkerRestarting):
-            await link.call("infer")
+            await link.call(RunExecutable(1, 0))
         await asyncio.wait_for(up_again.wait(), TIMEOUT_S)
-        assert link.facts["pid"] != first
+        assert pid_of(link) != first
 
     (end,) = ends
     assert end.reason is EndReason.DEVICE_LOST
@@ -67,7 +70,7 @@ async def test_a_worker_may_start_as_slowly_as_it_likes_while_it_answers(
     async def tell(link: WorkerLink) -> None:
         nonlocal skipped_s
         for _ in range(6):
-            await link.startup_call("prepare")
+            await link.startup_call(DescribeDevice())
             skipped_s += between_s
 
     async with opened(replace(OPTIONS, start_timeout_s=TIMEOUT_S)) as link:
@@ -83,12 +86,12 @@ async def test_a_worker_that_closes_its_link_and_stays_is_replaced() -> None:
     up_again = asyncio.Event()
     async with opened(OPTIONS) as link:
         await link.start()
-        first = link.facts["pid"]
+        first = pid_of(link)
         link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
         with pytest.raises(WorkerRestarting):
-            await link.call("leave")
+            await link.call(LEAVE)
         await asyncio.wait_for(up_again.wait(), TIMEOUT_S)
-        assert link.facts["pid"] != first
+        assert pid_of(link) != first
 
 
 async def test_a_plan_without_room_after_a_restart_is_tried_again_when_it_is_wanted(
@@ -103,7 +106,7 @@ async def test_a_plan_without_room_after_a_restart_is_tried_again_when_it_is_wan
     device.link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
 
     # A name that a worker is told: it is told hardly any.
-    monkeypatch.setenv("OMP_TEST_HAS_NO_ROOM_FOR", "wanted")
+    monkeypatch.setenv(NO_ROOM_FOR, "wanted")
     with pytest.raises(WorkerRestarting):
         await device.run(other, 0)
     await asyncio.wait_for(up_again.wait(), TIMEOUT_S)

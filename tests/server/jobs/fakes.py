@@ -26,7 +26,7 @@ from braid.core.measurement import (
     UnitProfile,
 )
 from braid.core.plan import StreamPlan
-from braid.core.program import ProgramKey
+from braid.core.program import ProgramKey, UnitKernels
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorSpec
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
@@ -36,7 +36,7 @@ from braid.scheduler.portfolio import candidates
 from braid.scheduler.signature import stage_signature
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.imports import MemoryBudget
-from braid.server.jobs.interfaces import MeasureStages, OnProgress, StageQuery, UnitKernels
+from braid.server.jobs.interfaces import MeasureStages, OnProgress, StageQuery
 from braid.server.jobs.retries import RetryPauses
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices

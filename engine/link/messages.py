@@ -1,0 +1,333 @@
+"""Messages between the front end and a device worker, one class each. Loads no torch.
+
+    front end                                      worker
+    WorkerCall(number, request) ──────link──────>  request: one of the classes below
+        <── WorkerProgress ──                      now and then, of calls that take long
+        <── WorkerAnswer(call, reply) ──           reply: as the request's class says,
+        <── WorkerFailure ──                       or an error of the same class as in the worker
+        <── DeviceIsLost ──                        before the worker ends by itself
+    AskStatus, StopRun, StopStep ──control──>      engine/worker/process/status_thread.py
+        <── WorkerStatus ──
+
+One message is one frame (frames.py); its JSON form follows from its fields (core/json_form.py).
+Tensors never travel here: they lie in shared memory, and messages name offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from braid.core import errors
+from braid.core.errors import BraidError, ResourceExhausted, WorkerFault
+from braid.core.graph import OpGraph
+from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
+from braid.core.plan import StreamPlan
+from braid.core.program import PlanToRun, ProgramKey, UnitKernels
+from braid.core.schedule import Stage
+from braid.core.tensor import TensorSpec
+
+ReplyT_co = TypeVar("ReplyT_co", covariant=True)
+
+
+class Request(Generic[ReplyT_co]):
+    """A request to a worker, answered with a reply of one class."""
+
+    __slots__ = ()
+
+
+class ProgramRequest(Request[ReplyT_co]):
+    """A request about one program, whose model the worker has loaded."""
+
+    __slots__ = ()
+    program: ProgramKey
+
+
+class MeasurementRequest(ProgramRequest[ReplyT_co]):
+    """A request that the worker works for between inferences; it can be dropped."""
+
+    __slots__ = ()
+
+
+# Replies that are no fact of their own.
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """Reply to a request that asks for nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceDescription:
+    """The device of a worker, and the software on it."""
+
+    device_key: str  # canonical text of all that a latency measured there depends on
+    threads: int  # groups that can run side by side
+    precisions: tuple[str, ...]  # of braid.core.precision
+    software: Mapping[str, str]  # versions by name
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutableReady:
+    """An executable is ready to run."""
+
+    outputs: Mapping[str, TensorSpec]  # static, by the name the caller sees
+    run_s: float  # seconds that its first run took
+
+
+@dataclass(frozen=True, slots=True)
+class RunDone:
+    """The outputs of a run lie in its slot."""
+
+    compute_us: int  # time on the device
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramDescription:
+    """The static graph of a program; its operators are the schedule units."""
+
+    graph: OpGraph
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramKernels:
+    """Units of a program that more than one kernel can run."""
+
+    kernels: tuple[UnitKernels, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMeasurements:
+    """Measurements of whole models, in the order of the request; ONNX Runtime's comes last."""
+
+    plans: tuple[PlanMeasurement, ...]
+
+
+# Requests.
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeDevice(Request[DeviceDescription]):
+    """Describe the device."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadModel(Request[Acknowledged]):
+    """Load the artefact at a path; does nothing if it is loaded."""
+
+    digest: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnloadModel(Request[Acknowledged]):
+    """Forget a model and everything prepared for it."""
+
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareExecutable(Request[ExecutableReady]):
+    """Make an executable under a number that the front end chose; run it once."""
+
+    number: int
+    to_run: PlanToRun
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseExecutable(Request[Acknowledged]):
+    """Forget an executable."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunExecutable(Request[RunDone]):
+    """Run an executable on the slot at an offset of the shared memory, in bytes."""
+
+    number: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropMeasurement(Request[Acknowledged]):
+    """Drop the measurement that a call asked for; that call is never answered."""
+
+    call: int
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeProgram(ProgramRequest[ProgramDescription]):
+    """Describe the static graph of a program."""
+
+    program: ProgramKey
+
+
+@dataclass(frozen=True, slots=True)
+class FindFacts(MeasurementRequest[DeviceFacts]):
+    """Find what planners may know of the device and a program's units."""
+
+    program: ProgramKey
+
+
+@dataclass(frozen=True, slots=True)
+class FindKernels(MeasurementRequest[ProgramKernels]):
+    """Find the units of a program that more than one kernel can run."""
+
+    program: ProgramKey
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureStage(MeasurementRequest[StageLatency]):
+    """Measure one stage of a program."""
+
+    program: ProgramKey
+    stage: Stage
+    threads: int | None = None  # how many it may use; None: all
+    variant: str = ""  # kernel that its only unit runs on; "": the usual one
+    hopeless_us: float | None = None  # a stage that takes longer need not be measured with care
+
+
+@dataclass(frozen=True, slots=True)
+class ComparePlans(MeasurementRequest[PlanMeasurements]):
+    """Measure whole models in turns, the first plan being the baseline."""
+
+    program: ProgramKey
+    plans: tuple[StreamPlan, ...]
+    onnxruntime: bool  # whether a session of the whole model takes part
+    tolerance: float  # of outputs, relative to the largest element
+
+
+AnyRequest = (
+    DescribeDevice
+    | LoadModel
+    | UnloadModel
+    | PrepareExecutable
+    | ReleaseExecutable
+    | RunExecutable
+    | DropMeasurement
+    | DescribeProgram
+    | FindFacts
+    | FindKernels
+    | MeasureStage
+    | ComparePlans
+)
+
+AnyReply = (
+    Acknowledged
+    | DeviceDescription
+    | ExecutableReady
+    | RunDone
+    | ProgramDescription
+    | DeviceFacts
+    | ProgramKernels
+    | StageLatency
+    | PlanMeasurements
+)
+
+# What travels on the link.
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerCall:
+    """A request, under a number that its answers name."""
+
+    number: int
+    request: AnyRequest
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerAnswer:
+    """The reply to a call."""
+
+    call: int
+    reply: AnyReply
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerProgress:
+    """The fraction done of a call, in [0, 1]."""
+
+    call: int
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailure:
+    """The error that a call ends with."""
+
+    call: int
+    error_class: str  # of braid.core.errors
+    text: str
+    retry_after_s: float | None = None
+
+    @staticmethod
+    def of(call: int, error: BraidError) -> WorkerFailure:
+        """The message that carries ``error``."""
+        retry_after_s = error.retry_after_s if isinstance(error, ResourceExhausted) else None
+        return WorkerFailure(call, type(error).__name__, str(error), retry_after_s)
+
+    @property
+    def error(self) -> BraidError:
+        """The error as an exception of the same class."""
+        kind = getattr(errors, self.error_class, WorkerFault)
+        if not (isinstance(kind, type) and issubclass(kind, BraidError)):
+            kind = WorkerFault
+        revived = BraidError.__new__(kind)
+        Exception.__init__(revived, self.text)
+        if isinstance(revived, ResourceExhausted):
+            revived.retry_after_s = self.retry_after_s
+        return revived
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceIsLost:
+    """The worker ends by itself, as its device is of no use to it any more."""
+
+    reason: str
+
+
+# What travels on the control socket.
+
+
+@dataclass(frozen=True, slots=True)
+class AskStatus:
+    """Answer with a WorkerStatus; asked about twice a second."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopRun:
+    """End the run of a call, or do not begin it."""
+
+    call: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StopStep:
+    """End the work under way that is no run."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """What the device thread of a worker does, in seconds since it began with it."""
+
+    call: int | None = None  # of the oldest run; None: nothing runs
+    run_s: float = 0.0
+    step_s: float | None = None  # of the present step of other work; None: there is none
+
+
+ControlOrder = AskStatus | StopRun | StopStep
+
+Message = (
+    WorkerCall
+    | WorkerAnswer
+    | WorkerProgress
+    | WorkerFailure
+    | DeviceIsLost
+    | ControlOrder
+    | WorkerStatus
+)

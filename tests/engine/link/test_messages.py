@@ -1,0 +1,139 @@
+"""Messages between the front end and a worker: every class survives its way over a socket."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from braid.core import errors
+from braid.core.errors import DiskFailure, QueueFull, WorkerFault
+from braid.core.graph import Operator, OpGraph
+from braid.core.json_form import MalformedJson, from_json, to_tagged_json
+from braid.core.measurement import PlanMeasurement, StageLatency
+from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.core.schedule import Stage
+from braid.core.tensor import TensorSpec
+from braid.engine.link.frames import FrameDecoder, encode
+from braid.engine.link.messages import (
+    AnyReply,
+    AnyRequest,
+    AskStatus,
+    Message,
+    RunExecutable,
+    WorkerAnswer,
+    WorkerCall,
+    WorkerFailure,
+    WorkerStatus,
+)
+
+SPEC = TensorSpec("FP32", (2, 3))
+GRAPH = OpGraph(
+    "g", {"x": SPEC}, {"y": "r"}, {}, (Operator("r", "aten.relu", ("x",), ("r",)),), {"r": SPEC}
+)
+LATENCIES = st.floats(1e-3, 1e9)
+st.register_type_strategy(
+    TensorSpec,
+    st.builds(TensorSpec, st.sampled_from(["FP32", "INT8"]), st.tuples(st.integers(0, 9))),
+)
+st.register_type_strategy(OpGraph, st.just(GRAPH))
+st.register_type_strategy(
+    StreamPlan,
+    st.sampled_from(
+        [sequential_plan(3), StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 1, (0,))), 2)]
+    ),
+)
+st.register_type_strategy(
+    Stage, st.builds(Stage, st.just(((0, 2), (1,))), latency_us=st.none() | LATENCIES)
+)
+
+
+def of(kind: type) -> st.SearchStrategy[Any]:
+    """Instances of a class; latencies are possible ones."""
+    names = {each.name for each in fields(kind)}
+    drawn: dict[str, Any] = {}
+    if "latency_us" in names:
+        drawn["latency_us"] = LATENCIES
+    for name in names & {"ratios", "turns_us"}:
+        drawn[name] = st.lists(LATENCIES).map(tuple)
+    return st.builds(kind, **drawn)
+
+
+for kind in (PlanMeasurement, StageLatency):
+    st.register_type_strategy(kind, of(kind))
+
+CLASSES = [kind for kind in get_args(Message) if kind not in (WorkerCall, WorkerAnswer)]
+MESSAGES = st.one_of(
+    *(st.builds(WorkerCall, st.integers(), of(kind)) for kind in get_args(AnyRequest)),
+    *(st.builds(WorkerAnswer, st.integers(), of(kind)) for kind in get_args(AnyReply)),
+    *map(of, CLASSES),
+)
+
+
+def same(one: object, other: object) -> bool:
+    """Equality in which NaN equals NaN."""
+    return one == other or repr(one) == repr(other)
+
+
+@given(messages=st.lists(MESSAGES, max_size=5), cut=st.integers(1, 400))
+def test_messages_survive_any_chunking(messages: list[Message], cut: int) -> None:
+    stream = b"".join(encode(message) for message in messages)
+    decoder = FrameDecoder()
+
+    found = [
+        message
+        for start in range(0, len(stream), cut)
+        for message in decoder.feed(stream[start : start + cut])
+    ]
+
+    assert len(found) == len(messages)
+    assert all(same(got, sent) for got, sent in zip(found, messages, strict=True))
+
+
+def test_a_frame_over_the_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match="over"):
+        list(FrameDecoder().feed(b"\xff\xff\xff\xff{}"))
+
+
+CALL = to_tagged_json(WorkerCall(1, RunExecutable(2, 64)))
+
+
+@pytest.mark.parametrize(
+    ("document", "why"),
+    [
+        ({**CALL, "type": "Nothing"}, "is none of WorkerCall"),
+        ({**CALL, "more": 1}, "WorkerCall: unknown more"),
+        ({"type": "WorkerCall", "number": 1}, "WorkerCall: missing request"),
+        ({**CALL, "number": "1"}, r"WorkerCall.number: '1' is not a value of type int"),
+        ({**CALL, "number": True}, r"WorkerCall.number: 'True' is not a value of type int"),
+        (
+            {**CALL, "request": {**CALL["request"], "offset": None}},
+            "WorkerCall.request: RunExecutable.offset: 'None' is not",
+        ),
+        ([], "is none of"),
+    ],
+)
+def test_what_is_no_message_is_refused_with_the_field(document: Any, why: str) -> None:
+    with pytest.raises(MalformedJson, match=why):
+        from_json(Message, json.loads(json.dumps(document)))
+
+
+def test_an_error_arrives_as_one_of_its_class_with_its_facts() -> None:
+    full = WorkerFailure.of(3, QueueFull("full", 1.5)).error
+    assert isinstance(full, QueueFull)
+    assert (str(full), full.retry_after_s) == ("full", 1.5)
+
+    disk = WorkerFailure.of(3, DiskFailure(errors.DiskTrouble.FULL, "the store")).error
+    assert isinstance(disk, DiskFailure)
+
+    unknown = replace(WorkerFailure.of(3, QueueFull("full")), error_class="DiskTrouble").error
+    assert type(unknown) is WorkerFault
+
+
+def test_a_status_is_small() -> None:
+    assert len(encode(WorkerStatus(7, 0.5, None))) < 100
+    assert to_tagged_json(AskStatus()) == {"type": "AskStatus"}
