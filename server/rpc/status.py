@@ -23,6 +23,7 @@ from braid.server.observability.logs import new_request_id, printable, request_i
 log = logging.getLogger("braid.rpc")
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.BraidError: grpc.StatusCode.INTERNAL,
@@ -92,7 +93,7 @@ def wire_error(error: BaseException) -> tuple[int, str]:
     return status_code(error).value[0], status_message(error)
 
 
-async def abort(context: grpc.aio.ServicerContext[Any, Any], error: BaseException) -> NoReturn:
+async def abort(context: Context, error: BaseException) -> NoReturn:
     """End the RPC with the status of ``error``.
 
     Trailing metadata carries ``braid-request-id`` and, where waiting helps, the hint both as
@@ -118,7 +119,7 @@ class answering:
 
     __slots__ = ("_context",)
 
-    def __init__(self, context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    def __init__(self, context: Context) -> None:
         self._context = context
 
     async def __aenter__(self) -> str:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
-
-import grpc
 
 from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
@@ -14,7 +11,7 @@ from braid.server.jobs.runner import JobRunner
 from braid.server.models.queries import ModelQueries
 from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import VersionPolicies
-from braid.server.rpc.status import answering
+from braid.server.rpc.status import Context, answering
 from braid.server.servicers.admin_messages import (
     job_to_wire,
     model_to_wire,
@@ -26,8 +23,6 @@ from braid.server.servicers.uploads import ModelUploads, caller_of, header_of
 from braid.server.store.records import ModelVersion, check_model_name
 from braid_client.wire import admin_pb2 as wire
 from braid_client.wire import admin_pb2_grpc
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 MAX_LISTED_JOBS = 1000
 

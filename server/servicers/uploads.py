@@ -11,12 +11,10 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
-from typing import Any
-
-import grpc
 
 from braid.core.errors import DeadlineExceeded, InvalidUpload
 from braid.server.models.first_bytes import FirstBytes
+from braid.server.rpc.status import Context
 from braid.server.security.peers import network_of_peer
 from braid.server.store.records import ReceivedUpload
 from braid.server.store.store import Store
@@ -119,6 +117,6 @@ class ModelUploads:
             )
 
 
-def caller_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
+def caller_of(context: Context) -> str:
     """Return the caller's network, as callers choose freely how often they connect."""
     return network_of_peer(context.peer())

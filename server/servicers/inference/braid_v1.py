@@ -1,6 +1,6 @@
 """Messages of ``braid.v1.InferenceService``, read and written without copying tensors needlessly.
 
-InferRequest ──read_request──> ReadRequest (the message without inputs, tensors as views of it)
+InferRequest ──read──> ReadRequest (the message without inputs, tensors as views of it)
 InferenceResult (outputs as views of the slot) ──write_response──> InferResponse, copied once
 """
 
@@ -45,9 +45,23 @@ class BraidV1:
     unary, stream = "Infer", "InferStream"
     in_order = False
 
-    def read(self, data: bytes) -> ReadRequest:
-        """Parse a request, as ``read_request`` does."""
-        return read_request(data)
+    @staticmethod
+    def read(data: bytes) -> ReadRequest:
+        """Parse a request; the contents of its tensors are views of ``data``.
+
+        Raises:
+            DecodeError: ``data`` is no such message.
+        """
+        parts = wire_fields.split(data, _INPUTS)
+        if parts is None:
+            whole = wire.InferRequest.FromString(data)
+            inputs = [_given(tensor, tensor.data) for tensor in whole.inputs]
+            del whole.inputs[:]
+            return ReadRequest(whole, inputs)
+        rest, tensors = parts
+        return ReadRequest(
+            wire.InferRequest.FromString(rest), [_read_tensor(each) for each in tensors]
+        )
 
     def model_of(self, request: ReadRequest) -> tuple[str, str]:
         """Name and version of the model in the message."""
@@ -76,22 +90,6 @@ class BraidV1:
         error = wire.InferError(code=code, message=reason)
         failed = wire.InferStreamResponse(request_id=request.message.request_id, error=error)
         return failed.SerializeToString()
-
-
-def read_request(data: bytes | memoryview) -> ReadRequest:
-    """Parse a request; the contents of its tensors are views of ``data``.
-
-    Raises:
-        DecodeError: ``data`` is no such message.
-    """
-    parts = wire_fields.split(data, _INPUTS)
-    if parts is None:
-        whole = wire.InferRequest.FromString(bytes(data))
-        inputs = [_given(tensor, tensor.data) for tensor in whole.inputs]
-        del whole.inputs[:]
-        return ReadRequest(whole, inputs)
-    rest, tensors = parts
-    return ReadRequest(wire.InferRequest.FromString(rest), [_read_tensor(each) for each in tensors])
 
 
 def _read_tensor(data: memoryview) -> GivenTensor:

@@ -35,10 +35,8 @@ from braid.server.inference.requests import (
 )
 from braid.server.models.serving_models import ResolvedModel, ServingModels
 from braid.server.observability import tracing
-from braid.server.rpc.status import Handler, answering, refusing, status_code, wire_error
+from braid.server.rpc.status import Context, Handler, answering, refusing, status_code, wire_error
 from braid.server.servicers.inference.streams import answers
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 Message = TypeVar("Message")
 """A protocol's inference request, as its ``read`` returns it."""

@@ -6,15 +6,13 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
-import grpc
-
 from braid.core.tensor import BATCH, TensorSpec
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.statistics import Duration, Statistics
-from braid.server.rpc.status import answering
+from braid.server.rpc.status import Context, answering
 from braid.server.servicers.health import Health
 from braid.server.servicers.oip.wire import config, messages
 
@@ -23,8 +21,6 @@ BACKEND = "braid"
 
 _TYPE_NAMES = {"BOOL": "TYPE_BOOL", "BYTES": "TYPE_STRING"}
 
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 EXTENSIONS = (
     "classification",

@@ -14,13 +14,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import grpc
 from google.protobuf import json_format
 
 from braid.core.errors import InvalidRequest, NotOffered
 from braid.server.models.loading import IndexEntry, ModelLoader
 from braid.server.models.versions import VersionPolicies
-from braid.server.rpc.status import answering
+from braid.server.rpc.status import Context, answering
 from braid.server.servicers.oip.models import BACKEND, PLATFORM
 from braid.server.servicers.oip.wire import config as wire
 from braid.server.servicers.oip.wire import messages
@@ -50,8 +49,6 @@ _KNOWN_FIELDS = frozenset(
         "version_policy",
     }
 )
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 _KNOWN_OF_INSTANCES = frozenset({"name", "kind", "count", "gpus"})
 

@@ -17,14 +17,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-import grpc
-
 from braid.core.errors import InvalidRequest, NotOffered, PreconditionFailed
 from braid.server.observability.tracing import Sampling
-from braid.server.rpc.status import answering
+from braid.server.rpc.status import Context, answering
 from braid.server.servicers.oip.wire import messages
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 log = logging.getLogger("braid.rpc")
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
-
 from braid.core.errors import NotOffered
 from braid.server.inference.shared_regions import SharedRegions
-from braid.server.rpc.status import answering
+from braid.server.rpc.status import Context, answering
 from braid.server.security.tokens import Digest, owner_in
 from braid.server.servicers.oip.wire import messages
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class SharedMemoryMethods:
@@ -52,24 +48,12 @@ class SharedMemoryMethods:
     async def CudaSharedMemoryStatus(self, request: Any, context: Context) -> Any:
         """Refuse: CUDA shared memory is not offered."""
         async with answering(context):
-            raise _no_cuda_memory()
+            raise NotOffered("CUDA shared memory is not offered; system shared memory may be")
 
-    async def CudaSharedMemoryRegister(self, request: Any, context: Context) -> Any:
-        """Refuse: CUDA shared memory is not offered."""
-        async with answering(context):
-            raise _no_cuda_memory()
-
-    async def CudaSharedMemoryUnregister(self, request: Any, context: Context) -> Any:
-        """Refuse: CUDA shared memory is not offered."""
-        async with answering(context):
-            raise _no_cuda_memory()
+    CudaSharedMemoryRegister = CudaSharedMemoryUnregister = CudaSharedMemoryStatus
 
 
 def owner_of(context: Context) -> Digest:
     """Return the owner that a caller's shared memory belongs to, by its token."""
     metadata = context.invocation_metadata() or ()
     return owner_in({key: value for key, value in metadata if isinstance(value, str)})
-
-
-def _no_cuda_memory() -> NotOffered:
-    return NotOffered("CUDA shared memory is not offered; system shared memory may be")

@@ -1,6 +1,6 @@
 """Inference messages of the protocol, read and written without copying tensors needlessly.
 
-    ModelInferRequest ──read_request──> ReadModelInfer (the message without contents, views of them)
+    ModelInferRequest ──read──> ReadModelInfer (the message without contents, views of them)
     InferenceResult ──reply_to──> Reply (the message without contents, views of them)
                     ──write_reply──> ModelInferResponse
 
@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import grpc
-
 from braid.core.errors import InvalidRequest, InvalidTensor
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
@@ -27,6 +25,7 @@ from braid.server.inference.requests import (
     OutputTensor,
 )
 from braid.server.inference.shared_regions import SharedRegions
+from braid.server.rpc.status import Context
 from braid.server.servicers.inference import wire_fields
 from braid.server.servicers.inference.wire_fields import Part
 from braid.server.servicers.oip.contents import classify, raw_bytes
@@ -44,8 +43,6 @@ from braid.server.servicers.oip.wire import SERVICE_NAME, messages
 _RAW_INPUTS = messages.ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number
 _RAW_OUTPUTS = messages.ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number
 _RESPONSE = messages.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_response"].number
-
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +71,21 @@ class OpenInference:
     def __init__(self, regions: SharedRegions) -> None:
         self._regions = regions
 
-    def read(self, data: bytes) -> ReadModelInfer:
-        """Parse a request, as ``read_request`` does."""
-        return read_request(data)
+    @staticmethod
+    def read(data: bytes) -> ReadModelInfer:
+        """Parse a request; its raw contents are views of ``data``.
+
+        Raises:
+            DecodeError: ``data`` is no such message.
+        """
+        parts = wire_fields.split(data, _RAW_INPUTS)
+        if parts is None:
+            whole = messages.ModelInferRequest.FromString(data)
+            raw = list(whole.raw_input_contents)
+            del whole.raw_input_contents[:]
+            return ReadModelInfer(whole, raw)
+        rest, contents = parts
+        return ReadModelInfer(messages.ModelInferRequest.FromString(rest), contents)
 
     def model_of(self, request: ReadModelInfer) -> tuple[str, str]:
         """Name and version of the model in the message."""
@@ -111,22 +120,6 @@ class OpenInference:
 
 
 # Requests.
-
-
-def read_request(data: bytes | memoryview) -> ReadModelInfer:
-    """Parse a request; its raw contents are views of ``data``.
-
-    Raises:
-        DecodeError: ``data`` is no such message.
-    """
-    parts = wire_fields.split(data, _RAW_INPUTS)
-    if parts is None:
-        whole = messages.ModelInferRequest.FromString(bytes(data))
-        raw = list(whole.raw_input_contents)
-        del whole.raw_input_contents[:]
-        return ReadModelInfer(whole, raw)
-    rest, contents = parts
-    return ReadModelInfer(messages.ModelInferRequest.FromString(rest), contents)
 
 
 def _inputs(

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from braid.server.inference.requests import InferenceResult, OutputTensor
 from braid.server.servicers.inference.braid_v1 import (
+    BraidV1,
     ReadRequest,
-    read_request,
     write_response,
     write_stream_response,
 )
@@ -53,7 +53,7 @@ def whole(received: ReadRequest) -> Any:
 @given(requests, requests)
 def test_requests_are_read_as_protobuf_reads_them(first: Any, second: Any) -> None:
     data = first.SerializeToString() + second.SerializeToString()
-    assert whole(read_request(data)) == InferRequest.FromString(data)
+    assert whole(BraidV1.read(data)) == InferRequest.FromString(data)
 
 
 @given(st.binary(max_size=60) | requests.map(lambda r: r.SerializeToString()[:-1]))
@@ -62,9 +62,9 @@ def test_what_protobuf_refuses_is_refused(data: bytes) -> None:
         wanted = InferRequest.FromString(data)
     except DecodeError:
         with pytest.raises(DecodeError):
-            read_request(data)
+            BraidV1.read(data)
     else:
-        assert whole(read_request(data)) == wanted
+        assert whole(BraidV1.read(data)) == wanted
 
 
 @given(requests, st.lists(tensors, max_size=3, unique_by=lambda tensor: tensor.name))

@@ -12,8 +12,8 @@ from tritonclient.grpc import service_pb2
 
 from braid.server.servicers.inference import wire_fields
 from braid.server.servicers.oip.tensors import (
+    OpenInference,
     Reply,
-    read_request,
     write_reply,
     write_stream_reply,
 )
@@ -47,13 +47,13 @@ requests = st.builds(
 
 @given(requests)
 def test_requests_are_read_as_protobuf_reads_them(request: Any) -> None:
-    assert whole(read_request(request.SerializeToString())) == request
+    assert whole(OpenInference.read(request.SerializeToString())) == request
 
 
 @given(requests, requests)
 def test_fields_may_stand_in_any_order(first: Any, second: Any) -> None:
     data = first.SerializeToString() + second.SerializeToString()
-    assert whole(read_request(data)) == Request.FromString(data)
+    assert whole(OpenInference.read(data)) == Request.FromString(data)
 
 
 @given(st.binary(max_size=60) | requests.map(lambda r: r.SerializeToString()[:-1]))
@@ -62,16 +62,16 @@ def test_what_protobuf_refuses_is_refused(data: bytes) -> None:
         wanted = Request.FromString(data)
     except DecodeError:
         with pytest.raises(DecodeError):
-            read_request(data)
+            OpenInference.read(data)
     else:
-        assert whole(read_request(data)) == wanted
+        assert whole(OpenInference.read(data)) == wanted
 
 
 def test_a_message_of_very_many_fields_is_left_to_protobuf() -> None:
     request = Request(raw_input_contents=[b"x"] * 10_000)
     data = request.SerializeToString()
     assert wire_fields.split(data, 7) is None
-    assert whole(read_request(data)) == request
+    assert whole(OpenInference.read(data)) == request
 
 
 @given(st.lists(st.binary(max_size=300), max_size=4), st.text(max_size=5))
