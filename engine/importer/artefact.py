@@ -38,7 +38,7 @@ _RESERVED = "__metadata__"  # safetensors' own key
 
 @dataclass(frozen=True, slots=True)
 class Artefact:
-    """An imported model."""
+    """An imported model: its template, weights and report."""
 
     graph: OpGraph  # the template
     weights: Mapping[str, Tensor]  # on the CPU, mapped from the file, not to be written to
@@ -102,7 +102,7 @@ def write_artefact(
 
 
 def _keep(file: Path, kept: Path) -> None:
-    """A second name for a file that is about to lose its first; a copy where that cannot be."""
+    """Link ``file`` as ``kept``, or copy it where the file system has no links."""
     try:
         os.link(file, kept)
     except OSError:

@@ -1,1 +1,1 @@
-"""What the lowering of both model formats shares."""
+"""Lowering steps that both model formats share."""

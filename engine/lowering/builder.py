@@ -1,4 +1,4 @@
-"""The graph under construction: what lowering functions write to.
+"""Graph under construction, to which lowering functions write.
 
     node ──lowering function──> Builder.emit(kind, operands, attributes) ──> Operator
 
@@ -28,15 +28,15 @@ FOLDED_TOTAL = 2**26  # and of all together
 class Builder:
     """Operators, constants and names of a graph being lowered.
 
-    A scope maps ONNX names to value names; a subgraph has a scope of its own that also sees the
-    enclosing ones. Value names are unique over the whole graph.
+    A scope maps source names, those in the uploaded model, to value names; a subgraph has a scope
+    of its own that also sees the enclosing ones. Value names are unique over the whole graph.
     """
 
     def __init__(self, uses: Mapping[str, int]) -> None:
         self.constants: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
-        self._uses = uses  # ONNX name -> how often anything reads it
-        self._reads: Counter[str] = Counter()  # value -> the same, through all its ONNX names
+        self._uses = uses  # source name -> how often anything reads it
+        self._reads: Counter[str] = Counter()  # value -> the same, through all its source names
         self._made: dict[str, list[Operator]] = {}  # value -> the list its operator stands in
         self._scopes: list[dict[str, str]] = [{}]
         self._taken: Counter[str] = Counter()  # value and operator names
@@ -45,27 +45,27 @@ class Builder:
 
     # Names
 
-    def resolve(self, onnx_name: str) -> str | None:
-        """The value an ONNX name stands for here, or None if nothing has defined it."""
+    def resolve(self, source_name: str) -> str | None:
+        """Value for which a source name stands in the present scope; None if it has none."""
         for scope in reversed(self._scopes):
-            if onnx_name in scope:
-                return scope[onnx_name]
+            if source_name in scope:
+                return scope[source_name]
         return None
 
-    def defined_here(self, onnx_name: str) -> bool:
+    def defined_here(self, source_name: str) -> bool:
         """True if the innermost scope defines the name."""
-        return onnx_name in self._scopes[-1]
+        return source_name in self._scopes[-1]
 
-    def alias(self, onnx_name: str, value: str) -> None:
-        """Let an ONNX name stand for an existing value, which the caller read once."""
-        self._scopes[-1][onnx_name] = value
-        self._reads[value] += self._uses.get(onnx_name, 0) - 1
+    def alias(self, source_name: str, value: str) -> None:
+        """Let a source name stand for an existing value, which the caller read once."""
+        self._scopes[-1][source_name] = value
+        self._reads[value] += self._uses.get(source_name, 0) - 1
 
-    def define(self, onnx_name: str) -> str:
-        """A new value for an ONNX name."""
-        value = self._unused(onnx_name)
-        self._scopes[-1][onnx_name] = value
-        self._reads[value] = self._uses.get(onnx_name, 0)
+    def define(self, source_name: str) -> str:
+        """Return a new value for a source name."""
+        value = self._unused(source_name)
+        self._scopes[-1][source_name] = value
+        self._reads[value] = self._uses.get(source_name, 0)
         return value
 
     def _unused(self, wish: str) -> str:
@@ -100,16 +100,16 @@ class Builder:
         self.constants[value] = tensor
         return value
 
-    def define_constant(self, onnx_name: str, tensor: Tensor) -> None:
-        """Let an ONNX name stand for a new constant."""
-        self.constants[self.define(onnx_name)] = tensor
+    def define_constant(self, source_name: str, tensor: Tensor) -> None:
+        """Let a source name stand for a new constant."""
+        self.constants[self.define(source_name)] = tensor
 
     def constant(self, value: str) -> Tensor | None:
-        """The content of a value, if it is a constant."""
+        """Tensor of a constant; None if the value is no constant."""
         return self.constants.get(value)
 
     def literal(self, value: str) -> Any:
-        """The content of a small constant as a Python value, None if it is no constant."""
+        """Content of a small constant as a Python number or list; None if it is no constant."""
         tensor = self.constants.get(value)
         return None if tensor is None else tensor.tolist()
 
@@ -128,7 +128,7 @@ class Builder:
         Args:
             kind: an entry of ``braid.engine.ops``.
             operands: value names, ``""`` where absent.
-            outputs: ONNX names to define, ``""`` for values without one.
+            outputs: source names to define, ``""`` for values without one.
             host: attribute -> value whose content becomes that attribute: at once if it is a
                 constant, at specialisation otherwise. Absent values (``""``) are left out.
             attributes: literals.
@@ -157,7 +157,7 @@ class Builder:
     def emit_cond(
         self, condition: str, branches: tuple[Branch, ...], outputs: Sequence[str]
     ) -> None:
-        """Write a conditional, chosen at specialisation."""
+        """Write a conditional, whose branch specialisation chooses."""
         values = tuple(self.define(name) if name else self._unused("cond") for name in outputs)
         self._write(Operator("?", "braid.cond", (), values, {}, {"condition": condition}, branches))
 
@@ -167,7 +167,7 @@ class Builder:
         self._made.update(dict.fromkeys(operator.outputs, self.operators))
 
     def _evaluated(self, operator: Operator) -> tuple[Tensor, ...] | None:
-        """The outputs, if all operands are constants and everything is small."""
+        """Outputs of an operator whose operands are small constants; None of any other."""
         if any(name and name not in self.constants for name in operator.inputs):
             return None
         operands = [self.constants.get(name) for name in operator.inputs]
@@ -188,7 +188,7 @@ class Builder:
         Args:
             value: what the linear operator makes.
             bias: a constant vector of its output extent.
-            output: the ONNX name of the sum.
+            output: the source name of the sum.
         """
         siblings = self._made.get(value)
         if siblings is not self.operators or self._reads[value] != 1:

@@ -22,7 +22,7 @@ from braid.engine.lowering.finish import finish
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families import TABLE
 from braid.engine.onnx.lowering_table import NEWEST_OPSET, OLDEST_OPSET
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.node_order import count_reads, in_order
 from braid.engine.onnx.structure import check_nesting
 from braid.engine.onnx.tensors import input_spec, to_tensor
@@ -43,7 +43,7 @@ def lower(model: onnx.ModelProto) -> tuple[OpGraph, dict[str, Tensor]]:
 
 
 class _Lowering:
-    """One run over one model."""
+    """State of the lowering of one model."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._graph = model.graph
@@ -60,7 +60,7 @@ class _Lowering:
         return finish(self._builder, self._graph.name or "model", inputs, outputs)
 
     def _inputs(self) -> dict[str, TensorSpec]:
-        """The inputs a caller must give: those without an initialiser of the same name."""
+        """Specs of the inputs that a caller must give: those that no initialiser defines."""
         given = {proto.name for proto in self._graph.initializer}
         specs = {}
         for info in self._graph.input:
@@ -76,7 +76,7 @@ class _Lowering:
         return specs
 
     def _body(self, graph: onnx.GraphProto, path: str) -> dict[str, str]:
-        """Lower one graph in the builder's innermost scope; its outputs by ONNX name."""
+        """Lower one graph in the builder's innermost scope; return its outputs by ONNX name."""
         if graph.sparse_initializer:
             self._reasons.append(f"{path or 'the graph'} has sparse initialisers")
         for proto in graph.initializer:
@@ -107,7 +107,7 @@ class _Lowering:
             self._builder.define(proto.name)
 
     def _node(self, proto: onnx.NodeProto, label: str) -> None:
-        """Lower one node; what is not covered becomes a reason, and lowering goes on."""
+        """Lower one node; an unsupported use becomes a reason, and lowering goes on."""
         try:
             self._lower_node(proto, label)
         except UnsupportedUse as error:
@@ -123,7 +123,7 @@ class _Lowering:
             raise UnsupportedUse(f"custom domain {proto.domain!r}")
         version = since_version(proto.op_type, self._opset)
         inputs = [(self._builder.resolve(name) or "") if name else "" for name in proto.input]
-        node = Node(proto, label, inputs, version)
+        node = OnnxNode(proto, label, inputs, version)
         self._builder.begin(label)
         if proto.op_type == "If":
             self._conditional(node)
@@ -148,8 +148,8 @@ class _Lowering:
         if missed:
             raise UnsupportedUse(f"{', '.join(missed)} not covered")
 
-    def _conditional(self, node: Node) -> None:
-        """If: only the branch taken if the condition is a constant, both otherwise."""
+    def _conditional(self, node: OnnxNode) -> None:
+        """Lower an If: one branch if the condition is a constant, both otherwise."""
         condition = node.operand(0)
         known = self._builder.constant(condition)
         if known is not None and known.numel() != 1:
@@ -166,7 +166,7 @@ class _Lowering:
             branches = tuple(self._branch(node, label, arm) for label, arm in arms.items())
             self._builder.emit_cond(condition, branches, node.outputs)
 
-    def _branch(self, node: Node, label: str, arm: onnx.GraphProto) -> Branch:
+    def _branch(self, node: OnnxNode, label: str, arm: onnx.GraphProto) -> Branch:
         if len(arm.output) != len(node.outputs):
             raise ModelImportError(f"the branches of {node.name!r} return different counts")
         with self._builder.subgraph() as operators:
@@ -193,7 +193,7 @@ def opset_of(model: onnx.ModelProto) -> int:
 
 
 def since_version(op_type: str, opset: int) -> int:
-    """The opset that introduced the form of an operator that ``opset`` uses."""
+    """Operator set that introduced the form of an operator which ``opset`` uses."""
     try:
         return int(defs.get_schema(op_type, opset, "").since_version)
     except defs.SchemaError:

@@ -3,7 +3,7 @@
 To add an operator, write a function in the file of its family and decorate it:
 
     @lowers("Relu", 6, 14)
-    def relu(node: Node, to: Builder) -> None:
+    def relu(node: OnnxNode, to: Builder) -> None:
         to.emit("aten.relu", [node.operand(0)], node.outputs)
 
     lowers_to("aten.relu", "Relu", 6, 14)  # the same in short
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from braid.engine.lowering.builder import Builder
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 
 OLDEST_OPSET = 7
 NEWEST_OPSET = 28  # as far as the table has been compared with ONNX's changes
 
-Lower = Callable[[Node, Builder], None]
+Lower = Callable[[OnnxNode, Builder], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def lowers_to(
     """
 
     @lowers(op_type, first, last)
-    def one_to_one(node: Node, to: Builder) -> None:
+    def one_to_one(node: OnnxNode, to: Builder) -> None:
         given = {name: node.real(*source) for name, source in numbers.items()}
         values = [node.operand(i) for i in range(operands)]
         to.emit(kind, values, node.output, None, **given)

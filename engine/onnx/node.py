@@ -17,14 +17,14 @@ from braid.engine.lowering.unsupported_use import UnsupportedUse
 
 
 def shortest(value: float) -> float:
-    """The shortest decimal that rounds to this single-precision number: 0.1 and not 0.10000000149.
+    """Shortest decimal that rounds to this single-precision number: 0.1 and not 0.10000000149.
 
-    It is what the exporter was given, and what other formats say in double precision.
+    The exporter was given that number, and other formats store it in double precision.
     """
     return float(str(np.float32(value)))
 
 
-class Node:
+class OnnxNode:
     """An ONNX node with resolved operand names.
 
     ``inputs`` and ``outputs`` hold value names of the graph being built, ``""`` where absent.
@@ -47,28 +47,28 @@ class Node:
 
     @property
     def output(self) -> tuple[str]:
-        """The only output of most operators, for ``Builder.emit``."""
+        """Name of the first output, for ``Builder.emit``."""
         return self.outputs[:1] or ("",)  # type: ignore[return-value]
 
     @property
     def operands(self) -> int:
-        """How many operands the node has, absent ones in the middle included."""
+        """Number of operands, absent ones in the middle included."""
         return len(self._inputs)
 
     def maybe(self, index: int) -> str:
-        """Operand ``index``, or ``""`` if absent."""
+        """Value name of operand ``index``, ``""`` if absent."""
         self._used.add(index)
         return self._inputs[index] if index < len(self._inputs) else ""
 
     def operand(self, index: int) -> str:
-        """Operand ``index``, which must be there."""
+        """Value name of operand ``index``; refused if absent."""
         value = self.maybe(index)
         if not value:
             raise UnsupportedUse(f"operand {index} is missing")
         return value
 
     def all_operands(self) -> list[str]:
-        """All operands of a variadic node."""
+        """Value names of all operands of a variadic node."""
         if not self._inputs:
             raise UnsupportedUse("it has no operands")
         return [self.operand(index) for index in range(len(self._inputs))]
@@ -93,7 +93,7 @@ class Node:
         return proto
 
     def integer(self, attribute: str, default: int | None = None) -> int:
-        """An integer attribute."""
+        """Value of an integer attribute."""
         proto = self._get(attribute, AttributeProto.INT)
         value = default if proto is None else int(proto.i)
         if value is None:
@@ -101,11 +101,11 @@ class Node:
         return value
 
     def flag(self, attribute: str, default: bool = False) -> bool:
-        """An integer attribute that means yes or no."""
+        """Value of an integer attribute as a bool."""
         return bool(self.integer(attribute, int(default)))
 
     def real(self, attribute: str, default: float | None = None) -> float:
-        """A float attribute."""
+        """Value of a float attribute."""
         proto = self._get(attribute, AttributeProto.FLOAT)
         value = default if proto is None else shortest(proto.f)
         if value is None:
@@ -113,7 +113,7 @@ class Node:
         return value
 
     def text(self, attribute: str, default: str | None = None) -> str:
-        """A string attribute."""
+        """Value of a string attribute."""
         proto = self._get(attribute, AttributeProto.STRING)
         value = default if proto is None else proto.s.decode("utf-8", "replace")
         if value is None:
@@ -121,34 +121,34 @@ class Node:
         return value
 
     def choice(self, attribute: str, default: str, allowed: Sequence[str]) -> str:
-        """A string attribute with known values."""
+        """Value of a string attribute; refused if it is none of ``allowed``."""
         value = self.text(attribute, default)
         if value not in allowed:
             raise UnsupportedUse(f"{attribute}={value!r} (known: {', '.join(allowed)})")
         return value
 
     def integers(self, attribute: str) -> list[int] | None:
-        """A list of integers, None if absent."""
+        """Value of an attribute that is a list of integers, None if absent."""
         proto = self._get(attribute, AttributeProto.INTS)
         return None if proto is None else [int(value) for value in proto.ints]
 
     def reals(self, attribute: str) -> list[float] | None:
-        """A list of floats, None if absent."""
+        """Value of an attribute that is a list of floats, None if absent."""
         proto = self._get(attribute, AttributeProto.FLOATS)
         return None if proto is None else [shortest(value) for value in proto.floats]
 
     def texts(self, attribute: str) -> list[str] | None:
-        """A list of strings, None if absent."""
+        """Value of an attribute that is a list of strings, None if absent."""
         proto = self._get(attribute, AttributeProto.STRINGS)
         return None if proto is None else [s.decode("utf-8", "replace") for s in proto.strings]
 
     def tensor(self, attribute: str) -> onnx.TensorProto | None:
-        """A tensor attribute, None if absent."""
+        """Value of a tensor attribute, None if absent."""
         proto = self._get(attribute, AttributeProto.TENSOR)
         return None if proto is None else proto.t
 
     def graph(self, attribute: str) -> onnx.GraphProto:
-        """A graph attribute."""
+        """Value of a graph attribute."""
         proto = self._get(attribute, AttributeProto.GRAPH)
         if proto is None:
             raise UnsupportedUse(f"attribute {attribute} is missing")
@@ -164,7 +164,7 @@ class Node:
             raise UnsupportedUse(f"{attribute}={self.integer(attribute)}")
 
     def unread(self) -> list[str]:
-        """Attributes and operands that the lowering function did not look at."""
+        """Attributes and operands that the lowering function did not read."""
         left = [f"attribute {name}" for name in self._attributes if name not in self._read]
         left += [
             f"operand {index}"

@@ -17,7 +17,7 @@ from braid.engine.onnx.structure import subgraphs
 
 
 def count_reads(graph: onnx.GraphProto) -> Counter[str]:
-    """How often each name is read anywhere, outputs included."""
+    """Number of reads of each name, in subgraphs and as outputs too."""
     reads: Counter[str] = Counter(info.name for info in graph.output)
     for node in graph.node:
         reads.update(node.input)
@@ -41,9 +41,9 @@ def _reads(node: onnx.NodeProto) -> set[str]:
 def in_order(
     graph: onnx.GraphProto, path: str, builder: Builder
 ) -> Iterator[tuple[onnx.NodeProto, str]]:
-    """Nodes so that each reads only what came before, with their labels.
+    """Nodes in an order in which each reads only earlier results, with their labels.
 
-    Files list nodes in such an order already, mostly; then it is kept.
+    The order of the file is kept where it is one.
 
     Raises:
         ModelImportError: a value that nothing produces, one produced twice, or a cycle.

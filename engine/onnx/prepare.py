@@ -1,4 +1,4 @@
-"""What is done to a model before it is lowered: old operator sets raised, functions inlined.
+"""Preparation of a model for lowering: old operator sets raised, functions inlined.
 
 Functions are the model's own and those by which ONNX defines operators that the table lacks.
 
@@ -56,7 +56,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _check(model: onnx.ModelProto) -> None:
-    """Refuse what onnx calls malformed; its inliner and converter crash on it.
+    """Refuse a model that onnx calls malformed: its inliner and converter crash on such.
 
     Raises:
         ModelImportError: the checker's reason.
@@ -69,9 +69,9 @@ def _check(model: onnx.ModelProto) -> None:
 
 
 def _with_output_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
-    """For the checker, which wants every output to declare a shape; files need not.
+    """Return the model with a shape declared for every output, which the checker demands.
 
-    Which shape is no matter: it compares none.
+    Any shape does: the checker compares none.
     """
     if all(output.type.tensor_type.HasField("shape") for output in model.graph.output):
         return model

@@ -1,4 +1,4 @@
-"""TensorProto and ValueInfoProto into torch tensors and tensor specs, refusing what lies."""
+"""Tensors and specs of an ONNX file as torch tensors and tensor specs, checked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def dtype_name(data_type: int) -> str:
 
 
 def to_tensor(proto: TensorProto) -> torch.Tensor:
-    """The content of an initialiser or a tensor attribute.
+    """Return an initialiser or a tensor attribute as a torch tensor.
 
     Raises:
         UnsupportedUse: an element type that Braid has not.
@@ -85,7 +85,7 @@ def to_tensor(proto: TensorProto) -> torch.Tensor:
 
 
 def input_spec(info: onnx.ValueInfoProto) -> TensorSpec:
-    """Spec of a model input; each extent left open gets a symbol.
+    """Return the spec of a model input; each open extent gets a symbol.
 
     A name the model gives is kept; ``?`` and extents without a name get a name of their own.
 

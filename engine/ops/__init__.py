@@ -1,9 +1,7 @@
-"""Operator kinds over torch, one file a family. Importing the package fills the registry."""
+"""Operator kinds over torch, one file a family. Importing the package fills the table of kinds."""
 
 from braid.engine.ops import whole
-from braid.engine.ops.arithmetic import elementwise as pointwise
-from braid.engine.ops.arithmetic import linear, logic, quantised, unsigned
-from braid.engine.ops.arithmetic import reduction as reduce
+from braid.engine.ops.arithmetic import elementwise, linear, logic, quantised, reduction
 from braid.engine.ops.arrays import creation, indexing, shape
 from braid.engine.ops.layers import (
     attention,
@@ -13,27 +11,25 @@ from braid.engine.ops.layers import (
     recurrent,
     recurrent_steps,
 )
-from braid.engine.ops.signals import fourier as signal
-from braid.engine.ops.signals import resize, sampling
+from braid.engine.ops.signals import fourier, resize, sampling
 
 __all__ = [
     "attention",
     "convolution",
     "creation",
+    "elementwise",
+    "fourier",
     "indexing",
     "linear",
     "logic",
     "normalisation",
-    "pointwise",
     "pooling",
     "quantised",
     "recurrent",
     "recurrent_steps",
-    "reduce",
+    "reduction",
     "resize",
     "sampling",
     "shape",
-    "signal",
-    "unsigned",
     "whole",
 ]

@@ -1,4 +1,4 @@
-"""Running one operator with its failures turned into clear errors."""
+"""Evaluation of one operator, its failures turned into clear errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TENSOR_BYTES = 2**36
 
 
 def meta_like(tensor: Tensor) -> Tensor:
-    """A tensor of the same type and shape without data."""
+    """Return a meta tensor of the same element type and shape."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
 
 

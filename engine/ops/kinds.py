@@ -1,4 +1,4 @@
-"""The table of operator kinds: what each one computes, and what passes may assume about it.
+"""Table of operator kinds: what each one computes, and what passes may assume about it.
 
     graph operator ──kind──> OpDef.bound(attributes)(*tensors) ──> tensors
 
@@ -35,7 +35,7 @@ EPILOGUE = "epilogue"
 
 @dataclass(frozen=True, slots=True)
 class OpDef:
-    """What one kind computes."""
+    """Definition of one kind: its function and flags."""
 
     kind: str
     run: Run  # (*inputs, None where absent, **attributes or records of them)
@@ -44,7 +44,7 @@ class OpDef:
     records: Mapping[str, type] = field(default_factory=dict)  # parameter of run -> dataclass
 
     def bound(self, attributes: Mapping[str, Any]) -> Run:
-        """``run`` with the attributes of one operator, some of them gathered in records.
+        """Return ``run`` with the attributes of one operator, some of them gathered in records.
 
         Raises:
             TypeError: a record lacks an attribute.
@@ -78,7 +78,7 @@ def operator(
 
 
 def op(kind: str) -> OpDef:
-    """The definition of a kind.
+    """Return the definition of a kind.
 
     Raises:
         InvalidArtefact: this version of the engine has no such kind.
@@ -110,7 +110,7 @@ def epilogue_steps(literal: Literal) -> list[tuple[OpDef, dict[str, Any]]]:
 
 
 def bound(operator: Operator) -> Run:
-    """One operator of a static graph as a function of its operands, its epilogue included.
+    """Return one operator of a static graph as a function of its operands, epilogue included.
 
     The function gives a tensor, or a tuple of tensors.
     """

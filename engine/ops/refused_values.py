@@ -1,4 +1,4 @@
-"""Values of a request that an operator of a model served whole cannot use, by the input's name.
+"""Errors for values of a request that an operator of a model served whole cannot use.
 
 Some operators turn values into addresses or sizes: regions, indices, counts. ONNX Runtime refuses
 values that are none (a NaN region, an index out of range) when it meets them. At the same shapes
@@ -46,7 +46,7 @@ _REFUSAL = re.compile(r"while running (\w+) node\. Name:'[^']*' Status Message: 
 
 
 def refused_values(error: Exception, origins: Sequence[Sequence[str]]) -> InvalidRequest | None:
-    """What to tell the caller of a run that ended with ``error``; None if it is not about values.
+    """Return the error for the caller of a run that ended with ``error``; None if not for values.
 
     Args:
         error: from ONNX Runtime.

@@ -1,4 +1,4 @@
-"""A whole ONNX model as one operator, run by ONNX Runtime: for what the lowering table lacks.
+"""Whole ONNX model as one operator, run by ONNX Runtime, where the lowering table lacks one.
 
 The model is a constant of bytes, so it lies in the artefact with the weights. A session is made
 when the operator first runs and lives as long as that constant. Runs only in processes that may
@@ -50,7 +50,7 @@ class WholeModel:
     origins: Sequence[Sequence[str]] = ()  # inputs that decide addresses (refused_values.py)
 
     def empty_results(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Results without data, their open extents taken from the inputs.
+        """Return results without data, their open extents taken from the inputs.
 
         Raises:
             ValueError: the inputs do not have the declared extents.
@@ -140,7 +140,7 @@ def _session(model: Tensor) -> Any:
 
 
 def open_session(model: bytes, threads: int, most_bytes: int = MOST_BYTES) -> Any:
-    """A session on the CPU whose threads do not spin; the first one bounds the tensors of all."""
+    """Open a session on the CPU without spinning threads; the first one bounds all tensors."""
     import onnxruntime
 
     _bound_memory(onnxruntime, most_bytes)

@@ -1,4 +1,4 @@
-"""What a rewrite works on: a list of operators, at the top of a graph or inside a branch.
+"""Unit of rewriting: the operators at the top of a graph or inside a branch.
 
     OpGraph ──everywhere(rewrite)──> rewrite(Body) for each branch, innermost first, then the top
 

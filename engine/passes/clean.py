@@ -19,7 +19,7 @@ _MAX_COMPARED_BYTES = 1 << 20  # larger constants are not compared for equality
 def drop_no_ops(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
     """Let readers of an operator that changes nothing read its input.
 
-    One that leads from an input straight to an output stays: a graph has at least one operator.
+    An operator from an input straight to an output stays: a graph has at least one operator.
     """
     return everywhere(_drop_no_ops, graph, weights)
 
@@ -39,7 +39,7 @@ def _drop_no_ops(body: Body, weights: dict[str, Tensor]) -> Body:
 
 
 def _passes_on(op: Operator, weights: Weights) -> str | None:
-    """The input that ``op`` hands on unchanged, or None."""
+    """Input that equals the output of ``op``; None if there is none."""
     if op.host or op.branches or not op.inputs or op.attributes.get("epilogue"):
         return None
     first, *rest = op.inputs
@@ -68,7 +68,7 @@ def _is_scalar(weights: Weights, name: str, value: float) -> bool:
 
 
 def merge_duplicates(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Compute once what several operators compute alike from the same values."""
+    """Keep one of several operators that compute the same from the same values."""
     return everywhere(_merge_duplicates, graph, weights)
 
 
@@ -86,13 +86,13 @@ def _merge_duplicates(body: Body, weights: dict[str, Tensor]) -> Body:
 
 
 def _identity(op: Operator) -> str:
-    """Equal for two operators exactly if they compute the same."""
+    """Key that two operators share exactly if they compute the same."""
     what = (op.kind, op.inputs, dict(op.attributes), dict(op.host), len(op.outputs))
     return json.dumps(what, sort_keys=True)
 
 
 def _equal_constants(weights: Weights) -> dict[str, str]:
-    """Small constants that equal an earlier one -> that one."""
+    """Name of a small constant -> name of an earlier constant that equals it."""
     first: dict[tuple[object, ...], str] = {}
     names = {}
     for name, tensor in weights.items():

@@ -61,17 +61,17 @@ _FIRST_ONLY = frozenset({"aten.batch_norm"})  # stored statistics stay FP32
 
 
 class DerivedConstants(Protocol):
-    """Keeps what was computed from constants, for all plans of a model (``PackedWeights``)."""
+    """Store of tensors derived from constants, for all plans of a model (``PackedWeights``)."""
 
     def derived(self, key: tuple[Any, ...], source: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """What ``make`` gave for ``source`` under ``key``, the first time."""
+        """Return the tensor that ``make`` gave for ``source`` under ``key`` the first time."""
         ...
 
 
 def in_precision(
     graph: OpGraph, constants: Mapping[str, Tensor], precision: str, packed: DerivedConstants
 ) -> tuple[OpGraph, dict[str, Tensor]]:
-    """The graph computing in ``precision``, and its constants.
+    """Return the graph computing in ``precision``, and its constants.
 
     Args:
         graph: static, its residual sums fused.
@@ -146,11 +146,11 @@ class _Narrowing:
         return found if any(wide) and wide == narrowed else None
 
     def _is_wide(self, value: str) -> bool:
-        """Whether a value of the given graph is FP32, whatever it is now."""
+        """True if a value is FP32 in the given graph."""
         return self._graph.spec(value).dtype == WIDE
 
     def _is_narrow(self, value: str) -> bool:
-        """Whether a value was made narrow."""
+        """True if a value was made narrow."""
         return bool(value) and self._specs[value].dtype == self._narrow
 
     def _meta(self, value: str, dtype: str) -> Tensor:
@@ -160,7 +160,7 @@ class _Narrowing:
         return torch.empty(shape, dtype=torch_dtype(kind), device="meta")
 
     def _form(self, value: str, dtype: str) -> str:
-        """The name under which a value is there in a type; cast when first asked for."""
+        """Name of a value in an element type; the cast is written at the first use."""
         if not value or not self._is_wide(value) or self._specs[value].dtype == dtype:
             return value
         if (value, dtype) not in self._forms:
@@ -205,7 +205,7 @@ class _Narrowing:
 
 
 def _narrowed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rounded; large finite numbers stay finite, since masks multiply -1e38 by 0."""
+    """Round a tensor; large finite numbers stay finite, since masks multiply -1e38 by 0."""
     limits = torch.finfo(dtype)
     finite = tensor.clamp(limits.min, limits.max)
     return torch.where(tensor.isinf(), tensor, finite).to(dtype)

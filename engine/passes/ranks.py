@@ -1,4 +1,4 @@
-"""How many axes a value has, as far as the operators alone tell."""
+"""Number of axes of values, as far as the operators alone tell."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ FOLDED_ELEMENTS = 2**16  # most elements of shape arithmetic kept as a new const
 
 
 def static_inputs(template: OpGraph) -> tuple[str, ...]:
-    """Inputs whose content, not just shape, decides shapes or branches of the template."""
+    """Names of inputs whose content decides shapes or branches of the template."""
     producers: dict[str, Operator] = {}
     wanted: list[str] = []
     _collect(template.operators, producers, wanted)
@@ -57,7 +57,7 @@ def static_inputs(template: OpGraph) -> tuple[str, ...]:
 def _collect(
     operators: Iterable[Operator], producers: dict[str, Operator], wanted: list[str]
 ) -> None:
-    """Who produces each value, and which values are read on the host; branches included."""
+    """Producer of each value, and values that are read on the host; branches included."""
     for operator in operators:
         producers.update(dict.fromkeys(operator.outputs, operator))
         wanted.extend(operator.host.values())
@@ -99,7 +99,7 @@ def specialise(
 
 
 def _check_inputs(template: OpGraph, inputs: Mapping[str, TensorSpec]) -> None:
-    """Every input is there, static, and fits what the template declares."""
+    """Refuse inputs that are missing, not static, or unlike the template's declarations."""
     if set(inputs) != set(template.inputs):
         raise InvalidRequest(
             f"the model's inputs are {sorted(template.inputs)}, not {sorted(inputs)}"
@@ -121,7 +121,7 @@ def _check_inputs(template: OpGraph, inputs: Mapping[str, TensorSpec]) -> None:
 
 
 class _Walk:
-    """State of one specialisation: what is known of each value, and the operators kept."""
+    """State of one specialisation: content and specs of values, and the operators kept."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _Walk:
                 self._take(Operator(operator.name, operator.kind, inputs, outputs, attributes))
 
     def _fresh(self, value: str, scope: dict[str, str]) -> str:
-        """A name for a new value: its own, unless another branch has used that."""
+        """Return a name for a new value: its own, unless another branch has used that."""
         name, count = value, 1
         while name in self._meta:
             count += 1
@@ -172,7 +172,7 @@ class _Walk:
         return name
 
     def _choose(self, operator: Operator, condition: str, scope: dict[str, str]) -> None:
-        """Put the chosen branch in the place of a conditional."""
+        """Take the operators of the chosen branch in the place of a conditional."""
         content = self._content(condition, operator)
         if content.numel() != 1:
             raise InvalidRequest(f"the condition of {operator.name!r} is not a single value")

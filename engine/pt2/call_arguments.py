@@ -27,7 +27,7 @@ Read = Callable[[str], str]
 
 
 class CallArguments:
-    """A call whose tensors and symbols have become values of the graph being built."""
+    """Arguments of one call, its tensors and symbols as values of the graph being built."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class CallArguments:
 
     @property
     def output(self) -> tuple[str]:
-        """The first result."""
+        """Name of the first result, for ``Builder.emit``."""
         return (self.outputs[0],)
 
     # Arguments
@@ -75,14 +75,14 @@ class CallArguments:
         return self._call.arguments.get(name) is not None
 
     def tensor(self, name: str) -> str:
-        """The value of a tensor argument."""
+        """Value name of a tensor argument; refused if absent."""
         value = self.maybe(name)
         if not value:
             raise UnsupportedUse(f"argument {name} is missing")
         return value
 
     def maybe(self, name: str) -> str:
-        """The value of a tensor argument, "" if absent."""
+        """Value name of a tensor argument, "" if absent."""
         value = self._take(name, None)
         if value is None:
             return ""
@@ -91,7 +91,7 @@ class CallArguments:
         return self._value_of(value.name)
 
     def tensors(self, name: str) -> list[str]:
-        """The values of a list of tensors, "" where absent."""
+        """Value names of a list of tensors, "" where absent."""
         values = self._take(name)
         if not isinstance(values, list) or not values:
             raise UnsupportedUse(f"argument {name} is not a list of tensors")
@@ -127,14 +127,14 @@ class CallArguments:
         return len(self.shape_of(name))
 
     def axis(self, name: str, rank: int, default: Any = _MISSING) -> int:
-        """A literal axis, counted from the front."""
+        """Axis given as a literal, counted from the front."""
         axis = self.integer(name, default)
         if not -max(rank, 1) <= axis < max(rank, 1):
             raise UnsupportedUse(f"{name}={axis} of {rank} axes")
         return axis % max(rank, 1)
 
     def operand(self, name: str, like: str = "self") -> str:
-        """A tensor, or a number as a constant that leaves the type of ``like`` alone."""
+        """Value name of a tensor, or of a number that keeps the element type of ``like``."""
         value = self._take(name)
         if isinstance(value, Tensor):
             return self._value_of(value.name)
@@ -155,32 +155,32 @@ class CallArguments:
         return torch.tensor(float(value), dtype=torch.float64 if dtype == "FP64" else torch.float32)
 
     def number(self, name: str, default: Any = _MISSING) -> Any:
-        """A literal number."""
+        """Number given as a literal."""
         value = self._take(name, default)
         if value is not default and not isinstance(value, bool | int | float):
             raise UnsupportedUse(f"argument {name} is not a fixed number")
         return value
 
     def integer(self, name: str, default: Any = _MISSING) -> int:
-        """A literal integer."""
+        """Integer given as a literal."""
         value = self.number(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise UnsupportedUse(f"argument {name} is not a fixed integer")
         return value
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """A literal boolean."""
+        """Bool given as a literal."""
         return bool(self.number(name, default))
 
     def text(self, name: str, default: str) -> str:
-        """A string."""
+        """String argument."""
         value = self._take(name, default)
         if not isinstance(value, str):
             raise UnsupportedUse(f"argument {name} is not text")
         return value
 
     def integers(self, name: str, default: Any = _MISSING) -> list[int]:
-        """A list of literal integers; a single one counts as a list."""
+        """List of literal integers; a single one counts as a list."""
         value = self._take(name, default)
         if value is default:
             return value  # type: ignore[no-any-return]
@@ -190,7 +190,7 @@ class CallArguments:
         return list(items)
 
     def dtype(self, name: str = "dtype", default: str = "") -> str:
-        """An element type, ``default`` if absent."""
+        """Element type argument by its OIP name, ``default`` if absent."""
         value = self._take(name, None)
         if value is None:
             return default
@@ -203,7 +203,7 @@ class CallArguments:
         return value.name
 
     def extents(self, name: str, attribute: str) -> tuple[dict[str, Any], dict[str, str]]:
-        """Integers that may be computed, as (attributes, host operands) of ``attribute``."""
+        """Return integers that may be computed as (attributes, host operands) of ``attribute``."""
         value = self._take(name)
         items: list[Argument] = value if isinstance(value, list) else [value]
         if all(isinstance(item, int) and not isinstance(item, bool) for item in items):
@@ -211,7 +211,7 @@ class CallArguments:
         return {}, {attribute: self.vector(items)}
 
     def vector(self, items: list[Argument]) -> str:
-        """A host value [n] of integers, some of them computed."""
+        """Value name of integers [n], some of them computed on the host."""
         parts = []
         for item in items:
             if isinstance(item, Symbol):
@@ -223,7 +223,7 @@ class CallArguments:
         return parts[0] if len(parts) == 1 else self.to.emit("aten.cat", parts, dim=0)
 
     def argument(self, name: str) -> Argument:
-        """The argument as it stands in the file, None if absent."""
+        """Argument as the file has it, None if absent."""
         value: Argument = self._take(name, None)
         return value
 
@@ -238,7 +238,7 @@ class CallArguments:
             raise UnsupportedUse(f"{name}={value}")
 
     def unread(self) -> list[str]:
-        """Arguments the lowering function did not look at, other than where and how."""
+        """Arguments that the lowering function did not read, devices and layouts left out."""
         return [
             f"argument {name}"
             for name, value in self._call.arguments.items()

@@ -1,4 +1,4 @@
-"""What in-place operators change: programs made functional, name by name.
+"""In-place operators made functional: the present value of every tensor of a program.
 
     y = x.view(2, -1)     y is a view of x: (root x, steps [view])
     y.add_(1)             a new value for y; put back through the steps, a new value for x
@@ -39,7 +39,7 @@ Relower = Callable[[OperatorCall, str], str]  # (call, value of its self) -> val
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One operator of a chain; ``base`` is the tensor it was applied to."""
+    """View operator of a chain; ``base`` is the tensor to which it was applied."""
 
     call: OperatorCall
     base: str
@@ -63,7 +63,7 @@ class _Place:
 
 @dataclass(slots=True)
 class CurrentValues:
-    """The present value of every tensor of a program being lowered."""
+    """Present values of the tensors of a program being lowered."""
 
     to: Builder
     relower: Relower
@@ -71,12 +71,12 @@ class CurrentValues:
     _places: dict[str, _Place] = field(default_factory=dict)
 
     def define(self, tensor: str, value: str, weight: bool = False) -> None:
-        """A tensor with memory of its own."""
+        """Enter a tensor with memory of its own."""
         self._roots[tensor] = _Root(value, fixed=weight)
         self._places[tensor] = _Place(tensor, value=value)
 
     def result(self, tensor: str, call: OperatorCall, value: str) -> None:
-        """What ``call`` made: a view of its first operand, or a tensor of its own."""
+        """Enter the result of ``call``: a view of its first operand, or a tensor of its own."""
         base = _base(call)
         certain = call.target in _VIEWS
         if base in self._places and (certain or call.target.split(".")[1] in _PERHAPS):
@@ -87,7 +87,7 @@ class CurrentValues:
             self.define(tensor, value)
 
     def read(self, tensor: str) -> str:
-        """The value of a tensor now.
+        """Return the present value of a tensor.
 
         Raises:
             UnsupportedUse: it may or may not follow a change made since.
@@ -109,7 +109,7 @@ class CurrentValues:
         return place.value
 
     def change(self, tensor: str, value: str, name: str) -> None:
-        """``tensor`` now holds ``value``, and so does ``name``, the result of the in-place call.
+        """Let ``tensor`` hold ``value``, and so ``name``, the result of the in-place call.
 
         Raises:
             UnsupportedUse: a weight, or what is changed besides is not certain.
@@ -131,7 +131,7 @@ class CurrentValues:
         self._places[name] = _Place(place.root, place.steps, root.version, value)
 
     def _put_back(self, call: OperatorCall, base: str, part: str) -> str:
-        """``base`` with the view that ``call`` takes of it replaced by ``part``."""
+        """Return ``base`` with the view that ``call`` takes of it replaced by ``part``."""
         name = call.target.split(".")[1]
         given = call.arguments
         if name in ("alias", "detach"):

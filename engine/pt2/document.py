@@ -42,35 +42,35 @@ _TARGET = re.compile(r"torch\.ops\.[a-z_]\w*\.\w+\.\w+|_operator\.\w+|math\.\w+|
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor, by its name in the graph."""
+    """Argument that is a tensor, by its name in the graph."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A number that the graph computes from shapes, by its name."""
+    """Argument that is a number computed from shapes, by its name in the graph."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """An element type."""
+    """Argument that is an element type."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Device, layout or memory format: where and how, never what."""
+    """Argument that is a device, layout or memory format and does not change results."""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """An argument of a kind that is not read; the use of its node is refused."""
+    """Argument of a kind that is not read; the use of its node is refused."""
 
     what: str
 
@@ -82,7 +82,7 @@ Argument = (
 
 @dataclass(frozen=True, slots=True)
 class OperatorCall:
-    """One node: an operator applied to named arguments."""
+    """Node of the graph: an operator applied to named arguments."""
 
     target: str  # "aten.conv2d.default", "_operator.mul"
     arguments: Mapping[str, Argument]
@@ -101,7 +101,7 @@ class OperatorCall:
 
 @dataclass(frozen=True, slots=True)
 class ExportedProgram:
-    """A whole exported program, without its weights."""
+    """Exported program without the content of its weights."""
 
     inputs: Mapping[str, TensorSpec]
     weights: Mapping[str, str]  # name in the graph -> name of the weight

@@ -41,12 +41,12 @@ def lower(
 
 
 def covered(target: str) -> Lower | None:
-    """The lowering function for a target, in-place forms included; None if there is none."""
+    """Return the lowering function for a target, in-place forms included; None if there is none."""
     return TABLE.get(target) or TABLE.get(functional(target))
 
 
 class _Lowering:
-    """One run over one program."""
+    """State of the lowering of one program."""
 
     def __init__(self, program: ExportedProgram) -> None:
         self._program = program
@@ -105,7 +105,7 @@ class _Lowering:
         self._bind(call)
 
     def _bind(self, call: OperatorCall) -> None:
-        """Note what each result is: a tensor of its own, a view, or a change of the operand."""
+        """Enter each result: a tensor of its own, a view, or a change of the operand."""
         for name in filter(None, call.names):
             value = self._builder.resolve(name)
             if value is None:
@@ -120,7 +120,7 @@ class _Lowering:
                 self._values.result(name, call, value)
 
     def _typed(self, call: OperatorCall, changed: str, value: str) -> str:
-        """A change in place keeps the element type, whatever the operands promote to."""
+        """Return ``value`` in the element type of the changed tensor, which in-place calls keep."""
         dtypes = self._program.dtypes
         others = [a.name for a in call.arguments.values() if isinstance(a, Tensor)]
         wanted = dtypes.get(changed, "")
@@ -129,7 +129,7 @@ class _Lowering:
         return self._builder.emit("braid.cast", [value], dtype=wanted)
 
     def _relowered(self, call: OperatorCall, base: str) -> str:
-        """The same view of another value."""
+        """Write the view operator ``call`` again for another value; return its result."""
         self._again += 1
         name = f"{call.names[0]}/again{self._again}"
         arguments = {k: v for k, v in call.arguments.items() if k not in ("self", "input")}
@@ -150,7 +150,7 @@ class _Lowering:
 
 
 def _reads(program: ExportedProgram) -> Counter[str]:
-    """How often each name is read, outputs included."""
+    """Number of reads of each name, outputs included."""
     reads: Counter[str] = Counter(program.outputs.values())
 
     def count(argument: Argument) -> None:

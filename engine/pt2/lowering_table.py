@@ -35,7 +35,7 @@ def lowers(*targets: str) -> Callable[[Lower], Lower]:
 
 
 def functional(target: str) -> str:
-    """The target without the underscore of an in-place form."""
+    """Return the target without the underscore of an in-place form."""
     if not target.startswith("aten."):
         return target
     space, _, rest = target.partition(".")

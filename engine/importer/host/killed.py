@@ -1,4 +1,4 @@
-"""What to do about an importer that was killed."""
+"""Advice in the error about an importer that was killed."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ _BY_A_LIMIT = {
 
 
 class ImporterKilled(ModelImportError, Unavailable):
-    """The importer was ended by the kernel or a person, within its limits; another may succeed."""
+    """The importer was killed from outside, within its limits; another import may succeed."""
 
 
 async def import_model(
@@ -117,7 +117,7 @@ async def _import(request: ImportRequest, on_progress: OnProgress) -> None:
 
 
 class ImporterCrashed(ModelImportError):
-    """The importer process ended by itself, without a verdict."""
+    """The importer process ended by itself without a result."""
 
 
 @asynccontextmanager
@@ -150,7 +150,7 @@ async def _process(
 
 
 def _environment(work: Path) -> dict[str, str]:
-    """What the importer sees of the server's environment: enough to find its libraries."""
+    """Environment of the importer process: enough of the server's to find libraries."""
     names = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
     kept = {name: os.environ[name] for name in names if name in os.environ}
     return kept | {
@@ -170,7 +170,7 @@ async def _conversation(
     limits: ImportLimits,
     on_progress: OnProgress,
 ) -> Message | None:
-    """Follow the reports to the last one. None: the process ended without a verdict.
+    """Return the last message of an importer; None if its process ended without a result.
 
     Raises:
         ImportLimitExceeded: the wall clock ran out.
@@ -208,7 +208,7 @@ async def _listen(reports: asyncio.StreamReader, on_progress: OnProgress) -> Mes
 
 
 def _post_mortem(end: ChildEnd, limits: ImportLimits) -> ModelImportError:
-    """Explain a process that ended without a verdict."""
+    """Return the error for a process that ended without a result."""
     _log.warning("the importer process: %s; it printed:\n%s", end.text, end.output)
     if end.signal_name in _BY_A_LIMIT:
         limit, how = _BY_A_LIMIT[end.signal_name]

@@ -1,4 +1,4 @@
-"""What one import may use. Crossing a limit ends the import, never the server."""
+"""Limits of one import. Crossing a limit ends the import, never the server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ImportLimits:
 
 
 def limit_exceeded(limit: str, limits: ImportLimits, what: str) -> ImportLimitExceeded:
-    """The error that says which limit stopped the import and which setting raises it."""
+    """Return the error that says which limit stopped the import and which setting raises it."""
     value = getattr(limits, limit)
     return ImportLimitExceeded(
         f"the import was stopped: {what} (limit {value:g}); if the model is sound, raise "

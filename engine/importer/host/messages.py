@@ -1,4 +1,4 @@
-"""What the importer process tells the server: one JSON object a line.
+"""Messages of the importer process to the server: one JSON object a line.
 
     {"progress": 0.4, "step": "checking against ONNX Runtime"}      any number of times
     {"failed": "unsupported", "message": "...", "reasons": [...]}   or
@@ -35,7 +35,7 @@ MAX_REASON_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far the import has come, in [0, 1], and what it does now."""
+    """Progress of an import: the fraction done, in [0, 1], and the present step."""
 
     fraction: float
     step: str
@@ -43,14 +43,14 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The import failed for this reason."""
+    """End of a failed import, with its error."""
 
     error: ModelImportError | DiskFailure
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The artefact is written."""
+    """End of a successful import: the artefact is written."""
 
 
 Message = Progress | Failed | Done
@@ -62,7 +62,7 @@ class MalformedMessage(ValueError):
 
 
 def encode(message: Message) -> bytes:
-    """One line, newline included."""
+    """Return a message as one line of JSON, newline included."""
     body: dict[str, Any]
     match message:
         case Progress(fraction, step):
@@ -81,7 +81,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """Read one line.
+    """Read a message from one line of JSON.
 
     Raises:
         MalformedMessage: it is too long, not JSON, or not one of the messages.

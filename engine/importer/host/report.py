@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ _MAX_GRAPH_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class BatchAxes:
-    """Where the batch is: the model takes and gives one row for each request row.
+    """Batch axes of a model that takes and gives one row for each row of a request.
 
     Inputs have it at dimension 0. An output whose axis is None does not depend on the batch:
     every request gets it whole. ``alone``: the model takes one row only, so rows of a request
@@ -46,7 +46,7 @@ class BatchAxes:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What the import compared with the reference, and the largest relative error it saw."""
+    """Result of the comparison with the reference: batch sizes and largest relative error."""
 
     reference: str  # "onnxruntime 1.23.0"
     batches: tuple[int, ...]
@@ -56,7 +56,7 @@ class Verified:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an import found out about a model."""
+    """Facts that an import found out about a model, and checksums of its files."""
 
     sha256: str  # of the upload
     size_bytes: int  # of the upload
@@ -71,36 +71,12 @@ class Report:
     files: Mapping[str, str] = field(default_factory=dict)  # file name -> SHA-256
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, the inverse of ``report_from_json``."""
-        batch = self.batch
-        return {
-            "format": REPORT_FORMAT,
-            "sha256": self.sha256,
-            "size_bytes": self.size_bytes,
-            "source": self.source,
-            "opset": self.opset,
-            "batch": batch
-            and {
-                "inputs": dict(batch.inputs),
-                "outputs": dict(batch.outputs),
-                "alone": batch.alone,
-            },
-            "static_inputs": list(self.static_inputs),
-            "example_shapes": {name: list(shape) for name, shape in self.example_shapes.items()},
-            "static_values": dict(self.static_values),
-            "warnings": list(self.warnings),
-            "verified": {
-                "reference": self.verified.reference,
-                "batches": list(self.verified.batches),
-                "max_relative_error": self.verified.max_relative_error,
-                "tolerance": self.verified.tolerance,
-            },
-            "files": dict(self.files),
-        }
+        """Return a document for JSON, the inverse of ``report_from_json``."""
+        return {"format": REPORT_FORMAT, **asdict(self)}
 
 
 def report_from_json(document: Any) -> Report:
-    """Read a report.
+    """Read a report from a JSON document.
 
     Raises:
         InvalidArtefact: another format version or a missing field.
@@ -202,7 +178,7 @@ def check_file(artefact: Path, report: Report, name: str) -> None:
 
 
 def report_text(report: Report) -> str:
-    """What ``report.json`` holds: the report, with a checksum of itself."""
+    """Text of ``report.json``: the report, with a checksum of itself."""
     document = report.to_json()
     return json.dumps({**document, "checksum": _checksum(document)}, indent=1)
 

@@ -1,4 +1,4 @@
-"""What one import is to do, as the server tells the importer process in its command line."""
+"""Request for one import, which the importer process gets in its command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from braid.engine.importer.host.limits import ImportLimits
 
 @dataclass(frozen=True, slots=True)
 class ImportRequest:
-    """One import of an uploaded file."""
+    """Request to import an uploaded file."""
 
     upload: Path  # read only
     artefact: Path  # the folder to write; must not exist yet, its parent must
@@ -22,7 +22,7 @@ class ImportRequest:
     # by input: shapes to verify at, where the caller knows them
 
     def to_json(self) -> str:
-        """JSON text, the inverse of ``request_from_json``."""
+        """Return JSON text, the inverse of ``request_from_json``."""
         return json.dumps(
             {
                 "upload": str(self.upload.absolute()),

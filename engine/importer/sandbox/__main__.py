@@ -54,7 +54,7 @@ def _import(request: ImportRequest, on_progress: OnProgress) -> None:
 
 
 def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError:
-    """Translate whatever stopped the import into what the caller may read."""
+    """Return an error whose message the caller may read for any error that ended the import."""
     if isinstance(error, ModelImportError):
         return error
     if is_out_of_memory(error):
@@ -70,7 +70,7 @@ def _as_import_error(error: Exception, limits: ImportLimits) -> ModelImportError
 
 
 def _file_too_large(error: Exception) -> bool:
-    """Python says EFBIG; safetensors passes on the text of the error."""
+    """True for EFBIG: as an ``OSError``, or in the text of an error of safetensors."""
     code = f"os error {errno.EFBIG}"
     return code in str(error) or (isinstance(error, OSError) and error.errno == errno.EFBIG)
 

@@ -1,4 +1,4 @@
-"""What the importer process does to itself before it looks at the upload.
+"""Limits that the importer process sets for itself before it reads the upload.
 
 The limits are inherited by whatever the process might start and cannot be raised again. They are
 set by the process itself, before torch or onnx are loaded: a ``preexec_fn`` in a server with

@@ -52,7 +52,7 @@ _MEMORY_FOR_TENSORS = 0.5  # of the limit: the rest is for libraries, weights an
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """What the verification settled: how the model is served, and on which evidence."""
+    """Result of the verification: how the model is served, and the checks that passed."""
 
     subject: Subject
     batch: BatchAxes | None
@@ -99,7 +99,7 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
 def _template(
     source: UploadedModel, on_progress: OnProgress, given: Mapping[str, tuple[int, ...]]
 ) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-    """The template after the passes, its constants, and a remark for the report.
+    """Return the template after the passes, its constants, and a remark for the report.
 
     Raises:
         ModelImportError: it can be served neither in parts nor whole.
@@ -118,7 +118,7 @@ def _template(
 
 
 def _check_static_inputs(template: OpGraph) -> None:
-    """Refuse shapes and branches that follow from other than a few integers.
+    """Refuse shapes and branches that depend on inputs other than a few integers.
 
     A plan is made for each content of such an input, so there may be few of them.
 

@@ -1,4 +1,4 @@
-"""No network, no other programs: a system call filter that the importer puts on itself.
+"""System call filter of the importer process: no network, no other programs.
 
 Calls on the list fail with EPERM, in this process, its threads and its children, for good. Other
 architectures than the two below, and hosts whose kernel has no filters, go without.
@@ -48,7 +48,7 @@ def forbid_calls() -> bool:
 
 
 def _filter(architecture: int, calls: tuple[int, ...]) -> bytes:
-    """Berkeley packet filter code: deny foreign tables and the listed calls, allow the rest."""
+    """Code of the filter: deny other architectures and the listed calls, allow the rest."""
     count = len(calls)
     lines = [
         (_LOAD, 0, 0, 4),  # the architecture of this call

@@ -1,1 +1,1 @@
-"""What was uploaded: its formats, its bounds, its batch axis."""
+"""Uploaded files: formats, bounds, batch axis."""

@@ -1,4 +1,4 @@
-"""Zip archives of strangers: what is inside is bounded before anything is unpacked.
+"""Untrusted zip archives: number and sizes of files are bounded before any is unpacked.
 
 Both ``.pt2`` files and ONNX models with external data come as zips. Members are read by name and
 never extracted by the zip library; links, folders above the archive and repeated names are refused.
@@ -22,10 +22,10 @@ _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 class Archive:
-    """A checked zip archive."""
+    """Zip archive whose members passed the checks."""
 
     def __init__(self, path: Path) -> None:
-        """Open and check it.
+        """Open and check an archive.
 
         Raises:
             ModelImportError: not a zip, over a budget, or with members that no exporter writes.
@@ -44,11 +44,11 @@ class Archive:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All files in it."""
+        """Names of all files in the archive."""
         return tuple(self._members)
 
     def size(self, name: str) -> int:
-        """Bytes of a file, unpacked.
+        """Size of a file in bytes, unpacked.
 
         Raises:
             ModelImportError: there is no such file.
@@ -58,7 +58,7 @@ class Archive:
         return self._members[name].file_size
 
     def read(self, name: str, most: int = MAX_UNPACKED_BYTES) -> bytearray:
-        """A file's bytes, checksum checked.
+        """Content of a file, its checksum checked.
 
         Raises:
             ModelImportError: no such file, larger than ``most``, or damaged.
@@ -71,7 +71,7 @@ class Archive:
         return data
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """A file's bytes, a few at a time.
+        """Content of a file, 4 MiB at a time.
 
         Raises:
             ModelImportError: no such file, or damaged.

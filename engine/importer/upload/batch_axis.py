@@ -18,9 +18,9 @@ from braid.engine.passes.body import map_operators
 
 
 def guess_batch(template: OpGraph) -> OpGraph | None:
-    """The template with ``batch`` as dimension 0 of every input, if that may be the batch.
+    """Return the template with ``batch`` as dimension 0 of every input; None if it cannot be.
 
-    It may be if each input's dimension 0 is open or 1, and no symbol there names an extent
+    It can be if each input's dimension 0 is open or 1, and no symbol there names an extent
     elsewhere too.
     """
     leading: set[str] = set()

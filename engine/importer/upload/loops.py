@@ -58,7 +58,7 @@ def loops_against(model: onnx.ModelProto) -> list[str]:
 
 @dataclass(slots=True)
 class _Counter:
-    """Walks through a model once and adds up the trips that its loops certainly make."""
+    """Sum of the trips that the loops of a model certainly make, from one walk through it."""
 
     opsets: Sequence[onnx.OperatorSetIdProto]
     found: list[str] = field(default_factory=list)
@@ -123,7 +123,7 @@ class _Counter:
 
 
 def _hiding(graph: onnx.GraphProto, known: Known) -> Known:
-    """What is known of values from outside a graph; its inputs hide those of the same names."""
+    """Known values outside of a graph, without those that its inputs hide by their names."""
     return known.new_child({info.name: None for info in graph.input})
 
 

@@ -23,7 +23,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@=,~ -]{0,200}")
 
 
 def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
-    """The model with all its weights in memory, and the unpacked model file.
+    """Return the model with all its weights in memory, and the unpacked model file.
 
     Raises:
         ModelImportError: no model, several, folders, odd names, or data that does not fit.
@@ -58,7 +58,7 @@ def unpack_bundle(archive: Archive, work: Path) -> tuple[ModelProto, Path]:
 
 
 def _fill(model: ModelProto, folder: Path, names: frozenset[str]) -> None:
-    """Bring external data into the model."""
+    """Put external data into the tensors of the model."""
     used = set()
     for tensor in all_tensors(model):
         if tensor.data_location != TensorProto.EXTERNAL:

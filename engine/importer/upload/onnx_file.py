@@ -52,17 +52,17 @@ def parse_model(data: bytes, external: frozenset[str] = frozenset()) -> ModelPro
 
 
 def read_model(file: Path) -> bytes:
-    """All of a file, piece by piece.
+    """Read a whole file, 1 MiB at a time.
 
     A kernel built without preemption keeps the core for as long as one read takes: 0.1 to 0.3 s
-    were seen for 95 MB, in which nobody could answer a request there.
+    were seen for 95 MB, during which that core answered no request.
     """
     with file.open("rb", buffering=0) as pieces:
         return b"".join(iter(lambda: pieces.read(_PIECE_BYTES), b""))
 
 
 def complaint(upload: Path) -> str:
-    """What onnx's own checker finds wrong with a file that ``parse_model`` took; "" if nothing."""
+    """First complaint of onnx's checker about a file that ``parse_model`` took; "" if none."""
     try:
         onnx.checker.check_model(read_model(upload))  # faster than writing the parsed model again
     except (onnx.checker.ValidationError, ValueError) as error:

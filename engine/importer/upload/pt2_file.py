@@ -1,4 +1,4 @@
-"""The files inside a ``.pt2``: one graph, weights as raw bytes, and what must not be there.
+"""Files inside a ``.pt2``: one graph, weights as raw bytes, and files that are refused.
 
 <name>/models/model.json                        the graph
 <name>/data/weights/model_weights_config.json   weight -> file, element type, sizes, strides
@@ -45,7 +45,7 @@ _HARMLESS = frozenset(
 
 
 def read_container(archive: Archive) -> tuple[ExportedProgram, dict[str, Tensor]]:
-    """The program, and its weights by their names in the graph.
+    """Return the program, and its weights by their names in the graph.
 
     Raises:
         ModelImportError: not a .pt2 that is plain data; says why.
@@ -78,7 +78,7 @@ def read_container(archive: Archive) -> tuple[ExportedProgram, dict[str, Tensor]
 
 
 def _root(archive: Archive) -> str:
-    """The folder that everything lies in, with its slash."""
+    """Name of the one top folder, with its slash."""
     roots = {name.partition("/")[0] for name in archive.names}
     if len(roots) != 1:
         raise ModelImportError("the .pt2 has several top folders")
@@ -106,7 +106,7 @@ def _refuse_code(archive: Archive, root: str) -> None:
 
 
 def _check_samples(archive: Archive, name: str) -> None:
-    """Sample inputs are not needed; they are refused if loading them would run anything.
+    """Refuse sample inputs that would run code when loaded; they are not needed.
 
     Raises:
         ModelImportError: the pickle names something else than tensors.
@@ -132,7 +132,7 @@ def _check_samples(archive: Archive, name: str) -> None:
 
 
 def _globals(pickle: bytes) -> list[str]:
-    """Everything a pickle would import, as "module name"; found without running it."""
+    """Names that a pickle would import, as "module name"; found without running it."""
     found, strings = [], []
     try:
         for opcode, argument, _ in pickletools.genops(pickle):

@@ -1,4 +1,4 @@
-"""What was uploaded: an ONNX file, an ONNX model zipped with its external data, or a ``.pt2``.
+"""Formats of uploads: an ONNX file, an ONNX model zipped with its external data, a ``.pt2``.
 
 upload ──open_upload──> UploadedModel ──lowered()──> template + weights
                            └────reference()──> what the import is compared with
@@ -30,11 +30,11 @@ class UploadedModel(Protocol):
 
     @property
     def opset(self) -> int:
-        """Version of the operator set it uses."""
+        """Version of the operator set that the model uses."""
         ...
 
     def lowered(self) -> tuple[OpGraph, Mapping[str, Tensor], str]:
-        """The template, its constants, and a complaint that is worth a warning ("" if none).
+        """Return the template, its constants, and a complaint for the report ("" if none).
 
         Raises:
             ModelImportError: it cannot be lowered.
@@ -44,7 +44,7 @@ class UploadedModel(Protocol):
     def whole(
         self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
     ) -> tuple[OpGraph, Mapping[str, Tensor]]:
-        """The template of one operator that runs what ``lowered`` refused.
+        """Return the template of one operator that runs a model which ``lowered`` refused.
 
         Raises:
             UnsupportedOperators: there is no safe way to run it; with all reasons.
@@ -52,7 +52,7 @@ class UploadedModel(Protocol):
         ...
 
     def reference(self) -> ReferenceModel:
-        """An independent implementation of the model.
+        """Return an independent implementation of the model.
 
         Raises:
             ModelImportError: there is none that takes it.
@@ -128,7 +128,7 @@ class OnnxUpload:
     def whole(
         self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
     ) -> tuple[OpGraph, Mapping[str, Tensor]]:
-        """Let ONNX Runtime serve it as one unit.
+        """Return a template of one operator, run by ONNX Runtime.
 
         Raises:
             UnsupportedOperators: that is not safe, or it refuses as well.
@@ -138,7 +138,7 @@ class OnnxUpload:
         return as_one_unit(self._model, refusal.reasons, self.reference, given)
 
     def reference(self) -> ReferenceModel:
-        """ONNX Runtime, or onnx's own implementation.
+        """Return ONNX Runtime on the file, or onnx's own implementation.
 
         Raises:
             ModelImportError: neither takes it.
@@ -181,7 +181,7 @@ class Pt2Upload:
     def whole(
         self, refusal: UnsupportedOperators, given: Mapping[str, tuple[int, ...]]
     ) -> tuple[OpGraph, Mapping[str, Tensor]]:
-        """Nothing else runs a ``.pt2`` safely.
+        """Refuse: no other library runs a ``.pt2`` safely.
 
         Raises:
             UnsupportedOperators: always.
@@ -189,7 +189,7 @@ class Pt2Upload:
         raise refusal
 
     def reference(self) -> ReferenceModel:
-        """The program run as it stands."""
+        """Return the program run node by node."""
         from braid.engine.importer.verification.pt2_reference import EagerReference
 
         return EagerReference(self._program, self._weights)

@@ -81,7 +81,7 @@ def as_one_unit(
 
 
 def _boundary(model: onnx.ModelProto) -> tuple[dict[str, TensorSpec], list[str]]:
-    """Specs of the inputs, and what at the boundary cannot cross it."""
+    """Specs of the inputs, and reasons against inputs and outputs that are no tensors."""
     given = {proto.name for proto in model.graph.initializer}
     inputs, against = {}, []
     for info in model.graph.input:
@@ -142,7 +142,7 @@ def _endless(model: onnx.ModelProto) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What running the model has shown."""
+    """Specs that runs of the model have shown."""
 
     inputs: Mapping[str, TensorSpec]  # extents that outputs follow in odd ways are fixed
     outputs: Mapping[str, TensorSpec]
@@ -150,13 +150,17 @@ class _Found:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """Runs the model at several extents to see which of them its outputs have."""
+    """Runs of a model at several extents, to find those that its outputs have."""
 
     inputs: Mapping[str, TensorSpec]
     reference: ReferenceModel
 
     def run(self, given: Mapping[str, tuple[int, ...]]) -> _Found:
-        """Raises ModelImportError if nothing runs, or if shapes depend on content."""
+        """Find specs of inputs and outputs.
+
+        Raises:
+            ModelImportError: the model runs at no shapes, or output shapes depend on content.
+        """
         bare = OpGraph("model", self.inputs, {}, {}, ())
         failure = "nothing was tried"
         for count, specs in enumerate(shape_candidates(bare, given)):
@@ -171,7 +175,7 @@ class _Probe:
         raise ModelImportError(f"it does not run at any shapes tried{give} ({failure})")
 
     def _around(self, example: Example) -> _Found:
-        """Change one open extent at a time."""
+        """Specs from runs that change one open extent at a time."""
         base = self._extents(example)
         first = self._shapes(example, seeds=3)
         self._check_sparse(example, first)
@@ -212,7 +216,7 @@ class _Probe:
         return specs[0]
 
     def _check_sparse(self, example: Example, first: Mapping[str, TensorSpec]) -> None:
-        """Content with many zeros, and nothing but zeros: positions of something become fewer.
+        """Run on many zeros and on zeros only, for which counts of found positions become smaller.
 
         Raises:
             ModelImportError: the shapes of the outputs change with it.
@@ -245,7 +249,7 @@ def _follows(
     other: Mapping[str, TensorSpec],
     followed: dict[str, list[int | str]],
 ) -> bool:
-    """Note which extents of the outputs are the symbol's; False if one changes in another way."""
+    """Write the symbol where an output extent follows it; False if one changes in another way."""
     changed = base[symbol] + 1 if base[symbol] > 1 else 2
     marks = []
     for name, spec in first.items():

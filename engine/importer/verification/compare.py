@@ -1,4 +1,4 @@
-"""When two runs agree: the error between outputs, and the tolerance."""
+"""Relative error between the outputs of two runs, and the tolerance."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Outputs = Mapping[str, Tensor]
 
 
 class Disagreement(BraidError):
-    """Two runs that should agree do not; the message names the output and the error."""
+    """Disagreement of two runs that should agree; the message names the output and the error."""
 
 
 def compare(expected: Outputs, got: Outputs, tolerance: float) -> float:
-    """The largest relative error over all outputs.
+    """Return the largest relative error over all outputs.
 
     Raises:
         Disagreement: naming the first output over the tolerance, of another shape or type.
@@ -66,5 +66,5 @@ def relative_error(expected: Tensor, got: Tensor) -> float:
 
 
 def furthest(expected: Outputs, got: Outputs) -> float:
-    """The largest relative error over all outputs, whatever it is."""
+    """Largest relative error over all outputs, without a limit."""
     return max(relative_error(expected[name], got[name]) for name in expected)

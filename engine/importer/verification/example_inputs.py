@@ -35,7 +35,7 @@ _LARGE_BYTES = 64 << 20  # of intermediate tensors
 
 
 class TooMuchMemory(InvalidRequest):
-    """The model's intermediate tensors do not fit into an import's memory."""
+    """Refusal of a model whose intermediate tensors do not fit into an import's memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Example:
     positive: bool = False  # floats: absolute values of normal ones (a logarithm wants them)
 
     def draw(self, rows: int | None, seed: int) -> dict[str, Tensor]:
-        """Random inputs; ``rows`` replaces dimension 0 of every input."""
+        """Return random inputs by name; ``rows`` replaces dimension 0 of every input."""
         generator = torch.Generator().manual_seed(seed)
         below = self.integers_below[seed % len(self.integers_below)]
         drawn = dict(self.static_values)
@@ -74,7 +74,7 @@ def find_example(
     memory_bytes: int,
     given: Mapping[str, tuple[int, ...]],
 ) -> Example:
-    """Shapes and content at which both the template and the reference run.
+    """Find shapes and content at which both the template and the reference run.
 
     Args:
         template: its symbols are the open extents.
@@ -140,7 +140,7 @@ def second_example(
     memory_bytes: int,
     first: Example,
 ) -> Example | None:
-    """Another example with other extents where the model leaves them open, if one is found soon."""
+    """Find an example with other open extents within a few tries; None if none runs."""
     open_names = {name for name, spec in template.inputs.items() if not spec.is_static}
     for specs in itertools.islice(shape_candidates(template, {}), _SECOND_TRIALS):
         if all(specs[name] == first.specs[name] for name in open_names):
@@ -176,7 +176,7 @@ def _try(
     specs: Mapping[str, TensorSpec],
     static: Mapping[str, Tensor],
 ) -> Example | str | TooMuchMemory:
-    """The example, or why it does not work."""
+    """Return the example, or the reason why the model does not run on it."""
     try:
         graph, _ = specialise(template, weights, specs, static)
         check_memory(graph, memory_bytes)
@@ -188,7 +188,7 @@ def _try(
 
 
 def drawable(reference: ReferenceModel, specs: Mapping[str, TensorSpec]) -> Example | str:
-    """An example at these shapes that the reference runs, or why it does not."""
+    """Return an example at these shapes that the reference runs, or its reason against all."""
     return _content(reference, specs, {})
 
 

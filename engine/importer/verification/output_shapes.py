@@ -1,4 +1,4 @@
-"""What the model gives, in symbols: extents of outputs that follow the batch or an input.
+"""Symbolic shapes of the outputs: extents that follow the batch or an input.
 
     at the example's extents    y [1, 1, 160, 256]
     at twice the height         y [1, 1, 320, 256]

@@ -1,4 +1,4 @@
-"""The reference for a ``.pt2``: its own nodes, one by one, by the aten operators they name.
+"""Reference for a ``.pt2``: its own nodes, one by one, by the aten operators they name.
 
 Shares neither lowering nor passes with the import it checks, and changes in place what the program
 changes in place. Only operators of the allow-list are ever called.
@@ -40,7 +40,7 @@ _PYTHON: Mapping[str, Callable[..., Any]] = {
 
 
 class EagerReference:
-    """Runs an exported program as it stands."""
+    """Exported program run node by node by torch."""
 
     file: Path | None = None  # nothing for ONNX Runtime
 
@@ -51,7 +51,7 @@ class EagerReference:
 
     @trial()
     def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Outputs by name.
+        """Return the outputs by name.
 
         Raises:
             ReferenceFailed: an operator refuses its operands.
@@ -70,7 +70,7 @@ class EagerReference:
         }
 
     def reordered(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """There is no second way to compute the same.
+        """Refuse: torch has no second way to compute the same.
 
         Raises:
             ReferenceFailed: always.
@@ -108,7 +108,7 @@ def _run(call: OperatorCall, values: Mapping[str, Any]) -> Any:
 
 
 def _left_out(argument: Argument) -> bool:
-    """Layouts and memory formats: where, not what."""
+    """True for layouts and memory formats, which do not change results."""
     return isinstance(argument, Setting) and argument.what != "as_device"
 
 

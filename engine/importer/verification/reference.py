@@ -1,4 +1,4 @@
-"""The numbers an import is compared with: ONNX Runtime on the file as it was uploaded.
+"""Reference of an import: ONNX Runtime on the file as it was uploaded.
 
 Optimisations are off, so that the reference shares no rewriting with anything else, and so are
 memory arenas and spinning threads. Where ONNX Runtime cannot load a model (an operator set newer
@@ -26,17 +26,17 @@ THREADS = 1
 
 
 class ReferenceFailed(Exception):
-    """The reference cannot run the model on these inputs; the message is its reason."""
+    """Refusal of a reference to run the model on some inputs; the message is its reason."""
 
 
 class ReferenceModel(Protocol):
-    """An independent implementation of the uploaded model."""
+    """Independent implementation of the uploaded model."""
 
     name: str
     file: Path | None  # what ONNX Runtime runs, if it does: it can be served that way, too
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs by name.
+        """Return the outputs by name.
 
         Raises:
             ReferenceFailed: the model does not run on these inputs.
@@ -44,7 +44,7 @@ class ReferenceModel(Protocol):
         ...
 
     def reordered(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The same outputs with other rounding: how far to trust the last digits of ``run``.
+        """Return the same outputs with other rounding, which shows how exact those of ``run`` are.
 
         Raises:
             ReferenceFailed: there is no other way to compute them.
@@ -135,7 +135,7 @@ def open_reference(upload: Path) -> ReferenceModel:
 
 
 def _failed(error: Exception) -> ReferenceFailed:
-    """The first line of a reference's complaint; running out of memory is passed on."""
+    """Return the first line of a reference's error; a lack of memory is raised."""
     text = str(error)
     if isinstance(error, MemoryError) or "bad allocation" in text or "bad_alloc" in text:
         raise MemoryError(text) from error
@@ -144,7 +144,7 @@ def _failed(error: Exception) -> ReferenceFailed:
 
 
 def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """numpy has no bfloat16 of its own; ml_dtypes, which onnx uses, has."""
+    """Return a numpy array; BF16 in the type of ml_dtypes, since numpy has none."""
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()

@@ -1,4 +1,4 @@
-"""A template in double precision, to see what single precision rounds away."""
+"""Templates in double precision, to measure the rounding error of single precision."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from braid.engine.passes.body import map_operators
 
 
 def in_double(template: OpGraph) -> OpGraph:
-    """The template computing in double precision what it computes in single precision."""
+    """Return the template with FP64 in the place of FP32."""
 
     def change(op: Operator) -> Operator:
         if "FP32" not in op.attributes.values():
@@ -26,10 +26,10 @@ def in_double(template: OpGraph) -> OpGraph:
 
 
 def double_spec(spec: TensorSpec) -> TensorSpec:
-    """FP32 becomes FP64, anything else stays."""
+    """Return the spec with FP64 in the place of FP32."""
     return TensorSpec("FP64" if spec.dtype == "FP32" else spec.dtype, spec.shape)
 
 
 def widened(tensor: Tensor) -> Tensor:
-    """A single-precision tensor in double precision, any other as it is."""
+    """Return an FP32 tensor as FP64, any other unchanged."""
     return tensor.double() if tensor.dtype == torch.float32 else tensor

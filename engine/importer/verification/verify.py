@@ -47,7 +47,7 @@ _MOST_SEEDS = 6
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Checks that passed."""
+    """Errors and tolerances of the checks that passed."""
 
     error: float  # the largest seen
     tolerance: float  # the largest needed
@@ -57,7 +57,7 @@ class Checked:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A template under test, with the inputs to test it on."""
+    """Template under test, with its weights and example inputs."""
 
     template: OpGraph
     weights: Weights
@@ -66,7 +66,7 @@ class Subject:
     is_first_try: bool = False  # another one with more memory would follow
 
     def specialised(self, rows: int | None) -> tuple[OpGraph, dict[str, Tensor]]:
-        """The static graph at the example's shapes, ``rows`` in place of dimension 0.
+        """Return the static graph at the example's shapes, ``rows`` in place of dimension 0.
 
         Raises:
             InvalidRequest: it does not run at these shapes.

@@ -36,13 +36,13 @@ operator("aten.bitwise_not")(with_unsigned("bitwise_not", torch.bitwise_not))
 
 @operator("braid.identity")
 def identity(x: Tensor) -> Tensor:
-    """The operand itself."""
+    """Return the operand itself."""
     return x
 
 
 @operator("aten.gelu", pointwise=True)
 def gelu(x: Tensor, approximate: str = "none") -> Tensor:
-    """``approximate`` is ``none`` or ``tanh``."""
+    """Gaussian error linear unit; ``approximate`` is ``none`` or ``tanh``."""
     return F.gelu(x, approximate=approximate)
 
 
@@ -55,7 +55,7 @@ def clamp(
     min: float | None = None,
     max: float | None = None,
 ) -> Tensor:
-    """Bounds are attributes or, where the model computes them, scalar operands."""
+    """Limit x to bounds: attributes or, where the model computes them, scalar operands."""
     low, high = (min if lower is None else lower), (max if upper is None else upper)
     if low is not None:
         x = torch.clamp(x, min=low)
@@ -66,7 +66,7 @@ def clamp(
 
 @operator("braid.hardsigmoid", pointwise=True)
 def hardsigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
-    """max(0, min(1, alpha * x + beta))."""
+    """Line clipped to [0, 1]: max(0, min(1, alpha * x + beta))."""
     if abs(alpha - 1 / 6) < 1e-6 and beta == 0.5:
         return F.hardsigmoid(x)
     return torch.clamp(x * alpha + beta, 0, 1)
@@ -74,19 +74,19 @@ def hardsigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
 
 @operator("braid.softplus", pointwise=True)
 def softplus(x: Tensor) -> Tensor:
-    """log(1 + exp(x)), without torch's straight line for large x."""
+    """Compute log(1 + exp(x)), without torch's straight line for large x."""
     return torch.logaddexp(x, torch.zeros_like(x))
 
 
 @operator("braid.selu", pointwise=True)
 def selu(x: Tensor, alpha: float, gamma: float) -> Tensor:
-    """Gamma * (x if x > 0 else alpha * (exp(x) - 1))."""
+    """Compute gamma * (x if x > 0 else alpha * (exp(x) - 1))."""
     return gamma * torch.where(x > 0, x, alpha * torch.expm1(x))
 
 
 @operator("braid.thresholded_relu", pointwise=True)
 def thresholded_relu(x: Tensor, alpha: float) -> Tensor:
-    """x where x > alpha, else 0."""
+    """Keep x where x > alpha, zero elsewhere."""
     return torch.where(x > alpha, x, torch.zeros_like(x))
 
 
@@ -99,13 +99,13 @@ def shrink(x: Tensor, lambd: float, bias: float) -> Tensor:
 
 @operator("braid.affine", pointwise=True)
 def affine(x: Tensor, scale: float, shift: float) -> Tensor:
-    """Scale * x + shift, in the type of x."""
+    """Compute scale * x + shift in the element type of x."""
     return (x * scale + shift).to(x.dtype)
 
 
 @operator("braid.prelu")
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
-    """x where x >= 0, else slope * x; the slope broadcasts as in ONNX."""
+    """Keep x where x >= 0, slope * x elsewhere; the slope broadcasts as in ONNX."""
     return torch.where(x < 0, x * slope, x)
 
 
@@ -122,7 +122,7 @@ def div(a: Tensor, b: Tensor, truncate: bool = False) -> Tensor:
 
 @operator("braid.pow")
 def power(base: Tensor, exponent: Tensor | None = None, *, value: float | None = None) -> Tensor:
-    """Base ** exponent in the type of the base; a constant exponent is the attribute ``value``."""
+    """Power in the element type of the base; a constant exponent is the attribute ``value``."""
     if exponent is None:
         return torch.pow(base, value).to(base.dtype)  # type: ignore[arg-type]
     return torch.pow(base, exponent).to(base.dtype)

@@ -11,7 +11,7 @@ from braid.engine.ops.kinds import operator
 
 @operator("aten.linear")
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x [..., in] by weight [out, in], plus bias [out]."""
+    """Product of x [..., in] and the transposed weight [out, in], plus bias [out]."""
     return F.linear(x, weight, bias)
 
 

@@ -13,7 +13,7 @@ from braid.engine.ops.layers.convolution import ConvolutionWindow, convolution
 
 
 def _along(parameter: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
-    """A scale or zero point shaped to broadcast over x: one, one a slice, or one a block."""
+    """Shape a scale or zero point to broadcast over x: one, one a slice, or one a block."""
     if block:
         wide = parameter.repeat_interleave(block, axis)
         return wide.narrow(axis, 0, x.shape[axis])
@@ -33,7 +33,7 @@ def dequantise(
     block: int = 0,
     dtype: str | None = None,
 ) -> Tensor:
-    """(x - zero point) * scale."""
+    """Compute (x - zero point) * scale."""
     wide = x.to(torch.float32) if x.dtype != torch.int32 else x.to(torch.float64)
     if zero_point is not None:
         wide = wide - _along(zero_point.to(wide.dtype), x, axis, block)
@@ -51,7 +51,7 @@ def quantise(
     block: int = 0,
     dtype: str | None = None,
 ) -> Tensor:
-    """round(x / scale) + zero point, rounding half to even, cut off at the ends of the type."""
+    """Compute round(x / scale) + zero point, half to even, limited to the range of the type."""
     kind = zero_point.dtype if zero_point is not None else torch_dtype(dtype or "UINT8")
     y = torch.round(x.to(torch.float32) / _along(scale.to(torch.float32), x, axis, block))
     return _shifted(y.to(torch.float64), zero_point, kind, x, axis, block)
@@ -67,7 +67,7 @@ def _shifted(
 
 
 def _centred(x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
-    """x - zero point, exact in FP64."""
+    """Compute x - zero point, exact in FP64."""
     wide = x.to(torch.float64)
     return wide if zero_point is None else wide - _along(zero_point.to(wide.dtype), x, axis, 0)
 
@@ -76,7 +76,7 @@ def _centred(x: Tensor, zero_point: Tensor | None, axis: int) -> Tensor:
 def matmul_integer(
     a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
-    """(a - its zero point) by (b - its zero point), INT32."""
+    """Product of (a - its zero point) and (b - its zero point), INT32."""
     return torch.matmul(_centred(a, a_zero, -2), _centred(b, b_zero, -1)).to(torch.int32)
 
 

@@ -17,7 +17,7 @@ Number = float | list[float]  # a scalar operand; some models make it a list of 
 
 
 def scalar(literal: Any) -> Any:
-    """The one value of a scalar operand.
+    """Return the one value of a scalar operand.
 
     Raises:
         ValueError: there are several, or none.
@@ -43,7 +43,7 @@ def size(x: Tensor) -> Tensor:
 
 @operator("braid.reshape")
 def reshape(x: Tensor, shape: Ints, allow_zero: bool = False) -> Tensor:
-    """ONNX Reshape: 0 keeps the extent unless ``allow_zero``, one -1 is inferred."""
+    """Reshape as ONNX does: 0 keeps the extent unless ``allow_zero``, one -1 is inferred."""
     target = list(shape)
     if not allow_zero:
         target = [x.shape[i] if extent == 0 else extent for i, extent in enumerate(target)]
@@ -55,7 +55,7 @@ def reshape(x: Tensor, shape: Ints, allow_zero: bool = False) -> Tensor:
 
 @operator("braid.flatten")
 def flatten(x: Tensor, axis: int = 1) -> Tensor:
-    """To two dimensions: extents before ``axis``, extents from ``axis`` on."""
+    """Reshape to two axes: those before ``axis``, and those from ``axis`` on."""
     axis = axis + x.dim() if axis < 0 else axis
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
@@ -95,7 +95,7 @@ def unsqueeze(x: Tensor, axes: Ints | int) -> Tensor:
 def slice_(
     x: Tensor, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Ints | None = None
 ) -> Tensor:
-    """ONNX Slice; negative steps walk backwards."""
+    """Slice as ONNX does; negative steps walk backwards."""
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
     index, flipped = [], []
@@ -178,7 +178,7 @@ def pad(
     value: float | bool | list[float] | None = 0.0,
     axes: Ints | None = None,
 ) -> Tensor:
-    """ONNX Pad: ``pads`` is all begins, then all ends, of ``axes``; negative pads crop.
+    """Pad as ONNX does: ``pads`` is all begins, then all ends, of ``axes``; negative pads crop.
 
     ``mode`` is constant, reflect, edge or wrap.
     """
@@ -225,7 +225,7 @@ def trilu(x: Tensor, upper: bool = True, k: int | list[int] = 0) -> Tensor:
 
 @operator("braid.depth_to_space")
 def depth_to_space(x: Tensor, block: int, mode: str = "DCR") -> Tensor:
-    """[n, c, h, w] to [n, c / block^2, h * block, w * block]."""
+    """Move channels into positions: [n, c, h, w] to [n, c / block^2, h * block, w * block]."""
     n, c, h, w = x.shape
     depth = c // block**2
     if mode == "CRD":
@@ -236,7 +236,7 @@ def depth_to_space(x: Tensor, block: int, mode: str = "DCR") -> Tensor:
 
 @operator("braid.space_to_depth")
 def space_to_depth(x: Tensor, block: int, mode: str = "DCR") -> Tensor:
-    """[n, c, h, w] to [n, c * block^2, h / block, w / block]."""
+    """Move positions into channels: [n, c, h, w] to [n, c * block^2, h / block, w / block]."""
     n, c, h, w = x.shape
     if mode == "CRD":
         return F.pixel_unshuffle(x, block)

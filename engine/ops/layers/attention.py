@@ -95,12 +95,12 @@ def _step_by_step(
 
 
 def _split(x: Tensor, heads: int) -> Tensor:
-    """[batch, length, heads * head] to [batch, heads, length, head]."""
+    """Reshape [batch, length, heads * head] to [batch, heads, length, head]."""
     return x.reshape(*x.shape[:2], heads, -1).transpose(1, 2)
 
 
 def _join(x: Tensor) -> Tensor:
-    """The inverse of ``_split``."""
+    """Reshape [batch, heads, length, head] to [batch, length, heads * head]."""
     return x.transpose(1, 2).flatten(2)
 
 

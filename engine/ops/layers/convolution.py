@@ -16,7 +16,7 @@ Ints = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionWindow:
-    """How a kernel moves over the spatial axes; an empty list means the usual value of each axis.
+    """Moves of a kernel over the spatial axes; an empty list means the usual value of each axis.
 
     ``padding`` is the amount at both ends of each axis, ``output_padding`` the surplus of a
     transposed convolution.
@@ -34,7 +34,10 @@ class ConvolutionWindow:
 def convolution(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, window: ConvolutionWindow
 ) -> Tensor:
-    """x [n, c, *spatial] by weight [out, c / groups, *kernel] ([c, out / groups, *] transposed)."""
+    """Convolve x [n, c, *spatial] with weight [out, c / groups, *kernel].
+
+    The weight of a transposed convolution is [c, out / groups, *kernel].
+    """
     ones, zeros = [1] * (x.dim() - 2), [0] * (x.dim() - 2)
     return torch.convolution(
         x,
@@ -66,7 +69,7 @@ def halves(total: int, upper: bool) -> tuple[int, int]:
 def same_padding(
     extents: Ints, kernel: Ints, stride: Ints, dilation: Ints, upper: bool
 ) -> list[tuple[int, int]]:
-    """(before, after) of each axis so that the output has ceil(extent / stride) positions.
+    """Return (before, after) of each axis for an output of ceil(extent / stride) positions.
 
     The odd one out goes after the data for ``upper`` (SAME_UPPER), before it otherwise.
     """

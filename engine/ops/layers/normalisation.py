@@ -13,7 +13,7 @@ from braid.engine.ops.kinds import operator
 def batch_norm(
     x: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, var: Tensor, *, eps: float
 ) -> Tensor:
-    """(x - mean) / sqrt(var + eps) * weight + bias, by channel (axis 1), with stored statistics."""
+    """Compute (x - mean) / sqrt(var + eps) * weight + bias by channel (axis 1), all stored."""
     return F.batch_norm(x, mean, var, weight, bias, training=False, eps=eps)
 
 
@@ -42,7 +42,7 @@ def layer_norm_statistics(x: Tensor, axis: int, eps: float) -> tuple[Tensor, Ten
 
 @operator("braid.rms_norm")
 def rms_norm(x: Tensor, weight: Tensor, axis: int, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * weight over all axes from ``axis`` on."""
+    """Compute x / sqrt(mean(x^2) + eps) * weight over all axes from ``axis`` on."""
     dims = list(range(axis % x.dim(), x.dim()))
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     y = wide * torch.rsqrt(wide.square().mean(dims, keepdim=True) + eps)
@@ -82,7 +82,7 @@ def lrn(x: Tensor, size: int, alpha: float, beta: float, bias: float) -> Tensor:
 
 @operator("braid.mean_variance_normalise")
 def mean_variance_normalise(x: Tensor, axes: list[int]) -> Tensor:
-    """(x - mean) / (standard deviation + 1e-9) over ``axes``."""
+    """Compute (x - mean) / (standard deviation + 1e-9) over ``axes``."""
     mean = x.mean(axes, keepdim=True)
     deviation = torch.sqrt((x * x).mean(axes, keepdim=True) - mean * mean)
     return (x - mean) / (deviation + 1e-9)

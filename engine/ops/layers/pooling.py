@@ -21,7 +21,7 @@ _AVG_POOL = {2: F.avg_pool2d, 3: F.avg_pool3d}
 
 @dataclass(frozen=True, slots=True)
 class PoolingWindow:
-    """Windows over the spatial axes, one entry of each list an axis."""
+    """Windows that slide over the spatial axes; each list has one entry an axis."""
 
     kernel: Ints
     stride: Ints
@@ -139,7 +139,7 @@ def avg_pool(x: Tensor, window: PoolingWindow, count_padding: bool = False) -> T
 
 @operator("braid.lp_pool", window=PoolingWindow)
 def lp_pool(x: Tensor, window: PoolingWindow, p: int = 2) -> Tensor:
-    """p-norm of each window; padding counts as zeros."""
+    """Norm of order p of each window; padding counts as zeros."""
     powers = F.pad(x.abs().pow(p), _flat(window.grown(x)))
     return window.sums(powers).pow(1.0 / p)
 
@@ -176,6 +176,6 @@ def adaptive_max_pool(x: Tensor, size: Ints) -> Tensor:
 
 @operator("braid.global_lp_pool")
 def global_lp_pool(x: Tensor, p: int = 2) -> Tensor:
-    """p-norm over all spatial axes, which stay with extent 1."""
+    """Norm of order p over all spatial axes, which stay with extent 1."""
     y: Tensor = torch.linalg.vector_norm(x, p, list(range(2, x.dim())), keepdim=True)
     return y

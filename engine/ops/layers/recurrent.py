@@ -50,7 +50,7 @@ class RecurrentOptions:
 def gates(
     weight: Tensor, direction: int, order: Sequence[int], part: int = 0, parts: int = 1
 ) -> Tensor:
-    """One direction's gate blocks, in another order.
+    """Return one direction's gate blocks in another order.
 
     ``part`` of ``parts`` picks the input or the recurrent half of an ONNX bias.
     """
@@ -122,7 +122,7 @@ def recurrent(
 
 @dataclass(frozen=True, slots=True)
 class _Direction:
-    """One direction of a layer."""
+    """One direction of a layer: its kind and weights."""
 
     layer: str
     weights: Sequence[Tensor]

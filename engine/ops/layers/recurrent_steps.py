@@ -20,7 +20,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def activation(name: str, alpha: float | None, beta: float | None) -> Activation:
-    """An activation of the recurrent operators.
+    """Return an activation of the recurrent operators.
 
     Raises:
         ValueError: ONNX has none of that name.
@@ -78,7 +78,7 @@ class StepOptions(RecurrentOptions):
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One direction: its weights and what its formulas need."""
+    """One direction of a layer: its weights, activations and options."""
 
     r: Tensor  # [gates * hidden, hidden]
     r_bias: Tensor

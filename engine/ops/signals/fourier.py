@@ -10,7 +10,7 @@ from braid.engine.ops.kinds import operator
 
 
 def _complex(x: Tensor) -> Tensor:
-    """[..., 1] real or [..., 2] complex pairs as a complex tensor [...]."""
+    """Return real [..., 1] or complex [..., 2] pairs as a complex tensor [...]."""
     if x.shape[-1] == 1:
         return torch.complex(x[..., 0], torch.zeros_like(x[..., 0]))
     if x.shape[-1] != 2:
@@ -48,7 +48,7 @@ def stft(
     length: int | list[int] | None = None,
     onesided: bool = True,
 ) -> Tensor:
-    """[batch, samples, 1 or 2] to [batch, frames, bins, 2]."""
+    """Transform frames of [batch, samples, 1 or 2] to [batch, frames, bins, 2]."""
     if signal.dim() == 2:
         signal = signal.unsqueeze(-1)
     count = window.shape[0] if length is None and window is not None else int(scalar(length))

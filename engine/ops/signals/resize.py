@@ -109,7 +109,7 @@ def resize(x: Tensor, options: ResizeOptions) -> Tensor:
 
 
 def _fp32(value: float) -> float:
-    """Rounded to FP32, in which scales are given: 10 * 0.7 is 7, not 6.9999999."""
+    """Round to FP32, in which scales are given: 10 * 0.7 is 7, not 6.9999999."""
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 

@@ -18,13 +18,13 @@ Ints = Sequence[int]
 
 @operator("aten.grid_sample")
 def grid_sample(x: Tensor, grid: Tensor, mode: str, padding: str, align_corners: bool) -> Tensor:
-    """x [n, c, *spatial] at the positions ``grid`` [n, *out, axes], -1..1 over each axis."""
+    """Sample x [n, c, *spatial] at positions ``grid`` [n, *out, axes], -1 to 1 over each axis."""
     return F.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=align_corners)
 
 
 @dataclass(frozen=True, slots=True)
 class DeformableWindow:
-    """How a kernel moves over rows and columns before its positions are shifted."""
+    """Moves of a kernel over rows and columns before its positions are shifted."""
 
     stride: Ints
     pads: Ints  # begins, then ends
@@ -107,7 +107,7 @@ def max_unpool(
     pads: Ints,
     output_shape: Ints | None = None,
 ) -> Tensor:
-    """Zeros of the shape that was pooled, with each value at its flat position."""
+    """Tensor of zeros of the shape that was pooled, with each value at its flat position."""
     both = zip(pads[: len(kernel)], pads[len(kernel) :], strict=True)
     extents = [
         (extent - 1) * s + k - before - after
@@ -143,7 +143,7 @@ def cache_update(
     axis: int = -2,
     circular: bool = False,
 ) -> Tensor:
-    """A cache with ``update`` written along ``axis`` from each row's start on."""
+    """Return a cache with ``update`` written along ``axis`` from each row's start on."""
     axis = axis % cache.dim()
     steps = torch.arange(update.shape[axis], device=cache.device)
     first = 0 if starts is None else starts.reshape(-1, 1).to(cache.device)

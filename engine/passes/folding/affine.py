@@ -86,7 +86,7 @@ def _absorber(
     rank_of: Mapping[str, int],
     weights: Weights,
 ) -> tuple[Operator | None, _Affine | None]:
-    """The operator that can take ``op`` in, and what ``op`` does to its output."""
+    """Operator into which ``op`` can be folded, and the scale and shift that ``op`` applies."""
     for position, value in enumerate(op.inputs[:2]):
         producer = made.get(value)
         if producer is None or reads[value] != 1:
@@ -133,7 +133,7 @@ def _channel_axis(
 def _as_affine(
     op: Operator, position: int, channels: int, axis: int, rank: int, weights: Weights
 ) -> _Affine | None:
-    """What ``op`` does to its operand at ``position``, if it is a scale and shift by channel."""
+    """Scale and shift by channel that ``op`` applies to its operand at ``position``, or None."""
     if op.host or op.attributes.get("epilogue"):
         return None
     one, zero = torch.ones(channels).double(), torch.zeros(channels).double()

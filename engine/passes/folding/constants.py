@@ -1,4 +1,4 @@
-"""Constant folding: what depends on constants only is computed once, at import."""
+"""Constant folding: operators on constants are evaluated once, at import."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def _host_to_attributes(op: Operator, weights: Weights) -> Operator:
 
 
 def as_literal(tensor: Tensor) -> Literal:
-    """Content of a small tensor as an attribute: a number, or a list of them."""
+    """Content of a small tensor as an attribute: a number, or a nested list of numbers."""
     literal: Literal = tensor.tolist()
     return literal
 
 
 def _evaluate(op: Operator, weights: Weights) -> tuple[Tensor, ...] | None:
-    """The operator's outputs, or None if they are not known or too large."""
+    """Outputs of an operator; None if its operands are not known or the outputs too large."""
     if op.host or op.branches or any(name and name not in weights for name in op.inputs):
         return None
     operands = [weights[name] if name else None for name in op.inputs]

@@ -1,4 +1,4 @@
-"""Folding of views: operators that only look at the same data under another shape."""
+"""Folding of views: operators that give the same data another shape."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _RESHAPES = frozenset({"braid.reshape", "braid.flatten", "braid.squeeze", "braid
 
 
 def fold_view_chains(graph: OpGraph, weights: Weights) -> tuple[OpGraph, Weights]:
-    """Look once instead of several times: permute of permute, reshape of another reshape.
+    """Join chains of views: permute of permute, reshape of another reshape.
 
     Only where nothing else reads the view in between, which is left for dead code removal.
     """

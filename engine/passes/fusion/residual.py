@@ -3,7 +3,7 @@
     x ─> conv1 ─> relu ─> conv2 ─> add ─> relu        x ─> conv1 ─> relu ─> conv2 + add + relu
     └──────────────────────────────┘                  └──────────────────────┘
 
-Only where the other summand is there before the fused unit could start anyway (one of its
+Only where the other summand is computed before the fused unit could start anyway (one of its
 ancestors makes it), so that fusing never takes away a unit that could run beside another.
 """
 

@@ -43,7 +43,7 @@ def _rewrite(body: Body, weights: dict[str, Tensor]) -> Body:
 
 
 def _channels(joined: Operator, made: dict[str, Operator], weights: Weights) -> list[int] | None:
-    """Of each part, all of which are made by convolutions; None otherwise."""
+    """Channels of each part; None unless convolutions make all parts."""
     makers = [made.get(value) for value in joined.inputs]
     if joined.attributes.get("dim") != 1 or joined.attributes.get(EPILOGUE) or len(makers) < 2:
         return None
@@ -59,7 +59,7 @@ def _channels(joined: Operator, made: dict[str, Operator], weights: Weights) -> 
 
 
 def _pays(op: Operator, weight: Tensor, channels: list[int]) -> bool:
-    """Whether adding the parts up moves less than joining them."""
+    """True if adding the parts up moves fewer bytes than joining them."""
     fits = weight.dim() == 4 and weight.shape[1] == sum(channels)
     added = 2 * int(weight.shape[0]) * (len(channels) - 1)
     is_plain = not op.attributes.get("transposed") and op.attributes.get("groups", 1) == 1

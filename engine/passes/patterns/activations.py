@@ -47,7 +47,7 @@ def _recognise(body: Body, weights: dict[str, Tensor]) -> Body:
 
 @dataclass(frozen=True, slots=True)
 class _Surroundings:
-    """What is known where a pattern is looked for."""
+    """Operators and constants around the place of a pattern."""
 
     makers: dict[str, Operator]
     reads: Counter[str]

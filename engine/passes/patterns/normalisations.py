@@ -41,7 +41,7 @@ def _recognise(body: Body, weights: dict[str, Tensor]) -> Body:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What is known of the values before an operator."""
+    """Operators and constants before the place of a pattern."""
 
     makers: dict[str, Operator]
     reads: Counter[str]

@@ -8,7 +8,7 @@ from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.linear import emit_sum
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers, lowers_to
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
 
 # Since-versions, first and last, of unary operators whose kind is aten and the name in lower case.
@@ -67,7 +67,7 @@ lowers_to("aten.where", "Where", 9, 16, operands=3)
 
 def _enter_variadic(op_type: str, kind: str) -> None:
     @lowers(op_type, 6, 13)
-    def variadic(node: Node, to: Builder) -> None:
+    def variadic(node: OnnxNode, to: Builder) -> None:
         fold(kind, node, to, node.outputs[0])
 
 
@@ -75,7 +75,7 @@ for _name, _kind in (("Sum", "aten.add"), ("Max", "aten.maximum"), ("Min", "aten
     _enter_variadic(_name, _kind)
 
 
-def fold(kind: str, node: Node, to: Builder, output: str) -> str:
+def fold(kind: str, node: OnnxNode, to: Builder, output: str) -> str:
     """Join all operands pairwise; the last join defines ``output``."""
     first, *rest = node.all_operands()
     if not rest:
@@ -88,27 +88,27 @@ def fold(kind: str, node: Node, to: Builder, output: str) -> str:
 
 
 @lowers("Mean", 6, 13)
-def mean(node: Node, to: Builder) -> None:
+def mean(node: OnnxNode, to: Builder) -> None:
     """Average of all operands."""
     total = fold("aten.add", node, to, "")
     to.emit("braid.affine", [total], node.output, scale=1 / node.operands, shift=0.0)
 
 
 @lowers("Add", 7, 14, "a constant vector added to a matrix product becomes its bias")
-def add(node: Node, to: Builder) -> None:
-    """Sum; as the bias of a linear operator where it can be one."""
+def add(node: OnnxNode, to: Builder) -> None:
+    """Sum of two values; one becomes the bias of a linear operator where it can."""
     emit_sum(to, node.operand(0), node.operand(1), node.outputs[0])
 
 
 @lowers("Div", 7, 14)
-def div(node: Node, to: Builder) -> None:
+def div(node: OnnxNode, to: Builder) -> None:
     """Quotient; integers divide as in C."""
     to.emit("aten.div", [node.operand(0), node.operand(1)], node.output, truncate=True)
 
 
 @lowers("Pow", 7, 15)
-def power(node: Node, to: Builder) -> None:
-    """Power, in the type of the base."""
+def power(node: OnnxNode, to: Builder) -> None:
+    """Power with the element type of the base."""
     exponent = to.constant(node.operand(1))
     if exponent is not None and exponent.numel() == 1 and exponent.dim() <= 1:
         value = exponent.item()
@@ -120,21 +120,21 @@ def power(node: Node, to: Builder) -> None:
 
 
 @lowers("Mod", 10, 28)
-def mod(node: Node, to: Builder) -> None:
+def mod(node: OnnxNode, to: Builder) -> None:
     """Remainder: of the divisor's sign, or with ``fmod`` of the dividend's."""
     kind = "aten.fmod" if node.flag("fmod") else "aten.remainder"
     to.emit(kind, [node.operand(0), node.operand(1)], node.output)
 
 
 @lowers("BitShift", 11, 28)
-def bit_shift(node: Node, to: Builder) -> None:
+def bit_shift(node: OnnxNode, to: Builder) -> None:
     """Shift left or right."""
     direction = node.choice("direction", "", ("LEFT", "RIGHT")).lower()
     to.emit(f"aten.bitwise_{direction}_shift", [node.operand(0), node.operand(1)], node.output)
 
 
 @lowers("Clip", 6, 13, "bounds may be computed")
-def clip(node: Node, to: Builder) -> None:
+def clip(node: OnnxNode, to: Builder) -> None:
     """Limit to [min, max]; before opset 11 the bounds are attributes."""
     x = node.operand(0)
     if node.version < 11:
@@ -156,14 +156,14 @@ def _bound(value: float) -> float | None:
 
 
 @lowers("Gelu", 20, 20)
-def gelu(node: Node, to: Builder) -> None:
+def gelu(node: OnnxNode, to: Builder) -> None:
     """Gaussian error linear unit."""
     approximate = node.choice("approximate", "none", ("none", "tanh"))
     to.emit("aten.gelu", [node.operand(0)], node.output, approximate=approximate)
 
 
 @lowers("Swish", 24, 24)
-def swish(node: Node, to: Builder) -> None:
+def swish(node: OnnxNode, to: Builder) -> None:
     """x * sigmoid(alpha * x)."""
     alpha, x = node.real("alpha", 1.0), node.operand(0)
     if alpha == 1.0:
@@ -174,28 +174,28 @@ def swish(node: Node, to: Builder) -> None:
 
 
 @lowers("Cast", 6, 28, "not to strings, 8-bit floats or 4-bit integers")
-def cast(node: Node, to: Builder) -> None:
-    """Convert the element type."""
+def cast(node: OnnxNode, to: Builder) -> None:
+    """Convert to the element type that ``to`` names."""
     node.without_effect("saturate", "round_mode")  # of 8-bit floats only
     to.emit("braid.cast", [node.operand(0)], node.output, dtype=dtype_name(node.integer("to")))
 
 
 @lowers("CastLike", 15, 25)
-def cast_like(node: Node, to: Builder) -> None:
+def cast_like(node: OnnxNode, to: Builder) -> None:
     """Convert to the element type of another value."""
     node.without_effect("saturate", "round_mode")
     to.emit("braid.cast_like", [node.operand(0), node.operand(1)], node.output)
 
 
 @lowers("Identity", 1, 25)
-def identity(node: Node, to: Builder) -> None:
-    """The operand under another name."""
+def identity(node: OnnxNode, to: Builder) -> None:
+    """Name the operand as the output too; no operator is written."""
     to.alias(node.outputs[0], node.operand(0))
 
 
 @lowers("Dropout", 7, 22, "at inference: the operand; training mode is refused")
-def dropout(node: Node, to: Builder) -> None:
-    """The operand itself, and a mask of ones."""
+def dropout(node: OnnxNode, to: Builder) -> None:
+    """Name the operand as the output; write a mask of ones if it is read."""
     x = node.operand(0)
     node.maybe(1)
     node.without_effect("ratio", "seed")
@@ -211,7 +211,7 @@ def dropout(node: Node, to: Builder) -> None:
 
 
 @lowers("IsInf", 10, 20)
-def is_inf(node: Node, to: Builder) -> None:
+def is_inf(node: OnnxNode, to: Builder) -> None:
     """True at infinities of the asked signs."""
     negative = node.flag("detect_negative", True)
     positive = node.flag("detect_positive", True)

@@ -1,23 +1,23 @@
-"""Matrix products."""
+"""Lowering of matrix products."""
 
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.linear import emit_matmul, transposed
 from braid.engine.onnx.lowering_table import lowers, lowers_to
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 
 lowers_to("aten.det", "Det", 11, 22)
 
 
 @lowers("MatMul", 1, 13, "by a constant matrix it becomes linear")
-def matmul(node: Node, to: Builder) -> None:
-    """Matrix product."""
+def matmul(node: OnnxNode, to: Builder) -> None:
+    """Matrix product of two operands, batch axes broadcast."""
     emit_matmul(to, node.operand(0), node.operand(1), node.output)
 
 
 @lowers("Gemm", 7, 13)
-def gemm(node: Node, to: Builder) -> None:
+def gemm(node: OnnxNode, to: Builder) -> None:
     """alpha * A' B' + beta * C; the constant factors go into the constants where they can."""
     alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
     a, b, c = node.operand(0), node.operand(1), node.maybe(2)
@@ -48,7 +48,7 @@ def gemm(node: Node, to: Builder) -> None:
 
 
 @lowers("Einsum", 12, 28)
-def einsum(node: Node, to: Builder) -> None:
+def einsum(node: OnnxNode, to: Builder) -> None:
     """Einstein summation."""
     equation = node.text("equation").replace(" ", "")
     to.emit("aten.einsum", node.all_operands(), node.output, equation=equation)

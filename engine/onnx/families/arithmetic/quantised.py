@@ -1,4 +1,4 @@
-"""Quantised integers."""
+"""Lowering of operators on quantised integers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families.layers.convolution import AUTO_PADS, spatial_rank, split_pads
 from braid.engine.onnx.lowering_table import lowers, lowers_to
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
 
 lowers_to("braid.quantised_matmul", "QLinearMatMul", 10, 21, operands=8)
 
 
-def _grid(node: Node) -> dict[str, Any]:
+def _grid(node: OnnxNode) -> dict[str, Any]:
     dtype = node.integer("output_dtype", 0)
     return {
         "axis": node.integer("axis", 1),
@@ -24,15 +24,15 @@ def _grid(node: Node) -> dict[str, Any]:
 
 
 @lowers("DequantizeLinear", 10, 28, "8 to 32 bits; by tensor, axis or block")
-def dequantize_linear(node: Node, to: Builder) -> None:
-    """Integers to floats."""
+def dequantize_linear(node: OnnxNode, to: Builder) -> None:
+    """Convert integers to floats by scale and zero point."""
     operands = [node.operand(0), node.operand(1), node.maybe(2)]
     to.emit("braid.dequantise", operands, node.output, **_grid(node))
 
 
 @lowers("QuantizeLinear", 10, 28, "8 and 16 bits; by tensor, axis or block")
-def quantize_linear(node: Node, to: Builder) -> None:
-    """Floats to integers."""
+def quantize_linear(node: OnnxNode, to: Builder) -> None:
+    """Convert floats to integers by scale and zero point."""
     if node.integer("precision", 0) not in (0, 1):
         raise UnsupportedUse("a precision other than FP32")
     node.without_effect("saturate")  # of 8-bit floats only
@@ -41,13 +41,13 @@ def quantize_linear(node: Node, to: Builder) -> None:
 
 
 @lowers("MatMulInteger", 10, 10)
-def matmul_integer(node: Node, to: Builder) -> None:
-    """Product of centred integers."""
+def matmul_integer(node: OnnxNode, to: Builder) -> None:
+    """Product of integer matrices less their zero points."""
     operands = [node.operand(0), node.operand(1), node.maybe(2), node.maybe(3)]
     to.emit("braid.matmul_integer", operands, node.output)
 
 
-def _window(node: Node, to: Builder, weight: str) -> dict[str, Any]:
+def _window(node: OnnxNode, to: Builder, weight: str) -> dict[str, Any]:
     if node.choice("auto_pad", "NOTSET", AUTO_PADS) not in ("NOTSET", "VALID"):
         raise UnsupportedUse("auto_pad")
     rank = spatial_rank(node, to, weight)
@@ -64,16 +64,16 @@ def _window(node: Node, to: Builder, weight: str) -> dict[str, Any]:
 
 
 @lowers("ConvInteger", 10, 10, "even padding")
-def conv_integer(node: Node, to: Builder) -> None:
-    """Convolution of centred integers."""
+def conv_integer(node: OnnxNode, to: Builder) -> None:
+    """Convolution of integers less their zero points."""
     operands = [node.operand(0), node.operand(1), node.maybe(2), node.maybe(3)]
     window = _window(node, to, operands[1])
     to.emit("braid.convolution_integer", operands, node.output, **window)
 
 
 @lowers("QLinearConv", 10, 10, "even padding")
-def qlinear_conv(node: Node, to: Builder) -> None:
-    """Quantised convolution."""
+def qlinear_conv(node: OnnxNode, to: Builder) -> None:
+    """Convolution of quantised integers, quantised again."""
     operands = [*(node.operand(i) for i in range(8)), node.maybe(8)]
     window = _window(node, to, operands[3])
     to.emit("braid.quantised_convolution", operands, node.output, **window)

@@ -1,4 +1,4 @@
-"""Reductions, running sums, positions of extremes."""
+"""Lowering of reductions, running sums, positions of extremes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 
 # Name, last form, the form from which the axes are an operand, kind.
 _REDUCTIONS = (
@@ -26,7 +26,7 @@ _REDUCTIONS = (
 
 def _enter_reduction(op_type: str, last: int, operand_from: int, kind: str) -> None:
     @lowers(op_type, 1, last, "axes may be computed")
-    def reduction(node: Node, to: Builder) -> None:
+    def reduction(node: OnnxNode, to: Builder) -> None:
         keepdim = node.flag("keepdims", True)
         if node.version < operand_from:
             dims = node.integers("axes")
@@ -51,18 +51,18 @@ for _entry in _REDUCTIONS:
 
 
 @lowers("ArgMax", 1, 13)
-def arg_max(node: Node, to: Builder) -> None:
+def arg_max(node: OnnxNode, to: Builder) -> None:
     """Position of the largest element along an axis."""
     _arg_extreme(node, to, "braid.argmax")
 
 
 @lowers("ArgMin", 1, 13)
-def arg_min(node: Node, to: Builder) -> None:
+def arg_min(node: OnnxNode, to: Builder) -> None:
     """Position of the smallest element along an axis."""
     _arg_extreme(node, to, "braid.argmin")
 
 
-def _arg_extreme(node: Node, to: Builder, kind: str) -> None:
+def _arg_extreme(node: OnnxNode, to: Builder, kind: str) -> None:
     to.emit(
         kind,
         [node.operand(0)],
@@ -74,18 +74,18 @@ def _arg_extreme(node: Node, to: Builder, kind: str) -> None:
 
 
 @lowers("CumSum", 11, 14)
-def cumsum(node: Node, to: Builder) -> None:
+def cumsum(node: OnnxNode, to: Builder) -> None:
     """Running sum along an axis."""
     _running(node, to, "braid.cumsum")
 
 
 @lowers("CumProd", 26, 26)
-def cumprod(node: Node, to: Builder) -> None:
+def cumprod(node: OnnxNode, to: Builder) -> None:
     """Running product along an axis."""
     _running(node, to, "braid.cumprod")
 
 
-def _running(node: Node, to: Builder, kind: str) -> None:
+def _running(node: OnnxNode, to: Builder, kind: str) -> None:
     to.emit(
         kind,
         [node.operand(0)],
@@ -97,7 +97,7 @@ def _running(node: Node, to: Builder, kind: str) -> None:
 
 
 @lowers("TopK", 1, 24, "equal values come in order of position")
-def topk(node: Node, to: Builder) -> None:
+def topk(node: OnnxNode, to: Builder) -> None:
     """The k largest or smallest along an axis, and their positions."""
     host: dict[str, str] = {}
     attributes: dict[str, int] = {}

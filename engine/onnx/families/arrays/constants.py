@@ -1,4 +1,4 @@
-"""Constants and tensors made from shapes."""
+"""Lowering of constants and of tensors made from shapes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers, lowers_to
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name, to_tensor
 from braid.engine.ops.dtypes import DTYPE_NAMES
 
@@ -15,12 +15,12 @@ lowers_to("braid.size", "Size", 1, 25)
 
 
 @lowers("Constant", 1, 25, "no strings, no sparse tensors")
-def constant(node: Node, to: Builder) -> None:
-    """A literal tensor."""
+def constant(node: OnnxNode, to: Builder) -> None:
+    """Constant tensor from an attribute."""
     to.define_constant(node.outputs[0], _content(node))
 
 
-def _content(node: Node) -> torch.Tensor:
+def _content(node: OnnxNode) -> torch.Tensor:
     proto = node.tensor("value")
     if proto is not None:
         return to_tensor(proto)
@@ -37,8 +37,8 @@ def _content(node: Node) -> torch.Tensor:
 
 
 @lowers("ConstantOfShape", 9, 25)
-def constant_of_shape(node: Node, to: Builder) -> None:
-    """A tensor filled with one value."""
+def constant_of_shape(node: OnnxNode, to: Builder) -> None:
+    """Tensor of a computed shape filled with one value."""
     proto = node.tensor("value")
     value = to_tensor(proto) if proto is not None else torch.zeros(1)
     if value.numel() != 1:
@@ -54,23 +54,23 @@ def constant_of_shape(node: Node, to: Builder) -> None:
 
 
 @lowers("Range", 11, 27, "bounds may be computed")
-def range_(node: Node, to: Builder) -> None:
-    """start, start + delta, ... below limit."""
+def range_(node: OnnxNode, to: Builder) -> None:
+    """Sequence start, start + delta, ... below limit, [n]."""
     node.without_effect("stash_type")  # steps are computed in FP64
     bounds = {name: node.operand(i) for i, name in enumerate(("start", "limit", "delta"))}
     to.emit("braid.range", [bounds["start"]], node.output, host=bounds)
 
 
 @lowers("EyeLike", 9, 22)
-def eye_like(node: Node, to: Builder) -> None:
-    """Ones on a diagonal."""
+def eye_like(node: OnnxNode, to: Builder) -> None:
+    """Matrix with ones on a diagonal, zeros elsewhere."""
     dtype = dtype_name(node.integer("dtype")) if node.has("dtype") else None
     to.emit("braid.eye_like", [node.operand(0)], node.output, k=node.integer("k", 0), dtype=dtype)
 
 
 @lowers("Shape", 1, 25)
-def shape(node: Node, to: Builder) -> None:
-    """Extents, all or a range of them."""
+def shape(node: OnnxNode, to: Builder) -> None:
+    """Extents of the operand, all or those from ``start`` up to ``end``, [n]."""
     end = node.integer("end") if node.has("end") else None
     start = node.integer("start", 0)
     to.emit("braid.shape", [node.operand(0)], node.output, start=start, end=end)

@@ -1,4 +1,4 @@
-"""Moving, viewing, joining and cutting."""
+"""Lowering of operators that move, view, join and cut."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 
 
 @lowers("Reshape", 5, 25, "the shape may be computed")
-def reshape(node: Node, to: Builder) -> None:
-    """Same elements, other shape."""
+def reshape(node: OnnxNode, to: Builder) -> None:
+    """View of the same elements in another shape."""
     allow_zero = node.flag("allowzero")
     host = {"shape": node.operand(1)}
     to.emit("braid.reshape", [node.operand(0)], node.output, host=host, allow_zero=allow_zero)
 
 
 @lowers("Flatten", 1, 25)
-def flatten(node: Node, to: Builder) -> None:
-    """To two dimensions."""
+def flatten(node: OnnxNode, to: Builder) -> None:
+    """Reshape to two axes: those before ``axis``, and those from ``axis`` on."""
     to.emit("braid.flatten", [node.operand(0)], node.output, axis=node.integer("axis", 1))
 
 
 @lowers("Transpose", 1, 25)
-def transpose(node: Node, to: Builder) -> None:
+def transpose(node: OnnxNode, to: Builder) -> None:
     """Reorder the axes."""
     to.emit("aten.permute", [node.operand(0)], node.output, dims=node.integers("perm"))
 
 
-def _axes(node: Node, operand_from: int) -> tuple[dict[str, str], dict[str, Any]]:
+def _axes(node: OnnxNode, operand_from: int) -> tuple[dict[str, str], dict[str, Any]]:
     """Axes as an attribute before ``operand_from``, as operand 1 since: (host, attributes)."""
     if node.version < operand_from:
         axes = node.integers("axes")
@@ -39,14 +39,14 @@ def _axes(node: Node, operand_from: int) -> tuple[dict[str, str], dict[str, Any]
 
 
 @lowers("Squeeze", 1, 25, "axes may be computed")
-def squeeze(node: Node, to: Builder) -> None:
+def squeeze(node: OnnxNode, to: Builder) -> None:
     """Drop axes of extent 1."""
     host, attributes = _axes(node, 13)
     to.emit("braid.squeeze", [node.operand(0)], node.output, host=host, **attributes)
 
 
 @lowers("Unsqueeze", 1, 25, "axes may be computed")
-def unsqueeze(node: Node, to: Builder) -> None:
+def unsqueeze(node: OnnxNode, to: Builder) -> None:
     """Insert axes of extent 1."""
     host, attributes = _axes(node, 13)
     if not (attributes or host.get("axes")):
@@ -55,14 +55,14 @@ def unsqueeze(node: Node, to: Builder) -> None:
 
 
 @lowers("Concat", 4, 13)
-def concat(node: Node, to: Builder) -> None:
-    """Join along an axis."""
+def concat(node: OnnxNode, to: Builder) -> None:
+    """Join the operands along an axis."""
     to.emit("aten.cat", node.all_operands(), node.output, dim=node.integer("axis"))
 
 
 @lowers("Split", 2, 18, "sizes may be computed")
-def split(node: Node, to: Builder) -> None:
-    """Cut along an axis."""
+def split(node: OnnxNode, to: Builder) -> None:
+    """Cut the operand along an axis into the outputs."""
     host: dict[str, str] = {}
     parts = len(node.outputs)
     attributes: dict[str, Any] = {"axis": node.integer("axis", 0), "parts": parts}
@@ -75,8 +75,8 @@ def split(node: Node, to: Builder) -> None:
 
 
 @lowers("Slice", 1, 13, "bounds may be computed")
-def slice_(node: Node, to: Builder) -> None:
-    """Part of each axis."""
+def slice_(node: OnnxNode, to: Builder) -> None:
+    """Take a range of positions, with a step, of each axis."""
     if node.version < 10:
         bounds: dict[str, Any] = {name: node.integers(name) for name in ("starts", "ends", "axes")}
         if bounds["starts"] is None or bounds["ends"] is None:
@@ -89,20 +89,20 @@ def slice_(node: Node, to: Builder) -> None:
 
 
 @lowers("Expand", 8, 13, "the shape may be computed")
-def expand(node: Node, to: Builder) -> None:
-    """Broadcast to a shape."""
+def expand(node: OnnxNode, to: Builder) -> None:
+    """Broadcast the operand and a shape against each other."""
     to.emit("braid.expand", [node.operand(0)], node.output, host={"shape": node.operand(1)})
 
 
 @lowers("Tile", 6, 13, "repeats may be computed")
-def tile(node: Node, to: Builder) -> None:
+def tile(node: OnnxNode, to: Builder) -> None:
     """Repeat copies along each axis."""
     to.emit("braid.tile", [node.operand(0)], node.output, host={"repeats": node.operand(1)})
 
 
 @lowers("Pad", 2, 25, "all modes; amounts may be computed")
-def pad(node: Node, to: Builder) -> None:
-    """Pad or crop."""
+def pad(node: OnnxNode, to: Builder) -> None:
+    """Pad the operand, or crop it by negative amounts."""
     modes = ("constant", "reflect", "edge") + (("wrap",) if node.version >= 19 else ())
     attributes: dict[str, Any] = {"mode": node.choice("mode", "constant", modes)}
     host: dict[str, str] = {}
@@ -117,32 +117,32 @@ def pad(node: Node, to: Builder) -> None:
 
 
 @lowers("DepthToSpace", 1, 28)
-def depth_to_space(node: Node, to: Builder) -> None:
-    """Channels into positions."""
+def depth_to_space(node: OnnxNode, to: Builder) -> None:
+    """Move channels into positions: [n, c, h, w] to [n, c / b^2, h * b, w * b]."""
     mode = node.choice("mode", "DCR", ("DCR", "CRD"))
     block = node.integer("blocksize")
     to.emit("braid.depth_to_space", [node.operand(0)], node.output, block=block, mode=mode)
 
 
 @lowers("SpaceToDepth", 1, 28)
-def space_to_depth(node: Node, to: Builder) -> None:
-    """Positions into channels."""
+def space_to_depth(node: OnnxNode, to: Builder) -> None:
+    """Move positions into channels: [n, c, h, w] to [n, c * b^2, h / b, w / b]."""
     mode = node.choice("mode", "DCR", ("DCR", "CRD"))
     block = node.integer("blocksize")
     to.emit("braid.space_to_depth", [node.operand(0)], node.output, block=block, mode=mode)
 
 
 @lowers("Trilu", 14, 14)
-def trilu(node: Node, to: Builder) -> None:
-    """Upper or lower triangle."""
+def trilu(node: OnnxNode, to: Builder) -> None:
+    """Upper or lower triangle of the last two axes, zeros elsewhere."""
     host = {"k": node.maybe(1)}
     upper = node.flag("upper", True)
     to.emit("braid.trilu", [node.operand(0)], node.output, host=host, upper=upper)
 
 
 @lowers("ReverseSequence", 10, 28)
-def reverse_sequence(node: Node, to: Builder) -> None:
-    """Reverse the beginning of each sequence."""
+def reverse_sequence(node: OnnxNode, to: Builder) -> None:
+    """Reverse the first steps of each sequence of the batch."""
     to.emit(
         "braid.reverse_sequence",
         [node.operand(0), node.operand(1)],

@@ -1,17 +1,17 @@
-"""Attention."""
+"""Lowering of attention."""
 
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
 
 
 @lowers("Attention", 23, 25, "caches, masks, windows, caps and grouped heads")
-def attention(node: Node, to: Builder) -> None:
-    """Scaled dot product attention, kept whole."""
+def attention(node: OnnxNode, to: Builder) -> None:
+    """Scaled dot product attention as one operator, caches included."""
     mode = node.integer("qk_matmul_output_mode", 0)
     if mode not in range(4):
         raise UnsupportedUse(f"qk_matmul_output_mode={mode}")

@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Lowering of convolutions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.linear import emit_convolution
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 from braid.engine.ops.layers.convolution import ConvolutionWindow, halves
 
 Pairs = list[tuple[int, int]]  # padding before and after each spatial axis
@@ -17,7 +17,7 @@ Pairs = list[tuple[int, int]]  # padding before and after each spatial axis
 AUTO_PADS = ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER")
 
 
-def spatial_rank(node: Node, to: Builder, weight: str) -> int:
+def spatial_rank(node: OnnxNode, to: Builder, weight: str) -> int:
     """Number of spatial axes as far as the node or its weight tells; 0 if they do not."""
     for attribute in ("kernel_shape", "strides", "dilations", "pads", "output_shape"):
         values = node.integers(attribute)
@@ -28,7 +28,7 @@ def spatial_rank(node: Node, to: Builder, weight: str) -> int:
 
 
 def split_pads(pads: list[int]) -> Pairs:
-    """ONNX pads as (before, after) of each axis."""
+    """Return ONNX pads, all begins then all ends, as (before, after) of each axis."""
     half = len(pads) // 2
     if len(pads) % 2:
         raise UnsupportedUse(f"pads={pads}")
@@ -48,7 +48,7 @@ def _pad_spatial(to: Builder, x: str, pads: Pairs, outputs: Sequence[str] = ("",
     )
 
 
-def _window(node: Node, rank: int, transposed: bool) -> ConvolutionWindow:
+def _window(node: OnnxNode, rank: int, transposed: bool) -> ConvolutionWindow:
     """The window of a node, its padding still to be found."""
     return ConvolutionWindow(
         stride=node.integers("strides") or [1] * rank,
@@ -61,7 +61,7 @@ def _window(node: Node, rank: int, transposed: bool) -> ConvolutionWindow:
 
 
 @lowers("Conv", 1, 22, "any number of axes; uneven padding becomes an operator of its own")
-def conv(node: Node, to: Builder) -> None:
+def conv(node: OnnxNode, to: Builder) -> None:
     """Convolution with its padding."""
     x, weight, bias = node.operand(0), node.operand(1), node.maybe(2)
     rank = spatial_rank(node, to, weight)
@@ -81,7 +81,7 @@ def conv(node: Node, to: Builder) -> None:
     emit_convolution(to, [x, weight, bias], node.output, window)
 
 
-def _kernel(node: Node, to: Builder, weight: str) -> list[int] | None:
+def _kernel(node: OnnxNode, to: Builder, weight: str) -> list[int] | None:
     """Extents of the kernel; None if neither the node nor a constant weight tells."""
     kernel = node.integers("kernel_shape")
     content = to.constant(weight)
@@ -106,7 +106,7 @@ def _same_padding(
 
 
 @lowers("ConvTranspose", 1, 22)
-def conv_transpose(node: Node, to: Builder) -> None:
+def conv_transpose(node: OnnxNode, to: Builder) -> None:
     """Transposed convolution; uneven padding crops the result."""
     operands = [node.operand(0), node.operand(1), node.maybe(2)]
     rank = spatial_rank(node, to, operands[1])

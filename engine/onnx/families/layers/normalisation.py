@@ -1,11 +1,11 @@
-"""Normalisations."""
+"""Lowering of normalisations."""
 
 from __future__ import annotations
 
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers, lowers_to
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 
 lowers_to(
     *("braid.instance_norm", "InstanceNormalization", 6, 22), operands=3, eps=("epsilon", 1e-5)
@@ -13,7 +13,7 @@ lowers_to(
 
 
 @lowers("BatchNormalization", 7, 15, "at inference, with stored statistics")
-def batch_normalization(node: Node, to: Builder) -> None:
+def batch_normalization(node: OnnxNode, to: Builder) -> None:
     """Normalise by stored mean and variance of each channel."""
     node.without_effect("momentum")
     node.require("training_mode", 0)
@@ -24,7 +24,7 @@ def batch_normalization(node: Node, to: Builder) -> None:
 
 
 @lowers("LayerNormalization", 17, 17)
-def layer_normalization(node: Node, to: Builder) -> None:
+def layer_normalization(node: OnnxNode, to: Builder) -> None:
     """Normalise over the last axes."""
     axis, eps = node.integer("axis", -1), node.real("epsilon", 1e-5)
     node.without_effect("stash_type")  # torch computes half types in FP32 anyway
@@ -37,7 +37,7 @@ def layer_normalization(node: Node, to: Builder) -> None:
 
 
 @lowers("RMSNormalization", 23, 23)
-def rms_normalization(node: Node, to: Builder) -> None:
+def rms_normalization(node: OnnxNode, to: Builder) -> None:
     """Divide by the root mean square over the last axes."""
     axis, eps = node.integer("axis", -1), node.real("epsilon", 1e-5)
     node.without_effect("stash_type")
@@ -46,7 +46,7 @@ def rms_normalization(node: Node, to: Builder) -> None:
 
 
 @lowers("GroupNormalization", 18, 21)
-def group_normalization(node: Node, to: Builder) -> None:
+def group_normalization(node: OnnxNode, to: Builder) -> None:
     """Normalise groups of channels; weights by group before opset 21, by channel since."""
     eps, groups = node.real("epsilon", 1e-5), node.integer("num_groups")
     node.without_effect("stash_type")
@@ -62,7 +62,7 @@ def group_normalization(node: Node, to: Builder) -> None:
 
 
 @lowers("LRN", 1, 13)
-def lrn(node: Node, to: Builder) -> None:
+def lrn(node: OnnxNode, to: Builder) -> None:
     """Local response normalisation across channels."""
     to.emit(
         "braid.lrn",
@@ -76,38 +76,38 @@ def lrn(node: Node, to: Builder) -> None:
 
 
 @lowers("LpNormalization", 1, 22)
-def lp_normalization(node: Node, to: Builder) -> None:
+def lp_normalization(node: OnnxNode, to: Builder) -> None:
     """Divide by the p-norm along an axis."""
     axis, p = node.integer("axis", -1), node.integer("p", 2)
     to.emit("braid.lp_normalise", [node.operand(0)], node.output, dim=axis, p=p)
 
 
 @lowers("MeanVarianceNormalization", 9, 13)
-def mean_variance_normalization(node: Node, to: Builder) -> None:
-    """Zero mean and unit variance over some axes."""
+def mean_variance_normalization(node: OnnxNode, to: Builder) -> None:
+    """Normalise to zero mean and unit variance over some axes."""
     axes = node.integers("axes") or [0, 2, 3]
     to.emit("braid.mean_variance_normalise", [node.operand(0)], node.output, axes=axes)
 
 
 @lowers("Softmax", 1, 13)
-def softmax(node: Node, to: Builder) -> None:
+def softmax(node: OnnxNode, to: Builder) -> None:
     """Softmax along an axis; before opset 13, over everything from the axis on."""
     _softmax(node, to, "aten.softmax", "softmax")
 
 
 @lowers("LogSoftmax", 1, 13)
-def log_softmax(node: Node, to: Builder) -> None:
-    """Log of softmax."""
+def log_softmax(node: OnnxNode, to: Builder) -> None:
+    """Logarithm of softmax along an axis."""
     _softmax(node, to, "aten.log_softmax", "log_softmax")
 
 
 @lowers("Hardmax", 1, 13)
-def hardmax(node: Node, to: Builder) -> None:
-    """1 at the largest element, 0 elsewhere."""
+def hardmax(node: OnnxNode, to: Builder) -> None:
+    """One at the first largest element along an axis, zero elsewhere."""
     _softmax(node, to, "braid.hardmax", "hardmax")
 
 
-def _softmax(node: Node, to: Builder, kind: str, function: str) -> None:
+def _softmax(node: OnnxNode, to: Builder, kind: str, function: str) -> None:
     axis = node.integer("axis", 1 if node.version < 13 else -1)
     if node.version >= 13 or axis == -1:
         to.emit(kind, [node.operand(0)], node.output, dim=axis)

@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Lowering of pooling."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families.layers.convolution import AUTO_PADS
 from braid.engine.onnx.lowering_table import lowers, lowers_to
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 
 lowers_to("braid.global_avg_pool", "GlobalAveragePool", 1, 22)
 lowers_to("braid.global_max_pool", "GlobalMaxPool", 1, 22)
 
 
-def _window(node: Node) -> dict[str, Any]:
+def _window(node: OnnxNode) -> dict[str, Any]:
     """Kernel, stride, padding, dilation and rounding of a pooling node."""
     kernel = node.integers("kernel_shape")
     if not kernel:
@@ -40,8 +40,8 @@ def _window(node: Node) -> dict[str, Any]:
 
 
 @lowers("MaxPool", 1, 22, "1 to 3 axes, with indices")
-def max_pool(node: Node, to: Builder) -> None:
-    """Largest element of each window, and where it was."""
+def max_pool(node: OnnxNode, to: Builder) -> None:
+    """Largest element of each window, and its position in the flattened operand."""
     window = _window(node)
     column_major = node.flag("storage_order")
     if node.wants(1):
@@ -53,7 +53,7 @@ def max_pool(node: Node, to: Builder) -> None:
 
 
 @lowers("AveragePool", 7, 22, "1 to 3 axes")
-def average_pool(node: Node, to: Builder) -> None:
+def average_pool(node: OnnxNode, to: Builder) -> None:
     """Average of each window."""
     count_padding = node.flag("count_include_pad")
     to.emit(
@@ -66,14 +66,14 @@ def average_pool(node: Node, to: Builder) -> None:
 
 
 @lowers("LpPool", 2, 22, "1 to 3 axes")
-def lp_pool(node: Node, to: Builder) -> None:
+def lp_pool(node: OnnxNode, to: Builder) -> None:
     """p-norm of each window."""
     p = node.integer("p", 2)
     to.emit("braid.lp_pool", [node.operand(0)], node.output, p=p, **_window(node))
 
 
 @lowers("GlobalLpPool", 2, 22)
-def global_lp_pool(node: Node, to: Builder) -> None:
+def global_lp_pool(node: OnnxNode, to: Builder) -> None:
     """p-norm over all spatial axes."""
     p = node.integer("p", 2)
     to.emit("braid.global_lp_pool", [node.operand(0)], node.output, p=p)

@@ -12,7 +12,7 @@ from typing import Any
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 
 _DIRECTIONS = ("forward", "reverse", "bidirectional")
 _DEFAULTS = {"lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"], "rnn": ["Tanh"]}
@@ -24,7 +24,7 @@ _PLAIN = ("Relu", "Tanh", "Sigmoid", "Softsign", "Softplus")
 
 def _enter(op_type: str, remarks: str) -> None:
     @lowers(op_type, 1, 22, remarks)
-    def recurrent(node: Node, to: Builder) -> None:
+    def recurrent(node: OnnxNode, to: Builder) -> None:
         _layer(node, to, op_type.lower())
 
 
@@ -33,7 +33,7 @@ _enter("GRU", "fused with linear_before_reset; else step by step")
 _enter("RNN", "fused with Tanh or Relu; else step by step")
 
 
-def _layer(node: Node, to: Builder, layer: str) -> None:
+def _layer(node: OnnxNode, to: Builder, layer: str) -> None:
     direction = node.choice("direction", "forward", _DIRECTIONS)
     directions = 2 if direction == "bidirectional" else 1
     functions = [
@@ -69,7 +69,7 @@ def _layer(node: Node, to: Builder, layer: str) -> None:
     )
 
 
-def _special(node: Node, layer: str) -> dict[str, Any]:
+def _special(node: OnnxNode, layer: str) -> dict[str, Any]:
     """Attributes that ``braid.recurrent_steps`` alone has."""
     special: dict[str, Any] = {"clip": node.real("clip") if node.has("clip") else None}
     if layer == "lstm":
@@ -95,7 +95,9 @@ def _torch_layer(layer: str, functions: list[str], directions: int) -> str:
     return "rnn_tanh" if layer == "rnn" else layer
 
 
-def _parameters(node: Node, functions: list[str]) -> tuple[list[float | None], list[float | None]]:
+def _parameters(
+    node: OnnxNode, functions: list[str]
+) -> tuple[list[float | None], list[float | None]]:
     """Alpha and beta of each activation; the file lists only those that take one, in order."""
     unknown = sorted(set(functions) - set(_PLAIN) - set(_WITH_ALPHA))
     if unknown:
@@ -108,7 +110,7 @@ def _parameters(node: Node, functions: list[str]) -> tuple[list[float | None], l
     )
 
 
-def _torch_weights(node: Node, to: Builder, layer: str, directions: int) -> list[str]:
+def _torch_weights(node: OnnxNode, to: Builder, layer: str, directions: int) -> list[str]:
     """For each direction w, r and the two biases, gates in torch's order."""
     w, r, b = node.operand(1), node.operand(2), node.maybe(3)
     order, weights = _TORCH_GATES[layer], []

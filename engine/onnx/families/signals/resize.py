@@ -1,4 +1,4 @@
-"""Resizing."""
+"""Lowering of resizing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from braid.engine.lowering.builder import Builder
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 
 _COORDINATES = (
     *("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners"),
@@ -17,8 +17,8 @@ _MODES = ("nearest", "linear", "cubic")
 
 
 @lowers("Upsample", 7, 9)
-def upsample(node: Node, to: Builder) -> None:
-    """Enlarge by whole or broken factors."""
+def upsample(node: OnnxNode, to: Builder) -> None:
+    """Resample all axes by factors."""
     attributes: dict[str, Any] = {"mode": _mode(node, ("nearest", "linear"))}
     host = {}
     if node.version < 9:
@@ -28,7 +28,7 @@ def upsample(node: Node, to: Builder) -> None:
     _sample(node, to, host, attributes | {"coordinates": "asymmetric", "rounding": "floor"})
 
 
-def _mode(node: Node, allowed: tuple[str, ...]) -> str:
+def _mode(node: OnnxNode, allowed: tuple[str, ...]) -> str:
     return (
         "linear"
         if node.text("mode", "nearest") == "bilinear"
@@ -36,13 +36,13 @@ def _mode(node: Node, allowed: tuple[str, ...]) -> str:
     )
 
 
-def _sample(node: Node, to: Builder, host: dict[str, str], attributes: dict[str, Any]) -> None:
+def _sample(node: OnnxNode, to: Builder, host: dict[str, str], attributes: dict[str, Any]) -> None:
     to.emit("braid.resize", [node.operand(0)], node.output, host=host, **attributes)
 
 
 @lowers("Resize", 10, 19, "all modes; scales and sizes may be computed")
-def resize(node: Node, to: Builder) -> None:
-    """Resample some axes."""
+def resize(node: OnnxNode, to: Builder) -> None:
+    """Resample some axes by factors or to sizes."""
     if node.version < 11:
         attributes: dict[str, Any] = {"mode": _mode(node, ("nearest", "linear"))}
         attributes |= {"coordinates": "asymmetric", "rounding": "simple"}

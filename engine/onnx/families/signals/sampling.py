@@ -1,4 +1,4 @@
-"""Sampling at computed positions, unpooling, Fourier transforms."""
+"""Lowering of sampling at computed positions, unpooling, Fourier transforms."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families.layers.convolution import spatial_rank
 from braid.engine.onnx.lowering_table import lowers
-from braid.engine.onnx.node import Node
+from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
 
 _MODES = {"linear": "bilinear", "cubic": "bicubic"}
 
 
 @lowers("GridSample", 16, 22, "2 and 3 axes (cubic: 2)")
-def grid_sample(node: Node, to: Builder) -> None:
+def grid_sample(node: OnnxNode, to: Builder) -> None:
     """Sample at the positions of a grid."""
     mode = node.choice("mode", "bilinear", ("linear", "bilinear", "nearest", "cubic", "bicubic"))
     padding = node.choice("padding_mode", "zeros", ("zeros", "border", "reflection"))
@@ -28,8 +28,8 @@ def grid_sample(node: Node, to: Builder) -> None:
 
 
 @lowers("DeformConv", 19, 22, "2 axes")
-def deform_conv(node: Node, to: Builder) -> None:
-    """Convolution with moved kernel positions."""
+def deform_conv(node: OnnxNode, to: Builder) -> None:
+    """Convolution whose kernel positions are moved by offsets."""
     weight = node.operand(1)
     if spatial_rank(node, to, weight) not in (0, 2):
         raise UnsupportedUse("other than two axes")
@@ -47,8 +47,8 @@ def deform_conv(node: Node, to: Builder) -> None:
 
 
 @lowers("Col2Im", 18, 18, "1 and 2 axes")
-def col2im(node: Node, to: Builder) -> None:
-    """Sum patches into images."""
+def col2im(node: OnnxNode, to: Builder) -> None:
+    """Sum patches [n, c * block, positions] into images [n, c, *image]."""
     blocks = to.literal(node.operand(2))
     image = to.literal(node.operand(1))
     known = blocks if blocks is not None else image
@@ -67,8 +67,8 @@ def col2im(node: Node, to: Builder) -> None:
 
 
 @lowers("MaxUnpool", 9, 22)
-def max_unpool(node: Node, to: Builder) -> None:
-    """Put maxima back in their places."""
+def max_unpool(node: OnnxNode, to: Builder) -> None:
+    """Put values at the positions that pooling took them from, zeros elsewhere."""
     kernel = node.integers("kernel_shape")
     if kernel is None:
         raise UnsupportedUse("kernel_shape is missing")
@@ -85,8 +85,8 @@ def max_unpool(node: Node, to: Builder) -> None:
 
 
 @lowers("TensorScatter", 24, 24)
-def tensor_scatter(node: Node, to: Builder) -> None:
-    """Write into a cache."""
+def tensor_scatter(node: OnnxNode, to: Builder) -> None:
+    """Cache with new values written along an axis."""
     circular = node.choice("mode", "linear", ("linear", "circular")) == "circular"
     operands = [node.operand(0), node.operand(1), node.maybe(2)]
     axis = node.integer("axis", -2)
@@ -94,13 +94,13 @@ def tensor_scatter(node: Node, to: Builder) -> None:
 
 
 @lowers("BitCast", 26, 26, "not to or from strings, 8-bit floats or 4-bit integers")
-def bit_cast(node: Node, to: Builder) -> None:
+def bit_cast(node: OnnxNode, to: Builder) -> None:
     """The same bits as another type of the same size."""
     to.emit("braid.bit_cast", [node.operand(0)], node.output, dtype=dtype_name(node.integer("to")))
 
 
 @lowers("DFT", 17, 20, "length and axis may be computed")
-def dft(node: Node, to: Builder) -> None:
+def dft(node: OnnxNode, to: Builder) -> None:
     """Discrete Fourier transform."""
     flags = {"inverse": node.flag("inverse"), "onesided": node.flag("onesided")}
     host = {"length": node.maybe(1)}
@@ -113,7 +113,7 @@ def dft(node: Node, to: Builder) -> None:
 
 
 @lowers("STFT", 17, 17, "step and length may be computed")
-def stft(node: Node, to: Builder) -> None:
+def stft(node: OnnxNode, to: Builder) -> None:
     """Fourier transforms of overlapping frames."""
     host = {"step": node.operand(1), "length": node.maybe(3)}
     onesided = node.flag("onesided", True)

@@ -59,7 +59,7 @@ def _enter_with_numbers(name: str, kind: str, defaults: Mapping[str, float]) -> 
 
 
 def _as_float(call: CallArguments, to: Builder, x: str) -> str:
-    """Functions of integers are computed in FP32; rounding leaves integers alone."""
+    """Return x, cast to FP32 if it holds integers that are not just rounded."""
     dtype = call.dtype_of("self")
     rounding = call.target.split(".")[1] in ("ceil", "floor", "round")
     if not dtype or torch_dtype(dtype).is_floating_point or rounding:
@@ -86,13 +86,13 @@ for _name, _kind in _PLAIN_BINARY.items():
 
 @lowers("aten.add.Tensor", "aten.add.Scalar")
 def add(call: CallArguments, to: Builder) -> None:
-    """Sum; ``alpha`` scales the second operand."""
+    """Sum of two operands, the second one scaled by ``alpha``."""
     emit_sum(to, call.tensor("self"), _scaled(call, to), call.outputs[0])
 
 
 @lowers("aten.sub.Tensor", "aten.sub.Scalar")
 def sub(call: CallArguments, to: Builder) -> None:
-    """Difference; ``alpha`` scales the second operand."""
+    """Difference of two operands, the second one scaled by ``alpha``."""
     to.emit("aten.sub", [call.tensor("self"), _scaled(call, to)], call.output)
 
 
@@ -157,7 +157,7 @@ def pow_scalar(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.pow.Tensor_Tensor")
 def pow_tensor(call: CallArguments, to: Builder) -> None:
-    """Power."""
+    """Power with an exponent for each element."""
     if call.dtype_of("self") != call.dtype_of("exponent"):
         raise UnsupportedUse("base and exponent of different types")
     to.emit("braid.pow", [call.tensor("self"), call.tensor("exponent")], call.output)
@@ -223,7 +223,7 @@ def prelu(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.glu.default")
 def glu(call: CallArguments, to: Builder) -> None:
-    """One half times the sigmoid of the other."""
+    """Product of one half of an axis with the sigmoid of the other half."""
     axis = call.axis("dim", call.rank(), -1)
     a, b = _halves(to, call.tensor("self"), axis)
     to.emit("aten.mul", [a, to.emit("aten.sigmoid", [b])], call.output)
@@ -238,7 +238,7 @@ def _halves(to: Builder, x: str, axis: int) -> tuple[str, str]:
 
 @lowers("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar")
 def where(call: CallArguments, to: Builder) -> None:
-    """Choose by a condition."""
+    """Choose elements of two operands by a condition."""
     like = "other" if call.dtype_of("other") else "self"
     operands = [call.operand("self", like), call.operand("other", like)]
     to.emit("aten.where", [call.tensor("condition"), *operands], call.output)
@@ -246,7 +246,7 @@ def where(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")
 def masked_fill(call: CallArguments, to: Builder) -> None:
-    """A value where the mask is true."""
+    """Replace elements by a value where the mask is true."""
     value = call.operand("value")
     content = to.constant(value)
     dtype = call.dtype_of("self")
@@ -257,7 +257,7 @@ def masked_fill(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.fill.Scalar", "aten.fill.Tensor")
 def fill(call: CallArguments, to: Builder) -> None:
-    """One value everywhere."""
+    """Tensor of the same shape filled with one value."""
     value = to.literal(call.operand("value"))
     if value is None or isinstance(value, list) or not math.isfinite(value):
         raise UnsupportedUse("a fill value that is not fixed")
@@ -266,13 +266,13 @@ def fill(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.zero.default")
 def zero(call: CallArguments, to: Builder) -> None:
-    """Zeros."""
+    """Tensor of the same shape filled with zeros."""
     to.emit("braid.full_like", [call.tensor("self")], call.output, value=0, dtype=None)
 
 
 @lowers("aten.copy.default")
 def copy(call: CallArguments, to: Builder) -> None:
-    """The source, broadcast and converted to the target."""
+    """Broadcast the source to the target's shape and convert it to its element type."""
     call.without_effect("non_blocking")
     target = call.tensor("self")
     converted = to.emit("braid.cast_like", [call.tensor("src"), target])

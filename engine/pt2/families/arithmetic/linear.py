@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Lowering of matrix products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from braid.engine.pt2.lowering_table import lowers
 
 @lowers("aten.linear.default")
 def linear(call: CallArguments, to: Builder) -> None:
-    """x times the transposed weight, plus the bias."""
+    """Product of x [..., in] and the transposed weight [out, in], plus the bias [out]."""
     weight = call.tensor("weight")
     operands = [call.tensor("input"), weight, call.maybe("bias")]
     to.emit("aten.linear", operands, call.output)
@@ -18,14 +18,14 @@ def linear(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.matmul.default", "aten.mm.default", "aten.bmm.default")
 def matmul(call: CallArguments, to: Builder) -> None:
-    """Matrix product."""
+    """Matrix product of two operands, batch axes broadcast."""
     other = "other" if call.target == "aten.matmul.default" else "mat2"
     emit_matmul(to, call.tensor("self"), call.tensor(other), call.output)
 
 
 @lowers("aten.addmm.default", "aten.baddbmm.default")
 def addmm(call: CallArguments, to: Builder) -> None:
-    """A matrix product plus another matrix."""
+    """Sum of a matrix product and another matrix."""
     first, second = ("mat1", "mat2") if "addmm" in call.target else ("batch1", "batch2")
     call.require("alpha", 1)
     call.require("beta", 1)

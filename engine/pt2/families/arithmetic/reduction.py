@@ -1,4 +1,4 @@
-"""Reductions, running sums, positions of extremes."""
+"""Lowering of reductions, running sums, positions of extremes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ for _target, _kind in _REDUCTIONS.items():
 
 @lowers("aten.linalg_vector_norm.default", "aten.norm.ScalarOpt_dim")
 def vector_norm(call: CallArguments, to: Builder) -> None:
-    """1- or 2-norm over some axes."""
+    """Norm over some axes, of order 1 or 2."""
     order = call.number("ord" if "linalg" in call.target else "p", 2)
     if order not in (1, 2) or call.dtype():
         raise UnsupportedUse(f"norm of order {order}")
@@ -54,7 +54,7 @@ def vector_norm(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.argmax.default", "aten.argmin.default")
 def arg_extreme(call: CallArguments, to: Builder) -> None:
-    """Position of an extreme along an axis."""
+    """Position of the largest or smallest element along an axis."""
     kind = "braid." + call.target.split(".")[1]
     x, dim = call.tensor("self"), call.number("dim", None)
     if dim is None:
@@ -67,7 +67,7 @@ def arg_extreme(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.max.dim", "aten.min.dim")
 def extreme_with_position(call: CallArguments, to: Builder) -> None:
-    """An extreme along an axis, and its position."""
+    """Largest or smallest element along an axis, and its position."""
     word = call.target.split(".")[1]
     x, dim, keepdim = call.tensor("self"), call.integer("dim"), call.flag("keepdim")
     values, places = (*call.outputs, "")[:2]
@@ -106,7 +106,7 @@ def topk(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.any.dim", "aten.any.default", "aten.all.dim", "aten.all.default")
 def truth(call: CallArguments, to: Builder) -> None:
-    """True if any, or all, are."""
+    """Reduce booleans: true if any, or all, of them are true."""
     if call.dtype_of("self") != "BOOL":
         raise UnsupportedUse("of other than booleans")
     kind = "aten.amax" if call.target.startswith("aten.any") else "aten.amin"

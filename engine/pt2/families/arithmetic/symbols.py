@@ -1,4 +1,4 @@
-"""Numbers that the graph computes from shapes, as host values of one element; assertions."""
+"""Lowering of numbers computed from shapes, as host values of one element, and of assertions."""
 
 from __future__ import annotations
 
@@ -59,19 +59,19 @@ def floordiv(call: CallArguments, to: Builder) -> None:
 
 @lowers("_operator.neg")
 def neg(call: CallArguments, to: Builder) -> None:
-    """The number with the other sign."""
+    """Number with the other sign."""
     to.emit("aten.neg", [_operand(call, "a")], call.output)
 
 
 @lowers("aten.sym_size.int")
 def sym_size(call: CallArguments, to: Builder) -> None:
-    """An extent."""
+    """Extent of one axis of a tensor, [1]."""
     axis = call.axis("dim", call.rank())
     to.emit("braid.shape", [call.tensor("self")], call.output, start=axis, end=axis + 1)
 
 
 @lowers("aten.sym_numel.default")
 def sym_numel(call: CallArguments, to: Builder) -> None:
-    """The number of elements."""
+    """Number of elements of a tensor, [1]."""
     size = to.emit("braid.size", [call.tensor("self")])
     to.emit("braid.unsqueeze", [size], call.output, axes=[0])

@@ -1,4 +1,4 @@
-"""Tensors made from shapes and numbers."""
+"""Lowering of operators that make tensors from shapes and numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIXED = {"zeros": 0, "ones": 1, "new_zeros": 0, "new_ones": 1, "empty": 0, "new
 
 @lowers(*(f"aten.{name}.default" for name in _FIXED))
 def constant(call: CallArguments, to: Builder) -> None:
-    """Zeros or ones; what is called empty is zeros."""
+    """Tensor of zeros or ones; an empty one is made of zeros."""
     name = call.target.split(".")[1]
     default = call.dtype_of("self") if name.startswith("new") else "FP32"
     if name.startswith("new"):
@@ -27,7 +27,7 @@ def constant(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.full.default", "aten.new_full.default")
 def full(call: CallArguments, to: Builder) -> None:
-    """One value."""
+    """Tensor filled with one value."""
     value = call.number("fill_value")
     default = "BOOL" if isinstance(value, bool) else "INT64" if isinstance(value, int) else "FP32"
     if call.target == "aten.new_full.default":
@@ -46,7 +46,7 @@ def _filled(call: CallArguments, to: Builder, value: Any, default: str) -> None:
 
 @lowers(*(f"aten.{name}_like.default" for name in ("zeros", "ones", "full", "empty")))
 def like(call: CallArguments, to: Builder) -> None:
-    """One value in the shape of another tensor."""
+    """Tensor of another tensor's shape filled with one value."""
     call.without_effect("pin_memory")
     name = call.target.split(".")[1]
     value = call.number("fill_value") if name == "full_like" else int(name == "ones_like")
@@ -56,7 +56,7 @@ def like(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.scalar_tensor.default")
 def scalar_tensor(call: CallArguments, to: Builder) -> None:
-    """A number without axes."""
+    """Tensor without axes that holds one number."""
     call.without_effect("pin_memory")
     kind = torch_dtype(call.dtype(default="FP32"))
     to.define_constant(call.outputs[0], torch.tensor(call.number("s"), dtype=kind))
@@ -64,7 +64,7 @@ def scalar_tensor(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.arange.default", "aten.arange.start", "aten.arange.start_step")
 def arange(call: CallArguments, to: Builder) -> None:
-    """start, start + step, ... below end."""
+    """Sequence start, start + step, ... below end, [n]."""
     call.without_effect("pin_memory")
     bounds: dict[str, Any] = {"start": 0, "limit": None, "delta": 1}
     host = {}

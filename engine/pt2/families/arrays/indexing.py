@@ -1,4 +1,4 @@
-"""Picking and placing by index."""
+"""Lowering of operators that pick and place elements by index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from braid.engine.pt2.lowering_table import lowers
 
 @lowers("aten.embedding.default")
 def embedding(call: CallArguments, to: Builder) -> None:
-    """Rows of a table."""
+    """Pick rows of a table by index."""
     call.without_effect("padding_idx", "scale_grad_by_freq", "sparse")
     operands = [call.tensor("weight"), call.tensor("indices")]
     to.emit("braid.gather", operands, call.output, axis=0, wrap=True)
@@ -19,14 +19,14 @@ def embedding(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.index_select.default")
 def index_select(call: CallArguments, to: Builder) -> None:
-    """Slices by index."""
+    """Pick slices along an axis by index."""
     operands = [call.tensor("self"), call.tensor("index")]
     to.emit("braid.gather", operands, call.output, axis=call.integer("dim"), wrap=False)
 
 
 @lowers("aten.gather.default")
 def gather(call: CallArguments, to: Builder) -> None:
-    """Elements by index along an axis."""
+    """Pick elements by index along an axis."""
     call.without_effect("sparse_grad")
     operands = [call.tensor("self"), call.tensor("index")]
     axis = call.axis("dim", call.rank())
@@ -38,7 +38,7 @@ def gather(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.index.Tensor")
 def index(call: CallArguments, to: Builder) -> None:
-    """Slices by one tensor of integer indices."""
+    """Pick slices by one tensor of integer indices."""
     given = call.argument("indices")
     places = (
         [(i, g) for i, g in enumerate(given) if g is not None] if isinstance(given, list) else []

@@ -1,4 +1,4 @@
-"""Moving, viewing, joining and cutting."""
+"""Lowering of operators that move, view, join and cut."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FAR = 1 << 62  # ends beyond any extent
 
 
 def same(call: CallArguments, to: Builder, name: str = "self") -> None:
-    """The operand under another name."""
+    """Name the operand as the result too; no operator is written."""
     to.alias(call.outputs[0], call.tensor(name))
 
 
@@ -23,13 +23,13 @@ def same(call: CallArguments, to: Builder, name: str = "self") -> None:
     *("aten.lift_fresh_copy.default", "aten.lift_fresh.default", "aten.positive.default"),
 )
 def identity(call: CallArguments, to: Builder) -> None:
-    """The same content."""
+    """Name the operand as the result: the content is the same."""
     same(call, to)
 
 
 @lowers("aten.dropout.default", "aten.native_dropout.default", "aten.feature_dropout.default")
 def dropout(call: CallArguments, to: Builder) -> None:
-    """At inference, the operand."""
+    """Name the operand as the result: nothing is dropped at inference."""
     call.without_effect("p")
     call.require("train", False)
     same(call, to, "input")
@@ -37,7 +37,7 @@ def dropout(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.to.dtype", "aten.to.dtype_layout", "aten._to_copy.default", "aten.to.device")
 def convert(call: CallArguments, to: Builder) -> None:
-    """Another element type, if one is asked for."""
+    """Convert to the element type that the call names, if it names one."""
     call.without_effect("non_blocking", "copy", "pin_memory")
     dtype = call.dtype()
     if not dtype or dtype == call.dtype_of("self"):
@@ -48,7 +48,7 @@ def convert(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.type_as.default", "aten.to.other")
 def convert_like(call: CallArguments, to: Builder) -> None:
-    """The element type of another tensor."""
+    """Convert to the element type of another tensor."""
     call.without_effect("non_blocking", "copy")
     if call.dtype_of("self") == call.dtype_of("other"):
         call.tensor("other")
@@ -59,7 +59,7 @@ def convert_like(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.view.default", "aten.reshape.default", "aten._unsafe_view.default")
 def view(call: CallArguments, to: Builder) -> None:
-    """The same elements in another shape."""
+    """View of the same elements in another shape."""
     name = "shape" if call.target == "aten.reshape.default" else "size"
     attributes, host = call.extents(name, "shape")
     allow_zero = 0 in attributes.get("shape", [])
@@ -173,7 +173,7 @@ def expand_as(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.repeat.default")
 def repeat(call: CallArguments, to: Builder) -> None:
-    """Copies along each axis; more counts than axes add axes in front."""
+    """Repeat copies along each axis; more counts than axes add axes in front."""
     x = call.tensor("self")
     attributes, host = call.extents("repeats", "repeats")
     given = call.argument("repeats")
@@ -185,13 +185,13 @@ def repeat(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.cat.default", "aten.concat.default")
 def cat(call: CallArguments, to: Builder) -> None:
-    """Join along an axis."""
+    """Join the operands along an axis."""
     to.emit("aten.cat", call.tensors("tensors"), call.output, dim=call.integer("dim", 0))
 
 
 @lowers("aten.stack.default")
 def stack(call: CallArguments, to: Builder) -> None:
-    """Join along a new axis."""
+    """Join the operands along a new axis."""
     axis = call.integer("dim", 0)
     parts = [to.emit("braid.unsqueeze", [part], axes=[axis]) for part in call.tensors("tensors")]
     to.emit("aten.cat", parts, call.output, dim=axis)
@@ -225,7 +225,7 @@ def split_with_sizes(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.unbind.int")
 def unbind(call: CallArguments, to: Builder) -> None:
-    """All slices along an axis."""
+    """Take all slices along an axis, one a result."""
     x, axis = call.tensor("self"), call.integer("dim", 0)
     for index, name in enumerate(call.outputs):
         to.emit("aten.select", [x], [name], dim=axis, index=index)
@@ -233,14 +233,14 @@ def unbind(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.select.int")
 def select(call: CallArguments, to: Builder) -> None:
-    """One slice along an axis."""
+    """Take one slice along an axis."""
     axis, index = call.integer("dim"), call.integer("index")
     to.emit("aten.select", [call.tensor("self")], call.output, dim=axis, index=index)
 
 
 @lowers("aten.slice.Tensor", "aten.narrow.default")
 def slice_(call: CallArguments, to: Builder) -> None:
-    """Part of an axis."""
+    """Take a range of positions, with a step, of one axis."""
     axis, step = call.integer("dim", 0), 1
     start: Any
     end: Any
@@ -284,7 +284,7 @@ def flip(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.roll.default")
 def roll(call: CallArguments, to: Builder) -> None:
-    """Shift along axes, what leaves at one end comes in at the other."""
+    """Shift positions along axes; those moved over one end come in at the other."""
     shifts, axes = call.integers("shifts"), call.integers("dims", [])
     if len(shifts) != len(axes):
         raise UnsupportedUse("a roll over the flattened tensor")
@@ -325,28 +325,28 @@ def pad(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.pixel_shuffle.default")
 def pixel_shuffle(call: CallArguments, to: Builder) -> None:
-    """Channels into positions."""
+    """Move channels into positions: [n, c, h, w] to [n, c / b^2, h * b, w * b]."""
     block = call.integer("upscale_factor")
     to.emit("braid.depth_to_space", [call.tensor("self")], call.output, block=block, mode="CRD")
 
 
 @lowers("aten.pixel_unshuffle.default")
 def pixel_unshuffle(call: CallArguments, to: Builder) -> None:
-    """Positions into channels."""
+    """Move positions into channels: [n, c, h, w] to [n, c * b^2, h / b, w / b]."""
     block = call.integer("downscale_factor")
     to.emit("braid.space_to_depth", [call.tensor("self")], call.output, block=block, mode="CRD")
 
 
 @lowers("aten.tril.default", "aten.triu.default")
 def triangle(call: CallArguments, to: Builder) -> None:
-    """Lower or upper triangle."""
+    """Lower or upper triangle of the last two axes, zeros elsewhere."""
     upper, k = call.target == "aten.triu.default", call.integer("diagonal", 0)
     to.emit("braid.trilu", [call.tensor("self")], call.output, upper=upper, k=k)
 
 
 @lowers("aten.select_scatter.default")
 def select_scatter(call: CallArguments, to: Builder) -> None:
-    """The tensor with one slice replaced."""
+    """Replace one slice of the tensor."""
     axis, index = call.axis("dim", call.rank()), call.integer("index")
     operands = [call.tensor("self"), to.emit("braid.unsqueeze", [call.tensor("src")], axes=[axis])]
     end = index + 1 if index != -1 else _FAR
@@ -355,7 +355,7 @@ def select_scatter(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.slice_scatter.default")
 def slice_scatter(call: CallArguments, to: Builder) -> None:
-    """The tensor with part of an axis replaced."""
+    """Replace a range of positions of one axis of the tensor."""
     axis, step = call.axis("dim", call.rank(), 0), call.integer("step", 1)
     start, end = call.number("start", None), call.number("end", None)
     start, end = 0 if start is None else int(start), _FAR if end is None else int(end)

@@ -1,4 +1,4 @@
-"""Convolutions."""
+"""Lowering of convolutions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from braid.engine.pt2.lowering_table import lowers
 
 
 def spread(values: list[int], axes: int) -> list[int]:
-    """One value for all axes, or one for each."""
+    """Return one value for each axis, from one for all or one for each."""
     if len(values) not in (1, axes):
         raise UnsupportedUse(f"{len(values)} values for {axes} axes")
     return values * axes if len(values) == 1 else values
@@ -27,7 +27,7 @@ def _operands(call: CallArguments, axes: int) -> list[str]:
 def _window(
     call: CallArguments, axes: int, padding: list[int] | None = None, transposed: bool = False
 ) -> ConvolutionWindow:
-    """How the kernel moves; ``padding`` where the call does not say it in numbers."""
+    """Window of a convolution; ``padding`` is given where the call has none in numbers."""
 
     def each(name: str, usual: int) -> list[int]:
         return spread(call.integers(name, [usual]), axes)
@@ -84,7 +84,7 @@ def convolution(call: CallArguments, to: Builder) -> None:
     "aten.conv_transpose1d.default", "aten.conv_transpose2d.input", "aten.conv_transpose3d.input"
 )
 def conv_transpose(call: CallArguments, to: Builder) -> None:
-    """Transposed convolution."""
+    """Transposed convolution over one to three axes."""
     axes = int(call.target[len("aten.conv_transpose")])
     window = _window(call, axes, transposed=True)
     emit_convolution(to, _operands(call, axes), call.output, window)

@@ -1,4 +1,4 @@
-"""Normalisations and softmax."""
+"""Lowering of normalisations and softmax."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from braid.engine.pt2.lowering_table import lowers
 
 
 def _or_constant(call: CallArguments, to: Builder, name: str, channels: int, value: float) -> str:
-    """A weight, or a constant vector where it is absent."""
+    """Value name of a weight [channels], or of a constant where it is absent."""
     if call.has(name):
         return call.tensor(name)
     call.without_effect(name)
@@ -94,7 +94,7 @@ def softmax(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.log_softmax.int", "aten._log_softmax.default")
 def log_softmax(call: CallArguments, to: Builder) -> None:
-    """Log of softmax."""
+    """Logarithm of softmax along an axis."""
     _softmax(call, to, "aten.log_softmax")
 
 

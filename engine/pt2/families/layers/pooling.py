@@ -1,4 +1,4 @@
-"""Pooling."""
+"""Lowering of pooling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def max_pool(call: CallArguments, to: Builder) -> None:
 
 @lowers("aten.max_pool2d_with_indices.default")
 def max_pool_with_indices(call: CallArguments, to: Builder) -> None:
-    """Largest element of each window; where it was is not told."""
+    """Largest element of each window; a model that reads its position is refused."""
     to.emit("braid.max_pool", [call.tensor("self")], call.output, **_window(call, 2, True))
 
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: one operator a layer, the whole sequence in it."""
+"""Lowering of LSTM, GRU and RNN: one operator a layer, over the whole sequence."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Stack:
 
 @lowers(*_LAYERS)
 def recurrent(call: CallArguments, to: Builder) -> None:
-    """Stacked layers, each in one or both directions."""
+    """Recurrent layers on top of each other, each in one or both directions."""
     stack = _stack(call)
     x, batch_first = call.tensor("input"), call.flag("batch_first")
     if batch_first:
@@ -97,7 +97,7 @@ def _layer_state(to: Builder, state: str, first: int, count: int, layers: int) -
 
 
 def _joined(to: Builder, y: str, directions: int, output: tuple[str]) -> str:
-    """[time, directions, batch, hidden] as [time, batch, directions * hidden]."""
+    """Reshape [time, directions, batch, hidden] to [time, batch, directions * hidden]."""
     if directions == 1:
         return to.emit("braid.squeeze", [y], output, axes=[1])
     moved = to.emit("aten.permute", [y], dims=[0, 2, 1, 3])

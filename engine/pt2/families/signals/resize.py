@@ -1,4 +1,4 @@
-"""Resizing, sampling."""
+"""Lowering of resizing and sampling."""
 
 from __future__ import annotations
 
