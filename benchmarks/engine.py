@@ -43,7 +43,7 @@ from benchmarks.planned import Found, find_plans, imported
 from braid.core.precision import FP32, PRECISIONS
 from braid.core.schedule import ONNXRUNTIME
 from braid.engine.processes.environment import cpu_environment
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 
 
 class Contender:
@@ -172,7 +172,7 @@ def main() -> int:
                 export_onnx(network, model)
             artefact = asyncio.run(imported(model, work / network))
             for batch in args.batches:
-                options = PlannerOptions.for_serving(args.planner)
+                options = PlannerSettings.for_serving(args.planner)
                 plans = work / f"{network}-{batch}"
                 found = asyncio.run(
                     find_plans(artefact, model, batch, args.threads, plans, options)

@@ -6,8 +6,8 @@ from benchmarks.structures import unit_load
 from benchmarks.synthetic import DEVICES, SyntheticDevice
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import Provenance, Schedule, ScheduleKey, Stage
-from braid.core.tensor import TensorSpec
-from braid.scheduler.options import PlannerOptions
+from braid.core.tensor import TensorType
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
 
@@ -32,15 +32,15 @@ CONVOLUTIONS = (
 def inception_e(batch: int = 1) -> OpGraph:
     """The block as a static graph, convolutions with their activation."""
 
-    def image(channels: int) -> TensorSpec:
-        return TensorSpec("FP32", (batch, channels, 8, 8))
+    def image(channels: int) -> TensorType:
+        return TensorType("FP32", (batch, channels, 8, 8))
 
     specs = {"x": image(2048), "pool": image(2048), "b3": image(192), "join": image(2048)}
-    constants = {"b3.w": TensorSpec("FP32", (192, 2048, 1, 1))}
+    constants = {"b3.w": TensorType("FP32", (192, 2048, 1, 1))}
     operators = []
     for name, source, inner, outer, kernel in CONVOLUTIONS:
         specs[name] = image(outer)
-        constants[f"{name}.w"] = TensorSpec("FP32", (outer, inner, *kernel))
+        constants[f"{name}.w"] = TensorType("FP32", (outer, inner, *kernel))
         operators.append(_convolution(name, source))
     operators += [
         Operator("pool", "aten.avg_pool2d", ("x",), ("pool",)),
@@ -68,7 +68,7 @@ def planned(batch: int = 1, device: str = "large", planner: str = "ios") -> Sche
     units = UnitGraph.from_graph(graph)
     loads = tuple(unit_load(graph, op) for op in graph.operators)
     synthetic = SyntheticDevice(DEVICES[device], units, loads, seed=0)
-    options = PlannerOptions(planner)
+    options = PlannerSettings(planner)
     found = plan(units, synthetic, options)
     alone = {
         op.name: synthetic.stage_latency_us(Stage(((i,),))) for i, op in enumerate(graph.operators)

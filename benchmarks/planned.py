@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32, TOLERANCES
 from braid.core.program import ProgramKey, static_content
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import file_digest, read_graph, read_report
 from braid.engine.link.options import WorkerOptions
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
 from braid.server.jobs.interfaces import StageQuery
 from braid.server.jobs.planner.driver import PlannerProcess
@@ -72,7 +72,7 @@ async def imported(model: Path, artefact: Path) -> Path:
 
 
 async def find_plans(
-    artefact: Path, model: Path, batch: int, threads: int, folder: Path, options: PlannerOptions
+    artefact: Path, model: Path, batch: int, threads: int, folder: Path, options: PlannerSettings
 ) -> Found:
     """Plan one network at one batch size with every planner of the portfolio, on the CPU."""
     device = Device("cpu", WorkerOptions(threads, _GIB, 2 * _GIB, 7, keep_spare=False))
@@ -90,7 +90,7 @@ async def plans_on(
     model: Path,
     batch: int,
     folder: Path,
-    options: PlannerOptions,
+    options: PlannerSettings,
     *,
     store: Store | None = None,
     onnxruntime: bool = True,
@@ -114,7 +114,7 @@ async def plans_on(
     report = read_report(artefact)
     template = read_graph(artefact, report)
     inputs = {
-        name: TensorSpec(spec.dtype, (batch, *spec.shape[1:]))
+        name: TensorType(spec.dtype, (batch, *spec.shape[1:]))
         for name, spec in template.inputs.items()
     }
     static = static_content(report.static_values, template.inputs)

@@ -41,20 +41,20 @@ from benchmarks.synthetic import DEVICES, DeviceModel, SyntheticDevice
 from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.scheduler.lowering import lower_stages
-from braid.scheduler.options import JOINS, PlannerOptions
+from braid.scheduler.options import JOINS, PlannerSettings
 from braid.scheduler.planners import Planned, plan
 from braid.scheduler.units import UnitGraph
 
 CONTENDERS = (
-    PlannerOptions("ios"),
-    PlannerOptions("lazy-ios"),
-    PlannerOptions("lazy-ios", gap=0.01),
-    PlannerOptions("sequential"),
-    PlannerOptions("greedy"),
-    PlannerOptions("rammer"),
-    PlannerOptions("lios"),
-    PlannerOptions("opara"),
-    PlannerOptions("nimble"),
+    PlannerSettings("ios"),
+    PlannerSettings("lazy-ios"),
+    PlannerSettings("lazy-ios", gap=0.01),
+    PlannerSettings("sequential"),
+    PlannerSettings("greedy"),
+    PlannerSettings("rammer"),
+    PlannerSettings("lios"),
+    PlannerSettings("opara"),
+    PlannerSettings("nimble"),
 )
 OURS = ("ios", "lazy-ios", "lazy-ios 1%")
 PAPER_NETWORKS = ("squeezenet", "inception_v3", "randwire_large", "nasnet_large")
@@ -126,7 +126,7 @@ def run(structure: Structure, model: DeviceModel, seed: int) -> Iterator[Result]
 
 
 def _served(
-    structure: Structure, device: SyntheticDevice, options: PlannerOptions, planned: Planned
+    structure: Structure, device: SyntheticDevice, options: PlannerSettings, planned: Planned
 ) -> tuple[float, str]:
     """Latency of the whole model under the fastest lowering, and which one that is."""
     if not planned.stages or options.planner == "sequential":
@@ -141,7 +141,7 @@ def _served(
     return min(measured)
 
 
-def _name(options: PlannerOptions) -> str:
+def _name(options: PlannerSettings) -> str:
     return f"{options.planner} {options.gap:.0%}" if options.gap else options.planner
 
 
@@ -258,8 +258,8 @@ def time_search(structures: Sequence[Structure]) -> None:
         return tuple(map(tuple, by_operands.values()))
 
     limits = {
-        "r=3, s=8, both strategies": PlannerOptions("ios"),
-        "unpruned, single root": PlannerOptions("ios", None, None, single_root=True),
+        "r=3, s=8, both strategies": PlannerSettings("ios"),
+        "unpruned, single root": PlannerSettings("ios", None, None, single_root=True),
     }
     print(f"\n{'search alone, CPU s':28}", *(f"{name:>28}" for name in limits))
     for structure in structures:

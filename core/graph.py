@@ -19,7 +19,7 @@ from typing import Any
 
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import use_own_form
-from braid.core.tensor import TensorSpec, spec_from_json
+from braid.core.tensor import TensorType, spec_from_json
 
 GRAPH_FORMAT = 1
 
@@ -74,11 +74,11 @@ class OpGraph:
     """Operators in topological order between named inputs and outputs."""
 
     name: str
-    inputs: Mapping[str, TensorSpec]  # in the model's order
+    inputs: Mapping[str, TensorType]  # in the model's order
     outputs: Mapping[str, str]  # name the caller sees -> value name
-    constants: Mapping[str, TensorSpec]  # the weights, by value name
+    constants: Mapping[str, TensorType]  # the weights, by value name
     operators: tuple[Operator, ...]
-    specs: Mapping[str, TensorSpec] = field(
+    specs: Mapping[str, TensorType] = field(
         default_factory=dict
     )  # operator outputs; all, if static
 
@@ -89,7 +89,7 @@ class OpGraph:
         """Value name -> index of the operator that produces it."""
         return {out: i for i, op in enumerate(self.operators) for out in op.outputs}
 
-    def spec(self, value: str) -> TensorSpec:
+    def spec(self, value: str) -> TensorType:
         """Spec of any value of a static graph.
 
         Raises:

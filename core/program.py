@@ -16,7 +16,7 @@ from typing import Any
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
 from braid.core.schedule import SEQUENTIAL
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 
 Choices = tuple[tuple[str, str], ...]
 """Kernel signatures with the variant to run, sorted; other units run on their usual kernel."""
@@ -46,13 +46,13 @@ class ProgramKey:
     """All that a program depends on; equal keys mean the same program."""
 
     digest: str  # SHA-256 of the uploaded file, hex
-    inputs: tuple[tuple[str, TensorSpec], ...]  # static specs, the batch included, in order
+    inputs: tuple[tuple[str, TensorType], ...]  # static specs, the batch included, in order
     static: StaticContent = ()
     precision: str = FP32
     choices: Choices = ()
 
     @property
-    def specs(self) -> dict[str, TensorSpec]:
+    def specs(self) -> dict[str, TensorType]:
         """Static input specs by name, in the model's order."""
         return dict(self.inputs)
 
@@ -81,7 +81,7 @@ def sorted_choices(choices: Mapping[str, str]) -> Choices:
     return tuple(sorted(choices.items()))
 
 
-def static_content(values: Mapping[str, Any], inputs: Mapping[str, TensorSpec]) -> StaticContent:
+def static_content(values: Mapping[str, Any], inputs: Mapping[str, TensorType]) -> StaticContent:
     """Raw content of static inputs, from nested lists of numbers by input name."""
     return tuple(
         (name, _raw(inputs[name].dtype, values[name])) for name in inputs if name in values

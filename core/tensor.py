@@ -36,7 +36,7 @@ BATCH = "batch"
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorType:
     """Element type and shape of a tensor; symbols stand for extents known only per request."""
 
     dtype: str
@@ -65,9 +65,9 @@ class TensorSpec:
         """Size of the raw little-endian bytes. Static shapes only."""
         return self.elements * DTYPE_BYTES[self.dtype]
 
-    def bind(self, symbols: Mapping[str, int]) -> TensorSpec:
+    def bind(self, symbols: Mapping[str, int]) -> TensorType:
         """Replace each symbol found in ``symbols`` by its extent."""
-        return TensorSpec(
+        return TensorType(
             self.dtype,
             tuple(symbols.get(d, d) if isinstance(d, str) else d for d in self.shape),
         )
@@ -80,8 +80,8 @@ class TensorSpec:
         return {"dtype": self.dtype, "shape": list(self.shape)}
 
 
-def spec_from_json(document: Mapping[str, object]) -> TensorSpec:
-    """Read a TensorSpec.
+def spec_from_json(document: Mapping[str, object]) -> TensorType:
+    """Read a TensorType.
 
     Raises:
         InvalidArtefact: the document has other fields or types.
@@ -91,4 +91,4 @@ def spec_from_json(document: Mapping[str, object]) -> TensorSpec:
         raise InvalidArtefact(f"not a tensor spec: {str(document)[:200]}")
     if not all(isinstance(d, int | str) and not isinstance(d, bool) for d in shape):
         raise InvalidArtefact(f"extents must be integers or names: {str(shape)[:200]}")
-    return TensorSpec(dtype, tuple(shape))
+    return TensorType(dtype, tuple(shape))

@@ -33,7 +33,7 @@ JOINS: tuple[Join, ...] = ("stage", "group", "unit")
 
 
 @dataclass(frozen=True, slots=True)
-class PlannerOptions:
+class PlannerSettings:
     """A planner and its limits. Hashable; equal options give equal plans on equal latencies."""
 
     planner: str = PORTFOLIO
@@ -83,7 +83,7 @@ class PlannerOptions:
         return f"{self.planner}({','.join(parts)})" if parts else self.planner
 
     @staticmethod
-    def for_serving(text: str = "") -> PlannerOptions:
+    def for_serving(text: str = "") -> PlannerSettings:
         """What a registration asks for: a planner, with options or without, or nothing.
 
         A lazy search that is told no end stops when another percent is all there is to gain, or
@@ -92,13 +92,13 @@ class PlannerOptions:
         Raises:
             InvalidRequest: an unknown planner or option.
         """
-        options = PlannerOptions.parse(text or PORTFOLIO)
+        options = PlannerSettings.parse(text or PORTFOLIO)
         if options.planner not in _LAZY or "gap=" in text or "time_budget_s=" in text:
             return options
         return replace(options, gap=SERVING_GAP, time_budget_s=SERVING_BUDGET_S)
 
     @staticmethod
-    def parse(text: str) -> PlannerOptions:
+    def parse(text: str) -> PlannerSettings:
         """Read a planner's name with or without options, the inverse of ``text``.
 
         Raises:
@@ -123,7 +123,7 @@ class PlannerOptions:
                 values[name] = float(value)
             else:
                 raise InvalidRequest(f"planner {text!r}: cannot read the option {part!r}")
-        return PlannerOptions(match[1], **values)  # type: ignore[arg-type]
+        return PlannerSettings(match[1], **values)  # type: ignore[arg-type]
 
 
 _OPTIONAL = ("max_group_ops", "max_groups", "max_block_ops")

@@ -24,7 +24,7 @@ from braid.scheduler.dag import Dag
 from braid.scheduler.lowering import lower_stages
 from braid.scheduler.matching import width
 from braid.scheduler.noise import spread
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.problem import Problem
 from braid.scheduler.registry import PLANNERS, Found, Planner
 from braid.scheduler.stages import StageMemo, Strategies
@@ -36,7 +36,7 @@ from braid.scheduler.units import UnitGraph, as_units
 class Planned:
     """A plan of one static graph, and what its planner knows of it."""
 
-    planner: str  # with its options, as ``PlannerOptions.parse`` reads them
+    planner: str  # with its options, as ``PlannerSettings.parse`` reads them
     plan: StreamPlan
     stages: tuple[Stage, ...]  # empty for planners that make stream plans without stages
     predicted_us: float | None = None  # sum of the stages, or of units that disturb no other
@@ -51,7 +51,7 @@ class Planned:
 def plan(
     graph: OpGraph | UnitGraph,
     cost: StageCost,
-    options: PlannerOptions,
+    options: PlannerSettings,
     facts: DeviceFacts | None = None,
 ) -> Planned:
     """Plan a static graph.
@@ -91,7 +91,7 @@ def plan(
 
 
 def stages_to_measure(
-    graph: OpGraph | UnitGraph, options: PlannerOptions, facts: DeviceFacts | None = None
+    graph: OpGraph | UnitGraph, options: PlannerSettings, facts: DeviceFacts | None = None
 ) -> list[Stage]:
     """Stages whose latency ``plan`` is certain to ask for, one per distinct signature.
 
@@ -108,7 +108,7 @@ def stages_to_measure(
     return recorder.asked
 
 
-def count_schedules(graph: OpGraph | UnitGraph, options: PlannerOptions) -> int:
+def count_schedules(graph: OpGraph | UnitGraph, options: PlannerSettings) -> int:
     """Number of schedules among which the exact planners choose, blocks multiplied; exact."""
     problem = Problem(as_units(graph), StageMemo(_Recorder()), options, DeviceFacts())
     known: dict[str, int] = {}

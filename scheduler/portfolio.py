@@ -18,7 +18,7 @@ from braid.core.plan import StreamPlan
 from braid.core.schedule import Stage
 from braid.scheduler.cost import StageCost
 from braid.scheduler.lowering import lower_stages
-from braid.scheduler.options import Join, PlannerOptions
+from braid.scheduler.options import Join, PlannerSettings
 from braid.scheduler.planners import Planned, plan
 from braid.scheduler.units import UnitGraph, as_units
 
@@ -31,7 +31,7 @@ _WITHOUT_BARRIERS: tuple[Join, ...] = ("group", "unit")
 def candidates(
     graph: OpGraph | UnitGraph,
     cost: StageCost,
-    options: PlannerOptions,
+    options: PlannerSettings,
     facts: DeviceFacts | None = None,
     contenders: Sequence[str] = CONTENDERS,
 ) -> list[Planned]:

@@ -9,7 +9,7 @@ from braid.core.schedule import Stage
 from braid.scheduler.blocks import Units, split_blocks
 from braid.scheduler.dag import Dag, mask_of
 from braid.scheduler.endings import Endings, Pruning
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.signature import StageKey, StageKeys, block_signature
 from braid.scheduler.stages import StageMemo, StageSpace, Strategies
 from braid.scheduler.units import UnitGraph
@@ -19,7 +19,7 @@ class Problem:
     """One graph to plan. Only the memo changes while it is planned."""
 
     def __init__(
-        self, units: UnitGraph, memo: StageMemo, options: PlannerOptions, facts: DeviceFacts
+        self, units: UnitGraph, memo: StageMemo, options: PlannerSettings, facts: DeviceFacts
     ) -> None:
         self.units = units
         self.memo = memo

@@ -30,7 +30,7 @@ from benchmarks.planned import plans_on
 from braid.core.errors import BraidError
 from braid.core.schedule import SEQUENTIAL
 from braid.engine.link.options import WorkerOptions
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.server.devices.device import Device
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ class Benchmark:
                 written.model,
                 case.batch,
                 folder,
-                PlannerOptions.for_serving(args.planner),
+                PlannerSettings.for_serving(args.planner),
                 store=self._store,
                 onnxruntime=False,
                 precision=args.precision,

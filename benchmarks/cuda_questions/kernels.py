@@ -16,7 +16,7 @@ from benchmarks.cuda_questions.answers import Figure, Row
 from benchmarks.cuda_questions.lab import Job, Lab
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.precision import HALF
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cuda.driver.interface import ORIGIN
 from braid.engine.cuda.kernels.candidates import CudaKernels
 from braid.engine.ops.dtypes import torch_dtype
@@ -175,7 +175,7 @@ def bench_of(lab: Lab, source: CudaKernels, shape: Convolution, precision: str) 
         "b": torch.randn(shape.weight[0], generator=generator),
     }
     operands = {key: tensor.to(dtype) for key, tensor in drawn.items()}
-    specs = {key: TensorSpec(name, tuple(tensor.shape)) for key, tensor in operands.items()}
+    specs = {key: TensorType(name, tuple(tensor.shape)) for key, tensor in operands.items()}
     unit = Operator("unit", "aten.convolution", ("x", "w", "b"), ("y",), _attributes(shape))
     constants = {key: specs[key] for key in ("w", "b")}
     template = OpGraph("one", {"x": specs["x"]}, {"y": "y"}, constants, (unit,))

@@ -31,7 +31,7 @@ from braid.engine.program.kernel import Kernel
 from braid.engine.program.program import BoundUnit, Program
 from braid.engine.runtime.yielding import no_pause
 from braid.engine.worker.models import ModelTable, seeded_inputs
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned, plan
 
 PLANNERS = ("sequential", "greedy", "rammer")
@@ -76,7 +76,7 @@ def program_of(backend: CudaBackend, network: str, folder: Path) -> Program:
 def sums_and_wholes(backend: CudaBackend, program: Program) -> Iterator[Row]:
     """What a planner believes of its plan, what the whole graph takes, and who is fastest."""
     costs = StageCosts(backend, program)
-    planned = {name: plan(program.graph, costs, PlannerOptions.parse(name)) for name in PLANNERS}
+    planned = {name: plan(program.graph, costs, PlannerSettings.parse(name)) for name in PLANNERS}
     sums_us = {name: _sum_us(found, costs) for name, found in planned.items()}
     backend.forget()
     wholes_us = [
@@ -122,7 +122,7 @@ def _whole_us(backend: CudaBackend, program: Program, found: Planned) -> float:
 def memory(backend: CudaBackend, program: Program) -> Iterator[Row]:
     """Device memory of one plan by when tensors are released; whether outputs stay the same."""
     units = len(program.units)
-    found = plan(program.graph, _Even(), PlannerOptions.parse("greedy"))
+    found = plan(program.graph, _Even(), PlannerSettings.parse("greedy"))
     ready = backend.prepare(program, found.plan)
     cost = ready.plan.cost
     yield Row(

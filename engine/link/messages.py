@@ -26,7 +26,7 @@ from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.plan import StreamPlan
 from braid.core.program import PlanToRun, ProgramKey, UnitKernels
 from braid.core.schedule import Stage
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 
@@ -72,7 +72,7 @@ class DeviceDescription:
 class ExecutableReady:
     """An executable is ready to run."""
 
-    outputs: Mapping[str, TensorSpec]  # static, by the name the caller sees
+    outputs: Mapping[str, TensorType]  # static, by the name the caller sees
     run_s: float  # seconds that its first run took
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 
 ALIGNMENT = 64  # a cache line; oneDNN and AVX-512 want it
 
@@ -20,7 +20,7 @@ ALIGNMENT = 64  # a cache line; oneDNN and AVX-512 want it
 class Field:
     """One tensor in a slot; ``offset`` counts from the slot's start, in bytes."""
 
-    spec: TensorSpec
+    spec: TensorType
     offset: int
 
 
@@ -38,7 +38,7 @@ def aligned(size_bytes: int) -> int:
     return max(ALIGNMENT, -(-size_bytes // ALIGNMENT) * ALIGNMENT)
 
 
-def slot_layout(inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]) -> SlotLayout:
+def slot_layout(inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType]) -> SlotLayout:
     """Lay out static specs in order, inputs first."""
     position = 0
     tables: tuple[dict[str, Field], dict[str, Field]] = ({}, {})

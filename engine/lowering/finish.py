@@ -8,13 +8,13 @@ from torch import Tensor
 
 from braid.core.errors import InvalidArtefact, ModelImportError
 from braid.core.graph import OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.lowering.builder import Builder
 from braid.engine.ops.dtypes import spec_of
 
 
 def finish(
-    builder: Builder, name: str, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, str]
+    builder: Builder, name: str, inputs: Mapping[str, TensorType], outputs: Mapping[str, str]
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     """Return the template graph that a builder holds, and the constants it reads by value name.
 

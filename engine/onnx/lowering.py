@@ -16,7 +16,7 @@ from torch import Tensor
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import Branch, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.finish import finish
 from braid.engine.lowering.unsupported_use import UnsupportedUse
@@ -59,7 +59,7 @@ class _Lowering:
             raise UnsupportedOperators(tuple(self._reasons))
         return finish(self._builder, self._graph.name or "model", inputs, outputs)
 
-    def _inputs(self) -> dict[str, TensorSpec]:
+    def _inputs(self) -> dict[str, TensorType]:
         """Specs of the inputs that a caller must give: those that no initialiser defines."""
         given = {proto.name for proto in self._graph.initializer}
         specs = {}

@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, numpy_helper
 
 from braid.core.errors import ModelImportError
-from braid.core.tensor import DTYPE_BYTES, Dim, TensorSpec
+from braid.core.tensor import DTYPE_BYTES, Dim, TensorType
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
 
@@ -84,7 +84,7 @@ def to_tensor(proto: TensorProto) -> torch.Tensor:
         raise ModelImportError(f"{label} does not hold {elements} elements: {error}") from error
 
 
-def input_spec(info: onnx.ValueInfoProto) -> TensorSpec:
+def input_spec(info: onnx.ValueInfoProto) -> TensorType:
     """Return the spec of a model input; each open extent gets a symbol.
 
     A name the model gives is kept; ``?`` and extents without a name get a name of their own.
@@ -106,4 +106,4 @@ def input_spec(info: onnx.ValueInfoProto) -> TensorSpec:
             dims.append(dim.dim_param)
         else:
             dims.append(f"{info.name}.{axis}")
-    return TensorSpec(dtype_name(tensor.elem_type), tuple(dims))
+    return TensorType(dtype_name(tensor.elem_type), tuple(dims))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from braid.core.errors import InvalidArtefact
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,
@@ -39,6 +39,6 @@ def torch_dtype(name: str) -> torch.dtype:
         raise InvalidArtefact(f"unknown dtype {name!r}; known: {', '.join(TORCH_DTYPES)}") from None
 
 
-def spec_of(tensor: torch.Tensor) -> TensorSpec:
+def spec_of(tensor: torch.Tensor) -> TensorType:
     """Element type and shape of a tensor."""
-    return TensorSpec(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))
+    return TensorType(DTYPE_NAMES[tensor.dtype], tuple(tensor.shape))

@@ -24,7 +24,7 @@ from torch import Tensor
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph
 from braid.core.precision import HALF
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import attempt
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps
@@ -100,7 +100,7 @@ class _Narrowing:
         self._narrow = narrow
         self._packed = packed
         self._operators: list[Operator] = []
-        self._specs: dict[str, TensorSpec] = {**graph.inputs, **graph.constants}
+        self._specs: dict[str, TensorType] = {**graph.inputs, **graph.constants}
         self._forms: dict[tuple[str, str], str] = {}  # value, dtype -> its name in that type
         self._taken = {*self._specs, *graph.specs, *(op.name for op in graph.operators)}
 
@@ -130,7 +130,7 @@ class _Narrowing:
             return [WIDE] * count
         return [self._narrow if operator.kind in _NARROW else WIDE] * count
 
-    def _results(self, operator: Operator, dtypes: list[str]) -> list[TensorSpec] | None:
+    def _results(self, operator: Operator, dtypes: list[str]) -> list[TensorType] | None:
         """Specs of the outputs, tried on meta tensors; None where an FP32 one stays FP32."""
         operands = [
             self._meta(name, dtype) if name else None
@@ -172,7 +172,7 @@ class _Narrowing:
         while name in self._taken:
             name += "~"
         self._taken.add(name)
-        self._specs[name] = TensorSpec(dtype, self._specs[value].shape)
+        self._specs[name] = TensorType(dtype, self._specs[value].shape)
         if value in self._constants:
             source, kind = self._constants[value], torch_dtype(dtype)
             self._constants[name] = self._packed.derived(

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Literal, Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import TENSOR_BYTES, attempt, meta_like
 from braid.engine.ops.kinds import call, op
@@ -72,7 +72,7 @@ def _reads_shape_only(operator: Operator) -> bool:
 def specialise(
     template: OpGraph,
     weights: Mapping[str, Tensor],
-    inputs: Mapping[str, TensorSpec],
+    inputs: Mapping[str, TensorType],
     static_values: Mapping[str, Tensor] | None = None,
     pause: YieldToRequests = no_pause,
 ) -> tuple[OpGraph, dict[str, Tensor]]:
@@ -98,7 +98,7 @@ def specialise(
     return walk.result()
 
 
-def _check_inputs(template: OpGraph, inputs: Mapping[str, TensorSpec]) -> None:
+def _check_inputs(template: OpGraph, inputs: Mapping[str, TensorType]) -> None:
     """Refuse inputs that are missing, not static, or unlike the template's declarations."""
     if set(inputs) != set(template.inputs):
         raise InvalidRequest(
@@ -127,7 +127,7 @@ class _Walk:
         self,
         template: OpGraph,
         weights: Mapping[str, Tensor],
-        inputs: Mapping[str, TensorSpec],
+        inputs: Mapping[str, TensorType],
         static_values: Mapping[str, Tensor],
         pause: YieldToRequests,
     ) -> None:
@@ -284,7 +284,7 @@ class _Walk:
         return graph, constants
 
 
-def _meta(spec: TensorSpec) -> Tensor:
+def _meta(spec: TensorType) -> Tensor:
     return torch.empty(spec.shape, dtype=torch_dtype(spec.dtype), device="meta")  # type: ignore[arg-type]
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel_choice import MergedUnit
@@ -65,11 +65,11 @@ def merged_unit(
     shape[axis] = sum(part[axis] for part in parts)
     tensors = dict(zip(unit.inputs[1:], (weight, bias), strict=True))
     dtype = results[0].dtype
-    specs = {name: TensorSpec(dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
+    specs = {name: TensorType(dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
     enlarged = dataclasses.replace(
         graph,
         constants={**graph.constants, **specs},
-        specs={**graph.specs, unit.outputs[0]: TensorSpec(dtype, tuple(shape))},
+        specs={**graph.specs, unit.outputs[0]: TensorType(dtype, tuple(shape))},
     )
     return MergedUnit(unit, enlarged, tensors, axis, parts)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from braid.core.errors import ModelImportError
-from braid.core.tensor import Dim, TensorSpec
+from braid.core.tensor import Dim, TensorType
 from braid.engine.pt2.expressions import check_guard, symbol_name
 
 SCHEMA_MAJOR = 8
@@ -103,7 +103,7 @@ class OperatorCall:
 class ExportedProgram:
     """Exported program without the content of its weights."""
 
-    inputs: Mapping[str, TensorSpec]
+    inputs: Mapping[str, TensorType]
     weights: Mapping[str, str]  # name in the graph -> name of the weight
     calls: tuple[OperatorCall, ...]
     outputs: Mapping[str, str]  # name callers see -> tensor
@@ -148,7 +148,7 @@ def _program(document: Mapping[str, Any]) -> ExportedProgram:
         if "as_expr" in number:
             symbol_name(str(number["as_expr"]["expr_str"]))
     shapes = {str(name): _shape(str(name), meta) for name, meta in values.items()}
-    inputs: dict[str, TensorSpec] = {}
+    inputs: dict[str, TensorType] = {}
     weights: dict[str, str] = {}
     for spec in signature["input_specs"]:
         _sort_input(spec, values, shapes, inputs, weights)
@@ -184,7 +184,7 @@ def _sort_input(
     spec: Mapping[str, Any],
     values: Mapping[str, Any],
     shapes: Mapping[str, tuple[Dim, ...]],
-    inputs: dict[str, TensorSpec],
+    inputs: dict[str, TensorType],
     weights: dict[str, str],
 ) -> None:
     match spec:
@@ -192,7 +192,7 @@ def _sort_input(
             dtype = _dtype(values[name]["dtype"])
             if dtype not in DTYPES.values():
                 raise ModelImportError(f"input {name!r} has element {dtype}, which Braid has not")
-            inputs[name] = TensorSpec(dtype, shapes[name])
+            inputs[name] = TensorType(dtype, shapes[name])
         case {"parameter": {"arg": {"name": str(name)}, "parameter_name": str(weight)}}:
             weights[name] = weight
         case {"buffer": {"arg": {"name": str(name)}, "buffer_name": str(weight)}}:

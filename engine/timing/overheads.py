@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from braid.core.graph import Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 
 CHAIN = 5
 """Units of the longer group."""
@@ -25,7 +25,7 @@ def tiny_graph(groups: Sequence[int]) -> tuple[OpGraph, list[list[int]]]:
             units.append(Operator(name, "aten.relu", (reads,), (name,)))
             names.append(name)
             reads = name
-    tiny = TensorSpec("FP32", (16,))
+    tiny = TensorType("FP32", (16,))
     graph = OpGraph(
         "tiny", {"x": tiny}, {"y": names[-1]}, {}, tuple(units), dict.fromkeys(names[1:], tiny)
     )

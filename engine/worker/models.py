@@ -20,7 +20,7 @@ from braid.core.errors import PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan, sequential_plan, verify_plan
 from braid.core.program import ProgramKey
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.device import Backend, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.link.slot_layout import SlotLayout, slot_layout
@@ -156,7 +156,7 @@ class ModelTable:
         return self._executables[number]
 
 
-def output_specs(graph: OpGraph) -> dict[str, TensorSpec]:
+def output_specs(graph: OpGraph) -> dict[str, TensorType]:
     """Spec of each output of a static graph, by the name the caller sees."""
     return {name: graph.spec(value) for name, value in graph.outputs.items()}
 
@@ -191,7 +191,7 @@ def seeded_inputs(
     return found
 
 
-def spec_shape(spec: TensorSpec) -> Sequence[int]:
+def spec_shape(spec: TensorType) -> Sequence[int]:
     """Shape of a static spec as integers."""
     assert spec.is_static, f"{spec} is symbolic"
     return [dim for dim in spec.shape if isinstance(dim, int)]

@@ -17,7 +17,7 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import VersionPolicies
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.plans import PlanLabels
-from braid.server.store.records import Job, ModelVersion
+from braid.server.store.records import JobRecord, ModelVersion
 
 LISTED_JOBS = 200
 
@@ -55,7 +55,7 @@ class Facts:
         async with self._looking:
             return await asyncio.to_thread(self.rates.look)
 
-    async def jobs(self, model: str = "") -> list[Job]:
+    async def jobs(self, model: str = "") -> list[JobRecord]:
         """Return the newest jobs, newest first."""
         return await self.runner.list(model or None, LISTED_JOBS)
 

@@ -19,7 +19,7 @@ from braid.core.graph import OpGraph, graph_from_json
 from braid.core.measurement import speed_text
 from braid.core.schedule import Schedule, schedule_from_json
 from braid.scheduler.blocks import split_blocks
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.units import UnitGraph
 
 
@@ -68,7 +68,7 @@ def _block_name(block: int) -> str:
 
 def blocks_of(schedule: Schedule, graph: OpGraph) -> list[tuple[int, ...]]:
     """Return the blocks that the schedule's planner solved one by one."""
-    options = PlannerOptions.parse(schedule.key.planner)
+    options = PlannerSettings.parse(schedule.key.planner)
     return split_blocks(UnitGraph.from_graph(graph), options.max_block_ops)
 
 

@@ -24,7 +24,7 @@ from braid.core.program import (
     sorted_choices,
 )
 from braid.core.schedule import Schedule
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.batching.batch_sizes import LatencyTable
@@ -42,7 +42,7 @@ MAX_TABLES = 64
 class ShapeClass:
     """What requests must have in common to share a batch."""
 
-    inputs: tuple[tuple[str, TensorSpec], ...]  # batched models: one row
+    inputs: tuple[tuple[str, TensorType], ...]  # batched models: one row
     static: StaticContent = ()
     _hash: int = field(init=False, repr=False, compare=False)  # asked for many times a request
 
@@ -70,7 +70,7 @@ class ModelReplica:
         self.name = imported.model.name
         self.version = imported.model.version
         self.digest = imported.digest
-        self.inputs: Mapping[str, TensorSpec] = graph.inputs
+        self.inputs: Mapping[str, TensorType] = graph.inputs
         self.outputs = tuple(graph.outputs)
         self.output_specs = {name: graph.spec(value) for name, value in graph.outputs.items()}
         self.warnings = report.warnings
@@ -117,9 +117,9 @@ class ModelReplica:
         """Form batches of the profiled class by this latency, until batches have shown another."""
         self.latencies(self.profiled).expect(batch_size, latency_us / 1e6)
 
-    def one_row(self, spec: TensorSpec) -> TensorSpec:
+    def one_row(self, spec: TensorType) -> TensorType:
         """A request's input spec without its number of rows."""
-        return TensorSpec(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
+        return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
     async def use_plan(self, batch_size: int, schedule: Schedule | None = None) -> None:
         """Prepare a plan and swap it in: batches of the profiled class formed from now on use it.
@@ -183,7 +183,7 @@ class ModelReplica:
         inputs = shape_class.inputs
         if self.batched:
             inputs = tuple(
-                (name, TensorSpec(spec.dtype, (batch_size, *spec.shape[1:])))
+                (name, TensorType(spec.dtype, (batch_size, *spec.shape[1:])))
                 for name, spec in inputs
             )
         program = ProgramKey(self.digest, inputs, shape_class.static)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from braid.core.errors import InvalidRequest, InvalidTensor
-from braid.core.tensor import BATCH, DTYPE_BYTES, TensorSpec
+from braid.core.tensor import BATCH, DTYPE_BYTES, TensorType
 from braid.server.inference.replica import ModelReplica, ShapeClass
 
 MAX_REQUEST_ID_BYTES = 128
@@ -160,7 +160,7 @@ def _check_inputs(model: ModelReplica, inputs: Sequence[GivenTensor]) -> tuple[S
 
 
 def _by_name(
-    tensors: Sequence[GivenTensor], wanted: Mapping[str, TensorSpec]
+    tensors: Sequence[GivenTensor], wanted: Mapping[str, TensorType]
 ) -> dict[str, GivenTensor]:
     """Return the inputs by name: each wanted one exactly once, and no other."""
     found: dict[str, GivenTensor] = {}
@@ -176,7 +176,7 @@ def _by_name(
     return found
 
 
-def _check_tensor(tensor: GivenTensor, spec: TensorSpec, symbols: dict[str, int]) -> TensorSpec:
+def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]) -> TensorType:
     """Check one input against its spec; binds the spec's symbols, which inputs may share."""
     name, shape = tensor.name, tensor.shape
     if tensor.dtype != spec.dtype:
@@ -205,7 +205,7 @@ def _check_tensor(tensor: GivenTensor, spec: TensorSpec, symbols: dict[str, int]
             f"input {name!r} has {len(tensor.data)} bytes of data; "
             f"{spec.dtype}{list(shape)} takes {size}"
         )
-    return TensorSpec(spec.dtype, shape)
+    return TensorType(spec.dtype, shape)
 
 
 def _wanted(names: Sequence[str], outputs: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from braid.core.errors import DamagedArtefact, InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey, StaticContent, static_content
 from braid.core.schedule import ScheduleKey
-from braid.core.tensor import BATCH, TensorSpec
+from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.report import (
     MODEL_FILE,
     Report,
@@ -49,7 +49,7 @@ class ImportedModel:
         """Content of the static inputs that the model was checked with."""
         return static_content(self.report.static_values, self.graph.inputs)
 
-    def inputs(self, batch_size: int) -> dict[str, TensorSpec]:
+    def inputs(self, batch_size: int) -> dict[str, TensorType]:
         """Static specs of the inputs that a batch size is measured at; the batch may be fixed.
 
         Extents are those asked for at registration, else of the import's example shapes.
@@ -102,8 +102,8 @@ class ImportedModel:
 
 
 def _static_spec(
-    name: str, spec: TensorSpec, shape: tuple[int, ...], batch_size: int
-) -> TensorSpec:
+    name: str, spec: TensorType, shape: tuple[int, ...], batch_size: int
+) -> TensorType:
     """The spec of one input at ``shape``, which has the batch as 1."""
     fits = len(shape) == len(spec.shape) and all(
         isinstance(dim, str) or dim == extent for dim, extent in zip(spec.shape, shape, strict=True)
@@ -112,7 +112,7 @@ def _static_spec(
         raise InvalidRequest(f"input_shapes[{name!r}] is {list(shape)}, the model takes {spec}")
     dims = zip(spec.shape, shape, strict=True)
     extents = (batch_size if dim == BATCH else extent for dim, extent in dims)
-    return TensorSpec(spec.dtype, tuple(extents))
+    return TensorType(spec.dtype, tuple(extents))
 
 
 def read_imported(model: ModelVersion, artefact: Path) -> ImportedModel:

@@ -24,7 +24,7 @@ from braid.core.plan import StreamPlan
 from braid.core.program import ProgramKey, UnitKernels
 from braid.core.schedule import Schedule, Stage
 from braid.engine.importer.host.limits import ImportLimits
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.records import ModelVersion
@@ -151,7 +151,7 @@ class Planner(Protocol):
     """Finds a plan, asking for the stage latencies it needs, several at a time."""
 
     async def __call__(
-        self, graph: OpGraph, options: PlannerOptions, facts: DeviceFacts, measure: MeasureStages
+        self, graph: OpGraph, options: PlannerSettings, facts: DeviceFacts, measure: MeasureStages
     ) -> Sequence[Planned]:
         """Plan one static graph: one plan, or of the portfolio all different ones.
 

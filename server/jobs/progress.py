@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Protocol
 
-from braid.server.store.records import JobState
+from braid.server.store.records import JobStatus
 
 IMPORT_ENDS = 0.10
 LOAD_ENDS = 0.15
@@ -37,7 +37,7 @@ class ReportProgress(Protocol):
 
     def __call__(
         self,
-        state: JobState,
+        state: JobStatus,
         progress: float,
         detail: str,
         *,
@@ -173,11 +173,11 @@ class BatchSizeProgress:
     forecast: Forecast
     told_at: float = float("-inf")
     phase: str = ""
-    state: JobState = JobState.PROFILING  # as it was told last
+    state: JobStatus = JobStatus.PROFILING  # as it was told last
 
     def waiting(self) -> None:
         """The device is busy with another job."""
-        self._say("waiting", JobState.PROFILING, "waiting for the device", UNKNOWN)
+        self._say("waiting", JobStatus.PROFILING, "waiting for the device", UNKNOWN)
 
     def begun(self) -> None:
         """The device is this job's; profiling begins."""
@@ -186,7 +186,7 @@ class BatchSizeProgress:
     def profiling(self, done: int, total: int) -> None:
         """``done`` of ``total`` latencies are known that the planner is sure to need."""
         left = self.forecast.profiling(done, total)
-        self._say("profiling", JobState.PROFILING, "measuring stages", left, done, total)
+        self._say("profiling", JobStatus.PROFILING, "measuring stages", left, done, total)
 
     def searching(self, measured: int) -> None:
         """The planner searches, and has had this many stages measured."""
@@ -194,14 +194,14 @@ class BatchSizeProgress:
             self.forecast.begin_search()
         left = self.forecast.searching()
         detail = f"searching, {measured} stages measured"
-        self._say("searching", JobState.SCHEDULING, detail, left, measured)
+        self._say("searching", JobStatus.SCHEDULING, detail, left, measured)
 
     def comparing(self, fraction: float) -> None:
         """Whole models run against each other."""
         if self.phase != "comparing":
             self.forecast.begin_comparison()
         left = self.forecast.comparing(fraction)
-        self._say("comparing", JobState.VERIFYING, "comparing whole models", left)
+        self._say("comparing", JobStatus.VERIFYING, "comparing whole models", left)
 
     def retrying(self, what: str) -> None:
         """Report that something is done again; the phase is the same."""
@@ -214,7 +214,7 @@ class BatchSizeProgress:
         self.phase = "finished"
 
     def _say(
-        self, phase: str, state: JobState, what: str, left_s: float, done: int = 0, total: int = 0
+        self, phase: str, state: JobStatus, what: str, left_s: float, done: int = 0, total: int = 0
     ) -> None:
         """Report, unless that was done a moment ago."""
         now = self.forecast.clock()

@@ -32,7 +32,7 @@ from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.one_schedule import make_schedule
 from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.files import StoreFolder
-from braid.server.store.records import JobState, ModelState, ModelVersion
+from braid.server.store.records import JobStatus, ModelStatus, ModelVersion
 
 log = logging.getLogger("braid.jobs")
 
@@ -123,7 +123,7 @@ async def _import(
                 device.bench.wake()
 
             def on_progress(fraction: float, step: str) -> None:
-                report(JobState.IMPORTING, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step)
+                report(JobStatus.IMPORTING, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step)
 
             await services.retry(partial(on_progress, 0.0))(
                 lambda: services.import_model(
@@ -173,25 +173,25 @@ async def _serve_sequentially(
 
     def retry(device: ServingDevice) -> RetryWhileRestarting:
         loading = f"loading on {device.name}"
-        report(JobState.IMPORTING, IMPORT_ENDS, loading)
+        report(JobStatus.IMPORTING, IMPORT_ENDS, loading)
         return services.retry(
-            lambda what: report(JobState.IMPORTING, IMPORT_ENDS, f"{loading}: {what}")
+            lambda what: report(JobStatus.IMPORTING, IMPORT_ENDS, f"{loading}: {what}")
         )
 
     async with services.load_turn:
         refusals = await _serve_on(services.devices, imported, services, retry)
-        serving = replace(model, state=ModelState.SERVING, message="")
+        serving = replace(model, state=ModelStatus.SERVING, message="")
         try:
             await store.call(
                 store.set_model_state, model.name, model.version, serving.state, serving.message
             )
         except DiskFailure as error:
-            if model.state is not ModelState.SERVING:  # one that FAILED must not go on answering
-                failed = replace(model, state=ModelState.FAILED, message=str(error))
+            if model.state is not ModelStatus.SERVING:  # one that FAILED must not go on answering
+                failed = replace(model, state=ModelStatus.FAILED, message=str(error))
                 await services.models.unload(failed)
             raise
         services.models.register(serving)
-        report(JobState.IMPORTING, LOAD_ENDS, "serving with the sequential plan")
+        report(JobStatus.IMPORTING, LOAD_ENDS, "serving with the sequential plan")
     return refusals
 
 

@@ -32,8 +32,8 @@ from braid.server.jobs.progress import UNKNOWN
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.records import (
-    Job,
-    JobState,
+    JobRecord,
+    JobStatus,
     ModelVersion,
     ReceivedUpload,
     Registration,
@@ -48,7 +48,7 @@ SAVE_SECONDS = 1.0  # progress inside one state is stored this often at most
 class _Live:
     """A job that has not ended, or is just ending. Owned by the runner."""
 
-    def __init__(self, job: Job, model: ModelVersion) -> None:
+    def __init__(self, job: JobRecord, model: ModelVersion) -> None:
         self.job = job
         self.model = model
         self.changed = asyncio.Event()  # set, and replaced, at each change
@@ -57,7 +57,7 @@ class _Live:
         self.is_ending = False  # the last state is decided, and being stored
         self.saved_at = 0.0
 
-    def publish(self, job: Job) -> None:
+    def publish(self, job: JobRecord) -> None:
         """Show a new state; watchers that are slow see the latest only."""
         self.job = job
         self.changed.set()
@@ -93,11 +93,11 @@ class JobRunner:
             try:
                 model = await self._store.call(self._store.find_model, job.model, job.version)
             except NotFound:
-                gone = replace(job, state=JobState.CANCELLED, message="the model was deleted")
+                gone = replace(job, state=JobStatus.CANCELLED, message="the model was deleted")
                 await self._store.call(self._store.end_job, gone)
                 self._count(job.state, gone.state)
             else:
-                queued = replace(job, state=JobState.QUEUED, detail="", eta_seconds=UNKNOWN)
+                queued = replace(job, state=JobStatus.QUEUED, detail="", eta_seconds=UNKNOWN)
                 self._count(job.state, queued.state)
                 self._start(_Live(queued, model))
         self._is_started = True
@@ -188,7 +188,7 @@ class JobRunner:
             self._count(None, made.job.state)
             self._start(_Live(made.job, made.model))
 
-    async def profile_again(self, name: str, version: int) -> Job:
+    async def profile_again(self, name: str, version: int) -> JobRecord:
         """Forget what was measured for a model version, and schedule it afresh.
 
         Its plans serve until the new ones are verified. A job under way already is the answer.
@@ -210,7 +210,7 @@ class JobRunner:
 
     # Looking.
 
-    async def find(self, job_id: str) -> Job:
+    async def find(self, job_id: str) -> JobRecord:
         """A job as it is now.
 
         Raises:
@@ -219,12 +219,12 @@ class JobRunner:
         live = self._live.get(job_id)
         return live.job if live else await self._store.call(self._store.find_job, job_id)
 
-    async def list(self, model: str | None = None, limit: int = 100) -> list[Job]:
+    async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
         """The newest jobs, newest first; of one model if given."""
         stored = await self._store.call(self._store.jobs, model, limit)
         return [live.job if (live := self._live.get(job.id)) else job for job in stored]
 
-    async def watch(self, job_id: str) -> AsyncGenerator[Job, None]:
+    async def watch(self, job_id: str) -> AsyncGenerator[JobRecord, None]:
         """The job now, then each change until it ends. A slow reader misses changes, not the end.
 
         Raises:
@@ -251,7 +251,7 @@ class JobRunner:
 
     # Cancelling.
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, job_id: str) -> JobRecord:
         """End a job now; when this returns, nothing works for it any more.
 
         A model that serves goes on with the plans it has. Cancelling twice is no error.
@@ -267,7 +267,7 @@ class JobRunner:
                 live.canceller = asyncio.create_task(self._cancel(live))
             await asyncio.shield(live.canceller)
         job = live.job if live else await self._store.call(self._store.find_job, job_id)
-        if job.state is not JobState.CANCELLED:
+        if job.state is not JobStatus.CANCELLED:
             raise PreconditionFailed(f"job {job.id} has ended already: {job.state.value}")
         return job
 
@@ -289,7 +289,7 @@ class JobRunner:
             live.task.cancel()
         await asyncio.wait([live.task])
         if not live.is_ending:
-            await self._end(live, JobState.CANCELLED, "cancelled by request")
+            await self._end(live, JobStatus.CANCELLED, "cancelled by request")
 
     # Running.
 
@@ -301,7 +301,7 @@ class JobRunner:
     async def _run(self, live: _Live) -> None:
         """Run a job to its end. Cancelled, it leaves the end to whoever cancelled it."""
 
-        def report(state: JobState, progress: float, detail: str, **counts: Any) -> None:
+        def report(state: JobStatus, progress: float, detail: str, **counts: Any) -> None:
             self._report(live, state, progress, detail, **counts)
 
         where = {"job": live.job.id, "model": live.job.model, "version": live.job.version}
@@ -310,14 +310,14 @@ class JobRunner:
             outcome = await register_model(live.model, self._services, report)
         except DiskFailure as error:
             log.error("job failed: %s", error, extra=where)
-            await self._end(live, JobState.FAILED, str(error))
+            await self._end(live, JobStatus.FAILED, str(error))
         except BraidError as error:
             # The reason is in the job: it may repeat names from the uploaded file.
             log.warning("job failed", extra={**where, "kind": type(error).__name__})
-            await self._end(live, JobState.FAILED, str(error))
+            await self._end(live, JobStatus.FAILED, str(error))
         except Exception:
             log.exception("job failed", extra=where)
-            await self._end(live, JobState.FAILED, "internal error; the server's log has more")
+            await self._end(live, JobStatus.FAILED, "internal error; the server's log has more")
         else:
             log.info("job done", extra={**where, "unscheduled": len(outcome.failures)})
             await self._end(live, *_verdict(outcome))
@@ -325,7 +325,7 @@ class JobRunner:
     def _report(
         self,
         live: _Live,
-        state: JobState,
+        state: JobStatus,
         progress: float,
         detail: str,
         *,
@@ -354,16 +354,16 @@ class JobRunner:
             live.saved_at = now
             self._store.submit(self._store.save_job, job).add_done_callback(_log_unsaved)
 
-    async def _end(self, live: _Live, state: JobState, message: str) -> None:
+    async def _end(self, live: _Live, state: JobStatus, message: str) -> None:
         """Store a job's last state, then show it."""
         live.is_ending = True
         before = live.job
         job = replace(
             before,
             state=state,
-            progress=1.0 if state is JobState.READY else before.progress,
+            progress=1.0 if state is JobStatus.READY else before.progress,
             detail="",
-            eta_seconds=0.0 if state is JobState.READY else UNKNOWN,
+            eta_seconds=0.0 if state is JobStatus.READY else UNKNOWN,
             message=message,
             updated_unix=time.time(),
         )
@@ -395,7 +395,7 @@ class JobRunner:
                 log.exception("the ends of jobs could not be stored")
         self._storing_ends = None
 
-    def _count(self, before: JobState | None, after: JobState) -> None:
+    def _count(self, before: JobStatus | None, after: JobStatus) -> None:
         if before is after:
             return
         if before is not None:
@@ -404,12 +404,12 @@ class JobRunner:
         self._services.observer.jobs_counted(self._counts)
 
 
-def _verdict(outcome: RegistrationOutcome) -> tuple[JobState, str]:
+def _verdict(outcome: RegistrationOutcome) -> tuple[JobStatus, str]:
     if outcome.failures:
         why = "; ".join((*outcome.failures, *outcome.remarks))
         serves = "the model serves sequentially, or as before, where no schedule was made"
-        return JobState.UNSCHEDULED, f"{serves}: {why}"
-    return JobState.READY, "; ".join(outcome.remarks)
+        return JobStatus.UNSCHEDULED, f"{serves}: {why}"
+    return JobStatus.READY, "; ".join(outcome.remarks)
 
 
 def _log_unsaved(saved: Future[None]) -> None:

@@ -20,7 +20,7 @@ from braid.server.jobs.runner import JobRunner
 from braid.server.models.first_bytes import FirstBytes
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import (
-    ModelState,
+    ModelStatus,
     ModelVersion,
     ReceivedUpload,
     RegistrationOptions,
@@ -103,7 +103,7 @@ class ModelLoader:
         The caller has the turn.
         """
         name, version = model.name, model.version
-        await self._set_state(replace(model, state=ModelState.DRAINING, message=""))
+        await self._set_state(replace(model, state=ModelStatus.DRAINING, message=""))
         await self._runner.cancel_model(name, version)
         await self._models.remove(name, version)
         await self._store.call(self._store.delete_model, name, version)
@@ -111,10 +111,10 @@ class ModelLoader:
     async def unload_version(self, model: ModelVersion) -> None:
         """Let one version answer no more; accepted requests end first. The caller has the turn."""
         answers = self._models.served_version(model.name, model.version) is not None
-        if not answers and model.state is not ModelState.SERVING:  # else it was not restored
+        if not answers and model.state is not ModelStatus.SERVING:  # else it was not restored
             return
         await self._runner.cancel_model(model.name, model.version)
-        unloaded = replace(model, state=ModelState.UNLOADED, message="")
+        unloaded = replace(model, state=ModelStatus.UNLOADED, message="")
         await self._set_state(unloaded)
         await self._models.unload(unloaded)
 
@@ -169,7 +169,7 @@ class ModelLoader:
 
     async def _reschedule(self, newest: ModelVersion, options: RegistrationOptions) -> None:
         """The newest bytes as a new version with other options; their artefact is there."""
-        if newest.state not in (ModelState.SERVING, ModelState.UNLOADED):
+        if newest.state not in (ModelStatus.SERVING, ModelStatus.UNLOADED):
             raise PreconditionFailed(
                 f"{newest.name} version {newest.version} is {newest.state.value}; send its file"
             )
@@ -179,12 +179,12 @@ class ModelLoader:
         """Let a registered version answer."""
         if self._models.served_version(model.name, model.version) is not None:
             return
-        if model.state is ModelState.LOADING:
+        if model.state is ModelStatus.LOADING:
             for job in await self._runner.list(model.name):
                 if job.version == model.version:
                     await self._until_serving(model, job.id)
                     return
-        elif model.state is ModelState.UNLOADED or self._models.was_not_restored(model):
+        elif model.state is ModelStatus.UNLOADED or self._models.was_not_restored(model):
             await self._run_job(model, model.options, model.version)
         else:
             self._models.for_request(model.name, str(model.version)).require()
@@ -209,7 +209,7 @@ class ModelLoader:
     async def _unload(self, name: str) -> None:
         async with self.turn(name):
             for model in await self._store.call(self._store.versions, name):
-                if model.state not in (ModelState.LOADING, ModelState.SERVING):
+                if model.state not in (ModelStatus.LOADING, ModelStatus.SERVING):
                     continue
                 await self._runner.cancel_model(name, model.version)  # also one not serving yet
                 await self.unload_version(model)
@@ -228,11 +228,11 @@ class ModelLoader:
         return IndexEntry(model.name, model.version, state, model.message or reason)
 
 
-_STATES: Mapping[ModelState, tuple[str, str]] = {
-    ModelState.LOADING: ("LOADING", ""),
-    ModelState.SERVING: ("UNAVAILABLE", "does not serve at present"),
-    ModelState.FAILED: ("UNAVAILABLE", "failed"),
-    ModelState.DAMAGED: ("UNAVAILABLE", "damaged"),
-    ModelState.DRAINING: ("UNLOADING", ""),
-    ModelState.UNLOADED: ("UNAVAILABLE", "unloaded"),
+_STATES: Mapping[ModelStatus, tuple[str, str]] = {
+    ModelStatus.LOADING: ("LOADING", ""),
+    ModelStatus.SERVING: ("UNAVAILABLE", "does not serve at present"),
+    ModelStatus.FAILED: ("UNAVAILABLE", "failed"),
+    ModelStatus.DAMAGED: ("UNAVAILABLE", "damaged"),
+    ModelStatus.DRAINING: ("UNLOADING", ""),
+    ModelStatus.UNLOADED: ("UNAVAILABLE", "unloaded"),
 }

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from braid.core.errors import BraidError, StartupError
 from braid.server.jobs.runner import JobRunner
-from braid.server.store.records import JobState, RegistrationOptions
+from braid.server.store.records import JobStatus, RegistrationOptions
 from braid.server.store.store import Store
 
 CHUNK_BYTES = 4 << 20
-_NOT_SERVING = (JobState.QUEUED, JobState.IMPORTING)
+_NOT_SERVING = (JobStatus.QUEUED, JobStatus.IMPORTING)
 
 
 async def preload(
@@ -43,7 +43,7 @@ async def preload(
             raise StartupError(f"BRAID_PRELOAD={entry!r}: {error}") from error
     for entry, job_id in jobs:
         async for job in runner.watch(job_id):
-            if job.state is JobState.FAILED:
+            if job.state is JobStatus.FAILED:
                 raise StartupError(f"BRAID_PRELOAD={entry!r}: {job.message}")
             if job.state not in _NOT_SERVING:
                 break

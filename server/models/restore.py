@@ -18,7 +18,7 @@ from braid.server.devices.device import Device
 from braid.server.jobs.registration import serve_again
 from braid.server.jobs.services import JobServices
 from braid.server.models.serving_models import ServingModels
-from braid.server.store.records import ModelState, ModelVersion
+from braid.server.store.records import ModelStatus, ModelVersion
 
 log = logging.getLogger("braid.restore")
 
@@ -39,7 +39,7 @@ class Restore:
         """Register every stored model, before the first request can come."""
         store = self._services.store
         for model in await store.call(store.models):
-            if model.state in (ModelState.SERVING, ModelState.DAMAGED):
+            if model.state in (ModelStatus.SERVING, ModelStatus.DAMAGED):
                 self._models.restoring(model)
                 self._restored.append(model)
             else:
@@ -59,8 +59,8 @@ class Restore:
         try:
             async with places:
                 await serve_again(model, self._services)
-            if model.state is ModelState.DAMAGED:  # its files were put back
-                await self._change(model, ModelState.SERVING)
+            if model.state is ModelStatus.DAMAGED:  # its files were put back
+                await self._change(model, ModelStatus.SERVING)
         except (DamagedArtefact, InvalidArtefact) as error:
             await self._damaged(model, error)
         except BraidError as error:
@@ -100,9 +100,9 @@ class Restore:
         facts = {"model": model.name, "version": model.version, "reason": str(error)}
         log.error("model is damaged; register the same file again", extra=facts)
         known = error if isinstance(error, DamagedArtefact) else DamagedArtefact(str(error))
-        await self._change(model, ModelState.DAMAGED, str(known))
+        await self._change(model, ModelStatus.DAMAGED, str(known))
 
-    async def _change(self, model: ModelVersion, state: ModelState, message: str = "") -> None:
+    async def _change(self, model: ModelVersion, state: ModelStatus, message: str = "") -> None:
         """Set the state of a version; on a full disk, until the next start only."""
         self._models.register(replace(model, state=state, message=message))
         store = self._services.store

@@ -35,7 +35,7 @@ from braid.server.jobs.retries import RetriesExhausted
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
 from braid.server.store.batching_policy import BatchPolicy
-from braid.server.store.records import ModelState, ModelVersion
+from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.serving_config import STABLE, ServingConfig
 
 _DEFAULT = ServingConfig()
@@ -154,8 +154,8 @@ class ServingModels:
         if known is None or model.version in known.served:
             return model
         if model.version in known.restoring:
-            return replace(model, state=ModelState.LOADING, message="is being loaded")
-        if model.state is not ModelState.SERVING:
+            return replace(model, state=ModelStatus.LOADING, message="is being loaded")
+        if model.state is not ModelStatus.SERVING:
             return model
         problem = known.problems.get(model.version)
         return replace(model, message=f"does not serve: {problem}") if problem else model
@@ -401,7 +401,7 @@ class ServingModels:
             self._on_serving(model.name, False)
         await queued.end()
         now = known.versions.get(model.version)
-        is_wanted = now is not None and now.state is not ModelState.UNLOADED
+        is_wanted = now is not None and now.state is not ModelStatus.UNLOADED
         return is_wanted and model.version not in known.served
 
     def _refusal(self, known: _Name, number: int) -> BraidError:
@@ -410,16 +410,16 @@ class ServingModels:
         label = f"model {model.name!r} version {number}"
         if number in known.restoring:
             return ModelLoading(f"{label} is being loaded; try again in a moment")
-        if model.state is ModelState.UNLOADED:
+        if model.state is ModelStatus.UNLOADED:
             return PreconditionFailed(f"{label} is unloaded; load it again to use it")
-        if model.state is ModelState.FAILED:
+        if model.state is ModelStatus.FAILED:
             return PreconditionFailed(f"{label} could not be imported: {model.message}")
-        if model.state is ModelState.DAMAGED:
+        if model.state is ModelStatus.DAMAGED:
             return PreconditionFailed(f"{label} does not serve: {model.message}")
         if (problem := known.problems.get(number)) is not None:
             kind = ModelLoading if isinstance(problem, Unavailable) else PreconditionFailed
             return kind(f"{label} does not serve: {problem}")
-        if model.state is ModelState.LOADING:
+        if model.state is ModelStatus.LOADING:
             return ModelLoading(
                 f"{label} is being imported; watch its job, or try again in a moment"
             )

@@ -20,13 +20,13 @@ from braid.core.background import BackgroundTasks
 from braid.core.errors import BraidError, ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.models.loading import ModelLoader
 from braid.server.models.serving_models import ServingModels
-from braid.server.store.records import ModelState, ModelVersion, check_model_name
+from braid.server.store.records import ModelStatus, ModelVersion, check_model_name
 from braid.server.store.serving_config import ServingConfig
 from braid.server.store.store import Store
 
 log = logging.getLogger("braid.serving")
 
-AVAILABLE = (ModelState.SERVING, ModelState.UNLOADED)
+AVAILABLE = (ModelStatus.SERVING, ModelStatus.UNLOADED)
 """States of versions that were imported and could serve."""
 
 

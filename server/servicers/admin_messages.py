@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from braid.core.precision import FP32
-from braid.core.tensor import TensorSpec
-from braid.scheduler.options import PlannerOptions
+from braid.core.tensor import TensorType
+from braid.scheduler.options import PlannerSettings
 from braid.server.inference.replica import ModelReplica
 from braid.server.models.queries import Placed
-from braid.server.store.records import Job, ModelState, ModelVersion, RegistrationOptions
+from braid.server.store.records import JobRecord, ModelStatus, ModelVersion, RegistrationOptions
 from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
 from braid_client.wire import admin_pb2 as wire
 
@@ -21,7 +21,7 @@ def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
     Raises:
         InvalidRequest: a batch size, limit, shape or error is out of range, or no such precision.
     """
-    planner = PlannerOptions.for_serving(header.planner.name)
+    planner = PlannerSettings.for_serving(header.planner.name)
     return RegistrationOptions(
         batch_sizes=tuple(header.batch_sizes) or (1,),
         planner=replace(
@@ -35,7 +35,7 @@ def options_from_wire(header: wire.RegisterModelHeader) -> RegistrationOptions:
     )
 
 
-def job_to_wire(job: Job) -> wire.Job:
+def job_to_wire(job: JobRecord) -> wire.Job:
     """Convert a job."""
     return wire.Job(
         id=job.id,
@@ -53,7 +53,7 @@ def job_to_wire(job: Job) -> wire.Job:
     )
 
 
-_STATES = {ModelState.DAMAGED: "FAILED"}
+_STATES = {ModelStatus.DAMAGED: "FAILED"}
 """States that older clients do not know, as what is nearest; the message says the rest."""
 
 
@@ -113,7 +113,7 @@ def serving_to_wire(model: str, config: ServingConfig) -> wire.ServingConfig:
     )
 
 
-def _specs_to_wire(specs: Mapping[str, TensorSpec]) -> list[wire.TensorSpec]:
+def _specs_to_wire(specs: Mapping[str, TensorType]) -> list[wire.TensorSpec]:
     return [
         wire.TensorSpec(
             name=name,

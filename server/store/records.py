@@ -11,7 +11,7 @@ from typing import Any
 
 from braid.core.errors import InvalidRequest
 from braid.core.precision import FP32, check_precision
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 
 MAX_BATCH_SIZE = 4096
 MAX_BATCH_SIZES = 32
@@ -29,7 +29,7 @@ def check_model_name(name: str) -> None:
         )
 
 
-class ModelState(enum.Enum):
+class ModelStatus(enum.Enum):
     """Where a model version stands. Values are those of the database."""
 
     LOADING = "LOADING"  # registered; its job has not made it serve yet
@@ -42,10 +42,10 @@ class ModelState(enum.Enum):
     @property
     def has_failed(self) -> bool:
         """True if only registering the file again can make it serve."""
-        return self in (ModelState.FAILED, ModelState.DAMAGED)
+        return self in (ModelStatus.FAILED, ModelStatus.DAMAGED)
 
 
-class JobState(enum.Enum):
+class JobStatus(enum.Enum):
     """Where a job stands. Values are those of the wire and of the database."""
 
     QUEUED = "QUEUED"  # waits for its turn, also after a restart of the server
@@ -64,7 +64,7 @@ class JobState(enum.Enum):
         return self in _ENDED
 
 
-_ENDED = frozenset({JobState.READY, JobState.UNSCHEDULED, JobState.FAILED, JobState.CANCELLED})
+_ENDED = frozenset({JobStatus.READY, JobStatus.UNSCHEDULED, JobStatus.FAILED, JobStatus.CANCELLED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class RegistrationOptions:
     """What to schedule a model for. Equal options for equal bytes are the same registration."""
 
     batch_sizes: tuple[int, ...] = (1,)  # ascending; ignored for models without a batch
-    planner: PlannerOptions = field(default_factory=PlannerOptions)
+    planner: PlannerSettings = field(default_factory=PlannerSettings)
     # Input -> whole shape, batch as 1, for inputs with open extents.
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     precision: str = FP32  # of braid.core.precision
@@ -117,7 +117,7 @@ def options_from_json(document: Mapping[str, Any]) -> RegistrationOptions:
     """Read what ``RegistrationOptions.to_json`` wrote."""
     return RegistrationOptions(
         tuple(document["batch_sizes"]),
-        PlannerOptions.parse(document["planner"]),
+        PlannerSettings.parse(document["planner"]),
         {name: tuple(shape) for name, shape in document["input_shapes"].items()},
         document.get("precision", FP32),
         document.get("accepted_error"),
@@ -133,19 +133,19 @@ class ModelVersion:
     sha256: str  # of the uploaded file; names its artefact
     size_bytes: int
     options: RegistrationOptions
-    state: ModelState = ModelState.LOADING
+    state: ModelStatus = ModelStatus.LOADING
     message: str = ""  # why it FAILED, or SERVES without a schedule
     created_unix: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobRecord:
     """The work that takes one model version from upload to schedules."""
 
     id: str
     model: str
     version: int
-    state: JobState = JobState.QUEUED
+    state: JobStatus = JobStatus.QUEUED
     progress: float = 0.0  # over the whole job; never goes back
     detail: str = ""  # what is being done now, for people
     eta_seconds: float = -1.0  # until the job ends; negative while unknown
@@ -173,5 +173,5 @@ class Registration:
     """What a registration led to."""
 
     model: ModelVersion
-    job: Job
+    job: JobRecord
     is_new_job: bool  # False: the same registration was made before, ``job`` is that one's

@@ -36,9 +36,9 @@ from braid.server.store.disk import DiskWatch
 from braid.server.store.files import StoreFolder
 from braid.server.store.quota import Quota, StoreLimits
 from braid.server.store.records import (
-    Job,
-    JobState,
-    ModelState,
+    JobRecord,
+    JobStatus,
+    ModelStatus,
     ModelVersion,
     ReceivedUpload,
     Registration,
@@ -55,7 +55,7 @@ log = logging.getLogger("braid.store")
 AGAIN_SECONDS, AGAIN_GROWTH = 300.0, 4.0
 """After a second job ended UNSCHEDULED, a start tries again this much later; then after longer."""
 
-_SCHEDULED = (JobState.READY, JobState.UNSCHEDULED)
+_SCHEDULED = (JobStatus.READY, JobStatus.UNSCHEDULED)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,7 +71,8 @@ class Store:
         self._engine = engine
         self._readers = reading(engine)
         self._disk = DiskWatch(folder.root)
-        self._unstored: dict[str, Job] = {}  # jobs that have ended, while the disk takes no writes
+        # Jobs that have ended, while the disk takes no writes.
+        self._unstored: dict[str, JobRecord] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="braid-store")
 
     @classmethod
@@ -146,7 +147,7 @@ class Store:
         """Finish deletions that a crash cut off; remove unused files and impossible latencies."""
         with self._transaction() as connection:
             for model in models.present(connection):
-                if model.state is ModelState.DRAINING:
+                if model.state is ModelStatus.DRAINING:
                     models.mark_deleted(connection, model.name, model.version)
             jobs.forget_oldest(connection, self._kept_jobs)
             impossible = plans.drop_impossible(connection)
@@ -215,7 +216,7 @@ class Store:
             versions = [
                 one
                 for one in present
-                if one.state is not ModelState.DRAINING and version in (None, one.version)
+                if one.state is not ModelStatus.DRAINING and version in (None, one.version)
             ]
             model = versions[-1] if versions else None
             if model is None or (model.sha256, model.options) != (received.sha256, options):
@@ -226,18 +227,18 @@ class Store:
             if last is not None and self._still_answers(model, *last, device_keys):
                 return Registration(model, last[0], is_new_job=False)
             if model.state.has_failed:
-                models.set_state(connection, name, model.version, ModelState.LOADING)
+                models.set_state(connection, name, model.version, ModelStatus.LOADING)
                 model = models.get(connection, name, model.version)
             return Registration(model, jobs.add(connection, model, device_keys), is_new_job=True)
 
     def _still_answers(
-        self, model: ModelVersion, job: Job, made_for: str, device_keys: str
+        self, model: ModelVersion, job: JobRecord, made_for: str, device_keys: str
     ) -> bool:
         """Whether an earlier job stands for a registration made again."""
         if not job.state.has_ended:
             return True
-        is_there = model.state is ModelState.SERVING and self.folder.has_artefact(model.sha256)
-        return job.state is JobState.READY and is_there and made_for == device_keys
+        is_there = model.state is ModelStatus.SERVING and self.folder.has_artefact(model.sha256)
+        return job.state is JobStatus.READY and is_there and made_for == device_keys
 
     def discard_upload(self, sha256: str, *, is_imported: bool = False) -> None:
         """Remove an upload that is imported, or that no job waits for."""
@@ -280,7 +281,7 @@ class Store:
             return models.get(connection, name, version)
 
     def set_model_state(
-        self, name: str, version: int, state: ModelState, message: str = ""
+        self, name: str, version: int, state: ModelStatus, message: str = ""
     ) -> None:
         """Change where a model version stands; nothing happens to a deleted one."""
         with self._transaction() as connection:
@@ -321,12 +322,12 @@ class Store:
 
     # Jobs.
 
-    def jobs(self, model: str | None = None, limit: int = 100) -> list[Job]:
+    def jobs(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
         """The newest jobs, newest first; of one model if given."""
         with self._reading() as connection:
             return jobs.newest(connection, model, limit)
 
-    def find_job(self, job_id: str) -> Job:
+    def find_job(self, job_id: str) -> JobRecord:
         """One job.
 
         Raises:
@@ -335,7 +336,7 @@ class Store:
         with self._reading() as connection:
             return jobs.get(connection, job_id)
 
-    def unfinished_jobs(self) -> list[Job]:
+    def unfinished_jobs(self) -> list[JobRecord]:
         """Jobs that have not ended, oldest first."""
         with self._reading() as connection:
             return jobs.unfinished(connection)
@@ -349,10 +350,10 @@ class Store:
         with self._transaction() as connection:
             for model in models.present(connection):
                 last = jobs.last_of(connection, model)
-                if model.state is not ModelState.SERVING or last is None:
+                if model.state is not ModelStatus.SERVING or last is None:
                     continue
                 job, made_for = last
-                is_due = job.state is JobState.UNSCHEDULED and _is_due(
+                is_due = job.state is JobStatus.UNSCHEDULED and _is_due(
                     job, jobs.unscheduled_in_a_row(connection, model)
                 )
                 if is_due or (job.state in _SCHEDULED and made_for != device_keys):
@@ -373,7 +374,7 @@ class Store:
         """
         with self._transaction() as connection:
             model = models.get(connection, name, version)
-            if model.state is ModelState.DRAINING:
+            if model.state is ModelStatus.DRAINING:
                 raise PreconditionFailed(f"{name} version {version} is being deleted")
             last = jobs.last_of(connection, model)
             if last is not None and not last[0].state.has_ended:
@@ -382,7 +383,7 @@ class Store:
                 plans.forget_profile(connection, model.sha256, device_key)
             return Registration(model, jobs.add(connection, model, device_keys), is_new_job=True)
 
-    def add_job(self, model: ModelVersion, device_keys: str) -> Job:
+    def add_job(self, model: ModelVersion, device_keys: str) -> JobRecord:
         """A new job for a model version, whatever the last one led to."""
         with self._transaction() as connection:
             return jobs.add(connection, model, device_keys)
@@ -392,12 +393,12 @@ class Store:
         with self._reading() as connection:
             return jobs.count_by_state(connection)
 
-    def save_job(self, job: Job) -> None:
+    def save_job(self, job: JobRecord) -> None:
         """Store a job's new state; one that has ended is never changed again."""
         with self._transaction() as connection:
             jobs.save(connection, job)
 
-    def end_job(self, job: Job) -> ModelVersion | None:
+    def end_job(self, job: JobRecord) -> ModelVersion | None:
         """Store a job's last state; a model that it never made serve is FAILED from then on.
 
         If the disk does not take it, every later write tries again, and reads show it already; so
@@ -474,7 +475,7 @@ class Store:
             return plans.find_latencies(connection, device_key, signatures)
 
 
-def _is_due(job: Job, tries: int) -> bool:
+def _is_due(job: JobRecord, tries: int) -> bool:
     """Whether a model is scheduled again whose last ``tries`` jobs ended UNSCHEDULED."""
     pause_s = 0.0 if tries == 1 else AGAIN_SECONDS * AGAIN_GROWTH ** (tries - 2)
     return time.time() >= job.updated_unix + pause_s

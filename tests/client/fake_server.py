@@ -29,7 +29,7 @@ from braid.core.schedule import (
     Stage,
     schedule_to_json,
 )
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid_client.wire import admin_pb2, admin_pb2_grpc, inference_pb2, inference_pb2_grpc
 
 REQUEST_ID = "req-1"
@@ -102,7 +102,7 @@ def _unit(name: str, kind: str, source: str, **attributes: Literal) -> Operator:
 
 _GRAPH = OpGraph(
     name="echo",
-    inputs={"x": TensorSpec("FP32", (1, 3, 4, 4))},
+    inputs={"x": TensorType("FP32", (1, 3, 4, 4))},
     outputs={"y": "left_out", "z": "right_pool_out"},
     constants={},
     operators=(
@@ -112,7 +112,7 @@ _GRAPH = OpGraph(
         _unit("right_pool", "aten.max_pool2d", "right_out"),
     ),
     specs={
-        f"{name}_out": TensorSpec("FP32", (1, 3, 4, 4))
+        f"{name}_out": TensorType("FP32", (1, 3, 4, 4))
         for name in ("stem", "left", "right", "right_pool")
     },
 )

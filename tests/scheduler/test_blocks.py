@@ -4,7 +4,7 @@ import pytest
 
 from braid.scheduler.blocks import split_blocks
 from braid.scheduler.dag import Dag
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.units import UnitGraph
 from tests.scheduler.oracle import random_graph
 
@@ -76,6 +76,6 @@ def test_wide_blocks_are_split_before_the_search_explodes() -> None:
 def test_without_a_limit_the_graph_is_one_block() -> None:
     chain = UnitGraph.from_edges([[], [0], [1]])
 
-    assert split_blocks(chain, PlannerOptions("ios", max_block_ops=None).max_block_ops) == [
+    assert split_blocks(chain, PlannerSettings("ios", max_block_ops=None).max_block_ops) == [
         (0, 1, 2)
     ]

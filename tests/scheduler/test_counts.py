@@ -7,19 +7,19 @@ import pytest
 from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.dag import Dag
 from braid.scheduler.matching import width
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import count_schedules, plan
 from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import FIRE_WITH_BYPASS, INCEPTION_E, paper_block
 from tests.scheduler.oracle import every_schedule, random_graph
 
-TEXT = PlannerOptions("ios", max_group_ops=None, max_groups=None, max_block_ops=None)
-AUTHORS_CODE = PlannerOptions(
+TEXT = PlannerSettings("ios", max_group_ops=None, max_groups=None, max_block_ops=None)
+AUTHORS_CODE = PlannerSettings(
     "ios", max_group_ops=None, max_groups=None, single_root=True, max_block_ops=None
 )
 
 
-def measure(graph: UnitGraph, options: PlannerOptions) -> tuple[int, int, int, int]:
+def measure(graph: UnitGraph, options: PlannerSettings) -> tuple[int, int, int, int]:
     """n, d, #(S, E), #schedules."""
     counts = plan(graph, OperatorLatencies([1.0] * len(graph)), options).counts
     return counts.operators, counts.width, counts.transitions, count_schedules(graph, options)
@@ -61,7 +61,7 @@ def test_schedules_are_counted_as_if_listed(seed: int) -> None:
     graph, rng = random_graph(seed, max_ops=6)
     edges = [list(row) for row in graph.predecessors]
     r, s = rng.choice([(3, 8), (2, 2), (1, 3), (6, 6)])
-    options = PlannerOptions("ios", max_group_ops=r, max_groups=s, max_block_ops=None)
+    options = PlannerSettings("ios", max_group_ops=r, max_groups=s, max_block_ops=None)
 
     assert count_schedules(graph, options) == sum(1 for _ in every_schedule(edges, r, s))
 

@@ -10,7 +10,7 @@ from braid.core.errors import InvalidRequest
 from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import verify_plan
 from braid.scheduler.cost import OperatorLatencies
-from braid.scheduler.options import JOINS, PLANNERS, Join, PlannerOptions
+from braid.scheduler.options import JOINS, PLANNERS, Join, PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.registry import PLANNERS as REGISTRY
 from braid.scheduler.units import UnitGraph
@@ -37,7 +37,7 @@ def problems(draw: st.DrawFn) -> tuple[UnitGraph, OperatorLatencies]:
 def check(problem: tuple[UnitGraph, OperatorLatencies], planner: str, join: Join) -> None:
     graph, cost = problem
     # Small blocks: the point is the plan, and thousands of large searches would take hours.
-    options = PlannerOptions(planner, 2, 3, max_block_ops=9, max_streams=5, join=join)
+    options = PlannerSettings(planner, 2, 3, max_block_ops=9, max_streams=5, join=join)
 
     planned = plan(graph, cost, options, FACTS)
 
@@ -77,4 +77,4 @@ def test_every_name_has_a_planner() -> None:
 
 def test_the_portfolio_is_not_one_plan() -> None:
     with pytest.raises(InvalidRequest, match="candidates"):
-        plan(UnitGraph.from_edges([[]]), OperatorLatencies([1.0]), PlannerOptions("portfolio"))
+        plan(UnitGraph.from_edges([[]]), OperatorLatencies([1.0]), PlannerSettings("portfolio"))

@@ -4,13 +4,13 @@ import pytest
 
 from braid.core.plan import verify_plan
 from braid.scheduler.cost import OperatorLatencies
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan, stages_to_measure
 from braid.scheduler.units import UnitGraph
 from tests.scheduler.oracle import RandomCost, best_latency, every_schedule, random_graph
 
-ONE_BLOCK = PlannerOptions("ios", max_block_ops=None)
-UNPRUNED = PlannerOptions("ios", max_group_ops=None, max_groups=None, max_block_ops=None)
+ONE_BLOCK = PlannerSettings("ios", max_block_ops=None)
+UNPRUNED = PlannerSettings("ios", max_group_ops=None, max_groups=None, max_block_ops=None)
 
 #   0 ──> 1 ──> 3      1 and 2 are independent
 #    └──> 2 ──┘
@@ -20,7 +20,7 @@ DIAMOND = UnitGraph.from_edges([[], [0], [0], [1, 2]])
 def test_independent_branches_overlap() -> None:
     cost = OperatorLatencies([1.0, 5.0, 4.0, 1.0], group_overhead_us=0.1)
 
-    planned = plan(DIAMOND, cost, PlannerOptions("ios", max_group_ops=1))
+    planned = plan(DIAMOND, cost, PlannerSettings("ios", max_group_ops=1))
 
     assert [stage.groups for stage in planned.stages] == [((0,),), ((1,), (2,)), ((3,),)]
     assert planned.predicted_us == pytest.approx(7.1)
@@ -29,7 +29,7 @@ def test_independent_branches_overlap() -> None:
 def test_overlap_that_costs_more_than_it_saves_is_left_alone() -> None:
     cost = OperatorLatencies([1.0, 5.0, 4.0, 1.0], group_overhead_us=4.5)
 
-    planned = plan(DIAMOND, cost, PlannerOptions("ios"))
+    planned = plan(DIAMOND, cost, PlannerSettings("ios"))
 
     assert {len(stage.groups) for stage in planned.stages} == {1}
     assert planned.predicted_us == pytest.approx(11.0)
@@ -43,7 +43,7 @@ def test_agrees_with_trying_every_schedule(seed: int) -> None:
     r, s = rng.choice([(3, 8), (2, 2), (1, 3), (7, 7)])
 
     planned = plan(
-        graph, cost, PlannerOptions("ios", max_group_ops=r, max_groups=s, max_block_ops=None)
+        graph, cost, PlannerSettings("ios", max_group_ops=r, max_groups=s, max_block_ops=None)
     )
 
     assert planned.predicted_us == pytest.approx(best_latency(edges, cost, r, s))
@@ -78,7 +78,7 @@ def test_splitting_into_blocks_still_verifies(seed: int) -> None:
     graph, _ = random_graph(seed, max_ops=30)
     cost = OperatorLatencies([1.0 + unit % 5 for unit in range(len(graph))], 0.5)
 
-    planned = plan(graph, cost, PlannerOptions("ios", max_block_ops=6))
+    planned = plan(graph, cost, PlannerSettings("ios", max_block_ops=6))
 
     verify_plan(planned.plan, graph.predecessors)
     assert planned.predicted_us is not None
@@ -86,14 +86,14 @@ def test_splitting_into_blocks_still_verifies(seed: int) -> None:
 
 
 def test_a_graph_without_units_needs_no_stage() -> None:
-    planned = plan(UnitGraph.from_edges([]), OperatorLatencies([]), PlannerOptions("ios"))
+    planned = plan(UnitGraph.from_edges([]), OperatorLatencies([]), PlannerSettings("ios"))
 
     assert planned.stages == ()
     assert planned.plan.launches == ()
 
 
 def test_sequential_runs_each_unit_alone() -> None:
-    planned = plan(DIAMOND, OperatorLatencies([1.0, 5.0, 4.0, 1.0]), PlannerOptions("sequential"))
+    planned = plan(DIAMOND, OperatorLatencies([1.0, 5.0, 4.0, 1.0]), PlannerSettings("sequential"))
 
     assert planned.predicted_us == pytest.approx(11.0)
     assert planned.plan.streams == 1

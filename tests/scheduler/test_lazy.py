@@ -9,7 +9,7 @@ from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import verify_plan
 from braid.core.schedule import Stage
 from braid.scheduler.cost import OperatorLatencies
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import INCEPTION_E
@@ -22,11 +22,11 @@ SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= 60)) for seed in
 def test_ios_lazy_ios_and_brute_force_agree(seed: int) -> None:
     graph, rng = random_graph(seed, max_ops=8)
     r, s = rng.choice([(3, 8), (2, 2), (1, 3), (8, 8)])
-    limits = PlannerOptions("lazy-ios", r, s, max_block_ops=None)
+    limits = PlannerSettings("lazy-ios", r, s, max_block_ops=None)
     lazy_cost, full_cost = MonotoneCost(seed), MonotoneCost(seed)
 
     lazy = plan(graph, lazy_cost, limits, lazy_cost.facts(len(graph)))
-    full = plan(graph, full_cost, PlannerOptions("ios", r, s, max_block_ops=None))
+    full = plan(graph, full_cost, PlannerSettings("ios", r, s, max_block_ops=None))
 
     edges = [list(row) for row in graph.predecessors]
     assert full.predicted_us == pytest.approx(best_latency(edges, full_cost, r, s))
@@ -41,9 +41,9 @@ def test_without_any_facts_the_optimum_is_the_same(seed: int) -> None:
     graph, _ = random_graph(seed, max_ops=9)
     cost = MonotoneCost(seed)
 
-    lazy = plan(graph, cost, PlannerOptions("lazy-ios", max_block_ops=None))
+    lazy = plan(graph, cost, PlannerSettings("lazy-ios", max_block_ops=None))
 
-    full = plan(graph, MonotoneCost(seed), PlannerOptions("ios", max_block_ops=None))
+    full = plan(graph, MonotoneCost(seed), PlannerSettings("ios", max_block_ops=None))
     assert lazy.predicted_us == pytest.approx(full.predicted_us)
 
 
@@ -53,8 +53,8 @@ def test_a_wanted_gap_is_kept_and_saves_measurements(seed: int) -> None:
     exact_cost, loose_cost = MonotoneCost(seed), MonotoneCost(seed)
     facts = exact_cost.facts(len(graph))
 
-    exact = plan(graph, exact_cost, PlannerOptions("lazy-ios"), facts)
-    loose = plan(graph, loose_cost, PlannerOptions("lazy-ios", gap=0.2), facts)
+    exact = plan(graph, exact_cost, PlannerSettings("lazy-ios"), facts)
+    loose = plan(graph, loose_cost, PlannerSettings("lazy-ios", gap=0.2), facts)
 
     assert loose.gap is not None
     assert loose.gap <= 0.2
@@ -69,9 +69,9 @@ def test_a_block_of_many_choices_needs_few_measurements() -> None:
     cost = OperatorLatencies([5.0, 3.0, 4.0, 4.5, 3.5, 8.0, 4.0, 4.2, 2.0, 3.0, 1.0], 0.3)
     facts = DeviceFacts(overheads=StageOverheads(0.0, group_us=0.3))
 
-    lazy = plan(graph, cost, PlannerOptions("lazy-ios"), facts)
+    lazy = plan(graph, cost, PlannerSettings("lazy-ios"), facts)
 
-    full = plan(graph, cost, PlannerOptions("ios"))
+    full = plan(graph, cost, PlannerSettings("ios"))
     assert lazy.predicted_us == pytest.approx(full.predicted_us)
     assert lazy.counts.stages_measured < full.counts.stages_measured / 20
 
@@ -85,11 +85,11 @@ class SlowCost(MonotoneCost):
 def test_a_time_budget_ends_the_search_with_the_gap_it_proved() -> None:
     graph, _ = random_graph(11, max_ops=14)
     cost = SlowCost(11)
-    options = PlannerOptions("lazy-ios", time_budget_s=0.05)
+    options = PlannerSettings("lazy-ios", time_budget_s=0.05)
 
     stopped = plan(graph, cost, options, DeviceFacts(overheads=StageOverheads(0.5)))
 
-    best = plan(graph, MonotoneCost(11), PlannerOptions("ios"))
+    best = plan(graph, MonotoneCost(11), PlannerSettings("ios"))
     verify_plan(stopped.plan, graph.predecessors)
     assert stopped.gap is not None
     assert stopped.predicted_us is not None
@@ -108,7 +108,7 @@ def test_a_device_that_breaks_the_bounds_widens_the_gap() -> None:
     graph = UnitGraph.from_edges(INCEPTION_E)
     cost = LyingCost(3)
 
-    lazy = plan(graph, cost, PlannerOptions("lazy-ios"), cost.facts(len(graph)))
+    lazy = plan(graph, cost, PlannerSettings("lazy-ios"), cost.facts(len(graph)))
 
     assert lazy.gap is not None
     assert lazy.gap > 0.1
@@ -127,7 +127,7 @@ def test_every_block_gets_its_share_of_the_time() -> None:
 
     twice = UnitGraph.from_edges(_in_a_row(INCEPTION_E, INCEPTION_E))
     half = len(INCEPTION_E)
-    options = PlannerOptions("lazy-ios", time_budget_s=0.5)
+    options = PlannerSettings("lazy-ios", time_budget_s=0.5)
 
     planned = plan(twice, Slow(3), options)
 

@@ -6,7 +6,7 @@ import pytest
 
 from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.lios import Placement, place
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
 
@@ -44,7 +44,7 @@ def test_the_example_is_scheduled_step_by_step_as_printed() -> None:
 def test_the_example_takes_38_instead_of_73() -> None:
     graph = UnitGraph.from_edges(EDGES)
 
-    planned = plan(graph, OperatorLatencies(LATENCY_US), PlannerOptions("lios", max_streams=3))
+    planned = plan(graph, OperatorLatencies(LATENCY_US), PlannerSettings("lios", max_streams=3))
 
     assert sum(LATENCY_US) == 73
     assert planned.predicted_us == pytest.approx(38)

@@ -7,7 +7,7 @@ import pytest
 from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import verify_plan
 from braid.core.schedule import Stage
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
 
@@ -37,8 +37,8 @@ FACTS = DeviceFacts(merge_groups=((1, 2),), overheads=StageOverheads(0.0))
 
 @pytest.mark.parametrize("planner", ["ios", "lazy-ios"])
 def test_the_better_strategy_is_taken(planner: str) -> None:
-    cheap = plan(GRAPH, Cost(12.0), PlannerOptions(planner), FACTS)
-    dear = plan(GRAPH, Cost(19.0), PlannerOptions(planner), FACTS)
+    cheap = plan(GRAPH, Cost(12.0), PlannerSettings(planner), FACTS)
+    dear = plan(GRAPH, Cost(19.0), PlannerSettings(planner), FACTS)
 
     assert Stage(((1, 2),), "merge", 12.0) in cheap.stages
     assert cheap.predicted_us == pytest.approx(10 + 12 + 10 + 10)
@@ -47,7 +47,7 @@ def test_the_better_strategy_is_taken(planner: str) -> None:
 
 
 def test_a_merge_wins_a_tie() -> None:
-    tied = plan(GRAPH, Cost(18.0), PlannerOptions("ios"), FACTS)
+    tied = plan(GRAPH, Cost(18.0), PlannerSettings("ios"), FACTS)
 
     merged = [stage for stage in tied.stages if stage.strategy == "merge"]
     overlapped = [stage for stage in tied.stages if {1, 2} == set(stage.operators)]
@@ -57,7 +57,7 @@ def test_a_merge_wins_a_tie() -> None:
 def test_ios_merge_runs_units_alone_or_merged() -> None:
     cost = Cost(12.0)
 
-    planned = plan(GRAPH, cost, PlannerOptions("ios-merge"), FACTS)
+    planned = plan(GRAPH, cost, PlannerSettings("ios-merge"), FACTS)
 
     assert {s.strategy for s in cost.asked if len(s.operators) > 1} == {"merge"}
     assert {s.strategy for s in planned.stages if len(s.operators) > 1} == {"merge"}
@@ -67,13 +67,13 @@ def test_ios_merge_runs_units_alone_or_merged() -> None:
 def test_ios_parallel_never_merges() -> None:
     cost = Cost(1.0)
 
-    plan(GRAPH, cost, PlannerOptions("ios-parallel"), FACTS)
+    plan(GRAPH, cost, PlannerSettings("ios-parallel"), FACTS)
 
     assert {stage.strategy for stage in cost.asked} == {"concurrent"}
 
 
 def test_without_a_rule_ios_merge_is_sequential() -> None:
-    planned = plan(GRAPH, Cost(1.0), PlannerOptions("ios-merge"))
+    planned = plan(GRAPH, Cost(1.0), PlannerSettings("ios-merge"))
 
     assert planned.predicted_us == pytest.approx(50.0)
     assert planned.plan.streams == 1

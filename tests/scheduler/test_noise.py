@@ -8,7 +8,7 @@ from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import verify_plan
 from braid.core.schedule import Stage
 from braid.scheduler.noise import SAMPLES
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import INCEPTION_E
@@ -39,7 +39,7 @@ class NoisyCost(MonotoneCost):
 def test_the_search_ends_though_near_ties_are_measured_again(planner: str, seed: int) -> None:
     cost = NoisyCost(seed, noise=0.3)
 
-    planned = plan(GRAPH, cost, PlannerOptions(planner), cost.facts(len(GRAPH)))
+    planned = plan(GRAPH, cost, PlannerSettings(planner), cost.facts(len(GRAPH)))
 
     verify_plan(planned.plan, GRAPH.predecessors)
     repeated = [stage.groups for stage in cost.again]
@@ -51,14 +51,14 @@ def test_near_ties_are_measured_again(planner: str) -> None:
     costs = [NoisyCost(seed, noise=0.3) for seed in range(10)]
 
     for cost in costs:
-        plan(GRAPH, cost, PlannerOptions(planner), cost.facts(len(GRAPH)))
+        plan(GRAPH, cost, PlannerSettings(planner), cost.facts(len(GRAPH)))
 
     assert sum(bool(cost.again) for cost in costs) >= 4
 
 
 def test_the_spread_of_what_was_measured_again_is_reported() -> None:
-    noisy = plan(GRAPH, NoisyCost(1, noise=0.1), PlannerOptions("ios"))
-    quiet = plan(GRAPH, NoisyCost(1, noise=0.0), PlannerOptions("ios"))
+    noisy = plan(GRAPH, NoisyCost(1, noise=0.1), PlannerSettings("ios"))
+    quiet = plan(GRAPH, NoisyCost(1, noise=0.0), PlannerSettings("ios"))
 
     assert noisy.spread is not None
     assert 0 < noisy.spread < 0.1
@@ -80,7 +80,7 @@ def test_a_lucky_first_measurement_does_not_decide(planner: str) -> None:
     pair = UnitGraph.from_edges([[], []])
     facts = DeviceFacts(overheads=StageOverheads(0.0))
 
-    planned = plan(pair, LuckyCost(), PlannerOptions(planner), facts)
+    planned = plan(pair, LuckyCost(), PlannerSettings(planner), facts)
 
     assert {len(stage.groups) for stage in planned.stages} == {1}
     assert planned.predicted_us == pytest.approx(20.0)
@@ -89,6 +89,6 @@ def test_a_lucky_first_measurement_does_not_decide(planner: str) -> None:
 def test_a_cost_that_cannot_be_repeated_is_asked_once() -> None:
     cost = MonotoneCost(1)
 
-    plan(GRAPH, cost, PlannerOptions("ios"))
+    plan(GRAPH, cost, PlannerSettings("ios"))
 
     assert len({stage.groups for stage in cost.asked}) == len(cost.asked)

@@ -6,18 +6,18 @@ import pytest
 
 from braid.core.plan import sequential_plan, verify_plan
 from braid.scheduler.cost import OperatorLatencies
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned, plan
 from braid.scheduler.portfolio import candidates
 from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import INCEPTION_E
 from tests.scheduler.oracle import random_graph
 
-LIMITS = PlannerOptions("portfolio")
+LIMITS = PlannerSettings("portfolio")
 
 
 def names(entered: Sequence[Planned]) -> list[str]:
-    return [PlannerOptions.parse(candidate.planner).planner for candidate in entered]
+    return [PlannerSettings.parse(candidate.planner).planner for candidate in entered]
 
 
 def test_sequential_comes_first_and_equal_plans_come_once() -> None:
@@ -29,7 +29,7 @@ def test_sequential_comes_first_and_equal_plans_come_once() -> None:
     assert plans[0] == sequential_plan(len(graph))
     assert len(plans) == len(set(plans))
     assert {"lazy-ios", "greedy"} <= {
-        PlannerOptions.parse(candidate.planner).planner for candidate in entered
+        PlannerSettings.parse(candidate.planner).planner for candidate in entered
     }
 
 
@@ -38,7 +38,7 @@ def test_a_chain_has_only_the_sequential_plan() -> None:
 
     entered = candidates(chain, OperatorLatencies([1.0] * 4), LIMITS)
 
-    assert [PlannerOptions.parse(candidate.planner).planner for candidate in entered] == [
+    assert [PlannerSettings.parse(candidate.planner).planner for candidate in entered] == [
         "sequential"
     ]
 
@@ -50,7 +50,7 @@ def test_each_candidate_can_be_made_again_from_its_options(seed: int) -> None:
 
     for candidate in candidates(graph, cost, LIMITS):
         verify_plan(candidate.plan, graph.predecessors)
-        again = plan(graph, cost, PlannerOptions.parse(candidate.planner))
+        again = plan(graph, cost, PlannerSettings.parse(candidate.planner))
         if candidate.stages:
             assert again.stages == candidate.stages
         else:

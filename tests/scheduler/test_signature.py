@@ -9,8 +9,8 @@ import pytest
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import Stage
-from braid.core.tensor import TensorSpec
-from braid.scheduler.options import PlannerOptions
+from braid.core.tensor import TensorType
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import stages_to_measure
 from braid.scheduler.signature import stage_signature
 from braid.scheduler.units import UnitGraph
@@ -19,7 +19,7 @@ from braid.scheduler.units import UnitGraph
 #   x ──> a0 ──> a1 ──> ...       two chains of equal convolutions, and an add that joins them
 #    └──> b0 ──> b1 ──> ... ──> add
 def two_chains(length: int, prefix: str = "") -> OpGraph:
-    spec = TensorSpec("FP32", (1, 8, 4, 4))
+    spec = TensorType("FP32", (1, 8, 4, 4))
     operators, ends = [], []
     for chain in "ab":
         value = "x"
@@ -35,7 +35,7 @@ def two_chains(length: int, prefix: str = "") -> OpGraph:
         name=prefix or "chains",
         inputs={"x": spec},
         outputs={"y": "y"},
-        constants={f"w_{op.name}": TensorSpec("FP32", (8, 8, 3, 3)) for op in operators[:-1]},
+        constants={f"w_{op.name}": TensorType("FP32", (8, 8, 3, 3)) for op in operators[:-1]},
         operators=tuple(operators),
         specs={op.outputs[0]: spec for op in operators},
     )
@@ -52,7 +52,7 @@ def test_names_and_positions_do_not_count() -> None:
 
 def test_strategy_wiring_shape_and_attributes_count() -> None:
     graph = two_chains(3)
-    wider = replace(graph, specs={**graph.specs, "a1": TensorSpec("FP32", (1, 16, 4, 4))})
+    wider = replace(graph, specs={**graph.specs, "a1": TensorType("FP32", (1, 16, 4, 4))})
     strided = list(graph.operators)
     strided[1] = replace(strided[1], attributes={"groups": 2})
     grouped = replace(graph, operators=tuple(strided))
@@ -72,7 +72,7 @@ def test_strategy_wiring_shape_and_attributes_count() -> None:
 
 def test_equal_stages_are_measured_once() -> None:
     graph = two_chains(3)
-    options = PlannerOptions("ios")
+    options = PlannerSettings("ios")
 
     stages = stages_to_measure(graph, options)
 

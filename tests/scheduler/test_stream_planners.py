@@ -12,7 +12,7 @@ from braid.scheduler.dag import bits
 from braid.scheduler.matching import maximum_matching
 from braid.scheduler.nimble import join_chains, match_chains, minimum_equivalent_graph
 from braid.scheduler.opara import allocate_streams, launch_order
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
 from tests.scheduler.oracle import random_graph
@@ -32,7 +32,7 @@ def test_more_streams_than_the_device_takes_are_folded() -> None:
     graph = googlenet().units
     cost = OperatorLatencies([1.0] * len(graph))
 
-    planned = plan(graph, cost, PlannerOptions("opara"))
+    planned = plan(graph, cost, PlannerSettings("opara"))
 
     assert planned.streams is not None
     assert len(planned.streams.streams) == 28
@@ -67,7 +67,7 @@ def test_the_profile_of_the_engine_decides() -> None:
     graph = UnitGraph.from_edges([[], []])
     facts = DeviceFacts(profiles=(UnitProfile(demand=2), UnitProfile(demand=1)))
 
-    planned = plan(graph, OperatorLatencies([1.0, 1.0]), PlannerOptions("opara"), facts)
+    planned = plan(graph, OperatorLatencies([1.0, 1.0]), PlannerSettings("opara"), facts)
 
     assert planned.streams is not None
     assert planned.streams.launch_order == (1, 0)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from braid.scheduler.cost import OperatorLatencies
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
 
@@ -12,7 +12,7 @@ COST = OperatorLatencies([1.0, 2.0, 3.0, 4.0, 5.0])
 
 
 def test_greedy_runs_all_that_is_ready() -> None:
-    planned = plan(GRAPH, COST, PlannerOptions("greedy"))
+    planned = plan(GRAPH, COST, PlannerSettings("greedy"))
 
     assert [stage.groups for stage in planned.stages] == [
         ((0,), (1,)),
@@ -24,6 +24,6 @@ def test_greedy_runs_all_that_is_ready() -> None:
 def test_rammer_deals_a_wave_to_the_streams_there_are() -> None:
     wave = UnitGraph.from_edges([[]] * 5)
 
-    planned = plan(wave, COST, PlannerOptions("rammer", max_streams=2))
+    planned = plan(wave, COST, PlannerSettings("rammer", max_streams=2))
 
     assert planned.stages[0].groups == ((0, 2, 4), (1, 3))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from braid.core.errors import DamagedArtefact, InvalidArtefact
 from braid.core.program import PlanToRun, ProgramKey
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import check_files
 from braid.engine.importer.host.request import ImportRequest
@@ -61,7 +61,7 @@ def device(lost: list[tuple[str, str]]) -> Iterator[Device]:
 
 
 def program_of(digest: str) -> ProgramKey:
-    return ProgramKey(digest, (("x", TensorSpec("FP32", (1, 8))),))
+    return ProgramKey(digest, (("x", TensorType("FP32", (1, 8))),))
 
 
 async def test_a_fresh_worker_that_cannot_load_a_model_serves_the_others(

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from braid.core.graph import OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cuda.driver.interface import ORIGIN, Driver, Event, Stream
 from braid.engine.ops.dtypes import torch_dtype
 
 Tensors = Mapping[str, Tensor]
 
 
-def static_buffers(driver: Driver, specs: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+def static_buffers(driver: Driver, specs: Mapping[str, TensorType]) -> dict[str, Tensor]:
     """Device memory for each tensor, of zeros: legal indices wherever a kernel reads them."""
     return {
         name: driver.empty(_shape(spec), torch_dtype(spec.dtype)).zero_()
@@ -71,12 +71,12 @@ def resident(driver: Driver, graph: OpGraph, inputs: Tensors) -> dict[str, Tenso
     return buffers
 
 
-def _pinned(driver: Driver, specs: Mapping[str, TensorSpec]) -> dict[str, Tensor]:
+def _pinned(driver: Driver, specs: Mapping[str, TensorType]) -> dict[str, Tensor]:
     return {
         name: driver.pinned(_shape(spec), torch_dtype(spec.dtype)) for name, spec in specs.items()
     }
 
 
-def _shape(spec: TensorSpec) -> list[int]:
+def _shape(spec: TensorType) -> list[int]:
     assert spec.is_static, f"{spec} is symbolic"
     return [dim for dim in spec.shape if isinstance(dim, int)]

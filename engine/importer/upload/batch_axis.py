@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.tensor import BATCH, TensorSpec
+from braid.core.tensor import BATCH, TensorType
 from braid.engine.passes.body import map_operators
 
 
@@ -36,7 +36,7 @@ def guess_batch(template: OpGraph) -> OpGraph | None:
     return dataclasses.replace(
         renamed,
         inputs={
-            name: TensorSpec(spec.dtype, (BATCH, *spec.shape[1:]))
+            name: TensorType(spec.dtype, (BATCH, *spec.shape[1:]))
             for name, spec in renamed.inputs.items()
         },
     )
@@ -54,9 +54,9 @@ def without_batch_symbol(template: OpGraph) -> OpGraph:
 def rename_symbol(template: OpGraph, old: str, new: str) -> OpGraph:
     """The template with one symbol renamed everywhere."""
 
-    def renamed(table: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    def renamed(table: Mapping[str, TensorType]) -> dict[str, TensorType]:
         return {
-            name: TensorSpec(spec.dtype, tuple(new if d == old else d for d in spec.shape))
+            name: TensorType(spec.dtype, tuple(new if d == old else d for d in spec.shape))
             for name, spec in table.items()
         }
 
@@ -65,7 +65,7 @@ def rename_symbol(template: OpGraph, old: str, new: str) -> OpGraph:
     )
 
 
-def repair_reshapes(template: OpGraph, at_batch_1: Mapping[str, TensorSpec]) -> OpGraph:
+def repair_reshapes(template: OpGraph, at_batch_1: Mapping[str, TensorType]) -> OpGraph:
     """Let constant Reshape targets follow the batch where batch 1 was written into them.
 
     Args:
@@ -75,7 +75,7 @@ def repair_reshapes(template: OpGraph, at_batch_1: Mapping[str, TensorSpec]) -> 
     return map_operators(template, lambda op: _repaired(op, at_batch_1))
 
 
-def _repaired(op: Operator, at_batch_1: Mapping[str, TensorSpec]) -> Operator:
+def _repaired(op: Operator, at_batch_1: Mapping[str, TensorType]) -> Operator:
     target = op.attributes.get("shape")
     if op.kind != "braid.reshape" or not isinstance(target, list) or not target:
         return op

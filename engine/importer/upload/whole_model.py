@@ -20,7 +20,7 @@ from torch import Tensor
 
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.importer.sandbox.run_limit import trial
 from braid.engine.importer.upload.loops import loops_against
 from braid.engine.importer.verification.example_inputs import Example, drawable
@@ -80,7 +80,7 @@ def as_one_unit(
     return _template(model, found, data, loops)
 
 
-def _boundary(model: onnx.ModelProto) -> tuple[dict[str, TensorSpec], list[str]]:
+def _boundary(model: onnx.ModelProto) -> tuple[dict[str, TensorType], list[str]]:
     """Specs of the inputs, and reasons against inputs and outputs that are no tensors."""
     given = {proto.name for proto in model.graph.initializer}
     inputs, against = {}, []
@@ -144,15 +144,15 @@ def _endless(model: onnx.ModelProto) -> list[str]:
 class _Found:
     """Specs that runs of the model have shown."""
 
-    inputs: Mapping[str, TensorSpec]  # extents that outputs follow in odd ways are fixed
-    outputs: Mapping[str, TensorSpec]
+    inputs: Mapping[str, TensorType]  # extents that outputs follow in odd ways are fixed
+    outputs: Mapping[str, TensorType]
 
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
     """Runs of a model at several extents, to find those that its outputs have."""
 
-    inputs: Mapping[str, TensorSpec]
+    inputs: Mapping[str, TensorType]
     reference: ReferenceModel
 
     def run(self, given: Mapping[str, tuple[int, ...]]) -> _Found:
@@ -187,7 +187,7 @@ class _Probe:
                 fixed[symbol] = extent
         inputs = {name: spec.bind(fixed) for name, spec in self.inputs.items()}
         outputs = {
-            name: TensorSpec(spec.dtype, tuple(followed[name])).bind(fixed)
+            name: TensorType(spec.dtype, tuple(followed[name])).bind(fixed)
             for name, spec in first.items()
         }
         return _Found(inputs, outputs)
@@ -200,7 +200,7 @@ class _Probe:
             if isinstance(dim, str)
         }
 
-    def _shapes(self, example: Example, seeds: int) -> dict[str, TensorSpec]:
+    def _shapes(self, example: Example, seeds: int) -> dict[str, TensorType]:
         """Specs of the outputs, the same for all seeds.
 
         Raises:
@@ -215,7 +215,7 @@ class _Probe:
                 raise ModelImportError(f"the shape of output {odd[0]!r} depends on content")
         return specs[0]
 
-    def _check_sparse(self, example: Example, first: Mapping[str, TensorSpec]) -> None:
+    def _check_sparse(self, example: Example, first: Mapping[str, TensorType]) -> None:
         """Run on many zeros and on zeros only, for which counts of found positions become smaller.
 
         Raises:
@@ -233,7 +233,7 @@ class _Probe:
             if odd:
                 raise ModelImportError(f"the shape of output {odd[0]!r} depends on content")
 
-    def _elsewhere(self, example: Example, extents: Extents) -> dict[str, TensorSpec] | None:
+    def _elsewhere(self, example: Example, extents: Extents) -> dict[str, TensorType] | None:
         specs = {name: spec.bind(extents) for name, spec in self.inputs.items()}
         moved = Example(specs, {}, example.integers_below, example.positive)
         try:
@@ -245,8 +245,8 @@ class _Probe:
 def _follows(
     symbol: str,
     base: Extents,
-    first: Mapping[str, TensorSpec],
-    other: Mapping[str, TensorSpec],
+    first: Mapping[str, TensorType],
+    other: Mapping[str, TensorType],
     followed: dict[str, list[int | str]],
 ) -> bool:
     """Write the symbol where an output extent follows it; False if one changes in another way."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from braid.core.errors import ImportLimitExceeded, InvalidRequest, ModelImportError
 from braid.core.graph import OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.ops.dtypes import torch_dtype
@@ -42,7 +42,7 @@ class TooMuchMemory(InvalidRequest):
 class Example:
     """Shapes and kinds of content at which the model runs. Dimension 0 is 1 where it is open."""
 
-    specs: Mapping[str, TensorSpec]
+    specs: Mapping[str, TensorType]
     static_values: Mapping[str, Tensor]
     integers_below: tuple[int, ...] = (1,)  # ranges that the model takes; seeds take turns
     positive: bool = False  # floats: absolute values of normal ones (a logarithm wants them)
@@ -55,10 +55,10 @@ class Example:
         for name, spec in self.specs.items():
             if name not in drawn:
                 shape = spec.shape if rows is None else (rows, *spec.shape[1:])
-                drawn[name] = self._random(TensorSpec(spec.dtype, shape), below, generator)
+                drawn[name] = self._random(TensorType(spec.dtype, shape), below, generator)
         return {name: drawn[name] for name in self.specs}
 
-    def _random(self, spec: TensorSpec, below: int, generator: torch.Generator) -> Tensor:
+    def _random(self, spec: TensorType, below: int, generator: torch.Generator) -> Tensor:
         shape, kind = [int(dim) for dim in spec.shape], torch_dtype(spec.dtype)
         if not kind.is_floating_point:
             top = min(below, 2) if kind == torch.bool else min(below, torch.iinfo(kind).max + 1)
@@ -104,7 +104,7 @@ def find_example(
 
 def _in_order_of_size(
     template: OpGraph, weights: Weights, given: Mapping[str, tuple[int, ...]]
-) -> Iterator[tuple[dict[str, Tensor], Mapping[str, TensorSpec]]]:
+) -> Iterator[tuple[dict[str, Tensor], Mapping[str, TensorType]]]:
     """Content of the static inputs and shapes to try.
 
     Static inputs may be sizes, of a Tile, say. Content that makes large tensors comes last.
@@ -121,7 +121,7 @@ def _in_order_of_size(
 def _is_large(
     template: OpGraph,
     weights: Weights,
-    specs: Mapping[str, TensorSpec],
+    specs: Mapping[str, TensorType],
     static: Mapping[str, Tensor],
 ) -> bool:
     """Whether intermediate tensors take over ``_LARGE_BYTES`` with this static content."""
@@ -173,7 +173,7 @@ def _try(
     weights: Weights,
     reference: ReferenceModel,
     memory_bytes: int,
-    specs: Mapping[str, TensorSpec],
+    specs: Mapping[str, TensorType],
     static: Mapping[str, Tensor],
 ) -> Example | str | TooMuchMemory:
     """Return the example, or the reason why the model does not run on it."""
@@ -187,13 +187,13 @@ def _try(
     return _content(reference, specs, static)
 
 
-def drawable(reference: ReferenceModel, specs: Mapping[str, TensorSpec]) -> Example | str:
+def drawable(reference: ReferenceModel, specs: Mapping[str, TensorType]) -> Example | str:
     """Return an example at these shapes that the reference runs, or its reason against all."""
     return _content(reference, specs, {})
 
 
 def _content(
-    reference: ReferenceModel, specs: Mapping[str, TensorSpec], static: Mapping[str, Tensor]
+    reference: ReferenceModel, specs: Mapping[str, TensorType], static: Mapping[str, Tensor]
 ) -> Example | str:
     """Kinds of content that the reference takes; those that give finite outputs go first."""
     integers = any(
@@ -257,7 +257,7 @@ def _static_candidates(
         yield {name: _filled(specs[name], number) for name in names}
 
 
-def _filled(spec: TensorSpec, number: int) -> Tensor:
+def _filled(spec: TensorType, number: int) -> Tensor:
     kind = torch_dtype(spec.dtype)
     if not kind.is_floating_point and kind != torch.bool:
         number = min(number, torch.iinfo(kind).max)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from braid.core.errors import ModelImportError
 from braid.core.graph import OpGraph
-from braid.core.tensor import Dim, TensorSpec
+from braid.core.tensor import Dim, TensorType
 from braid.engine.ops.dtypes import torch_dtype
 
 _IMAGES = (  # height, width
@@ -23,7 +23,7 @@ _FEATURES = (128, 64, 16, 512, 576, 100, 1, 2)
 
 def shape_candidates(
     template: OpGraph, given: Mapping[str, tuple[int, ...]]
-) -> Iterator[dict[str, TensorSpec]]:
+) -> Iterator[dict[str, TensorType]]:
     """Static specs of the inputs, the likeliest first.
 
     Symbols take the same place of their lists first (square images), then every combination.
@@ -51,7 +51,7 @@ def shape_candidates(
         yield {name: spec.bind(chosen) for name, spec in template.inputs.items()}
 
 
-def wanted_shapes(inputs: Mapping[str, TensorSpec]) -> str:
+def wanted_shapes(inputs: Mapping[str, TensorType]) -> str:
     """Options that say the shapes of inputs, with a name where the model leaves an extent open."""
     options = []
     for name, spec in inputs.items():
@@ -65,7 +65,7 @@ def wanted_shapes(inputs: Mapping[str, TensorSpec]) -> str:
 
 
 def _slots(
-    spec: TensorSpec, bound: Mapping[str, int]
+    spec: TensorType, bound: Mapping[str, int]
 ) -> Iterator[tuple[tuple[str, ...], Sequence[tuple[int, ...]]]]:
     """Open symbols of one input, those of an image's height and width together, with extents."""
     images = [d for d in _image_axes(spec.shape) if isinstance(d, str) and d not in bound]
@@ -103,7 +103,7 @@ def _image_axes(shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     return shape[1:3] if shape[3] in (1, 3, 4) and shape[1] not in (1, 3, 4) else shape[2:]
 
 
-def _extents(spec: TensorSpec, axis: int) -> Sequence[int]:
+def _extents(spec: TensorType, axis: int) -> Sequence[int]:
     """Likely extents of an open dimension, from what surrounds it."""
     image = _image_axes(spec.shape)
     if axis == 0:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import OpGraph
-from braid.core.tensor import BATCH, Dim, TensorSpec
+from braid.core.tensor import BATCH, Dim, TensorType
 from braid.engine.importer.host.report import BatchAxes
 from braid.engine.importer.verification.verify import Subject
 from braid.engine.passes.specialise import specialise
@@ -46,13 +46,13 @@ def with_output_specs(subject: Subject, batch: BatchAxes | None) -> OpGraph:
             )
             for at in range(len(first.shape))
         ]
-        specs[value] = TensorSpec(first.dtype, tuple(shape))
+        specs[value] = TensorType(first.dtype, tuple(shape))
     return dataclasses.replace(template, specs={**template.specs, **specs})
 
 
 def _with_another_extent(
     subject: Subject, extents: Mapping[str, int], symbol: str
-) -> tuple[dict[str, int], dict[str, TensorSpec]] | None:
+) -> tuple[dict[str, int], dict[str, TensorType]] | None:
     """Extents with only ``symbol`` changed, and the outputs there; None if nothing else runs."""
     for scale in _SCALES:
         scaled = {**extents, symbol: extents[symbol] * scale}
@@ -64,7 +64,7 @@ def _with_another_extent(
 
 
 def _open_extents(
-    template: Mapping[str, TensorSpec], example: Mapping[str, TensorSpec]
+    template: Mapping[str, TensorType], example: Mapping[str, TensorType]
 ) -> dict[str, int]:
     """The example's extent for each symbol other than the batch."""
     return {
@@ -75,7 +75,7 @@ def _open_extents(
     }
 
 
-def _output_shapes(subject: Subject, extents: Mapping[str, int]) -> dict[str, TensorSpec]:
+def _output_shapes(subject: Subject, extents: Mapping[str, int]) -> dict[str, TensorType]:
     """Static output specs at batch 1 and these extents.
 
     Raises:

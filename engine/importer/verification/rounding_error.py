@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.passes.body import map_operators
 
 
@@ -25,9 +25,9 @@ def in_double(template: OpGraph) -> OpGraph:
     return dataclasses.replace(map_operators(template, change), inputs=inputs)
 
 
-def double_spec(spec: TensorSpec) -> TensorSpec:
+def double_spec(spec: TensorType) -> TensorType:
     """Return the spec with FP64 in the place of FP32."""
-    return TensorSpec("FP64" if spec.dtype == "FP32" else spec.dtype, spec.shape)
+    return TensorType("FP64" if spec.dtype == "FP32" else spec.dtype, spec.shape)
 
 
 def widened(tensor: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from braid.core.errors import InvalidRequest, ModelImportError
 from braid.core.graph import OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.importer.host.report import BatchAxes
 from braid.engine.importer.sandbox.run_limit import trial
 from braid.engine.importer.verification.compare import (
@@ -72,7 +72,7 @@ class Subject:
             InvalidRequest: it does not run at these shapes.
         """
         specs = {
-            name: spec if rows is None else TensorSpec(spec.dtype, (rows, *spec.shape[1:]))
+            name: spec if rows is None else TensorType(spec.dtype, (rows, *spec.shape[1:]))
             for name, spec in self.example.specs.items()
         }
         graph, constants = specialise(

@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from braid.core.errors import BraidError
 from braid.scheduler.abstract import AbstractGraph, load_abstract_graph
 from braid.scheduler.blocks import searchable
-from braid.scheduler.options import PLANNERS, PlannerOptions
+from braid.scheduler.options import PLANNERS, PlannerSettings
 from braid.scheduler.planners import Planned, count_schedules, plan
 from braid.scheduler.portfolio import candidates
 
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _plan(graph: AbstractGraph, options: PlannerOptions) -> Planned:
+def _plan(graph: AbstractGraph, options: PlannerSettings) -> Planned:
     """The plan asked for; of the portfolio, the candidate with the least latency."""
     if options.planner != "portfolio":
         return plan(graph.units, graph.cost, options, graph.facts)
@@ -85,9 +85,9 @@ def _plan(graph: AbstractGraph, options: PlannerOptions) -> Planned:
     return replace(best, predicted_us=graph.cost.plan_latency_us(best.plan))
 
 
-def _options(args: argparse.Namespace, graph: AbstractGraph) -> PlannerOptions:
+def _options(args: argparse.Namespace, graph: AbstractGraph) -> PlannerSettings:
     block_ops = args.max_block_ops or (None if searchable(graph.units) else 40)
-    return PlannerOptions(
+    return PlannerSettings(
         args.planner,
         max_group_ops=args.max_group_ops or None,
         max_groups=args.max_groups or None,
@@ -104,7 +104,7 @@ def _fraction(text: str) -> float:
     return float(text.rstrip("%")) / (100 if percent else 1)
 
 
-def _report(graph: AbstractGraph, options: PlannerOptions, planned: Planned) -> dict[str, Any]:
+def _report(graph: AbstractGraph, options: PlannerSettings, planned: Planned) -> dict[str, Any]:
     """The object that ``--json`` prints."""
     searched = options.planner in EXACT
     counts = asdict(planned.counts)

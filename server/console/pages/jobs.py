@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from braid.server.console.facts import Facts
 from braid.server.console.pages.html import Child, Html, h, table
 from braid.server.console.pages.layout import Page, action, live, moment, pairs, state, url
-from braid.server.store.records import Job, JobState
+from braid.server.store.records import JobRecord, JobStatus
 
 PHASES = (
-    (JobState.QUEUED, "queued"),
-    (JobState.IMPORTING, "importing"),
-    (JobState.PROFILING, "measuring stages"),
-    (JobState.SCHEDULING, "searching"),
-    (JobState.VERIFYING, "verifying"),
-    (JobState.READY, "ready"),
+    (JobStatus.QUEUED, "queued"),
+    (JobStatus.IMPORTING, "importing"),
+    (JobStatus.PROFILING, "measuring stages"),
+    (JobStatus.SCHEDULING, "searching"),
+    (JobStatus.VERIFYING, "verifying"),
+    (JobStatus.READY, "ready"),
 )
 
 
@@ -27,7 +27,7 @@ async def all_jobs(facts: Facts) -> Page:
     return Page("Jobs", live("jobs", shown), "Jobs", is_live=True)
 
 
-def _row(job: Job) -> Sequence[Child]:
+def _row(job: JobRecord) -> Sequence[Child]:
     model = url("models", job.model, version=job.version)
     return (
         h("a", job.id, href=url("jobs", job.id)),
@@ -40,13 +40,13 @@ def _row(job: Job) -> Sequence[Child]:
     )
 
 
-def _bar(job: Job) -> Html:
+def _bar(job: JobRecord) -> Html:
     percent = f"{job.progress:.0%}"
     label = f"progress of {job.model}"
     return h("progress", percent, value=round(job.progress, 4), max=1, aria_label=label)
 
 
-def _left(job: Job) -> str:
+def _left(job: JobRecord) -> str:
     if job.state.has_ended or job.eta_seconds < 0:
         return ""
     minutes, seconds = divmod(round(job.eta_seconds), 60)
@@ -84,7 +84,7 @@ async def one_job(facts: Facts, job_id: str, *, is_admin: bool) -> Page:
     return Page(f"Registration of {job.model}", body, "Jobs", is_live=not job.state.has_ended)
 
 
-def _phases(job: Job) -> Iterator[Html]:
+def _phases(job: JobRecord) -> Iterator[Html]:
     """Yield all phases; the present one is marked, for screen readers too."""
     order = [phase for phase, _ in PHASES]
     at = order.index(job.state) if job.state in order else -1

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from braid.core.measurement import Speed, speed_text
 from braid.core.schedule import Contender, Schedule
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.server.console.facts import Facts
 from braid.server.console.pages.html import Child, Html, h, table
 from braid.server.console.pages.layout import (
@@ -185,7 +185,7 @@ def _precision(model: ModelVersion) -> str:
     return model.options.precision + also
 
 
-def _specs(specs: Mapping[str, TensorSpec]) -> list[Html]:
+def _specs(specs: Mapping[str, TensorType]) -> list[Html]:
     return [h("div", h("code", name), f" {spec}") for name, spec in specs.items()]
 
 

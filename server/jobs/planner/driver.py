@@ -24,7 +24,7 @@ from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.engine.processes.child import ChildEnd, ChildProcess, Streams
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
 from braid.server.jobs.interfaces import MeasureStages, StageQuery
 
@@ -53,7 +53,7 @@ class PlannerProcess:
     module: str = MODULE
 
     async def __call__(
-        self, graph: OpGraph, options: PlannerOptions, facts: DeviceFacts, measure: MeasureStages
+        self, graph: OpGraph, options: PlannerSettings, facts: DeviceFacts, measure: MeasureStages
     ) -> list[Planned]:
         """Plan one static graph.
 
@@ -116,7 +116,7 @@ def _post_mortem(end: ChildEnd) -> PlanningFailed | PlannerInterrupted:
     )
 
 
-def _request(graph: OpGraph, options: PlannerOptions, facts: DeviceFacts) -> bytes:
+def _request(graph: OpGraph, options: PlannerSettings, facts: DeviceFacts) -> bytes:
     document = {
         "graph": graph_to_json(graph),
         "options": options.text,

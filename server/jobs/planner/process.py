@@ -32,7 +32,7 @@ from braid.core.json_form import from_json, to_json
 from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.engine.runtime.priority import process_gives_way
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan, stages_to_measure
 from braid.scheduler.portfolio import candidates
 from braid.scheduler.signature import stage_signature
@@ -134,7 +134,7 @@ class AskingCost:
 def answer(conversation: Conversation) -> None:
     """Plan one graph, from the first message to the last."""
     request = conversation.receive()
-    options = PlannerOptions.parse(request["options"])
+    options = PlannerSettings.parse(request["options"])
     units = UnitGraph.from_graph(graph_from_json(request["graph"]))
     cost = AskingCost(units, conversation)
     bounded = options.planner in ("lazy-ios", "portfolio")

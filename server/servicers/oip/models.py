@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from braid.core.tensor import BATCH, TensorSpec
+from braid.core.tensor import BATCH, TensorType
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from braid.server.models.serving_models import ServingModels
@@ -155,7 +155,7 @@ def statistics_of(model: ModelReplica, seen: Statistics) -> Any:
     )
 
 
-def _tensors(specs: Mapping[str, TensorSpec]) -> list[Any]:
+def _tensors(specs: Mapping[str, TensorType]) -> list[Any]:
     return [
         messages.ModelMetadataResponse.TensorMetadata(
             name=name, datatype=spec.dtype, shape=_dims(spec, without_batch=False)
@@ -164,13 +164,13 @@ def _tensors(specs: Mapping[str, TensorSpec]) -> list[Any]:
     ]
 
 
-def _dims(spec: TensorSpec, without_batch: bool) -> list[int]:
+def _dims(spec: TensorType, without_batch: bool) -> list[int]:
     has_batch = without_batch and spec.shape[:1] == (BATCH,)
     shape = spec.shape[1:] if has_batch else spec.shape
     return [dim if isinstance(dim, int) else -1 for dim in shape]
 
 
-def _type(spec: TensorSpec) -> int:
+def _type(spec: TensorType) -> int:
     name = _TYPE_NAMES.get(spec.dtype, f"TYPE_{spec.dtype}")
     return int(config.DataType.Value(name))
 

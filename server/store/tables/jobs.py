@@ -10,30 +10,32 @@ from typing import Any
 from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from braid.core.errors import JobNotFound
-from braid.server.store.records import Job, JobState, ModelState, ModelVersion
+from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion
 from braid.server.store.tables import models as models_table
 from braid.server.store.tables.schema import jobs, models
 
-_ENDED = [state.value for state in JobState if state.has_ended]
-_FIELDS = Job.__slots__
+_ENDED = [state.value for state in JobStatus if state.has_ended]
+_FIELDS = JobRecord.__slots__
 
 
-def add(connection: Connection, model: ModelVersion, device_keys: str) -> Job:
+def add(connection: Connection, model: ModelVersion, device_keys: str) -> JobRecord:
     """A new job for a model version, QUEUED."""
     now = time.time()
-    job = Job(secrets.token_hex(8), model.name, model.version, created_unix=now, updated_unix=now)
+    job = JobRecord(
+        secrets.token_hex(8), model.name, model.version, created_unix=now, updated_unix=now
+    )
     connection.execute(insert(jobs).values(**_to_row(job), device_keys=device_keys))
     return job
 
 
-def save(connection: Connection, job: Job) -> None:
+def save(connection: Connection, job: JobRecord) -> None:
     """Store a job's new state. A job that has ended is never changed again."""
     connection.execute(
         update(jobs).where(jobs.c.id == job.id, jobs.c.state.not_in(_ENDED)).values(_to_row(job))
     )
 
 
-def end(connection: Connection, job: Job) -> str | None:
+def end(connection: Connection, job: JobRecord) -> str | None:
     """Store a job's last state; a model that it never made serve is FAILED from then on.
 
     One that serves without all its schedules says so. Returns the digest of the upload that the job
@@ -43,15 +45,15 @@ def end(connection: Connection, job: Job) -> str | None:
     model = models_table.find(connection, job.model, job.version)
     if model is None:
         return None
-    if model.state is ModelState.LOADING:
-        failed = ModelState.FAILED
+    if model.state is ModelStatus.LOADING:
+        failed = ModelStatus.FAILED
         models_table.set_state(connection, job.model, job.version, failed, job.message)
-    elif model.state is ModelState.SERVING and job.state is JobState.UNSCHEDULED:
+    elif model.state is ModelStatus.SERVING and job.state is JobStatus.UNSCHEDULED:
         models_table.set_state(connection, job.model, job.version, model.state, job.message)
     return model.sha256
 
 
-def get(connection: Connection, job_id: str) -> Job:
+def get(connection: Connection, job_id: str) -> JobRecord:
     """One job.
 
     Raises:
@@ -63,7 +65,7 @@ def get(connection: Connection, job_id: str) -> Job:
     return _from_row(row)
 
 
-def newest(connection: Connection, model: str | None = None, limit: int = 100) -> list[Job]:
+def newest(connection: Connection, model: str | None = None, limit: int = 100) -> list[JobRecord]:
     """The newest jobs, newest first; of one model if given."""
     query = select(jobs).order_by(jobs.c.sequence.desc()).limit(limit)
     if model is not None:
@@ -71,7 +73,7 @@ def newest(connection: Connection, model: str | None = None, limit: int = 100) -
     return [_from_row(row) for row in connection.execute(query)]
 
 
-def last_of(connection: Connection, model: ModelVersion) -> tuple[Job, str] | None:
+def last_of(connection: Connection, model: ModelVersion) -> tuple[JobRecord, str] | None:
     """The newest job of a model version, and the devices it was made for."""
     row = connection.execute(
         select(jobs)
@@ -89,10 +91,10 @@ def unscheduled_in_a_row(connection: Connection, model: ModelVersion) -> int:
         .where(jobs.c.model == model.name, jobs.c.version == model.version)
         .order_by(jobs.c.sequence.desc())
     )
-    return len(list(takewhile(lambda state: state == JobState.UNSCHEDULED.value, states)))
+    return len(list(takewhile(lambda state: state == JobStatus.UNSCHEDULED.value, states)))
 
 
-def unfinished(connection: Connection) -> list[Job]:
+def unfinished(connection: Connection) -> list[JobRecord]:
     """Jobs that have not ended, oldest first."""
     query = select(jobs).where(jobs.c.state.not_in(_ENDED)).order_by(jobs.c.sequence)
     return [_from_row(row) for row in connection.execute(query)]
@@ -101,7 +103,7 @@ def unfinished(connection: Connection) -> list[Job]:
 def count_by_state(connection: Connection) -> dict[str, int]:
     """Number of jobs in each state, the empty ones included."""
     query = select(jobs.c.state, func.count()).group_by(jobs.c.state)
-    counts = {state.value: 0 for state in JobState}
+    counts = {state.value: 0 for state in JobStatus}
     counts.update((state, count) for state, count in connection.execute(query))
     return counts
 
@@ -128,10 +130,10 @@ def forget_oldest(connection: Connection, keep: int) -> None:
         )
 
 
-def _to_row(job: Job) -> dict[str, Any]:
+def _to_row(job: JobRecord) -> dict[str, Any]:
     return {name: getattr(job, name) for name in _FIELDS} | {"state": job.state.value}
 
 
-def _from_row(row: Row[Any]) -> Job:
+def _from_row(row: Row[Any]) -> JobRecord:
     fields = {name: getattr(row, name) for name in _FIELDS}
-    return Job(**fields | {"state": JobState(row.state)})
+    return JobRecord(**fields | {"state": JobStatus(row.state)})

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select, update
 
 from braid.core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.store.records import (
-    ModelState,
+    ModelStatus,
     ModelVersion,
     RegistrationOptions,
     options_from_json,
@@ -81,7 +81,7 @@ def find(connection: Connection, name: str, version: int) -> ModelVersion | None
 
 
 def set_state(
-    connection: Connection, name: str, version: int, state: ModelState, message: str = ""
+    connection: Connection, name: str, version: int, state: ModelStatus, message: str = ""
 ) -> None:
     """Change where a version stands; nothing happens to a deleted one."""
     connection.execute(
@@ -113,7 +113,7 @@ def _from_row(row: Any) -> ModelVersion:
         sha256=row.sha256,
         size_bytes=row.size_bytes,
         options=options_from_json(row.options),
-        state=ModelState(row.state),
+        state=ModelStatus(row.state),
         message=row.message,
         created_unix=row.created_unix,
     )

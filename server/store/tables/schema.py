@@ -55,7 +55,7 @@ models = Table(
     Column("sha256", String(64), nullable=False, index=True),
     Column("size_bytes", Integer, nullable=False),
     Column("options", JSON, nullable=False),  # records.RegistrationOptions
-    Column("state", String(16), nullable=False),  # records.ModelState
+    Column("state", String(16), nullable=False),  # records.ModelStatus
     Column("message", Text, nullable=False, default=""),
     Column("created_unix", Float, nullable=False),
     Column("deleted_unix", Float),
@@ -69,7 +69,7 @@ jobs = Table(
     Column("model", String(128), nullable=False),
     Column("version", Integer, nullable=False),
     Column("device_keys", Text, nullable=False),  # what it schedules for
-    Column("state", String(16), nullable=False, index=True),  # records.JobState
+    Column("state", String(16), nullable=False, index=True),  # records.JobStatus
     Column("progress", Float, nullable=False),
     Column("detail", Text, nullable=False),
     Column("eta_seconds", Float, nullable=False),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.stage_timer import LONG_US, SCALING
@@ -25,9 +25,9 @@ def convolution(extent: int) -> tuple[OpGraph, dict[str, torch.Tensor]]:
         "output_padding": [0, 0], "groups": 1,
     }  # fmt: skip
     weight = torch.ones(64, 64, 3, 3)
-    spec = TensorSpec("FP32", (1, 64, extent, extent))
+    spec = TensorType("FP32", (1, 64, extent, extent))
     unit = Operator("y", "aten.convolution", ("x", "w", ""), ("y",), attributes)
-    constants = {"w": TensorSpec("FP32", (64, 64, 3, 3))}
+    constants = {"w": TensorType("FP32", (64, 64, 3, 3))}
     return OpGraph("c", {"x": spec}, {"y": "y"}, constants, (unit,), {"y": spec}), {"w": weight}
 
 

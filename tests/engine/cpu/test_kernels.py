@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cpu.kernels.candidates import CPU_KERNELS
 from braid.engine.onednn.library import find_onednn
 from braid.engine.ops.dtypes import spec_of
@@ -224,9 +224,9 @@ def test_a_sum_with_its_activation(shape: tuple[int, ...]) -> None:
 def test_what_is_not_fp32_runs_on_the_registry() -> None:
     x, w = torch.randn(1, 4, 5, 5), torch.randn(4, 4, 3, 3)
     graph, _ = unit_graph("aten.convolution", {"x": x, "w": w}, ["w"], convolution_attributes())
-    wide = TensorSpec("FP64", (1, 4, 5, 5))
+    wide = TensorType("FP64", (1, 4, 5, 5))
     graph = OpGraph(
-        "wide", {"x": wide}, graph.outputs, {"w": TensorSpec("FP64", (4, 4, 3, 3))},
+        "wide", {"x": wide}, graph.outputs, {"w": TensorType("FP64", (4, 4, 3, 3))},
         graph.operators, {"y": wide},
     )  # fmt: skip
 

@@ -10,7 +10,7 @@ import torch
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, sequential_plan, verify_plan
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
@@ -19,7 +19,7 @@ from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 
-SPEC = TensorSpec("FP32", (1, 8, 6, 6))
+SPEC = TensorType("FP32", (1, 8, 6, 6))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def random_graph(seed: int, units: int) -> tuple[OpGraph, dict[str, torch.Tensor
         name="random",
         inputs={"x": SPEC},
         outputs={"last": values[-1], "middle": values[units // 2]},
-        constants={n: TensorSpec("FP32", tuple(w.shape)) for n, w in constants.items()},
+        constants={n: TensorType("FP32", tuple(w.shape)) for n, w in constants.items()},
         operators=tuple(operators),
         specs=dict.fromkeys(values[1:], SPEC),
     )
@@ -110,14 +110,14 @@ def test_a_failing_lane_raises_its_own_error_and_leaves_the_executor_usable(
 ) -> None:
     graph = OpGraph(
         name="two lanes",
-        inputs={"x": SPEC, "index": TensorSpec("INT64", (1,))},
+        inputs={"x": SPEC, "index": TensorType("INT64", (1,))},
         outputs={"a": "a", "b": "b"},
         constants={},
         operators=(
             Operator("a", "aten.relu", ("x",), ("a",)),
             Operator("b", "braid.gather", ("x", "index"), ("b",), {"axis": 1}),
         ),
-        specs={"a": SPEC, "b": TensorSpec("FP32", (1, 1, 6, 6))},
+        specs={"a": SPEC, "b": TensorType("FP32", (1, 1, 6, 6))},
     )
     program = bind_on_cpu(graph, {}, PackedWeights(), threads=3)
     plan = StreamPlan((Launch(0, 0), Launch(1, 1)), streams=2)
@@ -141,7 +141,7 @@ def test_threads_go_where_the_work_is() -> None:
 
 
 def _one_heavy_one_light() -> Program:
-    big, small = TensorSpec("FP32", (1, 64, 56, 56)), TensorSpec("FP32", (1, 8, 6, 6))
+    big, small = TensorType("FP32", (1, 64, 56, 56)), TensorType("FP32", (1, 8, 6, 6))
     graph = OpGraph(
         "two", {"x": big, "y": small}, {"a": "a", "b": "b"}, {},
         (
@@ -156,7 +156,7 @@ def _one_heavy_one_light() -> Program:
 #   x ──> rows 1.. ──> add ──> y       both slices begin behind the start of what they read
 #    └──> rows ..-1 ──┘
 def test_a_slice_of_an_input_reads_behind_its_start(executor: CpuExecutor) -> None:
-    rows = TensorSpec("FP32", (1, 8, 5, 6))
+    rows = TensorType("FP32", (1, 8, 5, 6))
     bounds: list[dict[str, Literal]] = [
         {"starts": [start], "ends": [end], "axes": [2], "steps": [1]}
         for start, end in ((1, 6), (0, 5))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, sequential_plan
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
@@ -83,7 +83,7 @@ def chain_with_views() -> tuple[OpGraph, dict[str, Tensor]]:
     )
     template = OpGraph(
         name="views",
-        inputs={"x": TensorSpec("FP32", (2, 4, 6, 6))},
+        inputs={"x": TensorType("FP32", (2, 4, 6, 6))},
         outputs={"d": "d", "e": "e", "v": "v"},
         constants={},
         operators=operators,
@@ -115,7 +115,7 @@ def test_a_plan_on_several_lanes_takes_little_more_memory(executor: CpuExecutor)
             operators.append(Operator(name, "aten.relu", (reads,), (name,)))
             reads = name
         last.append(reads)
-    spec = TensorSpec("FP32", (1, 8, 32, 32))
+    spec = TensorType("FP32", (1, 8, 32, 32))
     made = [op.outputs[0] for op in operators]
     graph = OpGraph(
         "lanes", {"x": spec}, {n: n for n in last}, {}, tuple(operators), dict.fromkeys(made, spec)

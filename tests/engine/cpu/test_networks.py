@@ -33,7 +33,7 @@ from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
 from braid.engine.timing.agreement import errors
 from braid.scheduler.blocks import split_blocks
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.units import UnitGraph
 
@@ -60,7 +60,7 @@ def plans(program: Program) -> Iterator[tuple[str, StreamPlan]]:
     wanted = ["sequential", "greedy", "greedy(join=unit)", "lios"]
     wanted += ["ios-merge(r=none,s=8)"] if groups else []
     for text in wanted:
-        found = plan(graph, MergesAreCheap(), PlannerOptions.parse(text), facts).plan
+        found = plan(graph, MergesAreCheap(), PlannerSettings.parse(text), facts).plan
         verify_plan(found, graph.predecessors())
         if text.startswith("ios-merge") and _meet_in_a_block(graph, groups):
             assert found.merges, "the plan for merges has none"
@@ -69,7 +69,7 @@ def plans(program: Program) -> Iterator[tuple[str, StreamPlan]]:
 
 def _meet_in_a_block(graph: OpGraph, groups: Sequence[tuple[int, ...]]) -> bool:
     """Whether two units that could merge are planned together: blocks are planned one by one."""
-    blocks = split_blocks(UnitGraph.from_graph(graph), PlannerOptions().max_block_ops)
+    blocks = split_blocks(UnitGraph.from_graph(graph), PlannerSettings().max_block_ops)
     return any(len({*block} & {*group}) > 1 for block in blocks for group in groups)
 
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.plan import sequential_plan
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
@@ -69,9 +69,9 @@ def graph() -> tuple[OpGraph, dict[str, Tensor]]:
     )
     template = OpGraph(
         name="outputs",
-        inputs={"x": TensorSpec("FP32", (2, 8, 6, 6))},
+        inputs={"x": TensorType("FP32", (2, 8, 6, 6))},
         outputs=OUTPUTS,
-        constants={name: TensorSpec("FP32", tuple(w.shape)) for name, w in weights.items()},
+        constants={name: TensorType("FP32", tuple(w.shape)) for name, w in weights.items()},
         operators=operators,
     )
     return specialise(template, weights, template.inputs, {})

@@ -10,7 +10,7 @@ import torch
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageOverheads
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import Segment
@@ -24,7 +24,7 @@ from braid.engine.runtime.yielding import no_pause
 from braid.engine.timing.samples import TimerOptions
 from tests.engine.timing.running import finish
 
-SPEC = TensorSpec("FP32", (4,))
+SPEC = TensorType("FP32", (4,))
 
 
 @operator("test.threads")
@@ -88,7 +88,7 @@ def test_a_stage_can_be_timed_on_one_thread(executor: CpuExecutor) -> None:
 
 
 def test_a_convolution_computes_and_a_relu_moves() -> None:
-    image, weight = TensorSpec("FP32", (1, 64, 28, 28)), TensorSpec("FP32", (64, 64, 3, 3))
+    image, weight = TensorType("FP32", (1, 64, 28, 28)), TensorType("FP32", (64, 64, 3, 3))
     graph = OpGraph(
         "g", {"x": image}, {"b": "b"}, {"w": weight},
         (

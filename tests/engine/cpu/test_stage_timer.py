@@ -11,7 +11,7 @@ import torch
 from braid.core.errors import WorkerFault
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.stage_timer import CpuStageTimer
@@ -24,7 +24,7 @@ from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import TimerOptions, reduce_samples, steady, uninterrupted
 from tests.engine.timing.running import finish
 
-SPEC = TensorSpec("FP32", (4,))
+SPEC = TensorType("FP32", (4,))
 
 
 @operator("test.sleep")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan, verify_plan
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.ops import kinds
 from braid.engine.program.kernel import Kernel, PackedWeights
 from braid.engine.program.kernel_choice import (
@@ -25,8 +25,8 @@ from braid.engine.program.kernel_choice import (
 )
 from braid.engine.program.program import Binding, BoundUnit, Program
 
-SQUARE = TensorSpec("FP32", (6, 6))
-HALF = TensorSpec("FP32", (3, 6))
+SQUARE = TensorType("FP32", (6, 6))
+HALF = TensorType("FP32", (3, 6))
 
 
 class RegistryKernels:

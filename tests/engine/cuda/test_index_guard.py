@@ -7,25 +7,25 @@ import torch
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cuda.kernels.index_guard import check_indices, index_ranges
 
 #   ids ──cast──> wide ──embedding(words, 10 rows)──> rows ──> y
 #   ids ─────────────────gather(more, 7 rows)────────> picked
 GRAPH = OpGraph(
     "words",
-    {"ids": TensorSpec("INT32", (1, 4)), "x": TensorSpec("FP32", (4,))},
+    {"ids": TensorType("INT32", (1, 4)), "x": TensorType("FP32", (4,))},
     {"y": "rows", "z": "picked"},
-    {"words": TensorSpec("FP32", (10, 3)), "more": TensorSpec("FP32", (7, 3))},
+    {"words": TensorType("FP32", (10, 3)), "more": TensorType("FP32", (7, 3))},
     (
         Operator("wide", "braid.cast", ("ids",), ("wide",), {"dtype": "INT64"}),
         Operator("rows", "aten.embedding", ("words", "wide"), ("rows",)),
         Operator("picked", "braid.gather", ("more", "ids"), ("picked",), {"axis": 0}),
     ),
     {
-        "wide": TensorSpec("INT64", (1, 4)),
-        "rows": TensorSpec("FP32", (1, 4, 3)),
-        "picked": TensorSpec("FP32", (1, 4, 3)),
+        "wide": TensorType("INT64", (1, 4)),
+        "rows": TensorType("FP32", (1, 4, 3)),
+        "picked": TensorType("FP32", (1, 4, 3)),
     },
 )
 

@@ -22,7 +22,7 @@ from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Binding, bind
 from braid.engine.timing.agreement import errors
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from tests.engine.cuda.graphs import RegistryKernels
 from tests.engine.cuda.recording import RecordingDriver, races
@@ -55,7 +55,7 @@ def test_plans_of_every_planner_are_captured_without_races(name: str, tmp_path: 
         for planner in PLANNERS:
             driver = RecordingDriver()
             executor = CudaExecutor(driver)
-            found = plan(graph, CountingCost(), PlannerOptions.parse(planner), facts).plan
+            found = plan(graph, CountingCost(), PlannerSettings.parse(planner), facts).plan
 
             prepared = executor.prepare(program, found)
             outputs = executor.run(prepared, inputs)

@@ -9,7 +9,7 @@ import torch
 
 from braid.core.errors import InvalidArtefact, ModelImportError
 from braid.core.graph import Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import load_artefact, write_artefact
 from braid.engine.importer.host.report import (
     BatchAxes,
@@ -42,7 +42,7 @@ def written(folder: Path) -> tuple[Path, dict[str, torch.Tensor]]:
     weights["view"] = torch.arange(6.0).reshape(2, 3).t()
     graph = OpGraph(
         name="drawn",
-        inputs={"x": TensorSpec("FP32", ("batch", 4))},
+        inputs={"x": TensorType("FP32", ("batch", 4))},
         outputs={"y": "r"},
         constants={name: spec_of(tensor) for name, tensor in weights.items()},
         operators=(Operator("clip", "aten.clamp", ("x",), ("r",), {"min": float("-inf")}),),
@@ -136,7 +136,7 @@ def test_the_name_safetensors_keeps_for_itself_is_refused(tmp_path: Path) -> Non
     weights = {"__metadata__": torch.ones(1)}
     graph = OpGraph(
         name="drawn",
-        inputs={"x": TensorSpec("FP32", (1,))},
+        inputs={"x": TensorType("FP32", (1,))},
         outputs={"y": "r"},
         constants={name: spec_of(tensor) for name, tensor in weights.items()},
         operators=(Operator("add", "aten.add", ("x", "__metadata__"), ("r",)),),

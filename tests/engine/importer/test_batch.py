@@ -13,7 +13,7 @@ from onnx import helper
 from torch import Tensor
 
 from braid.core.errors import ModelImportError
-from braid.core.tensor import BATCH, TensorSpec
+from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.sandbox.pipeline import Study, study_batch, verify_elsewhere
 from braid.engine.importer.upload.batch_axis import guess_batch, without_batch_symbol
 from braid.engine.importer.verification.compare import relative_error
@@ -241,7 +241,7 @@ def test_a_template_computes_in_double_where_it_computed_in_single() -> None:
         helper.make_node("Add", ["x", "f"], ["y"]),
     ]
     wide = in_double(lower(model(nodes, {"three": np.array([3])}, shape=["n", 2]))[0])
-    specs = {"x": TensorSpec("FP64", (1, 2))}
+    specs = {"x": TensorType("FP64", (1, 2))}
 
     graph, constants = specialise(wide, {}, specs)
     (y,) = interpret(graph, constants, {"x": torch.zeros(1, 2).double()}).values()

@@ -9,7 +9,7 @@ import torch
 
 from braid.core.errors import InvalidRequest, ModelImportError
 from braid.core.graph import Operator, OpGraph
-from braid.core.tensor import Dim, TensorSpec
+from braid.core.tensor import Dim, TensorType
 from braid.engine.importer.verification.example_inputs import Example, check_memory, find_example
 from braid.engine.importer.verification.likely_shapes import shape_candidates
 from braid.engine.importer.verification.reference import ReferenceFailed
@@ -19,7 +19,7 @@ def template(dtype: str = "FP32", **inputs: Sequence[Dim]) -> OpGraph:
     first = next(iter(inputs))
     return OpGraph(
         name="drawn",
-        inputs={name: TensorSpec(dtype, tuple(shape)) for name, shape in inputs.items()},
+        inputs={name: TensorType(dtype, tuple(shape)) for name, shape in inputs.items()},
         outputs={"y": "r"},
         constants={},
         operators=(Operator("relu", "aten.relu", (first,), ("r",)),),
@@ -103,7 +103,7 @@ def test_the_reasons_are_given_when_nothing_runs() -> None:
 
 
 def test_drawing_is_repeatable_and_replaces_the_batch() -> None:
-    example = Example({"x": TensorSpec("FP32", (1, 4))}, {})
+    example = Example({"x": TensorType("FP32", (1, 4))}, {})
 
     first, again = example.draw(3, seed=5), example.draw(3, seed=5)
 
@@ -112,7 +112,7 @@ def test_drawing_is_repeatable_and_replaces_the_batch() -> None:
 
 
 def test_memory_counts_what_is_alive_at_once() -> None:
-    spec = TensorSpec("FP32", (1 << 20,))  # 4 MiB
+    spec = TensorType("FP32", (1 << 20,))  # 4 MiB
     chain = tuple(Operator(f"relu{i}", "aten.relu", (f"v{i}",), (f"v{i + 1}",)) for i in range(10))
     specs = {op.outputs[0]: spec for op in chain}
     graph = OpGraph("chain", {"v0": spec}, {"y": "v10"}, {}, chain, specs)

@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 import torch
 
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.importer.artefact import Artefact, load_artefact
 from braid.engine.importer.verification.compare import relative_error
 from braid.engine.ops.dtypes import spec_of
@@ -74,7 +74,7 @@ async def test_a_light_model_of_batch_1_answers_any_batch(name: str, tmp_path: P
     artefact = load_artefact(await imported(upload, tmp_path))
 
     (given,) = artefact.graph.inputs.values()
-    assert given == TensorSpec("FP32", ("batch", 3, 224, 224))
+    assert given == TensorType("FP32", ("batch", 3, 224, 224))
     assert artefact.report.warnings == ()
     assert artefact.report.verified.batches == (1, 3, 5)
     images = light_inputs(name, batch=8)

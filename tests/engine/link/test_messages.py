@@ -17,7 +17,7 @@ from braid.core.json_form import MalformedJson, from_json, to_tagged_json
 from braid.core.measurement import PlanMeasurement, StageLatency
 from braid.core.plan import Launch, StreamPlan, sequential_plan
 from braid.core.schedule import Stage
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.link.frames import FrameDecoder, encode
 from braid.engine.link.messages import (
     AnyReply,
@@ -31,14 +31,14 @@ from braid.engine.link.messages import (
     WorkerStatus,
 )
 
-SPEC = TensorSpec("FP32", (2, 3))
+SPEC = TensorType("FP32", (2, 3))
 GRAPH = OpGraph(
     "g", {"x": SPEC}, {"y": "r"}, {}, (Operator("r", "aten.relu", ("x",), ("r",)),), {"r": SPEC}
 )
 LATENCIES = st.floats(1e-3, 1e9)
 st.register_type_strategy(
-    TensorSpec,
-    st.builds(TensorSpec, st.sampled_from(["FP32", "INT8"]), st.tuples(st.integers(0, 9))),
+    TensorType,
+    st.builds(TensorType, st.sampled_from(["FP32", "INT8"]), st.tuples(st.integers(0, 9))),
 )
 st.register_type_strategy(OpGraph, st.just(GRAPH))
 st.register_type_strategy(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from braid.core.errors import DeviceOutOfMemory
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.slot_layout import ALIGNMENT, slot_layout
 
@@ -56,8 +56,8 @@ def test_a_full_arena_says_wait_and_an_impossible_size_says_why(arena: Arena) ->
 
 def test_layout_is_aligned_and_in_order() -> None:
     layout = slot_layout(
-        {"a": TensorSpec("INT8", (3,)), "b": TensorSpec("FP32", (2, 5))},
-        {"y": TensorSpec("FP64", ())},
+        {"a": TensorType("INT8", (3,)), "b": TensorType("FP32", (2, 5))},
+        {"y": TensorType("FP64", ())},
     )
 
     assert [layout.inputs["a"].offset, layout.inputs["b"].offset] == [0, 64]

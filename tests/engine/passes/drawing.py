@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Branch, Literal, Operator, OpGraph
-from braid.core.tensor import Dim, TensorSpec
+from braid.core.tensor import Dim, TensorType
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
@@ -18,7 +18,7 @@ class Drawing:
     """A graph under construction: every call adds an operator and returns the value it makes."""
 
     def __init__(self, **inputs: Sequence[Dim]) -> None:
-        self.inputs = {name: TensorSpec("FP32", tuple(shape)) for name, shape in inputs.items()}
+        self.inputs = {name: TensorType("FP32", tuple(shape)) for name, shape in inputs.items()}
         self.weights: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self._random = torch.Generator().manual_seed(7)
@@ -91,7 +91,7 @@ def numbers(graph: OpGraph, weights: Weights, seed: int = 0) -> dict[str, Tensor
         name: [2 if isinstance(dim, str) else dim for dim in spec.shape]
         for name, spec in graph.inputs.items()
     }
-    specs = {name: TensorSpec("FP32", tuple(shape)) for name, shape in shapes.items()}
+    specs = {name: TensorType("FP32", tuple(shape)) for name, shape in shapes.items()}
     static, constants = specialise(graph, weights, specs)
     wide = {n: t.double() if t.is_floating_point() else t for n, t in constants.items()}
     inputs = {name: torch.randn(shapes[name], generator=generator).double() for name in shapes}

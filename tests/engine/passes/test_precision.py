@@ -8,7 +8,7 @@ from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.precision import TOLERANCES
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.passes.fusion.residual import fuse_residuals
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.specialise import interpret, specialise
@@ -23,8 +23,8 @@ def draw(
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     """A static graph of the input ``x``."""
     template = OpGraph(
-        "drawn", {"x": TensorSpec("FP32", x)}, {name: name for name in outputs},
-        {k: TensorSpec("FP32", tuple(w.shape)) for k, w in weights.items()}, operators,
+        "drawn", {"x": TensorType("FP32", x)}, {name: name for name in outputs},
+        {k: TensorType("FP32", tuple(w.shape)) for k, w in weights.items()}, operators,
     )  # fmt: skip
     graph, constants = specialise(template, weights, template.inputs, {})
     return fuse_residuals(graph), constants

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 
 from braid.core.graph import Literal, Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.passes.fusion.residual import fuse_residuals
 from braid.engine.passes.specialise import interpret
 
-SPEC = TensorSpec("FP32", (1, 4, 5, 5))
+SPEC = TensorType("FP32", (1, 4, 5, 5))
 WINDOW: dict[str, Literal] = {
     "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
     "output_padding": [0, 0], "groups": 1,
@@ -22,7 +22,7 @@ def graph_of(*operators: Operator, outputs: tuple[str, ...] = ("y",)) -> OpGraph
         name="drawn",
         inputs={"x": SPEC},
         outputs={name: name for name in outputs},
-        constants={"w": TensorSpec("FP32", (4, 4, 3, 3))},
+        constants={"w": TensorType("FP32", (4, 4, 3, 3))},
         operators=operators,
         specs=dict.fromkeys(made, SPEC),
     )

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.passes.specialise import interpret, specialise, static_inputs
 
-X = TensorSpec("FP32", ("batch", 4))
+X = TensorType("FP32", ("batch", 4))
 
 
 def template(
     *operators: Operator,
-    inputs: dict[str, TensorSpec] | None = None,
-    constants: dict[str, TensorSpec] | None = None,
+    inputs: dict[str, TensorType] | None = None,
+    constants: dict[str, TensorType] | None = None,
     outputs: dict[str, str] | None = None,
 ) -> OpGraph:
     """A verified template; its last operator makes the output ``y`` unless told otherwise."""
@@ -49,13 +49,13 @@ SHAPED = template(
     operator("braid.slice", "s", "n", starts=[0], ends=[1]),
     operator("aten.cat", "n minus_one", "target", dim=0),
     operator("braid.reshape", "x", "flat", host={"shape": "target"}),
-    constants={"minus_one": TensorSpec("INT64", (1,))},
+    constants={"minus_one": TensorType("INT64", (1,))},
 )
 MINUS_ONE = {"minus_one": torch.tensor([-1])}
 
 
 def static(graph: OpGraph, weights: dict[str, Tensor] | None = None, **shapes: Any) -> OpGraph:
-    specs = {name: TensorSpec(graph.inputs[name].dtype, shape) for name, shape in shapes.items()}
+    specs = {name: TensorType(graph.inputs[name].dtype, shape) for name, shape in shapes.items()}
     return specialise(graph, weights or {}, specs)[0]
 
 
@@ -64,7 +64,7 @@ def test_shape_arithmetic_becomes_an_attribute() -> None:
 
     assert [op.kind for op in graph.operators] == ["braid.reshape"]
     assert graph.operators[0].attributes == {"shape": [3, -1]}
-    assert graph.spec("flat") == TensorSpec("FP32", (3, 4))
+    assert graph.spec("flat") == TensorType("FP32", (3, 4))
     assert not graph.constants
 
 
@@ -76,7 +76,7 @@ def test_shape_arithmetic_that_data_needs_becomes_a_small_constant() -> None:
             operator("aten.div", "x count", "y"),
         ),
         {},
-        {"x": TensorSpec("FP32", (2, 4))},
+        {"x": TensorType("FP32", (2, 4))},
     )
 
     assert [op.kind for op in graph.operators] == ["aten.div"]
@@ -120,11 +120,11 @@ def conditional(condition: str) -> tuple[Operator, ...]:
 
 RATED = template(
     *conditional("same"),
-    inputs={"x": X, "rate": TensorSpec("INT64", ())},
-    constants={"sixteen": TensorSpec("INT64", ())},
+    inputs={"x": X, "rate": TensorType("INT64", ())},
+    constants={"sixteen": TensorType("INT64", ())},
 )
 SIXTEEN = {"sixteen": torch.tensor(16)}
-RATED_INPUTS = {"x": TensorSpec("FP32", (2, 4)), "rate": TensorSpec("INT64", ())}
+RATED_INPUTS = {"x": TensorType("FP32", (2, 4)), "rate": TensorType("INT64", ())}
 
 
 @pytest.mark.parametrize(("rate", "kind"), [(16, "aten.relu"), (8, "aten.exp")])
@@ -147,8 +147,8 @@ def test_inputs_whose_shape_alone_matters_are_not_static() -> None:
 def test_shapes_that_cannot_run_name_the_operator_and_the_shapes() -> None:
     graph = template(
         operator("aten.linear", "x w", "scores"),
-        inputs={"x": TensorSpec("FP32", ("batch", "width"))},
-        constants={"w": TensorSpec("FP32", (5, 4))},
+        inputs={"x": TensorType("FP32", ("batch", "width"))},
+        constants={"w": TensorType("FP32", (5, 4))},
     )
 
     with pytest.raises(InvalidRequest, match=r"'scores' \(aten.linear\).*FP32\[2, 7\].*5, 4"):
@@ -158,14 +158,14 @@ def test_shapes_that_cannot_run_name_the_operator_and_the_shapes() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        TensorSpec("FP32", (2, 5)),
-        TensorSpec("FP32", (2, 4, 1)),
-        TensorSpec("INT64", (2, 4)),
-        TensorSpec("FP32", ("batch", 4)),
+        TensorType("FP32", (2, 5)),
+        TensorType("FP32", (2, 4, 1)),
+        TensorType("INT64", (2, 4)),
+        TensorType("FP32", ("batch", 4)),
     ],
     ids=str,
 )
-def test_inputs_that_do_not_fit_are_named(spec: TensorSpec) -> None:
+def test_inputs_that_do_not_fit_are_named(spec: TensorType) -> None:
     with pytest.raises(InvalidRequest, match=r"input 'x' is .*, the model takes FP32\[batch, 4\]"):
         specialise(template(operator("aten.relu", "x", "y")), {}, {"x": spec})
 
@@ -222,11 +222,11 @@ def test_data_dependent_shapes_are_refused() -> None:
 
 def test_the_constants_of_the_template_are_shared() -> None:
     graph = template(
-        operator("aten.linear", "x w", "y"), constants={"w": TensorSpec("FP32", (5, 4))}
+        operator("aten.linear", "x w", "y"), constants={"w": TensorType("FP32", (5, 4))}
     )
     weight = torch.zeros(5, 4)
 
-    _, constants = specialise(graph, {"w": weight}, {"x": TensorSpec("FP32", (2, 4))})
+    _, constants = specialise(graph, {"w": weight}, {"x": TensorType("FP32", (2, 4))})
 
     assert constants["w"] is weight
 

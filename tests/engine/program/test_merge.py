@@ -11,7 +11,7 @@ from torch import Tensor
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.plan import Launch, StreamPlan
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
@@ -75,9 +75,9 @@ class Drawing:
             outputs = ["cat", names[0]]
         template = OpGraph(
             name="drawn",
-            inputs={"x": TensorSpec("FP32", tuple(self.x.shape))},
+            inputs={"x": TensorType("FP32", tuple(self.x.shape))},
             outputs={name: name for name in outputs},
-            constants={k: TensorSpec("FP32", tuple(w.shape)) for k, w in self.weights.items()},
+            constants={k: TensorType("FP32", tuple(w.shape)) for k, w in self.weights.items()},
             operators=tuple(operators),
         )
         return specialise(template, self.weights, template.inputs, {})
@@ -124,17 +124,17 @@ def test_even_kernels_merge_with_even_ones_only(executor: CpuExecutor) -> None:
 def graph_parts(
     drawing: Drawing,
 ) -> tuple[
-    dict[str, TensorSpec],
+    dict[str, TensorType],
     dict[str, str],
-    dict[str, TensorSpec],
+    dict[str, TensorType],
     tuple[Operator, ...],
-    dict[str, TensorSpec],
+    dict[str, TensorType],
 ]:
     """The drawn units without a common reader: their outputs differ in extent."""
     names = [op.outputs[0] for op in drawing.operators]
     template = OpGraph(
-        "drawn", {"x": TensorSpec("FP32", tuple(drawing.x.shape))}, {n: n for n in names},
-        {k: TensorSpec("FP32", tuple(w.shape)) for k, w in drawing.weights.items()},
+        "drawn", {"x": TensorType("FP32", tuple(drawing.x.shape))}, {n: n for n in names},
+        {k: TensorType("FP32", tuple(w.shape)) for k, w in drawing.weights.items()},
         tuple(drawing.operators),
     )  # fmt: skip
     graph, _ = specialise(template, drawing.weights, template.inputs, {})

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from braid.core.graph import OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.importer.upload.archive import Archive
 from braid.engine.importer.upload.pt2_file import read_container
 from braid.engine.ops.dtypes import spec_of
@@ -55,7 +55,7 @@ def static_graph(path: Path, batch: int) -> tuple[OpGraph, dict[str, Tensor]]:
     """The static graph at a batch size; its operators are the schedule units."""
     template, weights = imported(path)
     specs = {
-        name: TensorSpec(spec.dtype, (batch, *spec.shape[1:]))
+        name: TensorType(spec.dtype, (batch, *spec.shape[1:]))
         for name, spec in template.inputs.items()
     }
     return specialise(template, weights, specs)

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.networks import NETWORKS
 from benchmarks.networks.export import export_onnx, export_pt2
 from braid.core.graph import OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare
 from braid.engine.passes import run_passes
@@ -30,7 +30,7 @@ FAST = "squeezenet"
 def of_onnx(path: Path) -> OpGraph:
     template, weights = run_passes(*lower(prepare(onnx.load(path))))
     specs = {
-        name: TensorSpec(spec.dtype, (BATCH, *spec.shape[1:]))
+        name: TensorType(spec.dtype, (BATCH, *spec.shape[1:]))
         for name, spec in template.inputs.items()
     }
     return specialise(template, weights, specs)[0]

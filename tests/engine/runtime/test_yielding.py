@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from braid.core.graph import Operator, OpGraph
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.onnx.lowering import lower
@@ -41,7 +41,7 @@ def test_binding_interpreting_and_profiling_pause_at_every_unit(tmp_path: Path) 
         return count
 
     template, weights = run_passes(*lower(onnx.load(small_cnn(tmp_path / "cnn.onnx"))))
-    specs = {"x": TensorSpec("FP32", (1, 3, 16, 16))}
+    specs = {"x": TensorType("FP32", (1, 3, 16, 16))}
     inputs = {"x": torch.zeros(1, 3, 16, 16)}
     with torch.inference_mode():
         graph, constants = specialise(template, weights, specs, None, pause)
@@ -175,7 +175,7 @@ def test_only_operators_make_tensors_on_the_device_that_is_interpreted_on() -> N
     made = Operator(
         "y", "braid.constant_of_shape", (), ("y",), {"shape": [2], "value": 1.0, "dtype": "FP32"}
     )
-    graph = OpGraph("one", {}, {"y": "y"}, {}, (made,), {"y": TensorSpec("FP32", (2,))})
+    graph = OpGraph("one", {}, {"y": "y"}, {}, (made,), {"y": TensorType("FP32", (2,))})
 
     results = interpret(graph, {}, {}, Making(), torch.device("meta"))
 

@@ -11,10 +11,10 @@ from braid.core.errors import WorkerFault
 from braid.core.measurement import StageLatency
 from braid.core.program import ProgramKey
 from braid.core.schedule import Stage
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.server.devices.measuring.bench import ATTEMPTS, Bench
 
-PROGRAM = ProgramKey("ab", (("x", TensorSpec("FP32", (1, 4))),))
+PROGRAM = ProgramKey("ab", (("x", TensorType("FP32", (1, 4))),))
 
 
 class Place:

@@ -11,7 +11,7 @@ import onnxruntime
 from braid.core.plan import sequential_plan
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.schedule import Stage
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
 from braid.engine.importer.host.report import file_digest
@@ -21,7 +21,7 @@ from braid.server.devices.executables import Executable
 from tests.models.small import small_cnn
 
 OPTIONS = WorkerOptions(2, 64 << 20, 64 << 20, 3, keep_spare=False)
-INPUTS = {"x": TensorSpec("FP32", (2, 3, 16, 16))}
+INPUTS = {"x": TensorType("FP32", (2, 3, 16, 16))}
 
 
 async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision_and_serves_them(

@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from braid.core.errors import BraidError
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.server.inference.batching.batch_sizes import LatencyTable
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import BatchResult
@@ -24,7 +24,7 @@ from braid.server.inference.requests import (
 )
 from braid.server.store.batching_policy import BatchPolicy
 
-ROW = ShapeClass((("x", TensorSpec("INT32", (1, 1))),))
+ROW = ShapeClass((("x", TensorType("INT32", (1, 1))),))
 
 
 @dataclass(order=True, slots=True)

@@ -18,7 +18,7 @@ from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan
 from braid.core.program import PlanToRun
 from braid.core.schedule import SEQUENTIAL, Schedule, ScheduleKey
-from braid.core.tensor import BATCH, TensorSpec
+from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.slot_layout import slot_layout
@@ -64,7 +64,7 @@ class FakeDevice:
         self._number += 1
         inputs = to_run.program.specs
         rows, width = inputs["x"].shape
-        outputs = {"y": TensorSpec("FP32", (rows, width)), "t": TensorSpec("FP32", (width, rows))}
+        outputs = {"y": TensorType("FP32", (rows, width)), "t": TensorType("FP32", (width, rows))}
         layout = slot_layout(inputs, outputs)
         return Executable(self._number, to_run, layout)
 
@@ -121,10 +121,10 @@ async def device() -> FakeDevice:
 
 
 def serve(device: Any, sizes: tuple[int, ...] = (1, 4)) -> ModelReplica:
-    x = TensorSpec("FP32", (BATCH, "width"))
+    x = TensorType("FP32", (BATCH, "width"))
     graph = OpGraph(
         "fake", {"x": x}, {"y": "y", "t": "t"}, {}, (),
-        {"y": x, "t": TensorSpec("FP32", ("width", BATCH))},
+        {"y": x, "t": TensorType("FP32", ("width", BATCH))},
     )  # fmt: skip
     axes = BatchAxes({"x": 0}, {"y": 0, "t": 1})
     seen = Verified("none", (1,), 0.0, 1e-4)

@@ -28,9 +28,9 @@ from braid.core.measurement import (
 from braid.core.plan import StreamPlan
 from braid.core.program import ProgramKey, UnitKernels
 from braid.core.schedule import Schedule, Stage
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned, plan, stages_to_measure
 from braid.scheduler.portfolio import candidates
 from braid.scheduler.signature import stage_signature
@@ -50,7 +50,7 @@ EDGES = {"a": "x", "b": "a", "c": "a", "d": "bc"}
 
 def template(batch: int | str = "batch", extent: int | str = 8) -> OpGraph:
     """The diamond; one kind a unit, so that each has a signature of its own."""
-    spec = TensorSpec("FP32", (batch, extent))
+    spec = TensorType("FP32", (batch, extent))
     operators = tuple(
         Operator(unit, f"fake.{unit}", tuple(reads), (unit,)) for unit, reads in EDGES.items()
     )
@@ -245,7 +245,7 @@ class InProcessPlanner:
         self.asks = _all_at_once
 
     async def __call__(
-        self, graph: OpGraph, options: PlannerOptions, facts: DeviceFacts, measure: MeasureStages
+        self, graph: OpGraph, options: PlannerSettings, facts: DeviceFacts, measure: MeasureStages
     ) -> list[Planned]:
         self.calls += 1
         stages = {stage_signature(graph, each): each for each in stages_to_measure(graph, options)}
@@ -370,13 +370,13 @@ class Server:
         content: bytes = b"a model",
         sizes: Sequence[int] = (1,),
         shapes: Mapping[str, tuple[int, ...]] | None = None,
-        planner: PlannerOptions | None = None,
+        planner: PlannerSettings | None = None,
         precision: str = "fp32",
         accepted_error: float | None = None,
     ) -> Registration:
         options = RegistrationOptions(
             tuple(sizes),
-            planner or PlannerOptions("ios"),
+            planner or PlannerSettings("ios"),
             shapes or {},
             precision,
             accepted_error,

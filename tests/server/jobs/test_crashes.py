@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.server.store.records import Job, JobState, ModelState, ModelVersion
+from braid.server.store.records import JobRecord, JobStatus, ModelStatus, ModelVersion
 from tests.server.jobs.crashing_server import SIZES, log_measurements
 from tests.server.jobs.fakes import Server
 
@@ -36,7 +36,7 @@ async def crash(root: Path, log: Path, point: str, after_s: float | None = None)
     assert process.returncode == -signal.SIGKILL
 
 
-async def finish(root: Path, log: Path) -> tuple[Server, list[Job], list[ModelVersion]]:
+async def finish(root: Path, log: Path) -> tuple[Server, list[JobRecord], list[ModelVersion]]:
     """Start again, and wait until every job has ended. The server is stopped when this returns."""
     server = Server(root)
     log_measurements(server.device, log)
@@ -72,7 +72,7 @@ async def test_a_killed_job_goes_on_where_it_was_and_measures_nothing_twice(
 
     server, (job,), _ = await finish(root, log)
 
-    assert job.state is JobState.READY
+    assert job.state is JobStatus.READY
     assert set(measured(log).values()) == {1}
     assert measured(log).total() == STAGES * len(SIZES)
     assert sorted(size for _, _, size in server.models.plans) == list(SIZES)
@@ -91,7 +91,7 @@ async def test_killed_again_and_again_a_job_repeats_at_most_what_was_under_way(
     server, (job,), (model,) = await finish(root, log)
 
     folder = server.store.folder
-    assert (job.state, model.state) == (JobState.READY, ModelState.SERVING)
+    assert (job.state, model.state) == (JobStatus.READY, ModelStatus.SERVING)
     assert measured(log).total() <= STAGES * len(SIZES) + kills
     assert not list(folder.uploads.iterdir())
     assert [path.name for path in folder.artefacts.iterdir()] == [model.sha256]

@@ -21,7 +21,7 @@ from braid.engine.importer.host.launch import ImporterKilled
 from braid.server.jobs.interfaces import MeasureStages, StageQuery
 from braid.server.jobs.planner.driver import PlannerInterrupted
 from braid.server.jobs.registration import serve_again
-from braid.server.store.records import JobState, ModelState
+from braid.server.store.records import JobStatus, ModelStatus
 from tests.server.jobs.fakes import FakeDevice, Server
 from tests.server.jobs.watching import notes_while_waiting, registered, until_ended
 
@@ -33,9 +33,9 @@ async def test_a_failed_import_fails_the_job_and_the_model_with_its_reason(serve
 
     job = await registered(server)
 
-    assert (job.state, job.message) == (JobState.FAILED, "node 'n' is cyclic")
+    assert (job.state, job.message) == (JobStatus.FAILED, "node 'n' is cyclic")
     model = server.models.known["lenet", 1]
-    assert (model.state, model.message) == (ModelState.FAILED, "node 'n' is cyclic")
+    assert (model.state, model.message) == (ModelStatus.FAILED, "node 'n' is cyclic")
     assert not list(server.store.folder.uploads.iterdir())
 
 
@@ -46,8 +46,8 @@ async def test_registering_again_after_a_failed_import_tries_again(server: Serve
 
     job = await registered(server)
 
-    assert (job.state, job.version) == (JobState.READY, 1)
-    assert server.models.known["lenet", 1].state is ModelState.SERVING
+    assert (job.state, job.version) == (JobStatus.READY, 1)
+    assert server.models.known["lenet", 1].state is ModelStatus.SERVING
 
 
 async def test_one_failed_batch_size_leaves_the_others_scheduled_and_all_served(
@@ -57,10 +57,10 @@ async def test_one_failed_batch_size_leaves_the_others_scheduled_and_all_served(
 
     job = await registered(server, sizes=(1, 4, 8))
 
-    assert job.state is JobState.UNSCHEDULED
+    assert job.state is JobStatus.UNSCHEDULED
     assert "batch size 4: cannot run four" in job.message
     assert sorted(size for _, _, size in server.models.plans) == [1, 8]
-    assert server.store.find_model("lenet", 1).state is ModelState.SERVING
+    assert server.store.find_model("lenet", 1).state is ModelStatus.SERVING
 
 
 async def test_a_device_that_cannot_take_a_model_does_not_stop_the_others(server: Server) -> None:
@@ -71,7 +71,7 @@ async def test_a_device_that_cannot_take_a_model_does_not_stop_the_others(server
 
     job = await registered(server)
 
-    assert job.state is JobState.UNSCHEDULED
+    assert job.state is JobStatus.UNSCHEDULED
     assert "cuda:0 does not serve it: the GPU ran out of memory" in job.message
     assert server.models.on_devices == {"cpu"}
     assert server.device.measured
@@ -90,7 +90,7 @@ async def test_a_model_lost_while_it_is_measured_fails_its_job(server: Server) -
 
     job = await registered(server, sizes=(1, 4))
 
-    assert job.state is JobState.FAILED
+    assert job.state is JobStatus.FAILED
     assert "graph.json is missing" in job.message
 
 
@@ -101,11 +101,11 @@ async def test_a_bug_tells_the_user_nothing_but_where_to_look(
 
     job = await registered(server)
 
-    assert job.state is JobState.UNSCHEDULED
+    assert job.state is JobStatus.UNSCHEDULED
     assert "internal error" in job.message
     assert "secret" not in job.message
     assert "secret" in caplog.text
-    assert server.store.find_model("lenet", 1).state is ModelState.SERVING
+    assert server.store.find_model("lenet", 1).state is ModelStatus.SERVING
 
 
 async def test_a_worker_that_restarts_interrupts_nothing(server: Server) -> None:
@@ -119,7 +119,7 @@ async def test_a_worker_that_restarts_interrupts_nothing(server: Server) -> None
 
     job = await registered(server)
 
-    assert job.state is JobState.READY
+    assert job.state is JobStatus.READY
     assert set(server.device.measured.values()) == {1}
 
 
@@ -138,7 +138,7 @@ async def test_a_planner_that_is_killed_is_started_again_and_the_job_says_so(
 
     job = await registered(server)
 
-    assert job.state is JobState.READY
+    assert job.state is JobStatus.READY
     assert server.slept_s == [0.25, 0.5, 1.0]
     reason = "the planner process was killed (SIGKILL)"
     times = ("2nd", "3rd", "4th")
@@ -146,9 +146,9 @@ async def test_a_planner_that_is_killed_is_started_again_and_the_job_says_so(
     assert set(server.device.measured.values()) == {1}, "what was measured is known"
 
 
-@pytest.mark.parametrize(("kills", "state"), [(7, JobState.READY), (8, JobState.FAILED)])
+@pytest.mark.parametrize(("kills", "state"), [(7, JobStatus.READY), (8, JobStatus.FAILED)])
 async def test_an_importer_that_is_killed_is_tried_again_for_a_while(
-    server: Server, kills: int, state: JobState
+    server: Server, kills: int, state: JobStatus
 ) -> None:
     left = iter(range(kills))
 
@@ -191,7 +191,7 @@ async def test_what_counts_is_tries_without_progress(server: Server) -> None:
 
     job = await registered(server)
 
-    assert job.state is JobState.READY
+    assert job.state is JobStatus.READY
     assert len(server.slept_s) > len(server.services.retry_pauses.pauses_s)
     assert set(server.slept_s) == {0.25}, "the pauses never grow"
 
@@ -201,13 +201,13 @@ async def test_a_planner_that_never_gets_on_leaves_the_model_serving(server: Ser
 
     job = await registered(server)
 
-    assert job.state is JobState.UNSCHEDULED
+    assert job.state is JobStatus.UNSCHEDULED
     assert job.message.endswith(
         "batch size 1: the planner process was killed (SIGKILL) (tried 4 times)"
     )
     assert server.planner.calls == 4
     model = server.models.known["lenet", 1]
-    assert (model.state, model.message) == (ModelState.SERVING, job.message)
+    assert (model.state, model.message) == (ModelStatus.SERVING, job.message)
 
 
 async def test_a_model_that_is_not_scheduled_is_by_registering_it_again(server: Server) -> None:
@@ -217,9 +217,9 @@ async def test_a_model_that_is_not_scheduled_is_by_registering_it_again(server: 
 
     job = await registered(server)
 
-    assert (job.state, job.version) == (JobState.READY, unscheduled.version)
+    assert (job.state, job.version) == (JobStatus.READY, unscheduled.version)
     model = server.models.known["lenet", 1]
-    assert (model.state, model.message) == (ModelState.SERVING, "")
+    assert (model.state, model.message) == (ModelStatus.SERVING, "")
     assert server.importer.imports == 1
 
 
@@ -239,7 +239,7 @@ async def test_a_start_schedules_again_what_is_not_at_longer_and_longer_interval
         before = len(server.store.jobs())
         await server.runner.start()
         newest = (await server.runner.list())[0]
-        assert (await until_ended(server, newest.id))[-1].state is JobState.UNSCHEDULED
+        assert (await until_ended(server, newest.id))[-1].state is JobStatus.UNSCHEDULED
         attempts.append(len(server.store.jobs()) - before)
     await server.stop()
 
@@ -256,7 +256,7 @@ async def test_a_stage_that_kills_the_worker_each_time_fails_its_batch_size(
 
     job = await registered(server)
 
-    assert job.state is JobState.UNSCHEDULED
+    assert job.state is JobStatus.UNSCHEDULED
     assert "batch size 1: the device worker died" in job.message
     assert ("lenet", 1) in server.models.serving
 
@@ -267,6 +267,6 @@ async def test_a_cached_schedule_that_does_not_fit_is_made_again(server: Server)
 
     job = await registered(server, name="other")
 
-    assert job.state is JobState.READY
+    assert job.state is JobStatus.READY
     assert server.planner.calls == 2
     assert ("other", 1, 1) in server.models.plans

@@ -16,7 +16,7 @@ from braid.core.disk import disk_failure
 from braid.core.errors import DiskFailure, DiskTrouble
 from braid.core.measurement import StageLatency
 from braid.engine.importer.host.messages import Failed, MalformedMessage, decode, encode
-from braid.server.store.records import JobState, ModelState
+from braid.server.store.records import JobStatus, ModelStatus
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import until_ended
 from tests.server.store.full_disk import taking_no_commits
@@ -119,13 +119,13 @@ async def test_a_job_whose_end_cannot_be_stored_ends_all_the_same(
         server.importer.gate.set()
         job = (await until_ended(server, made.job.id))[-1]
 
-        assert job.state is JobState.FAILED
+        assert job.state is JobStatus.FAILED
         assert "disk is full (/store); free some space there" in job.message
         assert await server.runner.find(job.id) == job
         assert await server.runner.list() == [job]
         assert server.store.count_jobs()["FAILED"] == 1
-        assert server.store.find_model("lenet", 1).state is ModelState.FAILED
-        assert server.models.known["lenet", 1].state is ModelState.FAILED
+        assert server.store.find_model("lenet", 1).state is ModelStatus.FAILED
+        assert server.models.known["lenet", 1].state is ModelStatus.FAILED
         assert server.store.has_unstored_ends
         assert len(list(server.store.folder.uploads.iterdir())) == 1, "a crash needs it"
     asleep.set()
@@ -156,8 +156,8 @@ async def test_once_there_is_room_the_same_registration_begins_at_once(server: S
 
     assert again.is_new_job
     assert again.model.version == 1
-    assert (await until_ended(server, again.job.id))[-1].state is JobState.READY
-    assert server.store.find_job(made.job.id).state is JobState.FAILED
+    assert (await until_ended(server, again.job.id))[-1].state is JobStatus.READY
+    assert server.store.find_job(made.job.id).state is JobStatus.FAILED
 
 
 async def test_a_model_that_cannot_be_stored_as_serving_does_not_serve(server: Server) -> None:
@@ -171,10 +171,10 @@ async def test_a_model_that_cannot_be_stored_as_serving_does_not_serve(server: S
         loading.set()
         job = (await until_ended(server, made.job.id))[-1]
 
-    assert job.state is JobState.FAILED
+    assert job.state is JobStatus.FAILED
     assert "disk is full" in job.message
     assert not server.models.serving
-    assert server.models.known["lenet", 1].state is ModelState.FAILED
+    assert server.models.known["lenet", 1].state is ModelStatus.FAILED
 
 
 async def test_a_job_is_cancelled_without_room_for_its_end(server: Server) -> None:
@@ -184,8 +184,8 @@ async def test_a_job_is_cancelled_without_room_for_its_end(server: Server) -> No
     with taking_no_commits(server.store):
         job = await server.runner.cancel(made.job.id)
 
-        assert job.state is JobState.CANCELLED
-        assert (await until_ended(server, made.job.id))[-1].state is JobState.CANCELLED
+        assert job.state is JobStatus.CANCELLED
+        assert (await until_ended(server, made.job.id))[-1].state is JobStatus.CANCELLED
 
 
 async def test_a_job_whose_end_was_never_stored_goes_on_at_the_next_start(server: Server) -> None:
@@ -199,7 +199,7 @@ async def test_a_job_whose_end_was_never_stored_goes_on_at_the_next_start(server
         again = await server.restarted()
         job = (await until_ended(again, made.job.id))[-1]
 
-    assert job.state is JobState.READY
+    assert job.state is JobStatus.READY
     await again.stop()
 
 
@@ -209,17 +209,17 @@ async def test_a_full_disk_while_stages_are_measured_leaves_the_model_serving(
     server.device.gate = asyncio.Event()
     made = await server.register(sizes=(1, 4))
     async for job in server.runner.watch(made.job.id):
-        if job.state is JobState.PROFILING:
+        if job.state is JobStatus.PROFILING:
             break
     with taking_no_commits(server.store):
         server.device.gate.set()
         job = (await until_ended(server, made.job.id))[-1]
 
-    assert job.state is JobState.UNSCHEDULED
+    assert job.state is JobStatus.UNSCHEDULED
     assert job.message.count("disk is full") == 1
-    assert server.models.known["lenet", 1].state is ModelState.SERVING
+    assert server.models.known["lenet", 1].state is ModelStatus.SERVING
     again = await server.register(sizes=(1, 4))
-    assert (await until_ended(server, again.job.id))[-1].state is JobState.READY
+    assert (await until_ended(server, again.job.id))[-1].state is JobStatus.READY
 
 
 @pytest.mark.parametrize("name", ["SQLITE_FULL", "SQLITE_READONLY", "SQLITE_IOERR_FSYNC"])

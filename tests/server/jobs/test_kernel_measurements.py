@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from braid.core.program import ProgramKey
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
 from braid.server.jobs.scheduling.kernel_measurements import choose_kernels, fastest
 from tests.server.jobs.fakes import Server, template
@@ -30,7 +30,7 @@ def test_on_a_gpu_less_is_gained_at_once() -> None:
 
 
 def program_of(letter: str) -> ProgramKey:
-    return ProgramKey(letter * 64, (("x", TensorSpec("FP32", (1, 8))),))
+    return ProgramKey(letter * 64, (("x", TensorType("FP32", (1, 8))),))
 
 
 async def test_the_fastest_kernel_is_chosen_and_remembered(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from braid.core.errors import (
     InvalidRequest,
 )
 from braid.core.measurement import PlanMeasurement
-from braid.scheduler.options import PlannerOptions
-from braid.server.store.records import JobState
+from braid.scheduler.options import PlannerSettings
+from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import registered
 
@@ -41,7 +41,7 @@ async def test_a_plan_that_is_wrong_or_slower_is_kept_but_does_not_serve(
 
     job = await registered(server)
 
-    assert job.state is JobState.READY
+    assert job.state is JobStatus.READY
     assert server.models.plans == {}
     (schedule,) = server.store.schedules_of(server.store.find_model("lenet", 1).sha256)
     assert not schedule.provenance.promoted
@@ -64,9 +64,9 @@ async def test_a_plan_within_the_noise_of_the_sequential_one_does_not_serve(
 async def test_the_sequential_planner_cannot_be_slower_than_sequential(server: Server) -> None:
     server.device.others = PlanMeasurement(120.0, 0.01, 9, (0.8,) * 9, 0.0, 0.0)
 
-    job = await registered(server, planner=PlannerOptions("sequential"))
+    job = await registered(server, planner=PlannerSettings("sequential"))
 
-    assert (job.state, job.message) == (JobState.READY, "")
+    assert (job.state, job.message) == (JobStatus.READY, "")
 
 
 async def test_the_portfolio_serves_the_fastest_and_keeps_what_all_of_them_showed(
@@ -74,9 +74,9 @@ async def test_the_portfolio_serves_the_fastest_and_keeps_what_all_of_them_showe
 ) -> None:
     server.device.in_onnxruntime = PlanMeasurement(80.0, 0.01, 10, (1.25,) * 9, 1e-6, 1e-6)
 
-    job = await registered(server, planner=PlannerOptions("portfolio"))
+    job = await registered(server, planner=PlannerSettings("portfolio"))
 
-    assert (job.state, job.message) == (JobState.READY, "")
+    assert (job.state, job.message) == (JobStatus.READY, "")
     (schedule,) = server.models.plans.values()
     assert schedule.in_onnxruntime
     assert schedule.plan.streams > 1, "the best plan of our own is what runs if that cannot"
@@ -91,11 +91,11 @@ async def test_the_portfolio_serves_the_fastest_and_keeps_what_all_of_them_showe
 async def test_a_wrong_candidate_never_serves_and_the_job_says_so(server: Server) -> None:
     server.device.others = PlanMeasurement(None, None, 0, (), 0.3, 0.3)
 
-    job = await registered(server, planner=PlannerOptions("portfolio"))
+    job = await registered(server, planner=PlannerSettings("portfolio"))
 
     (schedule,) = server.models.plans.values()
     assert (schedule.planner, schedule.plan.streams) == ("sequential", 1)
-    assert job.state is JobState.READY
+    assert job.state is JobStatus.READY
     assert re.search(r"greedy.* is refused: outputs differ by 0.3", job.message)
     assert server.observer.refused > 0
 
@@ -106,7 +106,7 @@ async def test_a_precision_has_schedules_and_measurements_of_its_own(server: Ser
 
     job = await registered(server, precision="tf32")
 
-    assert (exact.version, job.version, job.state) == (1, 2, JobState.READY)
+    assert (exact.version, job.version, job.state) == (1, 2, JobStatus.READY)
     assert server.device.precision == "tf32"
     assert sum(server.device.measured.values()) == 2 * measured
     keys = [schedule.key for schedule in server.models.plans.values()]

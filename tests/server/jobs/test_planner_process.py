@@ -17,14 +17,14 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile
 from braid.core.plan import sequential_plan, verify_plan
 from braid.core.schedule import Stage
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.scheduler.cost import OperatorLatencies
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from braid.server.jobs.interfaces import StageQuery
 from braid.server.jobs.planner.driver import PlannerInterrupted, PlannerProcess, PlanningFailed
 
-SPEC = TensorSpec("FP32", (1, 8))
+SPEC = TensorType("FP32", (1, 8))
 
 
 def graph(edges: Mapping[str, Sequence[str]], name: str = "g") -> OpGraph:
@@ -51,7 +51,7 @@ def facts(units: int, merges: Sequence[tuple[int, ...]] = ()) -> DeviceFacts:
 
 
 FACTS = facts(4)
-IOS = PlannerOptions("ios")
+IOS = PlannerSettings("ios")
 
 
 class FakeDevice:
@@ -196,7 +196,7 @@ async def test_a_search_without_end_is_ended() -> None:
 async def test_out_of_memory_says_so() -> None:
     leaves = [f"u{n}" for n in range(22)]
     wide = graph({**dict.fromkeys(leaves, "x"), "last": leaves})
-    options = PlannerOptions("ios", max_group_ops=None, max_groups=None, max_block_ops=None)
+    options = PlannerSettings("ios", max_group_ops=None, max_groups=None, max_block_ops=None)
 
     with pytest.raises(PlanningFailed, match=r"memory|too big|search takes at most"):
         await PlannerProcess(64 << 20, 30.0)(wide, options, FACTS, FakeDevice().measure)
@@ -228,7 +228,7 @@ class NoisyDevice(FakeDevice):
 async def test_lazy_search_measures_work_first_and_near_ties_again() -> None:
     device = NoisyDevice()
 
-    (found,) = await planner()(DIAMOND, PlannerOptions("lazy-ios"), FACTS, device.measure)
+    (found,) = await planner()(DIAMOND, PlannerSettings("lazy-ios"), FACTS, device.measure)
 
     first, *later = device.asked
     assert [query.ask for query in first] == ["latency"] * 4 + ["work"] * 4
@@ -249,7 +249,7 @@ async def test_work_bounds_spare_measurements_where_nothing_can_overlap() -> Non
 
     device = Filled()
 
-    (found,) = await planner()(DIAMOND, PlannerOptions("lazy-ios"), FACTS, device.measure)
+    (found,) = await planner()(DIAMOND, PlannerSettings("lazy-ios"), FACTS, device.measure)
 
     assert found.predicted_us == 400.0
     assert found.gap == 0.0
@@ -260,7 +260,7 @@ async def test_work_bounds_spare_measurements_where_nothing_can_overlap() -> Non
 async def test_units_that_the_device_can_merge_are_asked_as_merged() -> None:
     device = FakeDevice()
 
-    await planner()(DIAMOND, PlannerOptions("ios"), facts(4, [(1, 2)]), device.measure)
+    await planner()(DIAMOND, PlannerSettings("ios"), facts(4, [(1, 2)]), device.measure)
 
     merged = [q.stage for queries in device.asked for q in queries if q.stage.strategy == "merge"]
     assert merged == [Stage(((1, 2),), "merge")]
@@ -269,7 +269,7 @@ async def test_units_that_the_device_can_merge_are_asked_as_merged() -> None:
 async def test_the_portfolio_answers_with_all_different_plans_and_asks_nothing_twice() -> None:
     device = FakeDevice()
 
-    found = await planner()(DIAMOND, PlannerOptions("portfolio"), FACTS, device.measure)
+    found = await planner()(DIAMOND, PlannerSettings("portfolio"), FACTS, device.measure)
 
     assert found[0].planner == "sequential"
     assert found[0].plan == sequential_plan(4)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from braid.server.jobs.progress import UNKNOWN, BatchSizeProgress, Forecast
-from braid.server.store.records import JobState
+from braid.server.store.records import JobStatus
 from tests.clock import SetClock
 
 # Seconds of measuring units, searching and comparing, as seen at registrations on two cores.
@@ -41,7 +41,7 @@ def reports(
     told: list[Report] = []
 
     def tell(
-        state: JobState, progress: float, detail: str, *,
+        state: JobStatus, progress: float, detail: str, *,
         done: int = 0, total: int = 0, eta_seconds: float = UNKNOWN,
     ) -> None:  # fmt: skip
         told.append(Report(load_s + clock.now, progress, eta_seconds))
@@ -99,7 +99,7 @@ def test_nothing_is_told_twice_in_a_moment() -> None:
     told: list[str] = []
 
     def tell(
-        state: JobState, progress: float, detail: str, *,
+        state: JobStatus, progress: float, detail: str, *,
         done: int = 0, total: int = 0, eta_seconds: float = UNKNOWN,
     ) -> None:  # fmt: skip
         told.append(detail)

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 
 from braid.core.measurement import Speed
-from braid.server.store.records import JobState, ModelState
+from braid.server.store.records import JobStatus, ModelStatus
 from tests.server.jobs.fakes import Server, template
 from tests.server.jobs.watching import registered, until_ended
 
@@ -19,7 +19,7 @@ async def test_a_registration_ends_with_a_verified_schedule_for_each_batch_size(
     made = await server.register(sizes=(1, 4))
     seen = await until_ended(server, made.job.id)
 
-    assert seen[-1].state is JobState.READY
+    assert seen[-1].state is JobStatus.READY
     assert seen[-1].message == ""
     assert sorted(server.models.plans) == [("lenet", 1, 1), ("lenet", 1, 4)]
     schedule = server.models.plans["lenet", 1, 4]
@@ -31,7 +31,7 @@ async def test_a_registration_ends_with_a_verified_schedule_for_each_batch_size(
     assert schedule.provenance.stages_measured > 0
     assert schedule.provenance.software == {"torch": "fake"}
     assert schedule.provenance.unit_us == dict.fromkeys("abcd", 4 * 10.0)
-    assert server.store.find_model("lenet", 1).state is ModelState.SERVING
+    assert server.store.find_model("lenet", 1).state is ModelStatus.SERVING
     assert not list(server.store.folder.uploads.iterdir())
 
 
@@ -44,7 +44,7 @@ async def test_progress_never_goes_back_and_counts_the_measurements(server: Serv
     progress = [job.progress for job in seen]
     assert progress == sorted(progress)
     assert progress[-1] == 1.0
-    profiling = [job for job in seen if job.state is JobState.PROFILING]
+    profiling = [job for job in seen if job.state is JobStatus.PROFILING]
     assert [job.done for job in profiling][:3] == [0, 1, 2]
     assert all(job.total == profiling[0].total for job in profiling)
     assert all(job.eta_seconds > 0 for job in profiling[1:])
@@ -91,7 +91,7 @@ async def test_the_same_registration_again_is_answered_at_once(server: Server) -
 
     again = await server.register()
 
-    assert (again.job.id, again.job.state, again.is_new_job) == (first.id, JobState.READY, False)
+    assert (again.job.id, again.job.state, again.is_new_job) == (first.id, JobStatus.READY, False)
 
 
 async def test_the_same_bytes_under_another_name_measure_and_import_nothing(server: Server) -> None:
@@ -100,7 +100,7 @@ async def test_the_same_bytes_under_another_name_measure_and_import_nothing(serv
 
     job = await registered(server, name="other", sizes=(1, 4))
 
-    assert job.state is JobState.READY
+    assert job.state is JobStatus.READY
     assert (server.device.measured.total(), len(server.device.contests)) == (measured, compared)
     assert (server.importer.imports, server.planner.calls) == (1, 2)
     assert server.device.wakes == 1, "what measures is started while the model is imported"
@@ -126,7 +126,7 @@ async def test_another_device_is_measured_anew(server: Server) -> None:
 
     job = await registered(server)
 
-    assert job.state is JobState.READY
+    assert job.state is JobStatus.READY
     assert server.device.measured.total() == 2 * measured
 
 
@@ -138,7 +138,7 @@ async def test_a_registration_completes_even_if_the_caller_leaves(server: Server
     await asyncio.gather(caller, return_exceptions=True)
 
     (job,) = server.store.jobs()
-    assert (await until_ended(server, job.id))[-1].state is JobState.READY
+    assert (await until_ended(server, job.id))[-1].state is JobStatus.READY
 
 
 async def test_one_symbol_cannot_have_two_extents(server: Server) -> None:
@@ -148,7 +148,7 @@ async def test_one_symbol_cannot_have_two_extents(server: Server) -> None:
 
     job = await registered(server, shapes={"x": (1, 320)})
 
-    assert job.state is JobState.UNSCHEDULED
+    assert job.state is JobStatus.UNSCHEDULED
 
 
 async def test_profiling_again_measures_anew_while_the_old_plan_serves(server: Server) -> None:

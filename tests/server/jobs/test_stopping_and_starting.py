@@ -10,7 +10,7 @@ from braid.core.errors import (
     Draining,
 )
 from braid.server.jobs.registration import serve_again
-from braid.server.store.records import JobState
+from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import reach, registered, until_ended
 
@@ -22,7 +22,7 @@ async def test_a_stop_leaves_jobs_unfinished_and_a_start_finishes_them(
 ) -> None:
     server.device.gate = asyncio.Event()
     made = [await server.register(name, name.encode()) for name in "abc"]
-    await reach(server, made[0].job.id, JobState.PROFILING)
+    await reach(server, made[0].job.id, JobStatus.PROFILING)
     watcher = server.runner.watch(made[0].job.id)
     await anext(watcher)
     before = await server.runner.find(made[0].job.id)
@@ -32,7 +32,7 @@ async def test_a_stop_leaves_jobs_unfinished_and_a_start_finishes_them(
     with pytest.raises(Draining, match="goes on after its restart"):
         _ = [_ async for _ in watcher]
     ended = [(await until_ended(again, each.job.id)) for each in made]
-    assert [jobs[-1].state for jobs in ended] == [JobState.READY] * 3
+    assert [jobs[-1].state for jobs in ended] == [JobStatus.READY] * 3
     assert ended[0][0].progress >= 0.1
     assert before.progress <= ended[0][-1].progress
     # In the order in which their imports end, which go on side by side.
@@ -52,13 +52,13 @@ async def test_a_stopping_server_takes_no_registration(server: Server) -> None:
 async def test_a_job_whose_model_is_gone_is_cancelled_at_the_next_start(server: Server) -> None:
     server.device.gate = asyncio.Event()
     made = await server.register()
-    await reach(server, made.job.id, JobState.PROFILING)
+    await reach(server, made.job.id, JobStatus.PROFILING)
     server.store.delete_model("lenet", 1)
 
     again = await server.restarted()
 
     job = await again.runner.find(made.job.id)
-    assert (job.state, job.message) == (JobState.CANCELLED, "the model was deleted")
+    assert (job.state, job.message) == (JobStatus.CANCELLED, "the model was deleted")
     await again.stop()
 
 
@@ -86,7 +86,7 @@ async def test_a_model_that_was_not_restored_is_served_by_registering_it_again(
 
     again = await registered(server)
 
-    assert (again.state, again.version) == (JobState.READY, 1)
+    assert (again.state, again.version) == (JobStatus.READY, 1)
     assert again.id != first.id
     assert server.models.serving == {("lenet", 1)}
     assert (server.importer.imports, server.planner.calls) == (1, 1)
@@ -102,7 +102,7 @@ async def test_a_start_on_another_device_schedules_anew(server: Server) -> None:
 
     newest, old = await again.runner.list()
     assert old == job
-    assert (await until_ended(again, newest.id))[-1].state is JobState.READY
+    assert (await until_ended(again, newest.id))[-1].state is JobStatus.READY
     assert again.device.measured.total() == server.device.measured.total()
     await again.stop()
 
@@ -111,7 +111,7 @@ async def test_watchers_do_not_hold_up_a_shutdown(server: Server) -> None:
     server.device.gate = asyncio.Event()
     made = await server.register()
     watcher = asyncio.create_task(until_ended(server, made.job.id))
-    await reach(server, made.job.id, JobState.PROFILING)
+    await reach(server, made.job.id, JobStatus.PROFILING)
 
     server.runner.release_watchers()
 

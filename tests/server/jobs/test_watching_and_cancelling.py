@@ -10,7 +10,7 @@ from braid.core.errors import (
     JobNotFound,
     PreconditionFailed,
 )
-from braid.server.store.records import JobState, ModelState
+from braid.server.store.records import JobStatus, ModelStatus
 from tests.server.jobs.fakes import Server
 from tests.server.jobs.watching import reach, registered, until_ended
 
@@ -28,7 +28,7 @@ async def test_a_slow_watcher_sees_the_end_and_blocks_nobody(server: Server) -> 
     rest = [job async for job in slow]
 
     assert not first.state.has_ended
-    assert [job.state for job in rest] == [JobState.READY]
+    assert [job.state for job in rest] == [JobStatus.READY]
 
 
 async def test_an_ended_job_is_watched_once(server: Server) -> None:
@@ -50,16 +50,16 @@ async def test_listing_shows_live_progress(server: Server) -> None:
     await registered(server, name="first")
     server.importer.gate = asyncio.Event()
     made = await server.register(name="second", content=b"2")
-    await reach(server, made.job.id, JobState.IMPORTING)
+    await reach(server, made.job.id, JobStatus.IMPORTING)
 
     newest, oldest = await server.runner.list()
 
     assert (newest.model, newest.state, newest.detail) == (
         "second",
-        JobState.IMPORTING,
+        JobStatus.IMPORTING,
         "lowering",
     )
-    assert (oldest.model, oldest.state) == ("first", JobState.READY)
+    assert (oldest.model, oldest.state) == ("first", JobStatus.READY)
     assert [job.model for job in await server.runner.list("first")] == ["first"]
     assert server.observer.jobs == {"READY": 1, "IMPORTING": 1}
 
@@ -72,17 +72,17 @@ async def test_jobs_take_turns_and_a_new_model_serves_while_another_is_measured(
 ) -> None:
     server.device.gate = asyncio.Event()
     first = await server.register("first", b"1")
-    await reach(server, first.job.id, JobState.PROFILING)
+    await reach(server, first.job.id, JobStatus.PROFILING)
 
     second = await server.register("second", b"2")
-    await reach(server, second.job.id, JobState.PROFILING)
+    await reach(server, second.job.id, JobStatus.PROFILING)
     waiting = await server.runner.find(second.job.id)
 
     assert ("second", 1) in server.models.serving
     assert waiting.detail == "batch size 1: waiting for the device"
     server.device.gate.set()
     for made in (first, second):
-        assert (await until_ended(server, made.job.id))[-1].state is JobState.READY
+        assert (await until_ended(server, made.job.id))[-1].state is JobStatus.READY
 
 
 # Cancelling.
@@ -92,18 +92,18 @@ async def test_a_job_can_be_cancelled_while_queued_importing_and_profiling(serve
     server.importer.gate = server.device.gate = asyncio.Event()
     importing = await server.register("a", b"1")
     queued = await server.register("b", b"2")
-    await reach(server, importing.job.id, JobState.IMPORTING)
+    await reach(server, importing.job.id, JobStatus.IMPORTING)
 
-    assert (await server.runner.find(queued.job.id)).state is JobState.QUEUED
+    assert (await server.runner.find(queued.job.id)).state is JobStatus.QUEUED
     for made in (queued, importing):
-        assert (await server.runner.cancel(made.job.id)).state is JobState.CANCELLED
-        assert server.models.known[made.model.name, 1].state is ModelState.FAILED
+        assert (await server.runner.cancel(made.job.id)).state is JobStatus.CANCELLED
+        assert server.models.known[made.model.name, 1].state is ModelStatus.FAILED
     server.importer.gate = None
     profiling = await server.register("c", b"3")
-    await reach(server, profiling.job.id, JobState.PROFILING)
-    assert (await server.runner.cancel(profiling.job.id)).state is JobState.CANCELLED
+    await reach(server, profiling.job.id, JobStatus.PROFILING)
+    assert (await server.runner.cancel(profiling.job.id)).state is JobStatus.CANCELLED
 
-    assert server.store.find_model("c", 1).state is ModelState.SERVING
+    assert server.store.find_model("c", 1).state is ModelStatus.SERVING
     assert server.device.measuring == 0
     assert not list(server.store.folder.uploads.iterdir())
     assert server.observer.jobs == {"CANCELLED": 3}
@@ -114,7 +114,7 @@ async def test_a_job_cancelled_before_it_began_is_cancelled(server: Server) -> N
 
     job = await server.runner.cancel(made.job.id)
 
-    assert job.state is JobState.CANCELLED
+    assert job.state is JobStatus.CANCELLED
     assert server.store.find_job(job.id) == job
 
 
@@ -123,7 +123,7 @@ async def test_cancelling_twice_is_once_and_cancelling_the_ended_is_refused(
 ) -> None:
     server.device.gate = asyncio.Event()
     made = await server.register()
-    await reach(server, made.job.id, JobState.PROFILING)
+    await reach(server, made.job.id, JobStatus.PROFILING)
     both = await asyncio.gather(*(server.runner.cancel(made.job.id) for _ in range(2)))
     assert both[0] == both[1] == await server.runner.cancel(made.job.id)
 
@@ -141,13 +141,13 @@ async def test_a_caller_who_leaves_while_cancelling_leaves_a_cancelled_job(
 ) -> None:
     server.device.gate = asyncio.Event()
     made = await server.register()
-    await reach(server, made.job.id, JobState.PROFILING)
+    await reach(server, made.job.id, JobStatus.PROFILING)
 
     caller = asyncio.create_task(server.runner.cancel(made.job.id))
     await asyncio.sleep(0)
     caller.cancel()
 
-    assert (await until_ended(server, made.job.id))[-1].state is JobState.CANCELLED
+    assert (await until_ended(server, made.job.id))[-1].state is JobStatus.CANCELLED
 
 
 async def test_deleting_a_model_ends_its_jobs(server: Server) -> None:
@@ -157,5 +157,5 @@ async def test_deleting_a_model_ends_its_jobs(server: Server) -> None:
 
     await server.runner.cancel_model("lenet", 1)
 
-    assert server.store.find_job(made.job.id).state is JobState.CANCELLED
+    assert server.store.find_job(made.job.id).state is JobStatus.CANCELLED
     assert not (await server.runner.find(other.job.id)).state.has_ended

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from braid.server.store.records import Job, JobState
+from braid.server.store.records import JobRecord, JobStatus
 from tests.server.jobs.fakes import Server
 
 
-async def until_ended(server: Server, job_id: str) -> list[Job]:
+async def until_ended(server: Server, job_id: str) -> list[JobRecord]:
     async with asyncio.timeout(20):
         return [job async for job in server.runner.watch(job_id)]
 
 
-async def registered(server: Server, *args: object, **options: object) -> Job:
+async def registered(server: Server, *args: object, **options: object) -> JobRecord:
     made = await server.register(*args, **options)  # type: ignore[arg-type]
     return (await until_ended(server, made.job.id))[-1]
 
 
-async def reach(server: Server, job_id: str, state: JobState) -> None:
+async def reach(server: Server, job_id: str, state: JobStatus) -> None:
     async with asyncio.timeout(20):
         async for job in server.runner.watch(job_id):
             if job.state is state:

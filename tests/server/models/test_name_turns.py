@@ -23,7 +23,7 @@ from braid.server.models.serving_models import ServingModels
 from braid.server.models.versions import VersionPolicies
 from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
-from braid.server.store.records import ModelState
+from braid.server.store.records import ModelStatus
 from braid.server.store.serving_config import ServingConfig, VersionPolicy
 from tests.server.jobs.fakes import FakeDevice, Server
 
@@ -100,7 +100,7 @@ class Names:
         return await asyncio.gather(*tasks, return_exceptions=True)
 
     @property
-    def states(self) -> dict[int, ModelState]:
+    def states(self) -> dict[int, ModelStatus]:
         return {each.version: each.state for each in self.server.store.models("net")}
 
     @property
@@ -124,7 +124,7 @@ async def test_unload_waits_until_set_serving_is_done(names: Names) -> None:
 
     assert ends == [None, None]
     assert names.answering == set()
-    assert set(names.states.values()) == {ModelState.UNLOADED}
+    assert set(names.states.values()) == {ModelStatus.UNLOADED}
     assert names.policies.config("net") == BOTH
 
 
@@ -137,7 +137,7 @@ async def test_set_serving_waits_until_a_load_is_done(names: Names) -> None:
 
     assert ends == [None, None]
     assert names.answering == {2}
-    assert names.states == {1: ModelState.UNLOADED, 2: ModelState.SERVING}
+    assert names.states == {1: ModelStatus.UNLOADED, 2: ModelStatus.SERVING}
 
 
 async def test_unload_waits_until_a_load_is_done(names: Names) -> None:

@@ -25,12 +25,12 @@ from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
-from braid.server.store.records import ModelState, ModelVersion, RegistrationOptions
+from braid.server.store.records import ModelStatus, ModelVersion, RegistrationOptions
 from tests.server.jobs.fakes import AtOnce, Server
 
 
 def version(
-    name: str, number: int, state: ModelState = ModelState.SERVING, size_bytes: int = 1
+    name: str, number: int, state: ModelStatus = ModelStatus.SERVING, size_bytes: int = 1
 ) -> ModelVersion:
     return ModelVersion(name, number, "0" * 64, size_bytes, RegistrationOptions(), state)
 
@@ -58,7 +58,7 @@ def test_models_that_are_being_restored_are_loading_the_others_unknown(
     models: ServingModels, serving: dict[str, bool]
 ) -> None:
     models.restoring(version("a", 1))
-    models.register(version("a", 2, ModelState.FAILED))
+    models.register(version("a", 2, ModelStatus.FAILED))
 
     for wanted in ("", "1"):
         refusal = models.for_request("a", wanted).refusal
@@ -67,7 +67,7 @@ def test_models_that_are_being_restored_are_loading_the_others_unknown(
         assert "version 1 is being loaded" in str(refusal)
     assert isinstance(models.for_request("b", "").refusal, ModelNotFound)
     seen = models.as_seen(version("a", 1))
-    assert (seen.state, seen.message) == (ModelState.LOADING, "is being loaded")
+    assert (seen.state, seen.message) == (ModelStatus.LOADING, "is being loaded")
     assert serving == {"a": False}
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from braid.server.store.records import (
-    JobState,
-    ModelState,
+    JobStatus,
+    ModelStatus,
     ReceivedUpload,
     Registration,
     RegistrationOptions,
@@ -44,9 +44,9 @@ def register(
         received.path.unlink(missing_ok=True)
 
 
-def end(store: Store, made: Registration, state: JobState) -> None:
-    if state is JobState.READY:
-        store.set_model_state(made.model.name, made.model.version, ModelState.SERVING)
+def end(store: Store, made: Registration, state: JobStatus) -> None:
+    if state is JobStatus.READY:
+        store.set_model_state(made.model.name, made.model.version, ModelStatus.SERVING)
     store.end_job(replace(made.job, state=state, message="why"))
 
 

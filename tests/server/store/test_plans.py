@@ -16,7 +16,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Schedule, ScheduleKey, Stage
-from braid.core.tensor import TensorSpec
+from braid.core.tensor import TensorType
 from braid.server.store.store import Store
 from tests.server.store.registering import register, reopened
 
@@ -52,7 +52,7 @@ def test_a_schedule_is_found_again_under_its_key_and_model(store: Store) -> None
 
 
 def graph(*units: str) -> OpGraph:
-    spec = TensorSpec("FP32", (1, 8))
+    spec = TensorType("FP32", (1, 8))
     operators = tuple(Operator(unit, "relu", ("x",), (unit,)) for unit in units)
     return OpGraph("two", {"x": spec}, {"y": units[0]}, {}, operators, dict.fromkeys(units, spec))
 

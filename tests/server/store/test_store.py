@@ -18,11 +18,11 @@ from braid.core.errors import (
     StartupError,
     VersionNotFound,
 )
-from braid.scheduler.options import PlannerOptions
+from braid.scheduler.options import PlannerSettings
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import (
-    JobState,
-    ModelState,
+    JobStatus,
+    ModelStatus,
     RegistrationOptions,
 )
 from braid.server.store.store import Store
@@ -70,7 +70,7 @@ def test_a_newer_schema_refuses_to_start(store: Store) -> None:
 def test_an_older_schema_is_converted(store: Store) -> None:
     made = register(store)
     why = "the model serves sequentially where no schedule was made: batch size 1: too large"
-    store.end_job(replace(made.job, state=JobState.FAILED, message=why))
+    store.end_job(replace(made.job, state=JobStatus.FAILED, message=why))
     store.close()
     with sqlite3.connect(store.folder.database) as connection:
         connection.execute("UPDATE meta SET schema_version = 1")
@@ -79,7 +79,7 @@ def test_an_older_schema_is_converted(store: Store) -> None:
 
     converted = Store.open(store.folder.root)
 
-    assert converted.find_job(made.job.id).state is JobState.UNSCHEDULED
+    assert converted.find_job(made.job.id).state is JobStatus.UNSCHEDULED
     assert converted.serving_configs() == {}
     converted.close()
 
@@ -125,17 +125,17 @@ def test_registering_again_while_the_job_runs_answers_that_job(store: Store) -> 
 def test_registering_again_when_ready_answers_the_job_that_ended(store: Store) -> None:
     first = register(store)
     import_done(store, first.model.sha256)
-    end(store, first, JobState.READY)
+    end(store, first, JobStatus.READY)
 
     again = register(store)
 
-    assert (again.job.id, again.job.state) == (first.job.id, JobState.READY)
+    assert (again.job.id, again.job.state) == (first.job.id, JobStatus.READY)
     assert not again.is_new_job
 
 
 def test_ready_on_another_device_is_not_ready_here(store: Store) -> None:
     first = register(store)
-    end(store, first, JobState.READY)
+    end(store, first, JobStatus.READY)
 
     again = register(store, device_keys="cpu-b")
 
@@ -143,19 +143,19 @@ def test_ready_on_another_device_is_not_ready_here(store: Store) -> None:
     assert again.model.version == first.model.version
 
 
-@pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
+@pytest.mark.parametrize("state", [JobStatus.FAILED, JobStatus.CANCELLED])
 def test_registering_again_after_a_failure_tries_the_same_version_again(
-    store: Store, state: JobState
+    store: Store, state: JobStatus
 ) -> None:
     first = register(store)
     end(store, first, state)
     failed = store.find_model("lenet", 1)
-    assert (failed.state, failed.message) == (ModelState.FAILED, "why")
+    assert (failed.state, failed.message) == (ModelStatus.FAILED, "why")
 
     again = register(store)
 
     assert again.is_new_job
-    assert (again.model.version, again.model.state) == (1, ModelState.LOADING)
+    assert (again.model.version, again.model.state) == (1, ModelStatus.LOADING)
     assert store.find_model("lenet", 1).message == ""
 
 
@@ -163,7 +163,7 @@ def test_registering_again_after_a_failure_tries_the_same_version_again(
     "options",
     [
         RegistrationOptions(batch_sizes=(1, 4)),
-        RegistrationOptions(planner=PlannerOptions("ios", max_groups=2)),
+        RegistrationOptions(planner=PlannerSettings("ios", max_groups=2)),
         RegistrationOptions(input_shapes={"x": (1, 3, 48, 320)}),
         RegistrationOptions(precision="tf32"),
         RegistrationOptions(precision="fp16", accepted_error=0.02),
@@ -178,7 +178,7 @@ def test_other_options_are_another_version(store: Store, options: RegistrationOp
 
 def test_a_version_that_is_being_deleted_is_not_answered(store: Store) -> None:
     register(store)
-    store.set_model_state("lenet", 1, ModelState.DRAINING)
+    store.set_model_state("lenet", 1, ModelStatus.DRAINING)
 
     assert register(store).model.version == 2
 
@@ -226,12 +226,12 @@ def test_jobs_are_listed_newest_first_and_resumed_oldest_first(store: Store) -> 
 
 def test_a_job_that_ended_never_changes_again(store: Store) -> None:
     made = register(store)
-    end(store, made, JobState.CANCELLED)
+    end(store, made, JobStatus.CANCELLED)
 
-    end(store, made, JobState.READY)
+    end(store, made, JobStatus.READY)
     store.save_job(made.job)
 
-    assert store.find_job(made.job.id).state is JobState.CANCELLED
+    assert store.find_job(made.job.id).state is JobStatus.CANCELLED
 
 
 # Recovery and deletion.
@@ -259,7 +259,7 @@ def test_a_start_removes_exactly_what_a_crash_left_behind(store: Store) -> None:
 def test_a_deletion_cut_off_by_a_crash_is_finished(store: Store) -> None:
     made = register(store)
     import_done(store, made.model.sha256)
-    store.set_model_state("lenet", 1, ModelState.DRAINING)
+    store.set_model_state("lenet", 1, ModelStatus.DRAINING)
 
     store = reopened(store)
 
@@ -285,10 +285,10 @@ def test_an_upload_goes_when_no_job_needs_it(store: Store) -> None:
     first, second = register(store, "a"), register(store, "b")
     path = store.folder.upload(first.model.sha256)
 
-    end(store, first, JobState.FAILED)
+    end(store, first, JobStatus.FAILED)
     store.discard_upload(first.model.sha256)
     assert path.exists()
-    end(store, second, JobState.FAILED)
+    end(store, second, JobStatus.FAILED)
     store.discard_upload(first.model.sha256)
 
     assert not path.exists()
@@ -297,7 +297,7 @@ def test_an_upload_goes_when_no_job_needs_it(store: Store) -> None:
 def test_old_jobs_are_forgotten_and_unfinished_ones_never(store: Store) -> None:
     made = [register(store, name) for name in "abcde"]
     for each in made[1:]:
-        end(store, each, JobState.READY)
+        end(store, each, JobStatus.READY)
 
     store.close()
     store = Store.open(store.folder.root, StoreLimits(kept_jobs=2))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from braid.core.errors import ModelNotFound, VersionNotFound
-from braid.server.store.records import Job, JobState, ModelState, RegistrationOptions
+from braid.server.store.records import JobRecord, JobStatus, ModelStatus, RegistrationOptions
 from braid.server.store.store import Store
 
 NAMES = st.sampled_from(["a", "b"])
@@ -27,22 +27,22 @@ SIZES = st.sampled_from([(1,), (1, 4)])
 class StoreMachine(RuleBasedStateMachine):
     """Rules are what a server does; invariants are what a restart relies on."""
 
-    jobs: Bundle[Job] = Bundle("jobs")
+    jobs: Bundle[JobRecord] = Bundle("jobs")
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
         self.store = Store.open(Path(self.folder.name))
         self.numbers: dict[str, int] = {}
-        self.ended: dict[str, JobState] = {}
+        self.ended: dict[str, JobStatus] = {}
 
     def teardown(self) -> None:
         self.store.close()
         self.folder.cleanup()
 
     @rule(target=jobs, name=NAMES, content=CONTENTS, sizes=SIZES)
-    def register(self, name: str, content: bytes, sizes: tuple[int, ...]) -> Job:
-        async def receive_and_register() -> Job:
+    def register(self, name: str, content: bytes, sizes: tuple[int, ...]) -> JobRecord:
+        async def receive_and_register() -> JobRecord:
             async with self.store.receive(10) as upload:
                 await upload.write(content)
                 received = await upload.finish(hashlib.sha256(content).hexdigest())
@@ -54,15 +54,15 @@ class StoreMachine(RuleBasedStateMachine):
                 assert made.model.version <= self.numbers.get(name, 0) + 1
                 self.numbers[name] = max(self.numbers.get(name, 0), made.model.version)
                 if made.is_new_job:
-                    assert made.job.state is JobState.QUEUED
+                    assert made.job.state is JobStatus.QUEUED
                 else:
-                    assert self.ended.get(made.job.id) in (None, JobState.READY)
+                    assert self.ended.get(made.job.id) in (None, JobStatus.READY)
                 return made.job
 
         return asyncio.run(receive_and_register())
 
     @rule(job=jobs)
-    def import_it(self, job: Job) -> None:
+    def import_it(self, job: JobRecord) -> None:
         if job.id in self.ended or not self._exists(job):
             return
         sha256 = self.store.find_model(job.model, job.version).sha256
@@ -70,14 +70,14 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.store.folder.upload(sha256).is_file()
             self.store.folder.artefact(sha256).mkdir()
             (self.store.folder.artefact(sha256) / "graph.json").touch()
-        self.store.set_model_state(job.model, job.version, ModelState.SERVING)
+        self.store.set_model_state(job.model, job.version, ModelStatus.SERVING)
         self.store.discard_upload(sha256)
 
-    @rule(job=jobs, state=st.sampled_from([s for s in JobState if s.has_ended]))
-    def end(self, job: Job, state: JobState) -> None:
+    @rule(job=jobs, state=st.sampled_from([s for s in JobStatus if s.has_ended]))
+    def end(self, job: JobRecord, state: JobStatus) -> None:
         if self._exists(job):
             model = self.store.find_model(job.model, job.version)
-            if state is JobState.READY and model.state is not ModelState.SERVING:
+            if state is JobStatus.READY and model.state is not ModelStatus.SERVING:
                 return
             self.store.end_job(replace(job, state=state, message="why"))
             self.store.discard_upload(model.sha256)
@@ -86,14 +86,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.ended.setdefault(job.id, state)
 
     @rule(job=consumes(jobs))
-    def delete(self, job: Job) -> None:
+    def delete(self, job: JobRecord) -> None:
         if self._exists(job):
-            self.store.end_job(replace(job, state=JobState.CANCELLED))
+            self.store.end_job(replace(job, state=JobStatus.CANCELLED))
             for each in self.store.unfinished_jobs():
                 if (each.model, each.version) == (job.model, job.version):
-                    self.store.end_job(replace(each, state=JobState.CANCELLED))
-                    self.ended.setdefault(each.id, JobState.CANCELLED)
-            self.ended.setdefault(job.id, JobState.CANCELLED)
+                    self.store.end_job(replace(each, state=JobStatus.CANCELLED))
+                    self.ended.setdefault(each.id, JobStatus.CANCELLED)
+            self.ended.setdefault(job.id, JobStatus.CANCELLED)
             self.store.delete_model(job.model, job.version)
 
     @rule()
@@ -101,7 +101,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.store.close()
         self.store = Store.open(Path(self.folder.name))
 
-    def _exists(self, job: Job) -> bool:
+    def _exists(self, job: JobRecord) -> bool:
         try:
             self.store.find_model(job.model, job.version)
         except (ModelNotFound, VersionNotFound):
@@ -118,7 +118,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def a_serving_model_has_its_artefact(self) -> None:
         for model in self.store.models():
-            if model.state is ModelState.SERVING:
+            if model.state is ModelStatus.SERVING:
                 assert self.store.folder.has_artefact(model.sha256)
 
     @invariant()
