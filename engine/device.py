@@ -1,4 +1,4 @@
-"""What a device worker asks of its device; everything else in the worker is the same for all.
+"""Interface between a device worker and its device; the rest of the worker is the same for all.
 
     Worker ──> RequestHandlers ─> Backend.bind, prepare ──> Prepared.run      (models, requests)
            └─> Measurements ────> Backend.overheads, measure, contender            (planning)
@@ -38,7 +38,7 @@ class PendingRun(Protocol):
     """A run that was begun."""
 
     def is_done(self) -> bool:
-        """Whether ``finish`` would not wait."""
+        """Whether ``finish`` would return without waiting."""
 
     def finish(self) -> Tensors:
         """Wait for the outputs; called once, in the order in which runs were begun."""
@@ -51,11 +51,11 @@ class FinishedRun:
     outputs: Tensors
 
     def is_done(self) -> bool:
-        """Yes."""
+        """Always true: the run was over when it was begun."""
         return True
 
     def finish(self) -> Tensors:
-        """What it gave."""
+        """Outputs of the run."""
         return self.outputs
 
 
@@ -102,17 +102,17 @@ class Whole(Protocol):
         """
 
     def run_into(self, inputs: Tensors, outputs: Tensors) -> None:
-        """As ``run``, writing the outputs to where they shall be."""
+        """Run the model and write its outputs into ``outputs``."""
 
 
 @dataclass(frozen=True, slots=True)
 class AskedStage:
-    """A stage that is to be measured."""
+    """Request to measure one stage."""
 
     groups: Sequence[Sequence[int]]  # in order within a group, side by side across groups
     threads: int | None = None  # how many it may use; None: all of the device
     strategy: Strategy = "concurrent"
-    hopeless_us: float | None = None  # whoever takes longer need not be measured with care
+    hopeless_us: float | None = None  # above it one sample is enough
 
 
 class StageTimer(Protocol):
@@ -132,11 +132,11 @@ class Backend(StageTimer, Protocol):
 
     @property
     def threads(self) -> int:
-        """How many groups can run side by side at most."""
+        """Most groups that can run side by side."""
 
     @property
     def precisions(self) -> Sequence[str]:
-        """What models can be computed in here, of braid.core.precision."""
+        """Precisions of braid.core.precision that models can be computed in here."""
 
     def device_key(self) -> str:
         """Canonical text of all that a latency measured here depends on."""
@@ -187,13 +187,13 @@ class Backend(StageTimer, Protocol):
         """Latency of a stage beside its units' own work, measured."""
 
     def contender(self, prepared: Prepared) -> TimedContender:
-        """A prepared plan as one that takes part in a contest."""
+        """A contender of comparisons that runs a prepared plan."""
 
     def fault(self, error: Exception) -> BraidError | None:
-        """What an error of the device's libraries means, if that is known.
+        """The Braid error that an error of the device's libraries stands for; None if unknown.
 
         DeviceLost: this process is done, it ends and another takes over.
         """
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Release the device."""

@@ -46,7 +46,7 @@ class LaidOut:
 
     @property
     def activation_bytes(self) -> int | None:
-        """Of the bursts; known after the first run."""
+        """Bytes of activations in native segments; None before the first run."""
         return self.plan.arena_bytes or None
 
     def run(self, inputs: Tensors, pause: YieldToRequests | None = None) -> Tensors:
@@ -59,7 +59,7 @@ class LaidOut:
         return FinishedRun(found)
 
     def release(self) -> None:
-        """Nothing is held but memory of this process."""
+        """Do nothing: a plan on a CPU holds only memory of this process."""
 
 
 class CpuBackend:
@@ -90,7 +90,7 @@ class CpuBackend:
         return cpu_device_key(self.threads, self._executor.usable_cores)
 
     def software(self) -> dict[str, str]:
-        """Of torch, oneDNN and Python."""
+        """Versions of torch, oneDNN and Python."""
         return software_versions()
 
     def bind(
@@ -112,7 +112,7 @@ class CpuBackend:
         return LaidOut(self._executor, program, LanePlan(lay_out(program, plan, self.threads)))
 
     def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
-        """Registry kernels, one after the other; unless somebody waits for it, giving way."""
+        """Run registry kernels one after the other, with low priority unless ``pause`` is none."""
         if pause is no_pause:
             return interpret(program.graph, program.constants(), inputs)
 
@@ -126,21 +126,21 @@ class CpuBackend:
         return in_thread(aside, pause)
 
     def open_whole(self, artefact: Path, digest: str) -> OnnxSession:
-        """A session on the executor's cores."""
+        """Open a session on the executor's cores."""
         return OnnxSession(artefact, digest, self.threads, self._executor.cpus)
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
-        """By the rates of one thread of a server CPU."""
+        """Estimate a unit's use of the device by the rates of one thread of a server CPU."""
         return estimated_profile(unit, graph)
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
-        """With units that do next to nothing."""
+        """Measure overheads with units that do next to nothing."""
         return measure_overheads(self._executor)
 
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, StageLatency]:
-        """See ``CpuStageTimer``."""
+        """Measure a stage with the ``CpuStageTimer``."""
         return self._timer.measure(program, inputs, stage, pause)
 
     def forget(self) -> None:
@@ -148,13 +148,13 @@ class CpuBackend:
         self._timer.forget()
 
     def contender(self, prepared: Prepared) -> TimedContender:
-        """Timed by the clock of this thread."""
+        """A contender that is timed by the clock of this thread."""
         return TimedContender(
             timed(prepared.run), activation_bytes=lambda: prepared.activation_bytes
         )
 
     def fault(self, error: Exception) -> BraidError | None:
-        """Only that memory has run out."""
+        """DeviceOutOfMemory if memory has run out, None for any other error."""
         if is_out_of_memory(error):
             return DeviceOutOfMemory(
                 "the device has no memory left for this; send fewer rows or smaller ones, or raise "

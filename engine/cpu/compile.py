@@ -96,7 +96,7 @@ def _parts(
 
 
 def _number(segments: Sequence[Segment]) -> Iterator[list[_Lane]]:
-    """Number the steps, and find which are certain to be over before which."""
+    """Number the steps of each segment, and find the steps that are over before each starts."""
     number = over = 0  # next number; bit set of all steps of earlier segments
     for segment in segments:
         bit_of: dict[int, int] = {}  # unit that others wait for -> its bits
@@ -165,7 +165,9 @@ class _Values:
 
     def __init__(self, keep: frozenset[int], kinds: Mapping[int, str], the_end: int) -> None:
         self.keep = keep
-        self.sizes: dict[int, int] = {}  # of values in the arena; temporaries are negative
+        self.sizes: dict[
+            int, int
+        ] = {}  # bytes of values in activation memory; temporaries are negative
         self.shown: set[int] = set()  # those that Python reads
         self._kinds = kinds
         self._the_end = the_end  # a step after all others
@@ -175,7 +177,7 @@ class _Values:
         self.temporaries: dict[int, list[int]] = {}  # step number -> its temporary values
 
     def note(self, item: _Numbered) -> None:
-        """Take a step into account; each after those that make what it reads."""
+        """Note what a step reads and makes; call it for steps in the order of their numbers."""
         unit, bit = item.step.unit, 1 << item.number
         for slot in unit.inputs:
             for value in self._behind(slot):
@@ -210,7 +212,7 @@ class _Values:
         return {slot} if slot in self.sizes else self.seen_through.get(slot, set())
 
     def lifetimes(self) -> dict[int, Lifetime]:
-        """Of all values in the arena."""
+        """Lifetimes of all values in activation memory."""
         return {
             value: Lifetime(size, self._touched[value], self._before[value])
             for value, size in self.sizes.items()

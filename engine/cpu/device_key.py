@@ -1,4 +1,4 @@
-"""The device key: everything a latency measured on this device depends on."""
+"""Device key: everything that a latency measured on this device depends on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from braid.engine.onednn.library import onednn_version
 
 KERNELS_REVISION = 3
-"""Raised when kernels, fusions or how they are timed change so much that old latencies mislead."""
+"""Number to raise when kernels or their timing change so much that old latencies mislead."""
 
 
 def cpu_device_key(threads: int, cores: int) -> str:

@@ -43,16 +43,16 @@ from braid.engine.runtime.yielding import YieldToRequests, no_pause
 SLICE_US = 1000.0
 
 STOP_LOOK_NS = 10_000_000
-"""How often a run outside the interpreter looks whether it is to end."""
+"""Nanoseconds after which a run outside the interpreter looks whether it is to end."""
 
 StageRun = Callable[[YieldToRequests | None], tuple[int, int]]
-"""Runs something; when it began and ended."""
+"""Function that runs a stage; returns its begin and end, in nanoseconds of perf_counter."""
 
 
 class CpuExecutor:
-    """Owns the threads of one CPU device. Made and used by one thread; one run at a time.
+    """Threads of one CPU device; made and used by one thread, for one run at a time.
 
-    A run that pauses lets others run in between, and so has its activations in memory of its own.
+    Other runs may take place in the pauses of a run, which so has activation memory of its own.
     """
 
     def __init__(self, threads: int, cpus: Sequence[int] = (), slice_us: float = SLICE_US) -> None:
@@ -121,7 +121,7 @@ class CpuExecutor:
         self.run_segment(lay_out_stage(program, [[unit]], self.threads), env)
 
     def stage(self, program: Program, segment: Segment, env: Environment) -> StageRun:
-        """One segment made ready to run again and again on the slots of ``env``; see ``run``.
+        """A function that runs one segment on the slots of ``env`` each time it is called.
 
         A run answers when it began and ended, by the monotonic clock in nanoseconds. Of a segment
         outside the interpreter this is without the way there and back: between two stages of a
@@ -146,7 +146,7 @@ class CpuExecutor:
         return run
 
     def forget(self) -> None:
-        """Free the memory of runs with pauses."""
+        """Free the activation memory of runs with pauses."""
         self._arena_with_pauses.free()
 
     def _run_compiled(
@@ -157,7 +157,7 @@ class CpuExecutor:
         pause: YieldToRequests | None,
         stamps: Tensor | None = None,
     ) -> ActivationMemory:
-        """Run all parts; returns the memory that their values lie in."""
+        """Run all parts; returns the activation memory that their values lie in."""
         arena = self._arena if pause is None else self._arena_with_pauses
         compiled.place(arena, runner.library)
         slices = _until_stopped() if pause is None else self._slices(pause)
@@ -185,7 +185,7 @@ class CpuExecutor:
         return arena
 
     def _slices(self, pause: YieldToRequests) -> Slices:
-        """After its pauses the team has the size again that bursts run on."""
+        """Slices for runs with pauses: after each the team has all its threads again."""
 
         def pause_and_restore() -> None:
             pause()
@@ -281,13 +281,13 @@ def _copied_into(
 
 
 def _release_waiters(events: Mapping[int, threading.Event]) -> None:
-    """After a failure, let the other lanes run into their own error instead of waiting for ever."""
+    """Set all events after a failure, so that no lane waits for one that has ended."""
     for event in events.values():
         event.set()
 
 
 def _until_stopped() -> Slices | None:
-    """For a burst without pauses: it ends when the calling thread's run is to end."""
+    """Slices of a run without pauses, which ends when the calling thread's run is to end."""
     signal = stop_signal.get()
     return None if signal is None else Slices(STOP_LOOK_NS, signal.check, signal.descriptor)
 

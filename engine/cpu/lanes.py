@@ -29,21 +29,21 @@ class Step:
     threads: int  # of the lane
     waits: tuple[int, ...]  # units in other lanes of the same segment
     signals: tuple[int, ...]  # the unit, or its merged units, if another lane waits for them
-    releases: tuple[int, ...] = ()  # slots nobody reads after this step (single-lane segments)
+    releases: tuple[int, ...] = ()  # slots that are not read after this step (single-lane segments)
 
     @property
     def run(self) -> Run:
-        """What computes the unit's outputs from its inputs."""
+        """Function that computes the unit's outputs from its inputs."""
         return self.unit.kernel.run_on(self.threads)
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What runs between two barriers."""
+    """Lanes that run side by side between two barriers."""
 
     lanes: tuple[tuple[Step, ...], ...]
     threads: tuple[int, ...]  # intra-operator threads of each lane
-    releases: tuple[int, ...] = ()  # slots nobody reads after this segment
+    releases: tuple[int, ...] = ()  # slots that are not read after this segment
 
     @property
     def signals(self) -> tuple[int, ...]:
@@ -137,7 +137,7 @@ def _segment(program: Program, part: _Part, threads: int) -> Segment:
 
 
 def _pack(work: dict[int, float], lanes: int) -> tuple[dict[int, int], list[float]]:
-    """Longest stream first onto the emptiest lane; returns the lane of each stream, and loads."""
+    """Lane of each stream and load of each lane; longest streams first, to the emptiest lane."""
     load = [0.0] * lanes
     lane_of: dict[int, int] = {}
     for stream in sorted(work, key=lambda s: (-work[s], s)):
@@ -148,7 +148,7 @@ def _pack(work: dict[int, float], lanes: int) -> tuple[dict[int, int], list[floa
 
 
 def _divide(threads: int, load: Sequence[float]) -> tuple[int, ...]:
-    """At least one thread a lane, the others where the most work per thread is."""
+    """Threads of each lane: at least one, the rest where the most work per thread is."""
     given = [1] * len(load)
     for _ in range(threads - len(load)):
         given[max(range(len(load)), key=lambda lane: load[lane] / given[lane])] += 1

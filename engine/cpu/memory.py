@@ -27,13 +27,13 @@ class Lifetime:
     before: int  # steps that are certain to be over when it is made
 
     def may_share(self, other: Lifetime) -> bool:
-        """Whether one of the two is always done with before the other begins."""
+        """Whether the last reader of one value is always over before the other value is made."""
         return not (self.touched & ~other.before and other.touched & ~self.before)
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Where each value lies."""
+    """Offset of each value in activation memory, and the bytes needed."""
 
     offsets: Mapping[int, int]  # value -> bytes from the start
     peak_bytes: int
@@ -73,14 +73,14 @@ class ActivationMemory:
         self.generation = 0  # changes when the memory moves
 
     def reserve(self, size_bytes: int) -> None:
-        """Have at least this much; what was there before is lost if it has to grow."""
+        """Grow to at least ``size_bytes``; growing loses the content."""
         if size_bytes > 4 * self._memory.numel():
             self._memory = torch.empty(0)  # free the old memory first
             self._memory = torch.empty(-(-size_bytes // 4), dtype=torch.float32)
             self.generation += 1
 
     def free(self) -> None:
-        """Have nothing."""
+        """Free all memory."""
         self._memory = torch.empty(0)
         self.generation += 1
 
@@ -90,6 +90,6 @@ class ActivationMemory:
         return start <= tensor.data_ptr() < start + 4 * self._memory.numel()
 
     def at(self, offset_bytes: int, size_bytes: int) -> Tensor:
-        """Flat fp32 memory."""
+        """Flat fp32 tensor over ``size_bytes`` bytes from ``offset_bytes`` on."""
         start = offset_bytes // 4
         return self._memory[start : start + size_bytes // 4]

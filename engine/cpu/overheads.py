@@ -24,7 +24,7 @@ _INNER = 50  # runs of an idle stage in one sample: each takes some microseconds
 
 
 def measure_overheads(executor: CpuExecutor) -> Generator[None, None, StageOverheads]:
-    """Measure; yields between samples. Takes some milliseconds."""
+    """Measure the overheads of stages, in some milliseconds; yields between samples."""
     groups = {"single": [1], "chain": [CHAIN], "pair": [1] * min(2, executor.threads)}
     stages = {name: _stage(executor, counts) for name, counts in groups.items()}
     samples: dict[str, list[float]] = {name: [] for name in stages}

@@ -32,12 +32,12 @@ EXECUTE, WAIT, SIGNAL = 0, 1, 2  # words of the code, as in lanes.c
 _CUT = -2
 
 MOST_INTERLEAVED = 16
-"""Channels of images that are brought into another order here; torch is good at more."""
+"""Most channels of images that ``as_images`` reorders itself; torch is as fast with more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """A run looks so often whether something has arrived; then ``pause`` is called.
+    """How often a native run stops to look, and the function it then calls.
 
     What that raises ends the run.
     """
@@ -48,7 +48,7 @@ class Slices:
 
 
 class Runner:
-    """The library that runs bursts."""
+    """The part in C, which runs native segments."""
 
     def __init__(self, path: Path, library: OneDnn) -> None:
         lanes = ctypes.CDLL(str(path))
@@ -68,7 +68,7 @@ class Runner:
     def run(
         self, native: NativeSegment, slices: Slices | None, stamps: Tensor | None = None
     ) -> None:
-        """Run compiled lanes to their end, in slices if so wanted.
+        """Run compiled lanes to their end, in slices unless ``slices`` is None.
 
         ``stamps`` receives the moments at which its segments began, and the end, in nanoseconds of
         the monotonic clock.
@@ -86,7 +86,7 @@ class Runner:
                 native.bookmark.zero_()  # the next run begins at the start
                 raise
         if status:
-            raise RuntimeError(f"oneDNN answered {status} inside a burst")
+            raise RuntimeError(f"oneDNN answered {status} inside a native segment")
 
     def as_images(self, tensor: Tensor) -> Tensor:
         """``tensor`` in channels_last, on the calling thread's team.
@@ -105,7 +105,7 @@ class Runner:
 
 @cache
 def find_runner() -> Runner | None:
-    """The runner, if it was built and there is a oneDNN for it."""
+    """The runner; None where the part in C was not built or oneDNN is not installed."""
     library = find_onednn()
     folder = Path(braid.engine.cpu.native.__file__).parent
     for path in sorted(folder.glob("_lanes*.so")) if library is not None else []:
@@ -120,7 +120,7 @@ def find_runner() -> Runner | None:
 
 @dataclass(slots=True)
 class OutsideOperand:
-    """A memory object that must be told an address before its burst runs."""
+    """A memory object whose address is set before each run of its native segment."""
 
     memory: int
     slot: int
@@ -130,7 +130,7 @@ class OutsideOperand:
 
 @dataclass(slots=True)
 class NativeSegment:
-    """Lanes as code for the runner, and what is told or made before and after."""
+    """Lanes as code for the runner, and the values that enter and leave it."""
 
     code: Tensor  # int64
     flags: Tensor  # int64
@@ -142,7 +142,7 @@ class NativeSegment:
     # outputs of the graph: slot, buffer, memory objects with bytes behind the start
     results: list[tuple[int, Buffer, list[tuple[int, int]]]] = field(default_factory=list)
     shown: list[tuple[int, Buffer]] = field(default_factory=list)  # values that Python reads
-    releases: list[int] = field(default_factory=list)  # slots nobody reads afterwards
+    releases: list[int] = field(default_factory=list)  # slots that are not read afterwards
     views: list[tuple[int, Tensor]] = field(default_factory=list)  # of ``shown``, in the arena
     runs: int = 0
 
@@ -152,24 +152,24 @@ Part = NativeSegment | Step | Segment
 
 @dataclass(slots=True)
 class Compiled:
-    """A layout ready to run on one executor."""
+    """Segments of a plan, ready to run on one executor."""
 
     parts: list[Part]
     memory: MemoryPlan
-    sizes: Mapping[int, int]  # value in the arena -> bytes
+    sizes: Mapping[int, int]  # value in activation memory -> bytes
     may_be_views: frozenset[int]  # slots that Python fills and that may lie in the arena
     placed_in: ActivationMemory | None = None  # where the addresses are from ...
     generation: int = -1  # ... and when
 
     def stamps(self) -> Tensor | None:
-        """Where a run can leave its moments, if all of it is one native."""
+        """Memory for the moments of a run, in nanoseconds; None if Python runs a part of it."""
         part = self.parts[0]
         if len(self.parts) > 1 or not isinstance(part, NativeSegment):
             return None
         return torch.zeros(int(part.code[0]) + 1, dtype=torch.int64)
 
     def place(self, arena: ActivationMemory, library: OneDnn) -> None:
-        """Tell all memory objects where they are, if the arena has moved."""
+        """Set the addresses of all memory objects, if activation memory has moved."""
         arena.reserve(self.memory.peak_bytes)
         if self.placed_in is arena and self.generation == arena.generation:
             return
@@ -206,7 +206,7 @@ def run_native(
     slices: Slices | None = None,
     stamps: Tensor | None = None,
 ) -> None:
-    """Run a burst on the slots of ``env``; the other arguments are ``Runner.run``'s."""
+    """Run a native segment on the slots of ``env``; the other arguments are ``Runner.run``'s."""
     set_handle = runner.library.set_handle
     held = []
     for binding in native.operands:

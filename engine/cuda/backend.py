@@ -48,16 +48,16 @@ from braid.engine.timing.runs import timed
 T = TypeVar("T")
 
 KernelsFor = Callable[[str], KernelSource]
-"""Makes the kernels for programs of one precision."""
+"""Function that makes the kernels for programs of one precision."""
 
 FLOP_PER_BYTE = 14.0
-"""By the H200's datasheet, in FP32: 67 TFLOP/s, 4.8 TB/s. Others are near enough to order by."""
+"""Operations per byte moved of an H200 in FP32, by its datasheet: 67 TFLOP/s, 4.8 TB/s."""
 
 
 WINOGRAD = 4.0
-"""So many times less than by definition convolutions multiply by Winograd's method."""
+"""Factor by which Winograd's method multiplies less than a convolution's definition."""
 TENSOR_CORES = 16.0
-"""So many times as fast as without them they are in FP16, by datasheets; less in TF32."""
+"""Speed-up of tensor cores in FP16, by datasheets; less in TF32."""
 
 MIN_US = 1e-3
 
@@ -93,15 +93,15 @@ class CudaBackend:
 
     @property
     def precisions(self) -> tuple[str, ...]:
-        """All that the GPU's generation has."""
+        """Precisions of the GPU's generation."""
         return offered_precisions(self._identity.capability)
 
     def device_key(self) -> str:
-        """The GPU, its driver, CUDA, cuDNN, torch."""
+        """Text that names the GPU, its driver, CUDA, cuDNN and torch."""
         return self._identity.device_key
 
     def software(self) -> dict[str, str]:
-        """Versions of all that has a part in how long kernels take."""
+        """Versions of the software that the latency of kernels depends on."""
         return self._identity.software
 
     def bind(
@@ -130,7 +130,7 @@ class CudaBackend:
         return OnGpu(self._executor, prepared, index_ranges(program.graph))
 
     def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
-        """Registry kernels on the device, one after the other, FP32 being FP32."""
+        """Run registry kernels on the device, one after the other, in full FP32."""
         graph, constants = program.graph, program.constants()
         if any(unit.kind == ON_HOST for unit in graph.operators):
             on_host = {name: tensor.cpu() for name, tensor in constants.items()}
@@ -146,7 +146,7 @@ class CudaBackend:
         return self._with_room(f"interpreting {graph.name!r}", run)
 
     def _with_room(self, doing: str, work: Callable[[], T]) -> T:
-        """Do something that needs device memory; once more after giving back what is unused."""
+        """Do work that needs device memory; once more after giving back what is unused."""
         try:
             with classified(doing):
                 return work()
@@ -158,15 +158,15 @@ class CudaBackend:
             return work()
 
     def open_whole(self, artefact: Path, digest: str) -> OnnxSession:
-        """A session on the GPU, FP32 being FP32."""
+        """Open a session on the GPU, in full FP32."""
         return OnnxSession(artefact, digest, self._host_threads, provider=CUDA_PROVIDER)
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
-        """By the rates of a data centre's GPU."""
+        """Estimate a unit's use of the device by the rates of a data centre's GPU."""
         return estimated_profile(unit, graph, FLOP_PER_BYTE)
 
     def overheads(self) -> Generator[None, None, StageOverheads]:
-        """Stages of kernels that do next to nothing, inside graphs as all stages are."""
+        """Measure stages of kernels that do next to nothing, inside graphs."""
         one = yield from self._tiny_us([1])
         chain = yield from self._tiny_us([CHAIN])
         pair = yield from self._tiny_us([1, 1])
@@ -183,7 +183,7 @@ class CudaBackend:
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, StageLatency]:
-        """Inside graphs; of one of the ``threads`` equal parts of the device, a lower bound.
+        """Latency of a stage inside graphs; with one thread, a lower bound.
 
         A GPU cannot be given in part to a measurement. What planners ask that for is how long a
         unit occupies the whole device at least: the time of its arithmetic at the peak rate.
@@ -204,14 +204,14 @@ class CudaBackend:
         self._timer.forget()
 
     def contender(self, prepared: Prepared) -> TimedContender:
-        """Timed on the device, without the copies, which are the same for all plans."""
+        """A contender timed on the device, without the copies, which are the same for all plans."""
         assert isinstance(prepared, OnGpu)
         return TimedContender(
             timed(prepared.run), prepared.device_us, lambda: prepared.activation_bytes
         )
 
     def fault(self, error: Exception) -> BraidError | None:
-        """What CUDA's errors mean."""
+        """The Braid error that an error of CUDA stands for; None if unknown."""
         return classify(error, "serving")
 
     def close(self) -> None:

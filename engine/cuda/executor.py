@@ -1,4 +1,4 @@
-"""Runs stream plans on a GPU: one CUDA graph per plan, or eager streams where capture fails.
+"""Executor of stream plans on a GPU: a CUDA graph per plan, or eager streams if capture fails.
 
     prepare(program, plan)   ─> PreparedPlan                                 (prepare.py)
     run(prepared, inputs)    ─> stage ─> upload ─> replay ─> download ─> outputs
@@ -99,7 +99,7 @@ class CudaExecutor:
         return attempt()
 
     def _drop_empty_pool(self) -> None:
-        """A pool gives no memory back while it lives, so it goes with the last plan."""
+        """Release the pool if no plan is left: it gives no memory back before."""
         if self._pool is not None and not self._plans:
             self.driver.release_pool(self._pool)
             self._pool = None
@@ -133,7 +133,7 @@ class CudaExecutor:
         return StartedRun(staging, outputs)
 
     def is_done(self, run: StartedRun) -> bool:
-        """Whether ``finish`` would not wait; what went wrong, it will tell."""
+        """Whether ``finish`` would return without waiting; it raises what went wrong."""
         try:
             return self.driver.reached(run.staging.done)
         except RuntimeError:

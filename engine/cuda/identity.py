@@ -1,4 +1,4 @@
-"""What a GPU is, as far as measurements depend on it: the device key, and versions."""
+"""Device key of a GPU, and the versions that measurements on it depend on."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 
 KERNELS_REVISION = 1
-"""Raised when our CUDA kernels change so much that old measurements mislead."""
+"""Number to raise when our CUDA kernels change so much that old measurements mislead."""
 
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 FASTEST_CLOCK_MHZ = 2600.0
-"""Of any GPU so far: where torch does not tell the clock, bounds by it stay lower bounds."""
+"""Clock of the fastest GPU so far, which keeps bounds lower bounds if torch tells no clock."""
 FP32_LANES = 128
 """Multiply-adds that one multiprocessor begins in a cycle, since compute capability 8.6."""
 
@@ -63,12 +63,12 @@ class GpuIdentity:
 
     @property
     def fp32_flop_per_us(self) -> float:
-        """More FP32 operations than it can do in a microsecond without tensor cores."""
+        """Upper bound of the FP32 operations per microsecond without tensor cores."""
         return self.multiprocessors * FP32_LANES * 2 * self.clock_mhz
 
 
 def read_identity(index: int = 0) -> GpuIdentity:
-    """Of a GPU that this process sees."""
+    """Read the identity of the GPU with this index."""
     facts = torch.cuda.get_device_properties(index)
     clock_khz = float(getattr(facts, "clock_rate", 0) or 0)  # newer versions of torch tell it
     return GpuIdentity(
@@ -85,7 +85,7 @@ def read_identity(index: int = 0) -> GpuIdentity:
 
 
 def driver_version(file: Path = DRIVER_VERSION_FILE) -> str:
-    """Of NVIDIA's kernel module, e.g. ``580.65.06``; "unknown" where nobody tells."""
+    """Version of NVIDIA's kernel module, e.g. ``580.65.06``; "unknown" if it cannot be read."""
     try:
         text = file.read_text()
     except OSError:
@@ -95,7 +95,7 @@ def driver_version(file: Path = DRIVER_VERSION_FILE) -> str:
 
 
 def _driver_by_nvml() -> str:
-    """The same from NVIDIA's management library, for containers that hide the file."""
+    """Version from NVIDIA's management library, for containers that hide the file."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         if library.nvmlInit_v2():

@@ -38,7 +38,7 @@ class OnGpu:
 
     @property
     def activation_bytes(self) -> int | None:
-        """Most that tensors held at once while the plan was captured."""
+        """Most bytes that tensors held at once during the capture; None if not captured."""
         return self.plan.cost.peak_bytes or None
 
     def run(self, inputs: Tensors, _: YieldToRequests | None = None) -> Tensors:

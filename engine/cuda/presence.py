@@ -1,4 +1,4 @@
-"""Whether this process can use a GPU, and if not, why: one line for whoever runs the server."""
+"""Check that this process can use a GPU; the error says in one line why it cannot."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def require_gpu() -> None:
 
 
 def _first_sentence(error: BaseException) -> str:
-    """Torch's messages go on about what to download; what is wrong comes first."""
+    """First sentence of an error: torch's messages then say what to download."""
     line = " ".join(str(error).split("\n")[0].split())
     return line.partition(". ")[0].rstrip(".")[:300] or type(error).__name__

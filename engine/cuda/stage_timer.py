@@ -1,4 +1,4 @@
-"""Measures a stage as it will run: inside a CUDA graph, after and before other stages.
+"""Timer of stages as they will run: inside a CUDA graph, after and before other stages.
 
     capture R copies, and 2R ─> two warm-ups ─> samples ─> drop drifted ones ─> median ─> destroy
 
@@ -36,21 +36,21 @@ from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import TimerOptions, agree, reduce_samples, steady
 
 DRIFT = 0.02
-"""A sample counts if its pace is within this fraction of the usual one."""
+"""Largest difference of a sample's pace from the usual pace, as a fraction."""
 
 MIN_US = 1e-3
-"""The shortest latency that is told: planners divide by it."""
+"""Shortest latency that is reported: planners divide by it."""
 
 _REMEMBERED = 50
-"""Samples of the pace whose median is the usual one: of some ten stages, so it may follow."""
+"""Latest samples of the pace, of some ten stages, whose median is the usual pace."""
 
 _NEAR = 0.03
-"""Another arrangement of the same units this close is a near-tie: measured once more."""
+"""Largest difference of a near-tie, as a fraction; such a stage is measured once more."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlopeOptions:
-    """How long a measurement is, beside what ``TimerOptions`` say."""
+    """Copies and time of a measurement, beside ``TimerOptions``."""
 
     copies: int = 4  # R
     max_copies: int = 64
@@ -96,7 +96,7 @@ class CudaStageTimer:
     def measure(
         self, program: Program, inputs: MakeInputs, stage: AskedStage, pause: YieldToRequests
     ) -> Generator[None, None, StageLatency]:
-        """Latency of one stage, in microseconds; ``threads`` is no matter here.
+        """Latency of one stage; ``stage.threads`` is ignored.
 
         Raises:
             DeviceOutOfMemory: no room for the activations or the copies.
@@ -116,7 +116,7 @@ class CudaStageTimer:
             pair.destroy()
 
     def forget(self) -> None:
-        """Free all memory; the next measurement makes anew what it needs."""
+        """Free all memory."""
         self._activations = None
         self._known_us.clear()
         if self._pace is not None:
@@ -140,7 +140,7 @@ class CudaStageTimer:
     def _capture(
         self, activations: Activations, asked: AskedStage
     ) -> Generator[None, None, tuple[_Pair, float]]:
-        """R and 2R copies, and a first latency; R is what it takes to fill ``span_us``."""
+        """R and 2R copies, where R copies fill ``span_us``, and a first latency."""
         stage = ready_stage(self._driver, activations, asked)
         yield
         pair, latency_us = yield from self._warm_pair(stage, self._slopes.copies)

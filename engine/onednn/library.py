@@ -84,7 +84,7 @@ class OneDnn:
         self._engine = self.make("engine_create", _CPU, ctypes.c_size_t(0))
 
     def make(self, function: str, *arguments: Any) -> _Pointer:
-        """PrimitiveCall ``dnnl_<function>(&made, *arguments)``.
+        """Call ``dnnl_<function>(&made, *arguments)`` and return what was made.
 
         Raises:
             Unsupported: the library refuses.
@@ -209,7 +209,7 @@ class OneDnn:
         return Primitive(self, handle)
 
     def elementwise(self, elements: int, function: PostOp, post_ops: Sequence[PostOp]) -> Primitive:
-        """A function of each element."""
+        """An elementwise function."""
         flat, (name, alpha, beta) = self._dense([elements]), function
         handle = self.make(
             "eltwise_forward_primitive_desc_create",
@@ -286,7 +286,7 @@ class OneDnn:
         return self.make("memory_create", layout, self._engine, None)
 
     def stream(self) -> _Pointer:
-        """Something to execute on: the calling thread and its team."""
+        """A stream to execute on: the calling thread and its team."""
         return self.make("stream_create", self._engine, _IN_ORDER)
 
     def implementation(self, description: _Pointer) -> str:
@@ -369,7 +369,7 @@ class Primitive:
         return self._library.argument(self.description, known)
 
     def call(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> PrimitiveCall:
-        """A call of its own memory objects.
+        """A call with memory objects of its own.
 
         Args:
             fixed: argument -> data that stays where it is; kept alive.
@@ -392,7 +392,7 @@ class Primitive:
         return launch
 
     def scratch(self) -> Tensor:
-        """Memory that an execution scribbles on; empty if it needs none."""
+        """Scratch memory of an execution; empty if it needs none."""
         if self._scratch is None:
             size = self._library.size_bytes(self.layout(_SCRATCH))
             self._scratch = torch.empty(size, dtype=torch.uint8)
@@ -400,7 +400,7 @@ class Primitive:
 
 
 class PrimitiveCall:
-    """A primitive with a memory object for each argument: all that an execution is told.
+    """A primitive with a memory object for each of its arguments.
 
     Calls of one primitive share its scratch memory: they must not run at the same time.
     """

@@ -1,7 +1,7 @@
-"""How a unit is computed by primitives: which ones, on which of its data.
+"""Recipes: the primitives that compute a unit, and the data that each one reads and writes.
 
 Recipe ──run_from──> a function of tensors          one unit, called from Python
-       └──braid.engine.cpu.segments──> part of a burst  many units, run without Python between them
+       └──braid.engine.cpu.segments──> part of a native segment: many units without Python
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Buffer:
 
     @property
     def layout(self) -> torch.memory_format:
-        """How it lies in memory."""
+        """Memory format of the tensor."""
         return torch.channels_last if self.images else torch.contiguous_format
 
     def empty(self) -> Tensor:
-        """New memory of this kind."""
+        """A new tensor of ``shape``."""
         return torch.empty(self.shape, memory_format=self.layout)
 
     def fresh(self) -> Tensor:
-        """New memory, seen as the value is."""
+        """A new tensor of the value's shape."""
         if self.seen_as is not None:
             return self.empty().reshape(self.seen_as)
         if not self.images:
@@ -64,7 +64,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an action finds or leaves data."""
+    """Place of data that an action reads or writes."""
 
     kind: Literal["operand", "result", "temporary"]
     index: int
@@ -82,7 +82,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a unit does, for one number of threads."""
+    """Actions of a unit, for one number of threads."""
 
     actions: tuple[Action, ...]
     operands: tuple[tuple[int, bool], ...]  # position among the unit's inputs, whether images
@@ -91,7 +91,7 @@ class Recipe:
 
 
 def run_from(recipe: Recipe) -> Run:
-    """The recipe as a function of the unit's inputs that gives new tensors."""
+    """A function of the unit's inputs that runs the recipe into new tensors."""
     plain = len(recipe.actions) == len(recipe.results) == 1 and not recipe.temporaries
     plain = plain and not any(place.offset_bytes for place in recipe.actions[0].places.values())
     return _run_plain(recipe) if plain else _run_any(recipe)
@@ -154,7 +154,7 @@ def _run_any(recipe: Recipe) -> Run:
 
 
 class _Shifted:
-    """A tensor's memory from an offset on, as a launcher takes it."""
+    """Memory of a tensor from an offset on, for a launcher."""
 
     def __init__(self, tensor: Tensor, offset_bytes: int) -> None:
         self._address = tensor.data_ptr() + offset_bytes

@@ -1,1 +1,1 @@
-"""A static graph bound to kernels: what every device runs."""
+"""Static graphs bound to kernels, which every device runs."""

@@ -1,4 +1,4 @@
-"""What runs one schedule unit, and the weights that kernels keep in layouts of their own."""
+"""Kernels of schedule units, and the weights that kernels keep in layouts of their own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Kernel:
     _runs: dict[int, Run] = field(default_factory=dict, repr=False)
 
     def recipe_on(self, threads: int) -> Recipe | None:
-        """The recipe for a team of ``threads`` threads, made once; None if there is none.
+        """Recipe for a team of ``threads`` threads, made once; None if the kernel is a function.
 
         Raises:
             Unsupported: oneDNN has no fast kernel for it.
@@ -36,7 +36,7 @@ class Kernel:
         return self._recipes[threads]
 
     def run_on(self, threads: int) -> Run:
-        """``outputs = run(*inputs)`` on a thread whose team has ``threads`` threads."""
+        """Function from the unit's inputs to its outputs, for a team of ``threads`` threads."""
         if self.run is not None:
             return self.run
         if threads not in self._runs:
@@ -57,7 +57,7 @@ class PackedWeights:
     def for_primitive(
         self, library: OneDnn, primitive: Primitive, name: str, weight: Tensor
     ) -> Tensor:
-        """``weight``, the constant ``name``, as ``primitive`` wants it."""
+        """Constant ``name``, whose tensor is ``weight``, in the layout that ``primitive`` wants."""
         wanted = primitive.layout(WEIGHTS)
         known = self._by_layout.setdefault(name, [])
         for reader, packed in known:
@@ -68,13 +68,13 @@ class PackedWeights:
         return packed
 
     def once(self, key: tuple[Any, ...], pack: Callable[[], Tensor]) -> Tensor:
-        """What ``pack`` gave the first time it was asked for under ``key``."""
+        """Tensor that ``pack`` makes, made once for each ``key``."""
         if key not in self._by_key:
             self._by_key[key] = pack()
         return self._by_key[key]
 
     def derived(self, key: tuple[Any, ...], source: Tensor, make: Callable[[], Tensor]) -> Tensor:
-        """What ``make`` gave for ``source`` under ``key``; another source is another tensor.
+        """Tensor that ``make`` makes from ``source``, made once for each ``key`` and source.
 
         The names of small constants mean something else at other shapes, their tensors do not.
         """

@@ -1,4 +1,4 @@
-"""Where kernels come from: each device's ways to run a unit, and which of them does.
+"""Kernels that a device offers for a unit, and the choice among them.
 
     bind (engine/program/program.py) ──> KernelSource.variants(unit) ──> choose ──> Kernel
 
@@ -53,7 +53,7 @@ class KernelSource(Protocol):
         """
 
     def signature(self, unit: Operator, graph: OpGraph) -> str:
-        """What the speed of the unit's kernels depends on; choices are kept under it."""
+        """Key of the unit's choice of kernel: equal where the speed of the kernels is equal."""
 
     def place(
         self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
@@ -65,7 +65,7 @@ class KernelSource(Protocol):
 
 
 def makeable(kernels: Iterable[Kernel], threads: int) -> Iterator[Kernel]:
-    """Those that can be made for ``threads`` threads; made on the way."""
+    """Make kernels for ``threads`` threads; yields those that can be made."""
     for kernel in kernels:
         try:
             kernel.recipe_on(threads)
@@ -106,7 +106,7 @@ def cut_output(kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
 
 
 def kernel_signature(unit: Operator, graph: OpGraph) -> str:
-    """What the speed of a unit's kernels depends on: all but names and content."""
+    """24 hex digits of a hash over all of a unit but names and content of tensors."""
     specs = [graph.spec(name).to_json() if name else None for name in (*unit.inputs, *unit.outputs)]
     document = [
         unit.kind,

@@ -75,7 +75,7 @@ def merged_unit(
 
 
 def _merge_key(unit: Operator, graph: OpGraph) -> Hashable | None:
-    """Equal for units that can be merged; None for a unit that cannot be."""
+    """Key that is equal for units that can be merged; None for a unit that cannot be."""
     data, weight, *rest = (*unit.inputs, "", "")[:3]
     fixed = all(name in graph.constants for name in (weight, *filter(None, rest)))
     values = [name for name in (data, weight, *rest, *unit.outputs) if name]

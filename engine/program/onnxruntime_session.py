@@ -26,7 +26,7 @@ CPU_PROVIDER: Provider = ("CPUExecutionProvider", {})
 CUDA_PROVIDER: Provider = ("CUDAExecutionProvider", {"device_id": "0", "use_tf32": "0"})
 
 MAX_BOUND = 1024
-"""Places in memory that a session remembers."""
+"""Bindings of addresses that a session keeps, at most."""
 
 
 class OnnxSession:
@@ -90,7 +90,7 @@ class OnnxSession:
         }
 
     def run_into(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> None:
-        """As ``run``, writing the outputs to where they shall be.
+        """Run the model and write its outputs into ``outputs``.
 
         Args:
             inputs: contiguous.
@@ -157,6 +157,6 @@ def _options(onnxruntime: object, threads: int, cpus: Sequence[int]) -> object:
 
 
 def _line(error: Exception) -> str:
-    """The first line of its complaint."""
+    """First line of an error's message, at most 300 characters."""
     text = str(error).strip().partition("\n")[0]
     return (text or type(error).__name__)[:300]

@@ -1,4 +1,4 @@
-"""A static graph bound to kernels: what an executor runs.
+"""A program: a static graph bound to kernels, ready for an executor.
 
 Values live in numbered slots; each unit reads slots and fills slots. Constants fill theirs once.
 """
@@ -33,7 +33,7 @@ class BoundUnit:
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What kernels are chosen and made with."""
+    """Everything that the choice and making of kernels depends on."""
 
     source: KernelSource  # the device's kernels
     threads: int  # of the whole device
@@ -65,7 +65,7 @@ class Program:
     merged: dict[tuple[int, ...], BoundUnit] = field(default_factory=dict, repr=False)
 
     def unit(self, units: tuple[int, ...]) -> BoundUnit:
-        """One unit, or several that run as one kernel, bound when first asked for.
+        """The bound unit of one unit, or of several that run as one kernel, made at first use.
 
         Raises:
             InvalidArtefact: these units cannot be merged.
@@ -89,17 +89,17 @@ class Program:
         return list(makeable(kernels, how.threads))
 
     def rivals(self, unit: int) -> list[Kernel]:
-        """The variants among which a measurement of the unit alone can decide.
+        """Variants of a unit among which a measurement of the unit alone can decide.
 
-        A kernel that runs in bursts (engine/cpu/compile.py) has no rival that does not: that
-        would take the lanes beside it out of the burst, too.
+        A kernel that runs in native segments (engine/cpu/compile.py) has no rival that does not:
+        that one would take the lanes beside it out of the native segment, too.
         """
         kernels = self.variants(unit)
         native = kernels[0].recipe is not None
         return [kernel for kernel in kernels if (kernel.recipe is not None) == native]
 
     def with_variant(self, unit: int, variant: str) -> Program:
-        """The same program but for one unit's kernel; it shares all values.
+        """A program with another kernel for one unit, which shares all values with this one.
 
         Raises:
             PreconditionFailed: there is no such kernel.

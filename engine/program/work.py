@@ -1,4 +1,4 @@
-"""A rough cost model of one unit: multiply-adds, bytes moved, a call's overhead.
+"""Rough cost model of one unit: multiply-adds, bytes moved, a call's overhead.
 
 Only balances streams over threads, where it must be the same in every process that lays out the
 same plan, and orders launches, so it is computed and not measured. Which plan is faster is always
@@ -29,7 +29,7 @@ def estimated_profile(
 
 
 def estimated_work_us(unit: Operator, graph: OpGraph) -> float:
-    """Microseconds on one thread, from the static shapes alone."""
+    """Microseconds that a unit takes on one thread, from the static shapes alone."""
     moved = _moved_bytes(unit, graph)
     return _CALL_US + moved / _BYTES_PER_US + estimated_flop(unit, graph) / _FLOP_PER_US
 

@@ -1,1 +1,1 @@
-"""What a process of the engine needs of its machine: priority, memory, threads, stops."""
+"""Priority, memory, threads and stops of the engine's processes."""

@@ -1,4 +1,4 @@
-"""Which core each thread of a device runs on.
+"""Pinning of a device's threads to cores.
 
 Left to the kernel, two threads of one OpenMP team can end up on one core while another process
 uses the other: then each waits out its whole spin while the other one cannot run, and a 3 ms

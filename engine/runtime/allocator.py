@@ -20,7 +20,7 @@ TOP_PAD_BYTES = 16 << 20  # how much more is fetched than asked for
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc; returns whether there is a glibc that took it."""
+    """Set glibc's limits for giving memory back; returns whether glibc accepted them."""
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -1,4 +1,4 @@
-"""Recognises that memory ran out from what libraries say of it.
+"""Recognition of a lack of memory in the errors of libraries.
 
 importer process, device worker ──error──> is_out_of_memory ──> the limit to raise
 front end ──last output of an importer──> says_out_of_memory ──^

@@ -17,7 +17,7 @@ WORKER_OOM_SCORE = 200
 
 
 def process_gives_way() -> None:
-    """This process, which leads a session of its own, from now on."""
+    """Lower the priority of this process, which leads a session of its own, for good."""
     os.nice(NICENESS)
     with suppress(OSError):  # there are no autogroups here
         Path("/proc/self/autogroup").write_text(str(NICENESS))
@@ -25,7 +25,7 @@ def process_gives_way() -> None:
 
 
 def ends_before_the_server() -> None:
-    """When memory runs out, this process goes and not the front end, which can start another."""
+    """Let the kernel kill this process before the front end when memory runs out."""
     _raise_oom_score(WORKER_OOM_SCORE)
 
 
@@ -37,5 +37,5 @@ def _raise_oom_score(score: int) -> None:
 
 
 def thread_gives_way() -> None:
-    """This thread and those that it starts, from now on; there is no way back."""
+    """Lower the priority of this thread and of threads that it starts, for good."""
     os.setpriority(os.PRIO_PROCESS, 0, NICENESS)  # Linux: of the calling thread

@@ -1,10 +1,10 @@
-"""Ends a run from another thread, as far as what it is in can be ended.
+"""Signals that end a run from another thread.
 
     control thread ──stop()──> StopSignal <──check()── units of a plan, one after the other
-                                   │   └──descriptor── bursts, which look at it between primitives
+                                   │   └──descriptor── native segments look between primitives
                                    └──tells──> ONNX Runtime, which looks between its operators
 
-The signal that a thread's work belongs to is a context variable; whoever hands work to another
+The signal that a thread's work belongs to is a context variable; code that hands work to another
 thread hands it on (``braid.engine.runtime.yielding.in_thread``, lanes of a plan). A single operator
 is never interrupted: what must end even then is a process (engine/link/watch.py).
 """
@@ -21,11 +21,11 @@ from typing import Any
 from braid.core.errors import RunStopped
 
 Ender = Callable[[], None]
-"""Makes a library end what it runs; called in another thread than that run's."""
+"""Function that makes a library end what it runs; called in another thread than the run's."""
 
 
 class StopSignal:
-    """Whether one run is to end, and why. Used for one run after the other, of one thread."""
+    """Whether the present run of one thread is to end, and why."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -45,7 +45,7 @@ class StopSignal:
                 end()
 
     def clear(self) -> None:
-        """Another run begins, which nobody has stopped yet."""
+        """Begin another run, which is not to end."""
         if self._reason is None:  # nearly always
             return
         with self._lock:
@@ -59,7 +59,7 @@ class StopSignal:
 
     @contextmanager
     def ending_by(self, end: Ender) -> Iterator[None]:
-        """Around what ``end`` makes end. Its own error then gives way to RunStopped."""
+        """Let ``end`` end the body when the run is to end; its error then becomes RunStopped."""
         with self._lock:
             self._enders.append(end)
             if self._reason is not None:
@@ -79,7 +79,7 @@ class StopSignal:
 
 
 stop_signal: ContextVar[StopSignal | None] = ContextVar("stop_signal", default=None)
-"""Of the run that the calling thread works for; None: nobody can stop it."""
+"""Signal of the run that the calling thread works for; None: the run cannot be stopped."""
 
 
 def check_stopped() -> None:
@@ -93,7 +93,7 @@ def check_stopped() -> None:
 def stoppable_session_run(seconds: float | None = None) -> Iterator[Any]:
     """Options for one run in ONNX Runtime, which ends when the calling thread's run is to end.
 
-    A run that nobody can stop is ended after ``seconds``, if given.
+    A run without a stop signal is ended after ``seconds``, if given.
 
     Raises:
         RunStopped: it was to end, whatever ONNX Runtime said of that.

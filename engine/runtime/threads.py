@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 
 SMALL_BYTES = 8 << 20
-"""Up to here one thread moves memory in a time that nobody notices beside the rest of a request."""
+"""Most bytes that one thread moves in a time that is short beside the rest of a request."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How long work on the device's thread lets inference go first.
+"""Yielding to inference requests in long work on the device's thread, and net times.
 
 Binding a large network takes a second, a run of a large batch too, and a request does not wait for
 that. Long work calls a ``YieldToRequests`` between its steps, named ``pause``: it answers the
@@ -31,15 +31,15 @@ T = TypeVar("T")
 NowNs = Callable[[], int]
 
 RESOLUTION_NS = max(1, ceil(get_clock_info("perf_counter").resolution * 1e9))
-"""The shortest time that the clock tells from none."""
+"""Resolution of the clock, in nanoseconds, at least 1."""
 
 
 class YieldToRequests:
-    """This one is for work that nobody waits behind: it does nothing."""
+    """Yields to nothing: for work that no request waits behind."""
 
     @property
     def arrivals(self) -> int | None:
-        """A descriptor that can be read when something has arrived; None: nothing ever will."""
+        """Descriptor that can be read when a request has arrived; None: none ever arrives."""
         return None
 
     def answer(self) -> bool:
@@ -55,31 +55,31 @@ no_pause = YieldToRequests()
 
 
 class NetTime(NamedTuple):
-    """What is left of a time."""
+    """A measured time without what was taken from it."""
 
     us: float
     was_interrupted: bool  # by more than what does not show
 
 
 _HARMLESS = 0.01
-"""Of a time: that little a wait for the core does not show in it ..."""
+"""Largest part of a time that a wait for the core may take without counting as interruption."""
 
 _SHORT_NS = 10_000_000
-"""... nor in one this long that another thread lost its core for a moment."""
+"""Nanoseconds from which on another thread's short loss of its core does not count either."""
 
 
 class Waited(NamedTuple):
-    """How long a thread waited for its core in a time that is measured, in nanoseconds."""
+    """Bounds of a thread's wait for its core in a measured time, in nanoseconds."""
 
     least: int  # certainly in it
     most: int  # in it, or shortly before or after it
 
 
 class CoreWait:
-    """How long the calling thread waits for its core from now on. Made and read by one thread."""
+    """Wait of the calling thread for its core since this was made; made and read by one thread."""
 
     def __init__(self, now_ns: NowNs, waited_ns: NowNs) -> None:
-        """Begin; ``waited_ns`` tells how long the thread has waited, ever."""
+        """Begin now; ``waited_ns`` returns how long the thread has waited since it started."""
         self._clock_ns, self._counter_ns = now_ns, waited_ns
         self._began_ns, self._waited_ns = now_ns(), waited_ns()
 
@@ -98,7 +98,7 @@ class CoreWait:
 
 
 class NetClock(YieldToRequests):
-    """A pause that keeps count of the time that was taken from what is measured around it.
+    """A clock that takes off the time in which requests were answered.
 
     Also of what the kernel took: until ``left`` this thread may have waited for its core, or one
     that works with it have lost its own to another process. Made and read by one thread.
@@ -120,7 +120,7 @@ class NetClock(YieldToRequests):
 
     @property
     def arrivals(self) -> int | None:
-        """Of the pause itself."""
+        """Descriptor of the wrapped ``YieldToRequests``."""
         return self._pause.arrivals
 
     def answer(self) -> bool:
@@ -140,7 +140,7 @@ class NetClock(YieldToRequests):
         return any_ran
 
     def net_time(self, start_ns: int, end_ns: int, elsewhere: Waited | None = None) -> NetTime:
-        """What is left of a time that has just ended, without what was taken from it.
+        """A time that has just ended, without answers to requests and waits for the core.
 
         ``elsewhere`` is how long another thread waited for its core, if that one did the work.
         Where more was taken than there was, nothing is known: then it is the whole time, as
@@ -165,12 +165,12 @@ class NetClock(YieldToRequests):
 
 
 def involuntary_switches() -> int:
-    """How often a thread of this process has lost its core to another one, ever."""
+    """Number of times that a thread of this process has lost its core to another one."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 class _Statistics:
-    """What the kernel's scheduler keeps of the thread that makes this."""
+    """The kernel scheduler's statistics of the thread that makes this."""
 
     def __init__(self) -> None:
         self._file = -1
@@ -194,12 +194,12 @@ _own = _OfThread()
 
 
 def waited_for_core_ns() -> int:
-    """How long the calling thread has been ready to run and waited, ever; 0 if nobody knows."""
+    """Nanoseconds that the calling thread has been ready to run and waited; 0 if unknown."""
     return _own.statistics.waited_ns()
 
 
 def in_thread(call: Callable[[], T], pause: YieldToRequests) -> T:
-    """Do ``call`` in a thread of its own, answering until it is done; for what gives up the GIL."""
+    """Run ``call``, which gives up the GIL, in a thread of its own; answers requests meanwhile."""
     results: list[T] = []
     failures: list[BaseException] = []
     done = os.eventfd(0)

@@ -1,1 +1,1 @@
-"""Measurements on the device. Everything here yields between repetitions: inference goes first."""
+"""Measurements on the device, which yield between repetitions: inference goes first."""

@@ -1,4 +1,4 @@
-"""How far outputs are from the reference."""
+"""Errors of outputs against a reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole models against each other: are the numbers right, which one is fastest?
+"""Comparison of whole models: errors and latency of each contender.
 
     each once: errors ──wrong or failing ones leave──> rounds, all contenders in turns
          └─ after 2, 4, 8 rounds the clearly slower ones leave ─> final rounds of those left
@@ -37,7 +37,7 @@ _LEAST_FINAL_ROUNDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class ComparisonOptions:
-    """How long contenders are compared."""
+    """Tolerance, rounds and time of a comparison."""
 
     tolerance: float  # of outputs, relative to the largest element; above it a contender runs once
     min_rounds: int = 5

@@ -16,7 +16,7 @@ CHAIN = 5
 
 
 def tiny_graph(groups: Sequence[int]) -> tuple[OpGraph, list[list[int]]]:
-    """Units that do next to nothing, group i having ``groups[i]`` of them, and who is in which."""
+    """Graph of units that do next to nothing, and each group's units, ``groups[i]`` of them."""
     units, names = [], ["x"]
     for group, count in enumerate(groups):
         reads = "x"

@@ -18,7 +18,7 @@ from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 
 class UnitRunner(Protocol):
-    """An executor, as far as it is asked here."""
+    """The part of an executor that recording needs."""
 
     def run_unit(self, program: Program, unit: int, env: Environment) -> None:
         """Run one unit by itself on the slots of ``env``."""
@@ -65,14 +65,14 @@ class Activations:
                 self._env[slot] = None
 
     def serve(self, program: Program) -> bool:
-        """Whether another program has the same values; it is what is measured from now on."""
+        """Whether ``program`` has the same values; if so, it is measured from now on."""
         if program.template is not self.program.template:
             return False
         self.program = program
         return True
 
     def environment(self, units: tuple[int, ...]) -> Environment:
-        """Slots in which ``units`` find all they read."""
+        """Slots for one run, filled with all that ``units`` read."""
         env = self._env.copy()
         for unit in units:
             for slot in self.program.units[unit].inputs:

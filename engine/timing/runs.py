@@ -35,7 +35,7 @@ class TimedRun:
     outputs: Tensors
     latency_us: float  # without the interruptions
     was_interrupted: bool = False
-    busy_us: float = 0.0  # CPU time of the thread that ran it, its waiting for others included
+    busy_us: float = 0.0  # CPU time of the thread that ran it, in microseconds
 
     def __post_init__(self) -> None:
         check_latency(self.latency_us)
@@ -45,7 +45,7 @@ Run = Callable[[Tensors, YieldToRequests], TimedRun]
 
 
 def timed(call: Callable[[Tensors, YieldToRequests], Tensors]) -> Run:
-    """What runs on the calling thread, timed by its clock."""
+    """A ``Run`` of ``call`` on the calling thread, timed by its clock."""
 
     def run(inputs: Tensors, pause: YieldToRequests) -> TimedRun:
         clock = NetClock(pause)
@@ -58,7 +58,7 @@ def timed(call: Callable[[Tensors, YieldToRequests], Tensors]) -> Run:
 
 
 def timed_aside(call: Callable[[Tensors], Tensors]) -> Run:
-    """What cannot pause: it runs in a thread that gives way to requests, and is timed there."""
+    """A ``Run`` of ``call``, which cannot pause, in a thread of low priority, timed there."""
 
     def run(inputs: Tensors, pause: YieldToRequests) -> TimedRun:
         clock = NetClock(pause)

@@ -1,4 +1,4 @@
-"""What a series of timings is reduced to, and the reference that catches a drifting machine."""
+"""Reduction of a series of timings, and the reference work that shows a drifting machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from braid.core.measurement import StageLatency, is_latency
 from braid.engine.runtime.yielding import RESOLUTION_NS
 
 REFERENCE_DRIFT = 0.10
-"""A sample whose reference differs from the median reference by more than this is put aside."""
+"""Largest difference of a sample's reference from the median reference, as a fraction."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerOptions:
-    """How carefully a stage is measured."""
+    """Samples and series of one stage's measurement."""
 
     repeats: int = 7  # samples of a series, of which the median counts
     agreeing: int = 3  # a series ends early once this many samples agree ...
@@ -68,7 +68,7 @@ def steady(
     drift: float = REFERENCE_DRIFT,
     usual_us: float | None = None,
 ) -> list[float]:
-    """The samples taken while the reference ran at its usual speed.
+    """Samples that were taken while the reference ran at its usual speed.
 
     Args:
         samples_us: of what is measured.
@@ -99,20 +99,20 @@ class ReferenceWork:
         self._right = torch.full((192, 192), 0.5)
 
     def run(self) -> None:
-        """Once."""
+        """Do the work once."""
         for _ in range(4):
             torch.mm(self._left, self._right)
 
 
 class Sweep:
-    """Work that leaves nothing of use in the caches that cores have for themselves."""
+    """Work that fills the caches of each core with data that no stage reads."""
 
     def __init__(self, cores: int) -> None:
         size_bytes = 2 * _near_cache_bytes() * cores
         self._memory = torch.zeros(size_bytes // 4, dtype=torch.float32)
 
     def run(self) -> None:
-        """Once, on all threads."""
+        """Do the work once, on all threads."""
         self._memory.add_(1.0)
 
 

@@ -1,1 +1,1 @@
-"""Kernels for CPU: the ways to run each unit, most of them on oneDNN primitives."""
+"""Kernels for CPUs, most of them on oneDNN primitives."""

@@ -58,7 +58,7 @@ class CpuKernels:
         return [kernel for kernel in found if kernel is not None]
 
     def signature(self, unit: Operator, graph: OpGraph) -> str:
-        """Of the unit alone: a store keeps choices by device."""
+        """Signature of the unit alone: a store keeps choices by device."""
         return kernel_signature(unit, graph)
 
     def place(
@@ -68,7 +68,7 @@ class CpuKernels:
         return dict(constants)
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
-        """By copies outside the interpreter where ``kernel`` runs there."""
+        """Cut by native copies if ``kernel`` is a recipe, else by torch."""
         library = find_onednn()
         if kernel.recipe is None or library is None:
             return cut_output(kernel, merged, threads)

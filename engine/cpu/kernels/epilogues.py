@@ -47,7 +47,7 @@ _POST_OPS: Mapping[str, Reader] = {
 
 
 POINTWISE = frozenset(_POST_OPS)
-"""Kinds that oneDNN has a function for, as far as their attributes allow."""
+"""Kinds with a oneDNN function, for some or all of their attributes."""
 
 
 def post_op(kind: str, attributes: Arguments) -> PostOp | None:

@@ -1,7 +1,7 @@
 """Units on oneDNN primitives that scale channels or cut images.
 
-Rare ones, but a unit that needs the interpreter breaks a burst (docs/decisions/0017-bursts.md), and
-beside other lanes it takes these out of it, too.
+Such units are rare, but a unit that needs the interpreter ends a native segment, and beside other
+lanes it takes those out of it, too (docs/decisions/0017-bursts.md).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from braid.engine.program.kernel import Kernel
 
 
 def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """With stored statistics: a 1x1 convolution of each channel by itself."""
+    """Batch norm with stored statistics, as a 1x1 convolution of each channel by itself."""
     data, *names = unit.inputs
     if len(names) != 4:
         return None
@@ -43,7 +43,7 @@ def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Ker
 
 
 def sliced(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Forward slices by constants, as a copy."""
+    """Kernel of a forward slice by constants, as a copy; None for any other slice."""
     (data,) = unit.inputs[:1]
     if steps or unit.host or len(unit.inputs) > 1 or not binding.is_plain(data, 4):
         return None

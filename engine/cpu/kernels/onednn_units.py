@@ -39,7 +39,7 @@ from braid.engine.program.kernel import Kernel
 
 
 def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
-    """A kernel on oneDNN, or None."""
+    """Kernel on oneDNN primitives; None where oneDNN has nothing fast."""
     binder = _BINDERS.get(unit.kind)
     if binder is None or not all(
         binding.is_plain(name) for name in (unit.inputs[0], *unit.outputs)
@@ -216,7 +216,7 @@ def _pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Ker
 
 
 def _scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """A product with one number that is a constant."""
+    """Kernel of a product with one number that is a constant."""
     if set(unit.attributes) - {EPILOGUE}:
         return None
     shape = binding.shape(unit.outputs[0])

@@ -1,4 +1,4 @@
-"""Where a unit is bound to oneDNN: its shapes and constants; recipes of one primitive."""
+"""Shapes and constants of a unit that is bound to oneDNN, and recipes of one primitive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIANT = "onednn"
 
 @dataclass(frozen=True, slots=True)
 class UnitBinding:
-    """What a unit is bound in."""
+    """Everything that a unit's recipe is made from."""
 
     library: OneDnn
     graph: OpGraph
@@ -39,7 +39,7 @@ class UnitBinding:
         )
 
     def constant(self, value: str) -> Tensor | None:
-        """The tensor of a value that is a constant in fp32."""
+        """Tensor of a value that is a constant in fp32; None for any other value."""
         found = self.constants.get(value)
         return found if found is not None and found.dtype == torch.float32 else None
 

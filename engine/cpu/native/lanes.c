@@ -49,7 +49,7 @@ struct run {
     execute_fn execute;
     _Atomic int64_t *flags;
     int64_t number, slice_ns; /* 0: never cut */
-    _Atomic int64_t look_ns;  /* when somebody looks next */
+    _Atomic int64_t look_ns;  /* when a lane looks next */
     int arrivals;             /* -1: no need to look */
     _Atomic int failed, cut;
 };
@@ -73,7 +73,7 @@ static int is_over(struct run *run) {
     return 1;
 }
 
-/* Runs from a word up to the end, or until a primitive fails or the slice is over: then nobody waits
+/* Runs from a word up to the end, or until a primitive fails or the slice is over: then no lane waits
    any more. Returns the word to go on at. */
 static const int64_t *run_lane(const int64_t *word, const int64_t *end, struct run *run) {
     while (word < end) {

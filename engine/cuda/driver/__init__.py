@@ -1,1 +1,1 @@
-"""The seam to the device: what the CUDA engine asks of CUDA, over torch.cuda."""
+"""Interface between the CUDA engine and CUDA, over torch.cuda."""

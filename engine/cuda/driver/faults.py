@@ -1,4 +1,4 @@
-"""What went wrong on the device: out of memory, a poisoned context, a capture that cannot be.
+"""Errors of the device: out of memory, a lost context, work that cannot be captured.
 
     error of torch ──classified──> DeviceOutOfMemory   fails one job or request
                               ├──> DeviceLost          the process must end: CUDA answers no more
@@ -38,7 +38,7 @@ _TEXTS = (
     (re.compile(r"launch timed out"), 702),
     (re.compile(r"unknown error|busy or unavailable|no CUDA-capable device"), 999),
 )
-"""For errors that carry no code: what their messages say -> the code they stand for."""
+"""Pattern of a message -> code that it stands for, for errors that carry no code."""
 
 
 class CaptureFailed(BraidError):
@@ -69,7 +69,7 @@ def classified(doing: str) -> Iterator[None]:
         known = classify(error, doing)
         if known is None:
             raise
-        clear_frames(error.__traceback__)  # their tensors are memory that somebody may want now
+        clear_frames(error.__traceback__)  # their tensors hold device memory
         try:
             raise known from error
         finally:
@@ -103,6 +103,6 @@ def _code(error: BaseException) -> int | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, or its class."""
+    """First line of an error's message, or its class."""
     line = str(error).strip().partition("\n")[0]
     return (line or type(error).__name__)[:200]

@@ -1,4 +1,4 @@
-"""The seam to the device: all that the CUDA engine asks of CUDA, and nothing else.
+"""Interface between the CUDA engine and CUDA: everything that it calls.
 
     executor, timer ──> Driver ──> torch.cuda              (torch_driver.py)
                            └─────> a recording fake        (tests/engine/cuda/recording.py)
@@ -30,7 +30,7 @@ ORIGIN = 0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """Work in order."""
+    """A CUDA stream: work on it is done in order."""
 
     index: int
     urgent: bool  # its work goes before that of streams that are not, where both could run

@@ -42,7 +42,7 @@ class _Home:
     is_left: bool = False  # it takes no capture any more
 
     def vacate(self) -> None:
-        """Let go of the memory, once it was left and no graph needs it."""
+        """Free the memory if it takes no further capture and no graph needs it."""
         if self.is_left and not self.graphs and self.anchor is not None:
             self.anchor.handle.reset()
             self.anchor = None
@@ -92,7 +92,7 @@ class Captures:
         pool.handle.append(home)
 
     def release(self, pool: Pool) -> None:
-        """Give a pool's memory back to the device: torch keeps it for nobody otherwise."""
+        """Give a pool's memory back to the device: torch keeps it otherwise."""
         for home in pool.handle:
             home.is_left = True
             home.vacate()
@@ -184,7 +184,7 @@ class Captures:
 
 
 def _order(first: torch.cuda.Stream, then: torch.cuda.Stream) -> None:
-    """What follows on one stream comes after what is on another."""
+    """Let further work on one stream begin after the work of another."""
     event = torch.cuda.Event()
     event.record(first)
     event.wait(then)

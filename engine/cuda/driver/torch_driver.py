@@ -30,10 +30,10 @@ _URGENT = -1  # torch: lower numbers go first; 0 is normal
 
 
 class TorchDriver:
-    """See ``braid.engine.cuda.driver.interface.Driver``."""
+    """A ``Driver`` over torch.cuda."""
 
     def __init__(self, index: int = 0) -> None:
-        """Take a GPU that is known to be there (engine/cuda/presence.py)."""
+        """Take a GPU that engine/cuda/presence.py has checked."""
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
         self._streams: dict[tuple[int, bool], Stream] = {}
@@ -42,7 +42,7 @@ class TorchDriver:
         self._use(self.stream(ORIGIN).handle)
 
     def stream(self, index: int, *, urgent: bool = False) -> Stream:
-        """The stream of this index and kind; its cuBLAS workspace is there before any capture."""
+        """The stream of this index and kind; its cuBLAS workspace is made before any capture."""
         key = index, urgent
         if key not in self._streams:
             handle = torch.cuda.Stream(self.device, priority=_URGENT if urgent else 0)
@@ -123,7 +123,7 @@ class TorchDriver:
 
     def pinned(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Uninitialised page-locked host memory."""
-        # On the CPU even where somebody has made the GPU torch's default device.
+        # On the CPU even where the GPU is torch's default device.
         return torch.empty(tuple(shape), dtype=dtype, device="cpu", pin_memory=True)
 
     def copy(self, target: Tensor, source: Tensor, stream: Stream) -> None:

@@ -1,1 +1,1 @@
-"""Stream plans as CUDA graphs: calls, tapes, captures, release of memory."""
+"""Stream plans as CUDA graphs: calls, command lists, captures, release of memory."""

@@ -1,4 +1,4 @@
-"""From a stream plan to kernel calls: what is launched, in which order, on which stream.
+"""Kernel calls of a stream plan: units, their order and their streams.
 
     plan, segment by segment ──> calls; the stream with most of the critical path becomes the origin
     stage                    ──> calls, group by group; likewise
@@ -111,7 +111,7 @@ def _critical_path(calls: Sequence[StreamCall], first: int) -> set[int]:
 
 
 def _members(bits: int) -> Iterator[int]:
-    """Places of the set bits, ascending."""
+    """Indices of the set bits, ascending."""
     while bits:
         low = bits & -bits
         yield low.bit_length() - 1

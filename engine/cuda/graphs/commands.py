@@ -39,7 +39,7 @@ class RecordStep:
 
 @dataclass(frozen=True, slots=True)
 class WaitStep:
-    """What follows on a stream begins after an event."""
+    """Let further work on a stream begin after an event."""
 
     event: int
     stream: int
@@ -61,7 +61,7 @@ CommandList = tuple[Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What waits for what, of calls on streams."""
+    """Waits between calls on streams."""
 
     waits: tuple[tuple[int, ...], ...]  # of each call: calls on other streams, no redundant ones
     before: tuple[int, ...]  # of each call: bit set of the calls over when it starts

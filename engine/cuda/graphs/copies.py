@@ -1,4 +1,4 @@
-"""Several copies of a stage in a row, in one graph: what the stage timer replays.
+"""Copies of a stage in a row, in one graph, for the stage timer.
 
 Each copy begins when the one before has ended, as stages of a plan do. Units that cannot be
 captured are put on eager streams instead, which is also how they will run.
@@ -84,7 +84,7 @@ def ready_stage(driver: Driver, activations: Activations, asked: AskedStage) -> 
 
 
 def make_copies(stage: ReadyStage, count: int, pool: Pool, *, capture: bool = True) -> Copies:
-    """Capture so many copies of a stage, unless it is known that it cannot be captured."""
+    """Capture ``count`` copies of a stage; without ``capture`` they run eagerly."""
     if not capture:
         return Copies(stage, count, None)
     try:

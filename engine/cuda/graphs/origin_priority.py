@@ -1,4 +1,4 @@
-"""Whether a plan's origin stream goes before its other streams: captured both ways, faster kept.
+"""Priority of a plan's origin stream: captured with and without, the faster one is kept.
 
     plan ──> all streams alike │ origin urgent ──replays in turns──> the faster
 
@@ -63,7 +63,7 @@ def _urgent_variant(
 
 
 def _fastest(executor: CudaExecutor, variants: Sequence[PreparedPlan]) -> PreparedPlan:
-    """By the median of replays in turns; the first unless another is clearly faster."""
+    """The fastest by the median of replays in turns; the first unless another clearly is."""
     samples: list[list[float]] = [[] for _ in variants]
     for _ in range(_ROUNDS):
         for taken, prepared in zip(samples, variants, strict=True):

@@ -28,7 +28,7 @@ from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
 @dataclass(frozen=True, slots=True)
 class PreparationCost:
-    """What a plan took to prepare, and takes while it is kept."""
+    """Time that preparing a plan took, and memory that the plan keeps."""
 
     warm_up_us: float
     capture_us: float  # instantiation included; 0 if it is not captured

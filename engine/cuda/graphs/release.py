@@ -1,4 +1,4 @@
-"""When tensors may be dropped, so that no memory is given away while a kernel still needs it.
+"""Release of tensors, so that no memory is reused while a kernel still needs it.
 
 A block goes back to the stream that allocated it and may be given to the very next launch there.
 So a tensor is dropped only when every later launch on *that* stream comes after all calls that
@@ -20,7 +20,7 @@ from braid.engine.cuda.graphs.commands import Order
 
 
 class SlotAliases:
-    """Which slots show the same memory."""
+    """Sets of slots that share memory."""
 
     def __init__(self) -> None:
         self._parent: dict[int, int] = {}
@@ -49,7 +49,7 @@ class SlotAliases:
 
 
 def _address(tensor: Tensor) -> int:
-    """Where the memory starts that a tensor is a part of; 0 if it has none."""
+    """Address of the memory that a tensor is a part of; 0 if it has none."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -87,7 +87,7 @@ def release_points(
 
 
 def _release_point(touched: int, launched: Sequence[int], order: Order) -> int:
-    """The first call before which it is safe: all touched by then, nothing unordered to follow."""
+    """First call before which releasing is safe: later launches come after all that touch it."""
     last = touched.bit_length() - 1
     unordered = (call for call in reversed(launched) if touched & ~order.before[call])
     return 1 + max(last, next(unordered, -1))

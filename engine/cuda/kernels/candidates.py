@@ -1,13 +1,13 @@
 """Kernels for CUDA: every way to run a unit there.
 
-    variants(unit) ──> cuDNN, cuBLASLt   cuda_units.py
+    variants(unit) ──> cuDNN, cuBLASLt   library_units.py
                        the registry's
                        TorchInductor     inductor.py
 
 Each is a function of tensors on the current stream. The first run of one makes its weight's layout,
 lets cuDNN and cuBLAS choose, or compiles, so it comes before any capture, in the capturing thread;
-one that fails is the registry's from then on (refusal.py). Inductor's come last: they run only
-where they were measured to be fastest.
+one that fails is replaced by the registry's (fallback_kernel.py). Inductor's come last: they run
+only where they were measured to be fastest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.precision import FP32, HALF, TF32
-from braid.engine.cuda.kernels.fallback_kernel import unless_refused
+from braid.engine.cuda.kernels.fallback_kernel import with_fallback
 from braid.engine.cuda.kernels.fused import FusedOps, TorchFusedOps
 from braid.engine.cuda.kernels.inductor import (
     Compile,
@@ -76,7 +76,7 @@ class CudaKernels:
     def place(
         self, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> dict[str, Tensor]:
-        """Copies on the device; but for what units on the host read."""
+        """Copies on the device, except of constants that units on the host read."""
         on_host = {name for unit in graph.operators if unit.kind == ON_HOST for name in unit.inputs}
         return {
             name: tensor if name in on_host else self._placed(name, tensor, packed)
@@ -84,7 +84,7 @@ class CudaKernels:
         }
 
     def cut(self, kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
-        """By torch."""
+        """Cut by torch."""
         return cut_output(kernel, merged, threads)
 
     def _placed(self, name: str, tensor: Tensor, packed: PackedWeights) -> Tensor:
@@ -92,14 +92,14 @@ class CudaKernels:
         return packed.derived(key, tensor, lambda: tensor.to(self._device).contiguous())
 
     def signature(self, unit: Operator, graph: OpGraph) -> str:
-        """TF32 and FP32 units look the same."""
+        """Signature of the unit; TF32 and FP32 units differ in nothing else."""
         plain = kernel_signature(unit, graph)
         return f"{plain}-{TF32}" if self._precision == TF32 else plain
 
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> list[Kernel]:
-        """See ``KernelSource``."""
+        """All kernels that can run ``unit``, the one that is usually fastest first."""
         if unit.kind == ON_HOST:
             return [Kernel("host", self._on_host(bound(unit)))]
         plain = self._registry(unit)
@@ -107,12 +107,12 @@ class CudaKernels:
         found: list[Kernel] = []
         if site is not None:
             found += convolutions(site) if unit.kind in _CONVOLUTIONS else linears(site)
-        found = [unless_refused(kernel, plain, unit.name) for kernel in found]
+        found = [with_fallback(kernel, plain, unit.name) for kernel in found]
         found.append(Kernel(REGISTRY, plain))
         if self._compile is not None and is_worth_compiling(unit):
             layout = self._layouts[0]
             compiled = compiled_kernel(unit, layout, FORMATS[layout], self._compile)
-            found.append(unless_refused(compiled, plain, unit.name))
+            found.append(with_fallback(compiled, plain, unit.name))
         if self._precision == TF32:
             return [_in_tf32(kernel) for kernel in found]
         return found
@@ -137,7 +137,7 @@ class CudaKernels:
         return CudaSite(unit, weight, bias, packed, self._ops, self._layouts)
 
     def _registry(self, unit: Operator) -> Run:
-        """The registry's kernel; what makes tensors from nothing makes them on the device."""
+        """The registry's kernel; a unit without inputs makes its tensors on the device."""
         run = bound(unit)
         if any(unit.inputs):
             return run
@@ -149,7 +149,7 @@ class CudaKernels:
         return made_here
 
     def _on_host(self, run: Run) -> Run:
-        """Waits for the device: it cannot be captured."""
+        """A kernel that runs on the host and waits for the device, so it cannot be captured."""
 
         def kernel(*inputs: Tensor) -> tuple[Tensor, ...]:
             results = run(*(operand.cpu() for operand in inputs))
@@ -174,5 +174,5 @@ def _in_tf32(kernel: Kernel) -> Kernel:
 
 
 def offered_precisions(capability: tuple[int, int]) -> tuple[str, ...]:
-    """What a device of a compute capability can compute in: TF32 and BF16 came with Ampere."""
+    """Precisions of a compute capability: TF32 and BF16 came with Ampere."""
     return (FP32, TF32, *HALF) if capability >= (8, 0) else (FP32, "fp16")

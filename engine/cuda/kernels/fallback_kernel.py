@@ -1,4 +1,4 @@
-"""Kernels that a library may refuse to run: the registry's runs then, and everything goes on.
+"""Fallback to the registry's kernel where a library refuses to run another one.
 
 Whether cuDNN has an engine for a convolution in some type and layout, or Inductor and the compilers
 below it can make something of a unit, shows when the kernel runs for the first time, before any
@@ -21,7 +21,7 @@ from braid.engine.program.kernel import Kernel
 log = logging.getLogger("braid.kernels")
 
 
-def unless_refused(kernel: Kernel, otherwise: Run, unit: str) -> Kernel:
+def with_fallback(kernel: Kernel, otherwise: Run, unit: str) -> Kernel:
     """The kernel, or ``otherwise`` if its first run fails for other reasons than the device's.
 
     Args:
@@ -51,11 +51,11 @@ def unless_refused(kernel: Kernel, otherwise: Run, unit: str) -> Kernel:
     return replace(kernel, run=run)
 
 
-def refuse_residue(run: Callable[[], Tensor]) -> None:
+def reject_residue(run: Callable[[], Tensor]) -> None:
     """Run twice, the second time most likely into memory that holds NaN.
 
     Raises:
-        RuntimeError: the NaN are in the result, so it depends on memory that nobody wrote.
+        RuntimeError: the NaN are in the result, so it depends on uninitialised memory.
     """
     result = run()
     if result.isnan().any():

@@ -1,4 +1,4 @@
-"""The operators of torch that CUDA kernels are made of beside the common ones.
+"""Operators of torch, beside the common ones, that CUDA kernels are made of.
 
 A Protocol, since most of them run on CUDA only: tests put decompositions in their place.
 """
@@ -40,7 +40,7 @@ class TorchFusedOps:
     """torch's operators over cuDNN and cuBLASLt."""
 
     def convolution(self, x: Tensor, weight: Tensor, window: Window) -> Tensor:
-        """``benchmark`` and TF32 as they are set now."""
+        """Convolution with ``benchmark`` and TF32 as they are set now."""
         stride, padding, dilation, groups = window
         settings = torch.backends.cudnn
         result: Tensor = torch.ops.aten.cudnn_convolution(
@@ -50,7 +50,7 @@ class TorchFusedOps:
         return result
 
     def convolution_relu(self, x: Tensor, weight: Tensor, bias: Tensor, window: Window) -> Tensor:
-        """Channels last if either tensor is. Without a bias it would read memory nobody wrote."""
+        """Channels last if either tensor is. Without a bias it would read uninitialised memory."""
         result: Tensor = torch.ops.aten.cudnn_convolution_relu(x, weight, bias, *window)
         return result
 
@@ -64,7 +64,7 @@ class TorchFusedOps:
         return result
 
     def depthwise(self, x: Tensor, weight: Tensor, bias: Tensor | None, window: Window) -> Tensor:
-        """Reads contiguous images."""
+        """Depthwise convolution of contiguous images."""
         stride, padding, dilation, _ = window
         result: Tensor = torch.ops.aten._conv_depthwise2d(
             x, weight, list(weight.shape[2:]), bias, stride, padding, dilation
@@ -72,6 +72,6 @@ class TorchFusedOps:
         return result
 
     def linear_activation(self, rows: Tensor, weight: Tensor, bias: Tensor, gelu: bool) -> Tensor:
-        """cuBLASLt's epilogue."""
+        """Linear layer with cuBLASLt's epilogue."""
         result: Tensor = torch.ops.aten._addmm_activation(bias, rows, weight.t(), use_gelu=gelu)
         return result

@@ -27,7 +27,7 @@ _SAME_ELEMENTS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class IndexRange:
-    """Which values an input may hold."""
+    """Range of the values that an input may hold."""
 
     name: str
     lowest: int
@@ -47,7 +47,7 @@ class IndexRange:
 
 
 def index_ranges(graph: OpGraph) -> tuple[IndexRange, ...]:
-    """What the inputs of a static graph must keep to."""
+    """Ranges of the inputs of a static graph that are used as indices."""
     source = {name: name for name, spec in graph.inputs.items() if "INT" in spec.dtype}
     found: dict[str, tuple[int, int]] = {}
     for unit in graph.operators:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator
-from braid.engine.cuda.kernels.fallback_kernel import refuse_residue
+from braid.engine.cuda.kernels.fallback_kernel import reject_residue
 from braid.engine.cuda.kernels.fused import FusedOps
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps
 from braid.engine.program.attributes import image_window
@@ -70,7 +70,7 @@ class CudaSite:
         )
 
     def epilogue(self, skip: int = 0) -> Step:
-        """The unit's epilogue without its first ``skip`` steps, over a tensor nobody else reads."""
+        """The unit's epilogue without its first ``skip`` steps; it may overwrite its operand."""
         steps = epilogue_steps(self.unit.attributes.get(EPILOGUE))[skip:]
 
         def apply(y: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ def _convolution_relu(site: CudaSite, layout: str) -> Kernel:
         weight, bias = site.weight_in(layout), site.some_bias()
         if summand is None:
             if not checked:
-                refuse_residue(lambda: ops.convolution_relu(x, weight, bias, window))
+                reject_residue(lambda: ops.convolution_relu(x, weight, bias, window))
                 checked.append(True)
             return finish(ops.convolution_relu(x, weight, bias, window))
         summand = summand.contiguous(memory_format=FORMATS[layout])

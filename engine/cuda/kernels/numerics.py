@@ -1,4 +1,4 @@
-"""How exactly CUDA's libraries compute on FP32 data: process-wide switches of torch, pinned.
+"""Precision of CUDA's libraries on FP32 data: process-wide switches of torch, pinned.
 
     pin_fp32()              when kernels for a device are made: FP32 means FP32
     with tensor_float_32(): around the kernels of a model registered with ``tf32``
@@ -17,7 +17,7 @@ import torch
 
 
 def pin_fp32() -> None:
-    """FP32 is multiplied in FP32, half types are summed in FP32; cuDNN tries its algorithms."""
+    """Multiply FP32 in FP32, sum half types in FP32, and let cuDNN try its algorithms."""
     _set_tf32(False)
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -31,7 +31,7 @@ def pin_fp32() -> None:
 
 @contextmanager
 def tensor_float_32() -> Iterator[None]:
-    """Inside, FP32 operands may be rounded to TF32's 10 bits before they are multiplied."""
+    """Let FP32 operands be rounded to TF32's 10 bits in the body."""
     _set_tf32(True)
     try:
         yield
@@ -40,7 +40,7 @@ def tensor_float_32() -> Iterator[None]:
 
 
 def _set_tf32(allowed: bool) -> None:
-    """By the older switches: they set the newer ones too, which the other way is an error."""
+    """Set TF32 by the older switches, which set the newer ones, too."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some versions announce that the older ones will go
         torch.backends.cuda.matmul.allow_tf32 = allowed

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from braid.engine.cuda.kernels.fallback_kernel import unless_refused
+from braid.engine.cuda.kernels.fallback_kernel import with_fallback
 from braid.engine.program.kernel import Kernel
 from tests.engine.cuda.recording import CudaError
 
@@ -28,7 +28,7 @@ def test_what_a_library_refuses_runs_otherwise_from_then_on(
     fault: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs: list[int] = []
-    kernel = unless_refused(failing_at_first(fault, runs), lambda x: x + 1, "stem")
+    kernel = with_fallback(failing_at_first(fault, runs), lambda x: x + 1, "stem")
 
     for _ in range(2):
         assert kernel.run_on(1)(torch.zeros(1)).item() == 1.0  # type: ignore[union-attr]
@@ -48,7 +48,7 @@ def test_what_a_library_refuses_runs_otherwise_from_then_on(
     ids=str,
 )
 def test_faults_of_the_device_are_not_refusals(fault: Exception) -> None:
-    kernel = unless_refused(failing_at_first(fault, []), lambda x: x + 1, "stem")
+    kernel = with_fallback(failing_at_first(fault, []), lambda x: x + 1, "stem")
 
     with pytest.raises(type(fault)):
         kernel.run_on(1)(torch.zeros(1))
