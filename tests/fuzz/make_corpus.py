@@ -17,7 +17,7 @@ from tests.engine.importer.test_whole import SERVED
 from tests.engine.pt2.programs import Several, save
 from tests.engine.pt2.test_operators import GROUPS, Recurrent, drawn
 from tests.fuzz.graphs import models
-from tests.models.bad_onnx import model
+from tests.models.graphs import model, own_function
 
 CORPUS = Path(__file__).parent / "corpus"
 _GRAPHS = 24
@@ -67,9 +67,8 @@ def _drawn(number: int) -> onnx.ModelProto:
 
 
 def _functions() -> bytes:
-    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     nodes = [helper.make_node("Relu", ["a"], ["t"]), helper.make_node("Add", ["t", "a"], ["b"])]
-    inner = helper.make_function("own", "f", ["a"], ["b"], nodes, opset)
+    inner = own_function("f", "a", "b", nodes)
     calls = [helper.make_node("f", ["x"], ["m"], domain="own")]
     calls.append(helper.make_node("Mul", ["m", "w"], ["y"]))
     weight = {"w": np.ones(4, np.float32)}

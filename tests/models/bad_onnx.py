@@ -7,30 +7,11 @@ from itertools import pairwise
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from tests.models.graphs import graph, model, own_function, tensors
 
 HUGE = 1 << 38  # elements: a terabyte of floats
-
-
-def model(
-    nodes: Sequence[onnx.NodeProto],
-    initialisers: Mapping[str, np.ndarray] | None = None,
-    shape: Sequence[int | str] = ("n", 4),
-    functions: Sequence[onnx.FunctionProto] = (),
-    output: str = "y",
-) -> onnx.ModelProto:
-    """A model from ``x`` to ``y``, both FP32."""
-    graph = helper.make_graph(
-        list(nodes),
-        "drawn",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(shape))],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(array, name) for name, array in (initialisers or {}).items()],
-    )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    made = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    made.functions.extend(functions)
-    return made
 
 
 def external_data(location: str) -> bytes:
@@ -47,12 +28,7 @@ def hidden_external_data() -> bytes:
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4])
     tensor.data_location = TensorProto.EXTERNAL
     tensor.external_data.add(key="location", value="/etc/passwd")
-    branch = helper.make_graph(
-        [helper.make_node("Constant", [], ["c"], value=tensor)],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("c", TensorProto.FLOAT, [4])],
-    )
+    branch = graph([helper.make_node("Constant", [], ["c"], value=tensor)], [], tensors(c=[4]))
     nodes = [
         helper.make_node("If", ["yes"], ["b"], then_branch=branch, else_branch=branch),
         helper.make_node("Add", ["x", "b"], ["y"]),
@@ -98,19 +74,16 @@ def thousand_ifs() -> bytes:
 def nested_ifs(depth: int) -> bytes:
     """Within what protobuf takes, beyond what any real model has."""
     leaf = [helper.make_node("Relu", ["x"], ["r"])]
-    result = [helper.make_tensor_value_info("r", TensorProto.FLOAT, None)]
-    branch = helper.make_graph(leaf, "leaf", [], result)
+    branch = leaves = graph(leaf, [], tensors(r=None))
     for _ in range(depth):
-        leaves = helper.make_graph(leaf, "leaf", [], result)
         node = helper.make_node("If", ["yes"], ["r"], then_branch=branch, else_branch=leaves)
-        branch = helper.make_graph([node], "level", [], result)
+        branch = graph([node], [], tensors(r=None))
     node = helper.make_node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
     return model([node], {"yes": np.array(True)}).SerializeToString()
 
 
 def doubling_functions(levels: int) -> bytes:
     """Each function calls the next one twice: 2^levels nodes in two kilobytes."""
-    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     functions = []
     for level in range(levels):
         called = f"f{level + 1}" if level + 1 < levels else "Relu"
@@ -119,15 +92,14 @@ def doubling_functions(levels: int) -> bytes:
             helper.make_node(called, ["a"], ["b"], domain=domain),
             helper.make_node(called, ["b"], ["c"], domain=domain),
         ]
-        functions.append(helper.make_function("own", f"f{level}", ["a"], ["c"], nodes, opset))
+        functions.append(own_function(f"f{level}", "a", "c", nodes))
     call = helper.make_node("f0", ["x"], ["y"], domain="own")
     return model([call], functions=functions).SerializeToString()
 
 
 def recursive_function() -> bytes:
-    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     nodes = [helper.make_node("f", ["a"], ["b"], domain="own")]
-    function = helper.make_function("own", "f", ["a"], ["b"], nodes, opset)
+    function = own_function("f", "a", "b", nodes)
     call = helper.make_node("f", ["x"], ["y"], domain="own")
     return model([call], functions=[function]).SerializeToString()
 
@@ -203,11 +175,8 @@ def twice(what: str) -> bytes:
 
 def recursive_pair() -> bytes:
     """Two functions that call each other."""
-    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     functions = [
-        helper.make_function(
-            "own", name, ["a"], ["b"], [helper.make_node(called, ["a"], ["b"], domain="own")], opset
-        )
+        own_function(name, "a", "b", [helper.make_node(called, ["a"], ["b"], domain="own")])
         for name, called in (("f", "g"), ("g", "f"))
     ]
     call = helper.make_node("f", ["x"], ["y"], domain="own")
@@ -227,19 +196,9 @@ def loop_body(
 ) -> onnx.GraphProto:
     """The body of a loop over ``v``; ``condition`` makes ``on`` from ``i``, ``go`` and ``v``."""
     value = helper.make_node("Relu", ["v"], ["w"])
-    return helper.make_graph(
-        [*condition, *nodes, value],
-        "body",
-        [
-            helper.make_tensor_value_info("i", TensorProto.INT64, []),
-            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("v", TensorProto.FLOAT, None),
-        ],
-        [
-            helper.make_tensor_value_info("on", TensorProto.BOOL, []),
-            helper.make_tensor_value_info("w", TensorProto.FLOAT, None),
-        ],
-    )
+    inputs = tensors(TensorProto.INT64, i=[]) + tensors(TensorProto.BOOL, go=[]) + tensors(v=None)
+    outputs = tensors(TensorProto.BOOL, on=[]) + tensors(w=None)
+    return graph([*condition, *nodes, value], inputs, outputs)
 
 
 KEEPS = [helper.make_node("Identity", ["go"], ["on"])]

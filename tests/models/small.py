@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from tests.models.graphs import graph, save, tensors
 
 
 def small_cnn(path: Path, *, branches: int = 3, size: int = 16) -> Path:
@@ -16,11 +17,12 @@ def small_cnn(path: Path, *, branches: int = 3, size: int = 16) -> Path:
     x [batch, 3, size, size] -> conv -> (conv, conv, ...) -> concat -> conv -> y
     """
     rng = np.random.default_rng(0)
-    weights, nodes = [], []
+    weights: dict[str, np.ndarray] = {}
+    nodes = []
 
     def conv(source: str, result: str, inner: int, outer: int) -> None:
         weight = rng.normal(0, (2 / (inner * 9)) ** 0.5, (outer, inner, 3, 3)).astype(np.float32)
-        weights.append(numpy_helper.from_array(weight, f"{result}_w"))
+        weights[f"{result}_w"] = weight
         nodes.append(
             helper.make_node("Conv", [source, f"{result}_w"], [f"{result}_c"], pads=[1, 1, 1, 1])
         )
@@ -32,51 +34,55 @@ def small_cnn(path: Path, *, branches: int = 3, size: int = 16) -> Path:
     names = [f"branch{branch}" for branch in range(branches)]
     nodes.append(helper.make_node("Concat", names, ["joined"], axis=1))
     conv("joined", "y", 8 * branches, 4)
-    shape: list[str | int] = ["batch", 3, size, size]
-    graph = helper.make_graph(
-        nodes,
-        "small_cnn",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4, size, size])],
-        weights,
-    )
-    return save(graph, path)
+    image, answer = ["batch", 3, size, size], ["batch", 4, size, size]
+    return save(graph(nodes, tensors(x=image), tensors(y=answer), weights, "small_cnn"), path)
 
 
 def embedding(path: Path) -> Path:
     """ids INT64 [batch, 4] -> rows of a table of 10: an index out of range is a bad value."""
-    table = numpy_helper.from_array(np.arange(20, dtype=np.float32).reshape(10, 2), "table")
-    graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "ids"], ["y"])],
-        "embedding",
-        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4, 2])],
-        [table],
-    )
-    return save(graph, path)
+    node = helper.make_node("Gather", ["table", "ids"], ["y"])
+    table = np.arange(20, dtype=np.float32).reshape(10, 2)
+    inputs, outputs = tensors(TensorProto.INT64, ids=["batch", 4]), tensors(y=["batch", 4, 2])
+    return save(graph([node], inputs, outputs, {"table": table}, "embedding"), path)
 
 
 def identity(path: Path) -> Path:
     """x [batch, 3] -> the same, and a constant: a model without a single operator to run."""
-    constant = numpy_helper.from_array(np.array([1.5, 2.5], np.float32), "two")
-    graph = helper.make_graph(
-        [helper.make_node("Identity", ["x"], ["y"]), helper.make_node("Identity", ["two"], ["c"])],
-        "identity",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
-        [
-            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 3]),
-            helper.make_tensor_value_info("c", TensorProto.FLOAT, [2]),
-        ],
-        [constant],
-    )
-    return save(graph, path)
+    nodes = [helper.make_node("Identity", [a], [b]) for a, b in (("x", "y"), ("two", "c"))]
+    outputs = tensors(y=["batch", 3], c=[2])
+    constants = {"two": np.array([1.5, 2.5], np.float32)}
+    return save(graph(nodes, tensors(x=["batch", 3]), outputs, constants, "identity"), path)
 
 
-def save(graph: onnx.GraphProto, path: Path) -> Path:
-    """Write a model of opset 17."""
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path.write_bytes(model.SerializeToString())
-    return path
+def doubling(path: Path, element: int = TensorProto.FLOAT, *, columns: int = 3) -> Path:
+    """x [batch, columns] -> y = x + x, in any element type."""
+    node = helper.make_node("Add", ["x", "x"], ["y"])
+    shape = ["batch", columns]
+    return save(graph([node], tensors(element, x=shape), tensors(element, y=shape)), path)
+
+
+def adds(path: Path, number: int) -> Path:
+    """x [batch, 3] -> x + number."""
+    node = helper.make_node("Add", ["x", "term"], ["y"])
+    term = {"term": np.array(number, np.float32)}
+    return save(graph([node], tensors(x=["batch", 3]), tensors(y=["batch", 3]), term), path)
+
+
+def two_inputs(path: Path) -> Path:
+    """(a, b) FP32 [batch, 3] -> a - b, a + b."""
+    nodes = [
+        helper.make_node("Sub", ["a", "b"], ["minus"]),
+        helper.make_node("Add", ["a", "b"], ["plus"]),
+    ]
+    row = ["batch", 3]
+    return save(graph(nodes, tensors(a=row, b=row), tensors(minus=row, plus=row)), path)
+
+
+def row_sums(path: Path, columns: int) -> Path:
+    """x [batch, 3] -> y [batch, columns], each element the sum of the row."""
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    weight = {"w": np.ones((3, columns), np.float32)}
+    return save(graph([node], tensors(x=["batch", 3]), tensors(y=["batch", columns]), weight), path)
 
 
 def best_boxes(path: Path) -> Path:
@@ -96,14 +102,5 @@ def best_boxes(path: Path) -> Path:
         "start": np.array([0]),
         "end": np.array([3]),
     }
-    graph = helper.make_graph(
-        nodes,
-        "best_boxes",
-        [
-            helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, 6, 4]),
-            helper.make_tensor_value_info("scores", TensorProto.FLOAT, [1, 1, 6]),
-        ],
-        [helper.make_tensor_value_info("best", TensorProto.FLOAT, [1, 3, 4])],
-        [numpy_helper.from_array(array, name) for name, array in constants.items()],
-    )
-    return save(graph, path)
+    inputs = tensors(boxes=[1, 6, 4], scores=[1, 1, 6])
+    return save(graph(nodes, inputs, tensors(best=[1, 3, 4]), constants, "best_boxes"), path)

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import psutil
-from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid_client.aio import AsyncClient
 from braid_client.wire import inference_pb2, inference_pb2_grpc
-from tests.models.small import identity, save
+from tests.models.small import identity
 from tests.regressions.scripts import FaultyServer
 from tests.service.unread_connections import unread_connections
 
@@ -43,26 +41,15 @@ def check(server: FaultyServer) -> None:
     """Raise AssertionError if the front end grows beyond its limits."""
     server.set(BRAID_BATCH_WAIT_MS="0")
     server.start()
-    wide, narrow = wide_model(server.folder / "wide.onnx"), identity(server.folder / "narrow.onnx")
+    wide, narrow = (
+        row_sums(server.folder / "wide.onnx", COLUMNS),
+        identity(server.folder / "narrow.onnx"),
+    )
     server.import_ahead(wide, narrow)
     with server.client() as client:
         for name, path in (("wide", wide), ("narrow", narrow)):
             client.register(name, path, batch_sizes=[ROWS], planner="sequential", wait=True)
     asyncio.run(flood(server))
-
-
-def wide_model(path: Path, columns: int = COLUMNS) -> Path:
-    """x [batch, 3] -> y [batch, columns], each element the sum of the row."""
-    weight = numpy_helper.from_array(np.ones((3, columns), np.float32), "w")
-    shape: list[list[str | int]] = [["batch", 3], ["batch", columns]]
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "wide",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape[0])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape[1])],
-        [weight],
-    )
-    return save(graph, path)
 
 
 async def flood(server: FaultyServer) -> None:

@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
 from braid.core.child_process import child_environment
 from braid_client import Client, Job, ResourceExhausted
 from tests.clock import until
-from tests.models.small import save, small_cnn
+from tests.models.graphs import graph, save, tensors
+from tests.models.small import small_cnn
 from tests.service.server_process import BRAID, ServerProcess
 
 KINDS = (
@@ -37,20 +38,13 @@ SECRETS = {
 
 def outer_product(path: Path) -> Path:
     """x [n] -> the sum of x x^T, which is as large as n squared."""
-    axis = numpy_helper.from_array(np.array([1]), "axis")
     nodes = [
         helper.make_node("Unsqueeze", ["x", "axis"], ["column"]),
         helper.make_node("Mul", ["column", "x"], ["product"]),
         helper.make_node("ReduceSum", ["product"], ["y"], keepdims=0),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "outer",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [])],
-        [axis],
-    )
-    return save(graph, path)
+    axis = {"axis": np.array([1])}
+    return save(graph(nodes, tensors(x=["n"]), tensors(y=[]), axis), path)
 
 
 def test_an_environment_for_children_holds_no_secret_but_what_libraries_need() -> None:

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 import tritonclient.grpc as triton
-from onnx import TensorProto, helper
+from onnx import helper
 
 from braid.server.cli.main import main
 from braid_client import JobFailed
-from tests.models.small import embedding, save
+from tests.models.graphs import graph, save, tensors
+from tests.models.small import embedding
 from tests.service.server_process import ServerProcess
 
 
 def unknown_operator(path: Path) -> Path:
     """x -> y by an operator that does not exist."""
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
     node = helper.make_node("Gyre", ["x"], ["y"])
-    return save(helper.make_graph([node], "gyre", [x], [y]), path)
+    return save(graph([node], tensors(x=[1]), tensors(y=[1])), path)
 
 
 def test_a_failed_newest_version_hides_nothing(

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid_client.aio import AsyncClient
 from braid_client.wire import inference_pb2, inference_pb2_grpc
-from tests.regressions.unread_answers import wide_model
+from tests.models.small import row_sums
 from tests.service.server_process import ServerProcess
 from tests.service.unread_connections import unread_connections
 
@@ -35,7 +35,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         BRAID_CALLS_MEMORY_BYTES="4MiB",
     ).start()
     try:
-        wide = wide_model(folder / "wide.onnx", COLUMNS)
+        wide = row_sums(folder / "wide.onnx", COLUMNS)
         server.import_ahead(wide)
         with server.client() as client:
             client.register("wide", wide, batch_sizes=[1, 4], planner="sequential", wait=True)

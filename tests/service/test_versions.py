@@ -19,30 +19,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
 from braid.server.cli.main import main
 from braid_client import Client, FailedPrecondition, JobFailed, ModelNotFound, RetryPolicy, Serving
 from tests.clock import until
-from tests.models.small import save
+from tests.models.small import adds
 from tests.service.server_process import ServerProcess
 
 CLIENTS = 16
-
-
-def adds(path: Path, number: int) -> Path:
-    """x [batch, 3] -> x + number."""
-    term = numpy_helper.from_array(np.array(number, np.float32), "term")
-    shape: list[str | int] = ["batch", 3]
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "term"], ["y"])],
-        "adds",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [term],
-    )
-    return save(graph, path)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from onnx import helper
 from braid.core.errors import ModelImportError, UnsupportedOperators
 from tests.engine.importer.running import imported, left_in
 from tests.fuzz.forked import run_importer
-from tests.models.bad_onnx import BAD, model, unsupported
+from tests.models.bad_onnx import BAD, unsupported
+from tests.models.graphs import model
 
 _SLOW = {"Tile to 2^40", "Pad to 2^40", "Range of 2^38", "negative dims"}
 

@@ -24,7 +24,7 @@ from braid.engine.importer.verification.verify import Subject
 from braid.engine.onnx.lowering import lower
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import interpret, specialise
-from tests.models.bad_onnx import model
+from tests.models.graphs import model
 
 MEMORY = 1 << 30
 IMAGE = [1, 3, 4, 4]

@@ -20,7 +20,8 @@ from braid.engine.importer.upload.archive import Archive
 from braid.engine.importer.upload.onnx_bundle import unpack_bundle
 from braid.engine.importer.upload.uploaded_model import open_upload
 from tests.engine.importer.running import imported, left_in
-from tests.models.bad_onnx import external_data, model
+from tests.models.bad_onnx import external_data
+from tests.models.graphs import model
 
 WEIGHT = np.arange(8, dtype=np.float32)
 

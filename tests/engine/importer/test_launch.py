@@ -18,7 +18,8 @@ from braid.engine.importer.host.limits import GIB, ImportLimits
 from braid.engine.importer.host.report import read_report
 from braid.engine.processes.child import is_more, oom_kills
 from tests.engine.importer.running import imported, importers, left_in
-from tests.models.bad_onnx import KEEPS, loop_body, model, slow
+from tests.models.bad_onnx import KEEPS, loop_body, slow
+from tests.models.graphs import model
 
 RELU = model([helper.make_node("Relu", ["x"], ["y"])]).SerializeToString()
 

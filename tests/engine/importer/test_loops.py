@@ -10,7 +10,8 @@ import pytest
 from onnx import helper, inliner
 
 from braid.engine.importer.upload.loops import MOST_TRIPS, loops_against
-from tests.models.bad_onnx import KEEPS, loop_body, model
+from tests.models.bad_onnx import KEEPS, loop_body
+from tests.models.graphs import model, own_function
 
 MADE_TRUE = [
     helper.make_node("Constant", [], ["three"], value_int=3),
@@ -41,9 +42,8 @@ def nested(outer: int, inside: int) -> onnx.ModelProto:
 
 
 def in_a_function() -> onnx.ModelProto:
-    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     inner = loop("trips", "", loop_body(KEEPS), "s")
-    function = helper.make_function("own", "f", ["s"], ["y"], [*PRODUCT, inner], opset)
+    function = own_function("f", "s", "y", [*PRODUCT, inner])
     return model([helper.make_node("f", ["x"], ["y"], domain="own")], functions=[function])
 
 

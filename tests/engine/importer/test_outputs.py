@@ -10,7 +10,7 @@ from onnx import NodeProto, helper
 
 from braid.engine.importer.verification.output_shapes import with_output_specs
 from tests.engine.importer.test_batch import studied
-from tests.models.bad_onnx import model
+from tests.models.graphs import model
 
 
 def output_shape(node: NodeProto, shape: list[Any], folder: Path) -> list[Any]:

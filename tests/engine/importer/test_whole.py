@@ -22,7 +22,8 @@ from braid.engine.ops.whole import KIND, WholeModel, run_whole_model
 from braid.engine.passes.specialise import interpret, specialise
 from tests import ROOT
 from tests.engine.importer.running import imported
-from tests.models.bad_onnx import endless_loop, model
+from tests.models.bad_onnx import endless_loop
+from tests.models.graphs import model
 
 
 def loop(trips: np.ndarray | None) -> onnx.ModelProto:
@@ -198,7 +199,7 @@ import numpy as np
 import torch
 from onnx import helper
 from braid.engine.ops.whole import open_session
-from tests.models.bad_onnx import model
+from tests.models.graphs import model
 
 nodes = [
     helper.make_node("Shape", ["x"], ["s"]),

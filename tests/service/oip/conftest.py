@@ -6,43 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
-from tests.models.small import save, small_cnn
+from tests.models.small import doubling, small_cnn, two_inputs
 from tests.service.server_process import ServerProcess
-
-
-def doubling(path: Path, element: int, *, columns: int = 3) -> Path:
-    """x [batch, columns] -> y = x + x, in any element type."""
-    shape: list[str | int] = ["batch", columns]
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "x"], ["y"])],
-        "doubling",
-        [helper.make_tensor_value_info("x", element, shape)],
-        [helper.make_tensor_value_info("y", element, shape)],
-    )
-    return save(graph, path)
-
-
-def two_inputs(path: Path) -> Path:
-    """(a, b) FP32 [batch, 3] -> a - b, a + b."""
-    shape: list[str | int] = ["batch", 3]
-
-    def info(name: str) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-
-    graph = helper.make_graph(
-        [
-            helper.make_node("Sub", ["a", "b"], ["minus"]),
-            helper.make_node("Add", ["a", "b"], ["plus"]),
-        ],
-        "two_inputs",
-        [info("a"), info("b")],
-        [info("minus"), info("plus")],
-    )
-    return save(graph, path)
 
 
 @pytest.fixture(scope="session")

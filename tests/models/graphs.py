@@ -1,0 +1,70 @@
+"""What the ONNX models of tests are put together from: tensors, graphs, functions, files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+"""Of ONNX, and of the local functions of tests."""
+
+
+def tensors(element: int = TensorProto.FLOAT, /, **shapes: Any) -> list[onnx.ValueInfoProto]:
+    """Declared tensors by name, FP32 by default; a name in a shape is an open extent."""
+    return [
+        helper.make_tensor_value_info(name, element, None if shape is None else list(shape))
+        for name, shape in shapes.items()
+    ]
+
+
+def graph(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    constants: Mapping[str, Any] | None = None,
+    name: str = "drawn",
+) -> onnx.GraphProto:
+    """A graph whose constants are arrays."""
+    initialisers = [
+        numpy_helper.from_array(np.asarray(array), key) for key, array in (constants or {}).items()
+    ]
+    return helper.make_graph(list(nodes), name, list(inputs), list(outputs), initialisers)
+
+
+def own_function(
+    name: str, reads: Sequence[str], makes: Sequence[str], nodes: Sequence[onnx.NodeProto]
+) -> onnx.FunctionProto:
+    """A local function of the domain ``own``."""
+    return helper.make_function("own", name, list(reads), list(makes), list(nodes), OPSETS)
+
+
+def as_model(
+    drawn: onnx.GraphProto, functions: Sequence[onnx.FunctionProto] = ()
+) -> onnx.ModelProto:
+    """A model of opset 17 that every ONNX Runtime reads."""
+    made = helper.make_model(drawn, opset_imports=OPSETS, ir_version=8)
+    made.functions.extend(functions)
+    return made
+
+
+def model(
+    nodes: Sequence[onnx.NodeProto],
+    constants: Mapping[str, Any] | None = None,
+    shape: Sequence[int | str] = ("n", 4),
+    functions: Sequence[onnx.FunctionProto] = (),
+    output: str = "y",
+) -> onnx.ModelProto:
+    """A model from ``x`` to ``output``, both FP32."""
+    drawn = graph(nodes, tensors(x=shape), tensors(**{output: None}), constants)
+    return as_model(drawn, functions)
+
+
+def save(drawn: onnx.GraphProto, path: Path) -> Path:
+    """Write a graph as a model file."""
+    path.write_bytes(as_model(drawn).SerializeToString())
+    return path
