@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from braid_client.aio import AsyncClient
 from braid_client.wire import inference_pb2, inference_pb2_grpc
-from tests.models.small import identity
+from tests.models.small import identity, row_sums
 from tests.regressions.scripts import FaultyServer
 from tests.service.unread_connections import unread_connections
 
