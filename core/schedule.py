@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from braid.core.errors import InvalidArtefact
+from braid.core.json_form import to_json
 from braid.core.measurement import Speed, is_latency
 from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
 
@@ -76,7 +77,7 @@ class ScheduleKey:
 
     def to_json(self) -> dict[str, Any]:
         """JSON form; ``ScheduleKey(**document)`` reads it. What few keys have is left out."""
-        document = {name: getattr(self, name) for name in self.__slots__}
+        document = to_json(self)
         if self.accepted_error is None:
             del document["accepted_error"]
         return document
@@ -123,10 +124,6 @@ class Contender:
         """Whether it ran, and its outputs were refused."""
         return bool(self.remark) and self.max_rel_error is not None
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, the inverse of ``contender_from_json``."""
-        return {name: getattr(self, name) for name in self.__slots__} | {"also": list(self.also)}
-
 
 def contender_from_json(document: Mapping[str, Any]) -> Contender:
     """Read one contender."""
@@ -165,16 +162,6 @@ class Provenance:
     candidates: tuple[Contender, ...] = ()  # all that were measured for this, sequential first
     kernels: Mapping[str, str] = field(default_factory=dict)  # unit -> variant, where measured
     choices: Mapping[str, str] = field(default_factory=dict)  # signature -> unusual variant
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, the inverse of ``provenance_from_json``."""
-        document = {name: getattr(self, name) for name in self.__slots__}
-        document["software"] = dict(self.software)
-        document["unit_us"] = dict(self.unit_us)
-        document["kernels"] = dict(self.kernels)
-        document["choices"] = dict(self.choices)
-        document["candidates"] = [contender.to_json() for contender in self.candidates]
-        return document
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
@@ -261,16 +248,9 @@ def schedule_to_json(schedule: Schedule) -> dict[str, Any]:
         "key": schedule.key.to_json(),
         "planner": schedule.planner,
         "plan": plan_to_json(schedule.plan),
-        "stages": [
-            {
-                "groups": [list(group) for group in stage.groups],
-                "strategy": stage.strategy,
-                "latency_us": stage.latency_us,
-            }
-            for stage in schedule.stages
-        ],
+        "stages": [to_json(stage) for stage in schedule.stages],
         "unit_names": list(schedule.unit_names),
-        "provenance": schedule.provenance.to_json(),
+        "provenance": to_json(schedule.provenance),
     }
     return {**body, "sha256": _checksum(body)}
 

@@ -31,13 +31,13 @@ from braid.core.tensor import TensorType
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 
 
-class Request(Generic[ReplyT_co]):
+class WorkerRequest(Generic[ReplyT_co]):
     """A request to a worker, answered with a reply of one class."""
 
     __slots__ = ()
 
 
-class ProgramRequest(Request[ReplyT_co]):
+class ProgramRequest(WorkerRequest[ReplyT_co]):
     """A request about one program, whose model the worker has loaded."""
 
     __slots__ = ()
@@ -108,12 +108,12 @@ class PlanMeasurements:
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeDevice(Request[DeviceDescription]):
+class DescribeDevice(WorkerRequest[DeviceDescription]):
     """Describe the device."""
 
 
 @dataclass(frozen=True, slots=True)
-class LoadModel(Request[Acknowledged]):
+class LoadModel(WorkerRequest[Acknowledged]):
     """Load the artefact at a path; does nothing if it is loaded."""
 
     digest: str
@@ -121,14 +121,14 @@ class LoadModel(Request[Acknowledged]):
 
 
 @dataclass(frozen=True, slots=True)
-class UnloadModel(Request[Acknowledged]):
+class UnloadModel(WorkerRequest[Acknowledged]):
     """Forget a model and everything prepared for it."""
 
     digest: str
 
 
 @dataclass(frozen=True, slots=True)
-class PrepareExecutable(Request[ExecutableReady]):
+class PrepareExecutable(WorkerRequest[ExecutableReady]):
     """Make an executable under a number that the front end chose; run it once."""
 
     number: int
@@ -136,14 +136,14 @@ class PrepareExecutable(Request[ExecutableReady]):
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseExecutable(Request[Acknowledged]):
+class ReleaseExecutable(WorkerRequest[Acknowledged]):
     """Forget an executable."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class RunExecutable(Request[RunDone]):
+class RunExecutable(WorkerRequest[RunDone]):
     """Run an executable on the slot at an offset of the shared memory, in bytes."""
 
     number: int
@@ -151,7 +151,7 @@ class RunExecutable(Request[RunDone]):
 
 
 @dataclass(frozen=True, slots=True)
-class DropMeasurement(Request[Acknowledged]):
+class DropMeasurement(WorkerRequest[Acknowledged]):
     """Drop the measurement that a call asked for; that call is never answered."""
 
     call: int

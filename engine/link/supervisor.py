@@ -25,9 +25,9 @@ from braid.core.errors import BraidError, StartupError, WorkerFault, WorkerResta
 from braid.engine.link.messages import (
     DescribeDevice,
     DeviceDescription,
-    Request,
     RunDone,
     RunExecutable,
+    WorkerRequest,
 )
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
@@ -92,7 +92,9 @@ class WorkerLink:
         if self._worker is not None:
             await self._worker.end()
 
-    def call(self, request: Request[R], on_progress: OnProgress | None = None) -> asyncio.Future[R]:
+    def call(
+        self, request: WorkerRequest[R], on_progress: OnProgress | None = None
+    ) -> asyncio.Future[R]:
         """Send a request; the future brings its reply, ``on_progress`` is told on the way.
 
         Cancelling the future drops a measurement in the worker.
@@ -127,7 +129,7 @@ class WorkerLink:
         up = self.state is LinkState.UP
         return up and self._worker is not None and not self._worker.is_silent
 
-    def startup_call(self, request: Request[R]) -> asyncio.Future[R]:
+    def startup_call(self, request: WorkerRequest[R]) -> asyncio.Future[R]:
         """As ``call``, for ``on_start`` only: the worker is told what it must know first."""
         assert self.state is LinkState.STARTING
         assert self._worker is not None

@@ -23,12 +23,12 @@ from braid.engine.link.messages import (
     DeviceIsLost,
     DropMeasurement,
     MeasurementRequest,
-    Request,
     RunExecutable,
     WorkerAnswer,
     WorkerCall,
     WorkerFailure,
     WorkerProgress,
+    WorkerRequest,
     WorkerStatus,
 )
 from braid.engine.link.options import WatchLimits, WorkerEnd, WorkerOptions
@@ -48,7 +48,7 @@ R = TypeVar("R")
 class _OpenCall(NamedTuple):
     """A call that the worker has not answered yet."""
 
-    request: Request[Any]
+    request: WorkerRequest[Any]
     future: asyncio.Future[Any]
     sent_at: float
 
@@ -137,7 +137,7 @@ class WorkerProcess(asyncio.Protocol):
 
     def send(
         self,
-        request: Request[R],
+        request: WorkerRequest[R],
         on_progress: OnProgress | None = None,
         bound: RunBound | None = None,
     ) -> asyncio.Future[R]:

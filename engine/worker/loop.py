@@ -51,7 +51,7 @@ from braid.engine.worker.measurements import Measurements, Task
 from braid.engine.worker.models import ModelTable
 from braid.engine.worker.process.current_work import CurrentWork
 from braid.engine.worker.process.error_answers import as_braid_error
-from braid.engine.worker.requests import RequestHandlers, StartedRun
+from braid.engine.worker.requests import RequestHandlers, RunUnderway
 from braid.engine.worker.sessions import SessionTable
 
 log = logging.getLogger("braid.worker")
@@ -164,7 +164,7 @@ class Worker:
 
         With ``and_more``, also those that come meanwhile, unless something else waits.
         """
-        left, underway = deque(requests), deque[tuple[int, StartedRun]]()
+        left, underway = deque(requests), deque[tuple[int, RunUnderway]]()
         while left or underway:
             if underway and _is_due(underway, left):
                 self._finish(*underway.popleft())
@@ -175,7 +175,7 @@ class Worker:
             else:
                 self._finish(*underway.popleft())
 
-    def _begin(self, call: WorkerCall, underway: deque[tuple[int, StartedRun]]) -> None:
+    def _begin(self, call: WorkerCall, underway: deque[tuple[int, RunUnderway]]) -> None:
         assert isinstance(call.request, RunExecutable)
         try:
             with self._work.running(call.number):
@@ -186,7 +186,7 @@ class Worker:
         else:
             underway.append((call.number, run))
 
-    def _finish(self, call: int, run: StartedRun) -> None:
+    def _finish(self, call: int, run: RunUnderway) -> None:
         try:
             reply = self._calls.finish(run)
         except Exception as error:
@@ -272,7 +272,7 @@ class Worker:
         return Acknowledged()
 
 
-def _is_due(underway: Sequence[tuple[int, StartedRun]], left: Sequence[WorkerCall]) -> bool:
+def _is_due(underway: Sequence[tuple[int, RunUnderway]], left: Sequence[WorkerCall]) -> bool:
     """Whether the oldest run is finished before anything else is begun."""
     _, run = underway[0]
     other = bool(left) and _executable(left[0]) != run.number

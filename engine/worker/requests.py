@@ -44,7 +44,7 @@ log = logging.getLogger("braid.worker")
 
 
 @dataclass(frozen=True, slots=True)
-class StartedRun:
+class RunUnderway:
     """A request that the device works for."""
 
     number: int  # of the executable
@@ -74,16 +74,16 @@ class RequestHandlers:
         self._pause = pause
         self._free_ns = 0  # when the device had done the latest run
 
-    def begin(self, request: RunExecutable) -> StartedRun:
+    def begin(self, request: RunExecutable) -> RunUnderway:
         """Begin to run an executable on its slot."""
         began_ns = perf_counter_ns()
         number = request.number
         ready = self._models.executable(number)
         inputs, outputs = self._slots.of(number, request.offset, ready.layout)
         pending = self._pending(ready, inputs, outputs)
-        return StartedRun(number, began_ns, pending, outputs, ready.layout.size_bytes)
+        return RunUnderway(number, began_ns, pending, outputs, ready.layout.size_bytes)
 
-    def finish(self, run: StartedRun) -> RunDone:
+    def finish(self, run: RunUnderway) -> RunDone:
         """Wait for a run and put its outputs into its slot.
 
         The time that counts is that since the device had done the run before.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,3 +100,19 @@ def test_latencies_that_cannot_be_are_unknown_when_they_are_read(impossible: flo
     assert schedule.provenance.measured_us is None
     assert schedule.provenance.candidates[0].latency_us is None
     assert schedule.stages[0].latency_us is None
+
+
+def test_a_schedule_that_an_earlier_version_stored_loads_with_the_same_key_and_content() -> None:
+    stored = json.loads((Path(__file__).parent / "stored_schedule.json").read_text())
+
+    schedule = schedule_from_json(stored["schedule"])
+
+    again = schedule_to_json(schedule)
+    candidates = again["provenance"].pop("candidates")
+    before = stored["schedule"]["provenance"].pop("candidates")
+    assert schedule.key.id == stored["id"]
+    assert {k: v for k, v in again.items() if k != "sha256"} == {
+        k: v for k, v in stored["schedule"].items() if k != "sha256"
+    }
+    new = dict.fromkeys(("speedup_least", "speedup_most"))
+    assert candidates == [each | new for each in before]

@@ -10,23 +10,28 @@ is gone. Its crash fails this one call only.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from braid.core.child_process import child_environment
 from braid.core.errors import BraidError, Unavailable
-from braid.core.graph import OpGraph, graph_to_json
-from braid.core.json_form import from_json, to_json
+from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts
-from braid.core.schedule import Stage
 from braid.engine.processes.child import ChildEnd, ChildProcess, Streams
 from braid.engine.processes.child_time import DidNothing, TookTooLong, wait_for_child
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
-from braid.server.jobs.interfaces import MeasureStages, StageQuery
+from braid.server.jobs.interfaces import MeasureStages
+from braid.server.jobs.planner.messages import (
+    Latencies,
+    LatencyQuestion,
+    PlanningError,
+    PlanRequest,
+    PlansFound,
+    decode,
+    encode,
+)
 
 log = logging.getLogger("braid.jobs.planner")
 
@@ -54,7 +59,7 @@ class PlannerProcess:
 
     async def __call__(
         self, graph: OpGraph, options: PlannerSettings, facts: DeviceFacts, measure: MeasureStages
-    ) -> list[Planned]:
+    ) -> Sequence[Planned]:
         """Plan one static graph.
 
         Raises:
@@ -63,15 +68,15 @@ class PlannerProcess:
         """
         async with await self._start() as child:
             # Threads: the messages of a large graph take longer than the event loop may stand.
-            await child.send(await asyncio.to_thread(_request, graph, options, facts))
+            await child.send(await asyncio.to_thread(encode, PlanRequest(graph, options, facts)))
             while True:
-                match await asyncio.to_thread(_decode, await self._receive(child)):
-                    case _Asked(queries):
-                        await child.send(_answer(await measure(queries)))
-                    case PlanningFailed() as error:
-                        raise error
-                    case planned:
+                match await asyncio.to_thread(decode, await self._receive(child)):
+                    case LatencyQuestion(queries):
+                        await child.send(encode(Latencies(tuple(await measure(queries)))))
+                    case PlansFound(planned):
                         return planned
+                    case PlanningError(text):
+                        raise PlanningFailed(text)
 
     async def _receive(self, child: ChildProcess) -> bytes:
         receiving, seconds = asyncio.create_task(child.receive()), self.search_seconds
@@ -114,37 +119,3 @@ def _post_mortem(end: ChildEnd) -> PlanningFailed | PlannerInterrupted:
     return PlanningFailed(
         f"the planner process crashed (exit code {end.status}); the server's log has the details"
     )
-
-
-def _request(graph: OpGraph, options: PlannerSettings, facts: DeviceFacts) -> bytes:
-    document = {
-        "graph": graph_to_json(graph),
-        "options": options.text,
-        "facts": to_json(facts),
-    }
-    return json.dumps(document).encode() + b"\n"
-
-
-def _answer(latencies_us: Sequence[float]) -> bytes:
-    return json.dumps({"latencies_us": list(latencies_us)}).encode() + b"\n"
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A question of the child for latencies."""
-
-    queries: list[StageQuery]
-
-
-def _decode(line: bytes) -> _Asked | list[Planned] | PlanningFailed:
-    """Read one message of the child, which is part of Braid: a malformed message is a bug."""
-    message: dict[str, Any] = json.loads(line)
-    if "measure" in message:
-        queries = [
-            StageQuery(signature, Stage(tuple(map(tuple, groups)), strategy), ask)
-            for signature, groups, strategy, ask in message["measure"]
-        ]
-        return _Asked(queries)
-    if "planned" in message:
-        return [from_json(Planned, document) for document in message["planned"]]
-    return PlanningFailed(message["message"])

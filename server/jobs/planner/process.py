@@ -1,20 +1,13 @@
 """The planner as a child process: ``python -m braid.server.jobs.planner.process``.
 
 The search is CPU-bound Python; in the server it would keep the interpreter from the event loop.
-Server and child send one JSON object a line, in turns:
-
-    server  {"graph": {...}, "options": "ios(r=3,s=8)", "facts": {...}}  first, once
-    child   {"measure": [[signature, groups, strategy, ask], ...]}       any number of times
-    server  {"latencies_us": [...]}                                      in the same order
-    child   {"planned": [{...}, ...]}  or  {"failed": type, "message": ...}  last
-
-``ask`` is an ``interfaces.Ask``. Started by driver.py; ends when its input ends, also in a search.
+Talks to the server as messages.py says. Started by driver.py; ends when its input ends, also in a
+search.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import queue
 import resource
@@ -23,21 +16,28 @@ import threading
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TextIO
+from typing import TextIO
 
 from braid.core.child_process import end_with_parent
 from braid.core.errors import BraidError
-from braid.core.graph import graph_from_json
-from braid.core.json_form import from_json, to_json
 from braid.core.measurement import DeviceFacts
 from braid.core.schedule import Stage
 from braid.engine.runtime.priority import process_gives_way
-from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan, stages_to_measure
 from braid.scheduler.portfolio import candidates
 from braid.scheduler.signature import stage_signature
 from braid.scheduler.units import UnitGraph
-from braid.server.jobs.interfaces import Ask
+from braid.server.jobs.interfaces import Ask, StageQuery
+from braid.server.jobs.planner.messages import (
+    Latencies,
+    LatencyQuestion,
+    PlannerMessage,
+    PlanningError,
+    PlanRequest,
+    PlansFound,
+    decode,
+    encode,
+)
 
 
 class Conversation:
@@ -57,7 +57,7 @@ class Conversation:
             return
         os._exit(3)  # the server is gone: stop searching at once
 
-    def receive(self) -> dict[str, Any]:
+    def receive(self) -> PlannerMessage:
         """Wait for the next message.
 
         Raises:
@@ -66,12 +66,11 @@ class Conversation:
         line = self._lines.get()
         if isinstance(line, MemoryError):
             raise line
-        document: dict[str, Any] = json.loads(line)
-        return document
+        return decode(line)
 
-    def send(self, document: dict[str, Any]) -> None:
+    def send(self, message: PlannerMessage) -> None:
         """Send one message."""
-        self._sink.write(json.dumps(document) + "\n")
+        self._sink.write(encode(message).decode())
         self._sink.flush()
 
 
@@ -89,7 +88,7 @@ class AskingCost:
 
     def measure_again_us(self, stage: Stage) -> float:
         """Latency of one stage in microseconds, measured anew."""
-        (latency,) = self._ask([(stage_signature(self._units, stage), stage, "again")])
+        (latency,) = self._ask([StageQuery(stage_signature(self._units, stage), stage, "again")])
         return latency
 
     def work_us(self) -> list[float]:
@@ -121,24 +120,26 @@ class AskingCost:
 
     def _learn(self, wanted: Mapping[tuple[str, Ask], Stage]) -> None:
         if wanted:
-            latencies = self._ask([(name, stage, ask) for (name, ask), stage in wanted.items()])
+            latencies = self._ask(
+                [StageQuery(name, each, ask) for (name, ask), each in wanted.items()]
+            )
             self._latency_us.update(zip(wanted, latencies, strict=True))
 
-    def _ask(self, wanted: Sequence[tuple[str, Stage, Ask]]) -> list[float]:
-        queries = [[name, stage.groups, stage.strategy, ask] for name, stage, ask in wanted]
-        self._conversation.send({"measure": queries})
-        latencies: list[float] = self._conversation.receive()["latencies_us"]
-        return latencies
+    def _ask(self, queries: Sequence[StageQuery]) -> Sequence[float]:
+        self._conversation.send(LatencyQuestion(tuple(queries)))
+        answer = self._conversation.receive()
+        assert isinstance(answer, Latencies)
+        return answer.latencies_us
 
 
 def answer(conversation: Conversation) -> None:
     """Plan one graph, from the first message to the last."""
     request = conversation.receive()
-    options = PlannerSettings.parse(request["options"])
-    units = UnitGraph.from_graph(graph_from_json(request["graph"]))
+    assert isinstance(request, PlanRequest)
+    options, facts = request.options, request.facts
+    units = UnitGraph.from_graph(request.graph)
     cost = AskingCost(units, conversation)
     bounded = options.planner in ("lazy-ios", "portfolio")
-    facts = from_json(DeviceFacts, request["facts"])
     cost.ask_all(stages_to_measure(units, options, facts), work=bounded)
     if bounded:
         facts = with_work(facts, cost, len(units))
@@ -146,7 +147,7 @@ def answer(conversation: Conversation) -> None:
         found = candidates(units, cost, options, facts)
     else:
         found = [plan(units, cost, options, facts)]
-    conversation.send({"planned": [to_json(each) for each in found]})
+    conversation.send(PlansFound(tuple(found)))
 
 
 def with_work(facts: DeviceFacts, cost: AskingCost, units: int) -> DeviceFacts:
@@ -180,11 +181,11 @@ def main() -> None:
     try:
         answer(conversation)
     except BraidError as error:
-        conversation.send({"failed": type(error).__name__, "message": str(error)})
+        conversation.send(PlanningError(str(error)))
     except MemoryError:
         message = "the planner ran out of memory; lower its limits r and s, or raise "
         message += "BRAID_PLANNER_MEMORY_BYTES on the server"
-        conversation.send({"failed": "MemoryError", "message": message})
+        conversation.send(PlanningError(message))
     except Exception:
         traceback.print_exc()
         sys.exit(1)

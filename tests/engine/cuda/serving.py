@@ -21,10 +21,10 @@ from braid.engine.importer.host.report import Report, Verified
 from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.messages import (
     AnyRequest,
-    Request,
     WorkerAnswer,
     WorkerCall,
     WorkerFailure,
+    WorkerRequest,
 )
 from braid.engine.timing.samples import TimerOptions
 from braid.engine.worker.loop import Worker
@@ -82,7 +82,7 @@ class ServedGpu:
                     self._answers[message.call] = message
         return self._answers.pop(number)
 
-    def call(self, request: Request[R]) -> R:
+    def call(self, request: WorkerRequest[R]) -> R:
         """Reply to a call that succeeds."""
         answer = self.answer(self.send(cast(AnyRequest, request)))
         assert isinstance(answer, WorkerAnswer), answer

@@ -1,0 +1,70 @@
+"""Messages between the server and a planner process, one JSON object a line, in turns.
+
+server   PlanRequest                        first, once
+child    LatencyQuestion                    any number of times
+server   Latencies                          in the order of the question
+child    PlansFound, or PlanningError       last
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from braid.core.graph import OpGraph
+from braid.core.json_form import from_json, to_tagged_json
+from braid.core.measurement import DeviceFacts
+from braid.scheduler.options import PlannerSettings
+from braid.scheduler.planners import Planned
+from braid.server.jobs.interfaces import StageQuery
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """Plan one static graph."""
+
+    graph: OpGraph
+    options: PlannerSettings
+    facts: DeviceFacts
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyQuestion:
+    """Ask for the latencies of stages."""
+
+    queries: tuple[StageQuery, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Latencies:
+    """Latencies of stages in microseconds."""
+
+    latencies_us: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlansFound:
+    """All plans that the planner offers."""
+
+    planned: tuple[Planned, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningError:
+    """The reason why there is no plan."""
+
+    text: str
+
+
+PlannerMessage = PlanRequest | LatencyQuestion | Latencies | PlansFound | PlanningError
+
+
+def encode(message: PlannerMessage) -> bytes:
+    """One line, newline included."""
+    return json.dumps(to_tagged_json(message)).encode() + b"\n"
+
+
+def decode(line: bytes | str) -> PlannerMessage:
+    """Read one line; both sides are part of Braid, so a malformed one is a bug."""
+    message: PlannerMessage = from_json(PlannerMessage, json.loads(line))
+    return message
