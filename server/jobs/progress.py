@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol
 
 from braid.server.store.records import JobStatus
 
@@ -29,31 +28,31 @@ LEAST_COMPARISON_S = 1.0
 COMPARISON_GROWTH = 0.5  # with profiling, while rounds end by their limit in time; else it is 1
 GROWTH = 0.35  # of time with the batch: eight rows take about twice as long as one
 
-TELL_EVERY_S = 0.02
+REPORT_EVERY_S = 0.02
 
 
-class ReportProgress(Protocol):
-    """Where a job reports to."""
+@dataclass(frozen=True, slots=True)
+class ProgressReport:
+    """How far a job has come: fields of its ``Job`` record."""
 
-    def __call__(
-        self,
-        state: JobStatus,
-        progress: float,
-        detail: str,
-        *,
-        done: int = 0,
-        total: int = 0,
-        eta_seconds: float = UNKNOWN,
-    ) -> None:
-        """Take a report; ``progress`` is that of the whole job."""
+    state: JobStatus
+    progress: float  # of the whole job, 0 to 1
+    detail: str  # what is being done, for people
+    done: int = 0  # of ``total``, in the present phase
+    total: int = 0
+    eta_seconds: float = UNKNOWN  # until the job ends
+
+
+ReportProgress = Callable[[ProgressReport], None]
+"""Takes what a job reports."""
 
 
 @dataclass(slots=True)
 class Forecast:
-    """When a job's batch sizes will be done, from what they have taken so far.
+    """Seconds until all batch sizes of a job are done, from what the first ones took.
 
     ``sizes`` are the batch sizes in order, once for each device; ``budget_s`` is the longest that
-    a search may take, if there is a limit.
+    a search may take, in seconds, or None.
     """
 
     sizes: Sequence[int]
@@ -61,7 +60,7 @@ class Forecast:
     clock: Callable[[], float] = monotonic
     began: float = field(init=False)
     taken_s: list[float] = field(default_factory=list)  # by the batch sizes that are done
-    share_began: float = field(init=False)
+    size_began: float = field(init=False)
     phase_began: float = field(init=False)
     rounds_began: float = field(init=False)
     rounds_from: float = 0.0  # how far the comparison was when it was first told
@@ -71,29 +70,29 @@ class Forecast:
     compared_profile_s: float = 1.0  # ... after this long a profiling
 
     def __post_init__(self) -> None:
-        self.began = self.share_began = self.phase_began = self.rounds_began = self.clock()
+        self.began = self.size_began = self.phase_began = self.rounds_began = self.clock()
 
-    def begin_share(self) -> None:
-        """The next batch size begins."""
-        self.share_began = self.phase_began = self.clock()
+    def begin_batch_size(self) -> None:
+        """Begin the next batch size."""
+        self.size_began = self.phase_began = self.clock()
         self.profile_s = 0.0
 
     def begin_search(self) -> None:
-        """The units of the present batch size are measured."""
+        """Begin the search of the present batch size: its units are measured."""
         self.phase_began = self.clock()
 
     def begin_comparison(self) -> None:
-        """The present batch size has been searched."""
+        """Begin the comparison of whole models of the present batch size."""
         now = self.clock()
         if self.profile_s:
             seen = (now - self.phase_began) / self.profile_s
             self.search_ratio = PROFILES_A_SEARCH**0.25 * seen**0.75
         self.phase_began, self.rounds_from = now, 0.0
 
-    def end_share(self) -> None:
-        """The present batch size is done."""
+    def end_batch_size(self) -> None:
+        """End the present batch size."""
         now = self.clock()
-        self.taken_s.append(now - self.share_began)
+        self.taken_s.append(now - self.size_began)
         if self.profile_s:
             self.compared_s, self.compared_profile_s = now - self.phase_began, self.profile_s
 
@@ -109,13 +108,13 @@ class Forecast:
         return self._later(max(whole - elapsed, 0.0))
 
     def searching(self) -> float:
-        """The same while stages are searched; nobody knows how many more it takes."""
+        """Seconds left of the job while plans are searched; the number of stages is not known."""
         elapsed = self.clock() - self.phase_began
         left = max(self._search_s() - elapsed, 0.3 * elapsed)
         return self._later(left + self._comparison_s())
 
     def comparing(self, fraction: float) -> float:
-        """The same while whole models run against each other.
+        """Seconds left of the job while whole models run against each other.
 
         First each one's outputs are checked, which is not part of ``fraction``.
         """
@@ -129,7 +128,7 @@ class Forecast:
         return self._later((now - self.rounds_began) * (1 - fraction) / done)
 
     def progress(self, left_s: float) -> float:
-        """Of the whole job, when this many seconds are left."""
+        """Progress of the whole job, 0 to 1, when ``left_s`` seconds are left."""
         if left_s < 0:
             return LOAD_ENDS
         passed = self.clock() - self.began
@@ -147,20 +146,20 @@ class Forecast:
         return max(LEAST_COMPARISON_S, usual, self.compared_s * growth)
 
     def _expected(self) -> float:
-        """Of the batch size at hand, from the one before it."""
+        """Expected seconds of the present batch size, from those of the one before it."""
         here = len(self.taken_s)
         return self.taken_s[-1] * _growth(self.sizes[here - 1], self.sizes[here])
 
     def _later(self, left_s: float) -> float:
-        """With the batch sizes that follow; they take as long as this one, and more by growth."""
+        """Seconds left with the batch sizes that follow, each by how much larger it is."""
         here = len(self.taken_s)
-        whole = self.clock() - self.share_began + left_s
+        whole = self.clock() - self.size_began + left_s
         later = self.sizes[here + 1 :]
         return left_s + whole * sum(_growth(self.sizes[here], size) for size in later)
 
 
 def _growth(size: int, other: int) -> float:
-    """How many times as long one batch size takes as another."""
+    """Ratio of the time of batch size ``other`` to that of ``size``."""
     return float((other / size) ** GROWTH)
 
 
@@ -171,62 +170,57 @@ class BatchSizeProgress:
     report: ReportProgress
     label: str  # "batch size 4"
     forecast: Forecast
-    told_at: float = float("-inf")
+    reported_at: float = float("-inf")
     phase: str = ""
-    state: JobStatus = JobStatus.PROFILING  # as it was told last
+    state: JobStatus = JobStatus.PROFILING  # as reported last
 
     def waiting(self) -> None:
-        """The device is busy with another job."""
-        self._say("waiting", JobStatus.PROFILING, "waiting for the device", UNKNOWN)
+        """Report that another job has the device."""
+        self._report("waiting", JobStatus.PROFILING, "waiting for the device", UNKNOWN)
 
     def begun(self) -> None:
-        """The device is this job's; profiling begins."""
-        self.forecast.begin_share()
+        """Begin the batch size: this job has the device now."""
+        self.forecast.begin_batch_size()
 
     def profiling(self, done: int, total: int) -> None:
-        """``done`` of ``total`` latencies are known that the planner is sure to need."""
+        """Report that ``done`` of the ``total`` latencies that any search needs are known."""
         left = self.forecast.profiling(done, total)
-        self._say("profiling", JobStatus.PROFILING, "measuring stages", left, done, total)
+        self._report("profiling", JobStatus.PROFILING, "measuring stages", left, done, total)
 
     def searching(self, measured: int) -> None:
-        """The planner searches, and has had this many stages measured."""
+        """Report that the planner searches, ``measured`` stages having been measured."""
         if self.phase != "searching":
             self.forecast.begin_search()
         left = self.forecast.searching()
         detail = f"searching, {measured} stages measured"
-        self._say("searching", JobStatus.SCHEDULING, detail, left, measured)
+        self._report("searching", JobStatus.SCHEDULING, detail, left, measured)
 
     def comparing(self, fraction: float) -> None:
-        """Whole models run against each other."""
+        """Report that whole models run against each other; ``fraction`` of it is done, 0 to 1."""
         if self.phase != "comparing":
             self.forecast.begin_comparison()
         left = self.forecast.comparing(fraction)
-        self._say("comparing", JobStatus.VERIFYING, "comparing whole models", left)
+        self._report("comparing", JobStatus.VERIFYING, "comparing whole models", left)
 
     def retrying(self, what: str) -> None:
-        """Report that something is done again; the phase is the same."""
-        self.told_at = float("-inf")  # what comes next is told at once
-        self.report(self.state, LOAD_ENDS, f"{self.label}: {what}")
+        """Report that a call is made again; the phase stays."""
+        self.reported_at = float("-inf")  # what comes next is reported at once
+        self.report(ProgressReport(self.state, LOAD_ENDS, f"{self.label}: {what}"))
 
     def finished(self) -> None:
-        """This batch size is done, one way or the other."""
-        self.forecast.end_share()
+        """End the batch size, with a schedule or without."""
+        self.forecast.end_batch_size()
         self.phase = "finished"
 
-    def _say(
+    def _report(
         self, phase: str, state: JobStatus, what: str, left_s: float, done: int = 0, total: int = 0
     ) -> None:
-        """Report, unless that was done a moment ago."""
+        """Report, unless the same phase was reported less than ``REPORT_EVERY_S`` ago."""
         now = self.forecast.clock()
         is_new = phase != self.phase
         self.phase, self.state = phase, state
-        if is_new or now >= self.told_at + TELL_EVERY_S:
-            self.told_at = now
-            self.report(
-                state,
-                self.forecast.progress(left_s),
-                f"{self.label}: {what}",
-                done=done,
-                total=total,
-                eta_seconds=left_s,
-            )
+        if is_new or now >= self.reported_at + REPORT_EVERY_S:
+            self.reported_at = now
+            progress = self.forecast.progress(left_s)
+            text = f"{self.label}: {what}"
+            self.report(ProgressReport(state, progress, text, done, total, left_s))

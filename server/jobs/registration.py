@@ -26,6 +26,7 @@ from braid.server.jobs.progress import (
     LOAD_ENDS,
     BatchSizeProgress,
     Forecast,
+    ProgressReport,
     ReportProgress,
 )
 from braid.server.jobs.retries import RetryWhileRestarting
@@ -123,7 +124,7 @@ async def _import(
                 device.bench.wake()
 
             def on_progress(fraction: float, step: str) -> None:
-                report(JobStatus.IMPORTING, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step)
+                _report_import(report, IMPORT_ENDS * min(1.0, max(0.0, fraction)), step)
 
             await services.retry(partial(on_progress, 0.0))(
                 lambda: services.import_model(
@@ -136,6 +137,10 @@ async def _import(
             )
     await services.store.call(services.store.discard_upload, model.sha256, is_imported=True)
     return await _read(model, services)
+
+
+def _report_import(report: ReportProgress, progress: float, detail: str) -> None:
+    report(ProgressReport(JobStatus.IMPORTING, progress, detail))
 
 
 async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
@@ -173,9 +178,9 @@ async def _serve_sequentially(
 
     def retry(device: ServingDevice) -> RetryWhileRestarting:
         loading = f"loading on {device.name}"
-        report(JobStatus.IMPORTING, IMPORT_ENDS, loading)
+        _report_import(report, IMPORT_ENDS, loading)
         return services.retry(
-            lambda what: report(JobStatus.IMPORTING, IMPORT_ENDS, f"{loading}: {what}")
+            lambda what: _report_import(report, IMPORT_ENDS, f"{loading}: {what}")
         )
 
     async with services.load_turn:
@@ -191,7 +196,7 @@ async def _serve_sequentially(
                 await services.models.unload(failed)
             raise
         services.models.register(serving)
-        report(JobStatus.IMPORTING, LOAD_ENDS, "serving with the sequential plan")
+        _report_import(report, LOAD_ENDS, "serving with the sequential plan")
     return refusals
 
 

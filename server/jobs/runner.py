@@ -24,11 +24,11 @@ from collections.abc import AsyncGenerator
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 from braid.core.background import log_failure
 from braid.core.errors import BraidError, DiskFailure, Draining, NotFound, PreconditionFailed
-from braid.server.jobs.progress import UNKNOWN
+from braid.server.jobs.progress import UNKNOWN, ProgressReport
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.records import (
@@ -300,14 +300,10 @@ class JobRunner:
 
     async def _run(self, live: _Live) -> None:
         """Run a job to its end. Cancelled, it leaves the end to whoever cancelled it."""
-
-        def report(state: JobStatus, progress: float, detail: str, **counts: Any) -> None:
-            self._report(live, state, progress, detail, **counts)
-
         where = {"job": live.job.id, "model": live.job.model, "version": live.job.version}
         log.info("job begins", extra=where)
         try:
-            outcome = await register_model(live.model, self._services, report)
+            outcome = await register_model(live.model, self._services, partial(self._report, live))
         except DiskFailure as error:
             log.error("job failed: %s", error, extra=where)
             await self._end(live, JobStatus.FAILED, str(error))
@@ -320,38 +316,27 @@ class JobRunner:
             await self._end(live, JobStatus.FAILED, "internal error; the server's log has more")
         else:
             log.info("job done", extra={**where, "unscheduled": len(outcome.failures)})
-            await self._end(live, *_verdict(outcome))
+            await self._end(live, *_end_of(outcome))
 
-    def _report(
-        self,
-        live: _Live,
-        state: JobStatus,
-        progress: float,
-        detail: str,
-        *,
-        done: int = 0,
-        total: int = 0,
-        eta_seconds: float = UNKNOWN,
-    ) -> None:
+    def _report(self, live: _Live, now: ProgressReport) -> None:
         """Take a report from a running job."""
         if live.is_ending:
             return
-        before = live.job
-        now = time.time()
+        before, seconds = live.job, time.time()
         job = replace(
             before,
-            state=state,
-            progress=max(before.progress, min(1.0, progress)),
-            detail=detail,
-            done=done,
-            total=total,
-            eta_seconds=eta_seconds,
-            updated_unix=now,
+            state=now.state,
+            progress=max(before.progress, min(1.0, now.progress)),
+            detail=now.detail,
+            done=now.done,
+            total=now.total,
+            eta_seconds=now.eta_seconds,
+            updated_unix=seconds,
         )
-        self._count(before.state, state)
+        self._count(before.state, now.state)
         live.publish(job)
-        if state is not before.state or now - live.saved_at >= SAVE_SECONDS:
-            live.saved_at = now
+        if now.state is not before.state or seconds - live.saved_at >= SAVE_SECONDS:
+            live.saved_at = seconds
             self._store.submit(self._store.save_job, job).add_done_callback(_log_unsaved)
 
     async def _end(self, live: _Live, state: JobStatus, message: str) -> None:
@@ -404,7 +389,7 @@ class JobRunner:
         self._services.observer.jobs_counted(self._counts)
 
 
-def _verdict(outcome: RegistrationOutcome) -> tuple[JobStatus, str]:
+def _end_of(outcome: RegistrationOutcome) -> tuple[JobStatus, str]:
     if outcome.failures:
         why = "; ".join((*outcome.failures, *outcome.remarks))
         serves = "the model serves sequentially, or as before, where no schedule was made"

@@ -6,9 +6,10 @@ static graph, facts ──planner <──> StageMeasurer──> plans ──comp
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
@@ -65,51 +66,43 @@ async def make_schedule(
     stages = StageMeasurer(kernels.program, device, services, progress)
     facts = await retry(lambda: device.bench.facts(kernels.program))
     planned = await retry(
-        lambda: services.planner(graph, planner, facts, stages.measure),
-        lambda: stages.learned,
+        lambda: services.planner(graph, planner, facts, stages.measure), lambda: stages.learned
     )
     for found in planned:
         verify_plan(found.plan, graph.predecessors())
     plans = ComparedPlans.of(planned, len(graph.operators), onnxruntime=is_portfolio)
+    compare = partial(device.bench.compare, kernels.program, plans.plans)
     tolerance = services.tolerated_error(options)
     progress.comparing(0.0)
-    measurements = await retry(
-        lambda: device.bench.compare(
-            kernels.program,
-            plans.plans,
-            onnxruntime=plans.onnxruntime,
-            tolerance=tolerance,
-            on_progress=progress.comparing,
+    measured = await retry(
+        lambda: compare(
+            onnxruntime=is_portfolio, tolerance=tolerance, on_progress=progress.comparing
         )
     )
-    choice = choose_plan(
-        plans,
-        measurements,
-        tolerance,
-        choose=is_portfolio,
-        precision=options.precision,
-    )
-    compared = _Compared(kernels, stages, plans, measurements, tolerance, choice)
-    unit_us = await _unit_latencies(graph, device, services, options.precision)
+    precision = options.precision
+    choice = choose_plan(plans, measured, tolerance, choose=is_portfolio, precision=precision)
+    compared = _Compared(kernels, stages, plans, measured, tolerance, choice)
     schedule = Schedule(
         key=imported.schedule_key(device.device_key, batch_size),
         planner=compared.chosen.name if is_portfolio or choice.chosen == 0 else planner.planner,
         plan=compared.plan.plan,
         stages=compared.plan.stages,
         unit_names=tuple(operator.name for operator in graph.operators),
-        provenance=_provenance(compared, planned, device.software, unit_us),
+        provenance=await _provenance(compared, planned, graph, device, services),
     )
     return schedule, graph
 
 
-def _provenance(
+async def _provenance(
     compared: _Compared,
     planned: Sequence[Planned],
-    software: Mapping[str, str],
-    unit_us: Mapping[str, float],
+    graph: OpGraph,
+    device: ServingDevice,
+    services: JobServices,
 ) -> Provenance:
     """How a schedule came about; ``planned`` is all that the planner found."""
     chosen, plan, choice = compared.chosen, compared.plan, compared.choice
+    program = compared.kernels.program
     return Provenance(
         predicted_us=plan.predicted_us,
         measured_us=chosen.latency_us,
@@ -124,12 +117,12 @@ def _provenance(
         tolerance=compared.tolerance,
         promoted=not choice.reason,
         reason=choice.reason,
-        software=software,
-        unit_us=unit_us,
+        software=device.software,
+        unit_us=await _unit_latencies(graph, device, services, program.precision),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         candidates=choice.contenders,
         kernels=compared.kernels.by_unit,
-        choices=dict(compared.kernels.program.choices),
+        choices=dict(program.choices),
     )
 
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from braid.server.jobs.progress import UNKNOWN, BatchSizeProgress, Forecast
-from braid.server.store.records import JobStatus
+from braid.server.jobs.progress import UNKNOWN, BatchSizeProgress, Forecast, ProgressReport
 from tests.clock import SetClock
 
 # Seconds of measuring units, searching and comparing, as seen at registrations on two cores.
@@ -40,11 +39,8 @@ def reports(
     clock = SetClock()
     told: list[Report] = []
 
-    def tell(
-        state: JobStatus, progress: float, detail: str, *,
-        done: int = 0, total: int = 0, eta_seconds: float = UNKNOWN,
-    ) -> None:  # fmt: skip
-        told.append(Report(load_s + clock.now, progress, eta_seconds))
+    def tell(now: ProgressReport) -> None:
+        told.append(Report(load_s + clock.now, now.progress, now.eta_seconds))
 
     forecast = Forecast(sizes, 15.0, clock)
     for size, (profile_s, search_s, compare_s) in zip(sizes, phases, strict=True):
@@ -97,14 +93,9 @@ def test_progress_moves_in_every_phase_and_ends_near_the_end(
 def test_nothing_is_told_twice_in_a_moment() -> None:
     clock = SetClock()
     told: list[str] = []
-
-    def tell(
-        state: JobStatus, progress: float, detail: str, *,
-        done: int = 0, total: int = 0, eta_seconds: float = UNKNOWN,
-    ) -> None:  # fmt: skip
-        told.append(detail)
-
-    progress = BatchSizeProgress(tell, "batch size 1", Forecast((1,), None, clock))
+    progress = BatchSizeProgress(
+        lambda now: told.append(now.detail), "batch size 1", Forecast((1,), None, clock)
+    )
 
     for number in range(1000):
         progress.searching(number)
