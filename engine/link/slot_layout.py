@@ -18,10 +18,12 @@ ALIGNMENT = 64  # a cache line; oneDNN and AVX-512 want it
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One tensor in a slot; ``offset`` counts from the slot's start, in bytes."""
+    """One tensor in a slot."""
 
-    spec: TensorType
-    offset: int
+    spec: TensorType  # static
+    offset: int  # from the slot's start, in bytes
+    size_bytes: int
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ def slot_layout(inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorTy
     tables: tuple[dict[str, Field], dict[str, Field]] = ({}, {})
     for table, specs in zip(tables, (inputs, outputs), strict=True):
         for name, spec in specs.items():
-            table[name] = Field(spec, position)
-            position += aligned(spec.size_bytes)
+            size_bytes = spec.size_bytes  # computed once: each batch looks at them
+            shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
+            table[name] = Field(spec, position, size_bytes, shape)
+            position += aligned(size_bytes)
     return SlotLayout(*tables, size_bytes=position)

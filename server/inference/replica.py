@@ -143,7 +143,7 @@ class ModelReplica:
         for batch_size in self.batch_sizes:
             ready = self._ready(shape_class, batch_size)
             if ready is not None:
-                sizes = {name: ready.layout.outputs[name].spec.size_bytes for name in outputs}
+                sizes = {name: ready.layout.outputs[name].size_bytes for name in outputs}
                 return sum(
                     size if self.output_axes.get(name) is None else rows * size // batch_size
                     for name, size in sizes.items()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -49,7 +50,7 @@ def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Seque
     """Copy every piece's rows into the slot; rows of padding are zeroed."""
     for name, place in ready.layout.inputs.items():
         start = offset + place.offset
-        end = start + place.spec.size_bytes
+        end = start + place.size_bytes
         for piece in pieces:
             start += _write_piece(memory[start:end], piece, piece.request.inputs[name])
         if start < end:
@@ -81,38 +82,38 @@ def outcome_of(
     is_whole = piece.rows == request.rows
     if request.write is None or not is_whole:
         outputs = {name: replace(each, data=bytes(each.data)) for name, each in outputs.items()}
-    outcome = InferenceResult(
-        outputs,
-        queue_us=(run.sent_ns - piece.ticket.accepted_ns) // 1000,
-        transfer_us=max(0, (run.ended_ns - run.sent_ns) // 1000 - run.compute_us),
-        compute_us=run.compute_us,
+    sent_ns, compute_us = run.sent_ns, run.compute_us
+    result = partial(
+        InferenceResult,
+        queue_us=(sent_ns - piece.ticket.accepted_ns) // 1000,
+        transfer_us=max(0, (run.ended_ns - sent_ns) // 1000 - compute_us),
+        compute_us=compute_us,
         batch_size=run.batch_size,
         batch_rows=run.rows,
         plan_id=run.ready.plan_id,
     )
     if request.write is None or not is_whole:
-        return outcome
-    return replace(outcome, reply=request.write(model, outcome), outputs={})
+        return result(outputs)
+    return result({}, reply=request.write(model, result(outputs)))
 
 
 def _cut(
     memory: memoryview, run: BatchRun, place: Field, axis: int | None, row: int, rows: int
 ) -> OutputTensor:
     """Return rows ``row`` to ``row + rows`` of one output; all of it without a batch axis."""
-    spec, start = place.spec, run.offset + place.offset
-    shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
-    whole = memory[start : start + spec.size_bytes]
+    dtype, shape, start = place.spec.dtype, place.shape, run.offset + place.offset
+    whole = memory[start : start + place.size_bytes]
     if axis is None or rows == shape[axis]:
-        return OutputTensor(spec.dtype, shape, whole)
+        return OutputTensor(dtype, shape, whole)
     each = shape[axis] // run.batch_size  # output rows for one request row, usually 1
     cut = (*shape[:axis], rows * each, *shape[axis + 1 :])
     if axis == 0:
-        row_bytes = spec.size_bytes // run.batch_size
-        return OutputTensor(spec.dtype, cut, whole[row * row_bytes : (row + rows) * row_bytes])
-    element = np.dtype((np.void, DTYPE_BYTES[spec.dtype]))
+        row_bytes = place.size_bytes // run.batch_size
+        return OutputTensor(dtype, cut, whole[row * row_bytes : (row + rows) * row_bytes])
+    element = np.dtype((np.void, DTYPE_BYTES[dtype]))
     array = np.frombuffer(whole, dtype=element).reshape(shape)
     index = (slice(None),) * axis + (slice(row * each, (row + rows) * each),)
-    return OutputTensor(spec.dtype, cut, array[index].tobytes())
+    return OutputTensor(dtype, cut, array[index].tobytes())
 
 
 def join(

@@ -103,6 +103,9 @@ class Methods(grpc.GenericRpcHandler):
 class _Progress:
     """How far one request has come, for what is recorded when it ends."""
 
+    found: ResolvedModel
+    memory: Account
+    time_remaining: float | None  # seconds from the beginning to the caller's deadline
     served: ModelReplica | None = None
     charge: Charge | None = None
     result: InferenceResult | None = None
@@ -160,44 +163,41 @@ class TensorService:
         Raises:
             BraidError: whatever ended it.
         """
-        began, time_remaining = perf_counter(), context.time_remaining()
+        began = perf_counter()
         found = self._models.for_request(*self._protocol.model_of(message))
-        progress, status = _Progress(), "OK"
+        progress, status = _Progress(found, memory, context.time_remaining()), "OK"
         try:
-            replicas = found.require()
-            progress.served = replicas.any
-            given = self._protocol.given(message, context, in_stream)
-            return await self._answer(found, given, time_remaining, memory, progress)
+            return await self._answer(progress, message, context, in_stream)
         except asyncio.CancelledError:
-            late = time_remaining is not None and perf_counter() - began >= time_remaining
+            allowed_s = progress.time_remaining
+            late = allowed_s is not None and perf_counter() - began >= allowed_s
             status = status_code(DeadlineExceeded("") if late else RequestCancelled("")).name
             raise
         except Exception as error:
             status = status_code(error).name
             raise
         finally:
-            _record(found, progress, status, perf_counter() - began)
+            _record(progress, status, perf_counter() - began)
 
     async def _answer(
-        self,
-        found: ResolvedModel,
-        given: GivenRequest,
-        time_remaining: float | None,
-        memory: Account,
-        progress: _Progress,
+        self, progress: _Progress, message: Any, context: Context, in_stream: bool
     ) -> Answer:
-        """Check, charge, compute and write one request; ``time_remaining`` in seconds."""
-        replicas = found.require()
-        served = replicas.any
+        """Read, check, charge, compute and write one request."""
+        replicas = progress.found.require()
+        served = progress.served = replicas.any
+        given = self._protocol.given(message, context, in_stream)
         checked = check_request(served, given)
-        limits = [limit for limit in (time_remaining, given.timeout_s) if limit is not None]
+        limits = [
+            limit for limit in (progress.time_remaining, given.timeout_s) if limit is not None
+        ]
         deadline = monotonic() + min(limits) if limits else None
-        charge = progress.charge = await memory.take(_size_bytes(served, checked), deadline)
+        size_bytes = _size_bytes(served, checked)
+        charge = progress.charge = await progress.memory.take(size_bytes, deadline)
         if not self._models.answers_with(replicas, served):  # unloaded or replaced during the wait
             replicas = self._models.for_request(served.name, str(served.version)).require()
         queued = replicas.choose(checked)
         served = progress.served = queued.replica
-        series = found.metrics.on(served.device.name)
+        series = progress.found.metrics.on(served.device.name)
         result = await queued.submit(checked, series, deadline)
         progress.result = result
         soon = asyncio.get_running_loop().call_soon  # once the answer is on its way
@@ -210,11 +210,12 @@ class TensorService:
         return Answer(reply, charge)
 
 
-def _record(found: ResolvedModel, progress: _Progress, status: str, seconds: float) -> None:
+def _record(progress: _Progress, status: str, seconds: float) -> None:
     """Count a request that ended, release the charge of one that failed, and trace it."""
     if status != "OK" and progress.charge is not None:
         progress.charge.release()
-    asyncio.get_running_loop().call_soon(found.metrics.request_ended, status, seconds)
+    count = progress.found.metrics.request_ended
+    asyncio.get_running_loop().call_soon(count, status, seconds)
     if (trace := tracing.current.get()) is not None:
         # Names of models that exist only: nothing else of a request leaves the server.
         served = progress.served
