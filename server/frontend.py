@@ -90,7 +90,7 @@ LINGER_SECONDS = 0.2  # for the last answers to leave the process
 
 @dataclass(frozen=True, slots=True)
 class ModelRoom:
-    """Everything that knows models by name."""
+    """The parts of the server that know models by name."""
 
     serving: ServingModels
     services: JobServices
@@ -165,7 +165,7 @@ class FrontEnd:
         )
 
     def _console(self) -> Console:
-        """Shows what is here; changes it for those who know the admin token."""
+        """Make the console: pages for readers, changes for callers with the admin token."""
         facts = Facts(
             self.models.queries,
             self.models.policies,
@@ -219,7 +219,7 @@ class FrontEnd:
         )
 
     async def start(self) -> None:
-        """Start everything; returns when requests are taken.
+        """Start all parts; returns when requests are taken.
 
         Raises:
             StartupError: a port is taken, or no device can be used.
@@ -254,11 +254,11 @@ class FrontEnd:
         self.grpc_port = await self._grpc.start()
 
     def worker_options(self) -> Iterator[WorkerOptions]:
-        """How the workers of all devices are started."""
+        """Options that the workers of all devices are started with."""
         return (device.link.options for device in self.devices.all)
 
     async def stop(self) -> None:
-        """Finish what was accepted, then stop everything. Jobs go on at the next start.
+        """Finish the accepted requests, then stop all parts. Jobs go on at the next start.
 
         The gRPC port stays open until the process ends. grpc's own shutdown cancels calls that
         arrive while it says goodbye, and their callers read CANCELLED; here they are refused
@@ -285,7 +285,7 @@ class FrontEnd:
         await self._grpc.close()
 
     def log_ready(self) -> None:
-        """Say where the server can be reached."""
+        """Log the addresses of the ports."""
         settings = self.settings
         log.info(
             "ready",
@@ -320,7 +320,7 @@ class FrontEnd:
             self.metrics.drift.profiled_again(plan.device)
 
     def _worker_changed(self, device: Device) -> None:
-        """Health follows the workers: without any, nothing can be answered."""
+        """Set the health, and serve on a device that is up again what is missing there."""
         if not self.grpc_port:
             return
         self._reachability_changed()

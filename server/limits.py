@@ -11,7 +11,7 @@ from braid.server.store.quota import StoreLimits
 
 
 def batch_policy(settings: Settings) -> BatchPolicy:
-    """How models are batched that were told nothing else."""
+    """Batching of models without a policy of their own."""
     return BatchPolicy(
         max_wait_s=settings.max_batch_wait_ms / 1000,
         max_requests=settings.max_queue_requests,
@@ -21,7 +21,7 @@ def batch_policy(settings: Settings) -> BatchPolicy:
 
 
 def memory_limits(settings: Settings) -> MemoryLimits:
-    """What calls under way may hold."""
+    """Bytes that calls under way may hold."""
     return MemoryLimits(
         settings.stream_memory_bytes,
         settings.connection_memory_bytes,
@@ -30,13 +30,13 @@ def memory_limits(settings: Settings) -> MemoryLimits:
 
 
 def host_names(settings: Settings) -> HostNames:
-    """What the HTTP port is called; with TLS any name, as browsers check it by the certificate."""
+    """Host names of the HTTP port; with TLS any name, as browsers check it by the certificate."""
     any_name = settings.tls_certificate is not None
     return HostNames(settings.host, (EVERY,) if any_name else settings.http_hosts)
 
 
 def store_limits(settings: Settings) -> StoreLimits:
-    """How much the store may hold."""
+    """Limits of the store and its uploads."""
     return StoreLimits(
         settings.max_store_bytes,
         settings.max_models,
@@ -46,7 +46,7 @@ def store_limits(settings: Settings) -> StoreLimits:
 
 
 def import_limits(settings: Settings) -> ImportLimits:
-    """What one import may use."""
+    """Memory, time and files that one import may use."""
     return ImportLimits(
         memory_bytes=settings.import_memory_bytes,
         cpu_seconds=settings.import_cpu_seconds,

@@ -40,7 +40,7 @@ MAX_TABLES = 64
 
 @dataclass(frozen=True, slots=True)
 class ShapeClass:
-    """What requests must have in common to share a batch."""
+    """Input specs and static content that requests must have in common to share a batch."""
 
     inputs: tuple[tuple[str, TensorType], ...]  # batched models: one row
     static: StaticContent = ()
@@ -50,7 +50,7 @@ class ShapeClass:
         object.__setattr__(self, "_hash", hash((self.inputs, self.static)))
 
     def __hash__(self) -> int:
-        """Of everything that is compared."""
+        """Hash of all fields that are compared."""
         return self._hash
 
 
@@ -61,7 +61,7 @@ class ModelReplica:
     """
 
     def __init__(self, imported: ImportedModel, device: Device) -> None:
-        """Keep the model loaded, which has no executables yet.
+        """Count as a user of the loaded model; there are no executables yet.
 
         Raises:
             InvalidRequest: a shape given at registration does not fit the model.
@@ -96,7 +96,7 @@ class ModelReplica:
         device.keep(self.digest)
 
     async def close(self) -> None:
-        """Give back its executables and the model. No batch uses them any more."""
+        """Release the executables and the model. No batch uses them any more."""
         self._is_closed = True
         made = await asyncio.gather(*self._on_demand.values(), return_exceptions=True)
         on_demand = [each for each in made if isinstance(each, Executable)]
@@ -104,7 +104,7 @@ class ModelReplica:
         await self.device.let_go(self.digest, executables)
 
     def latencies(self, shape_class: ShapeClass) -> LatencyTable:
-        """What batches of one class take, by size."""
+        """Expected latencies of batches of one class, by batch size."""
         table = self._latencies.get(shape_class)
         if table is None:
             table = self._latencies[shape_class] = LatencyTable(self.batch_sizes)
@@ -114,11 +114,11 @@ class ModelReplica:
         return table
 
     def expect(self, batch_size: int, latency_us: float) -> None:
-        """Form batches of the profiled class by this latency, until batches have shown another."""
+        """Expect this latency of a batch of the profiled class until batches show another."""
         self.latencies(self.profiled).expect(batch_size, latency_us / 1e6)
 
     def one_row(self, spec: TensorType) -> TensorType:
-        """A request's input spec without its number of rows."""
+        """The spec of a request's input for one row."""
         return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
     async def use_plan(self, batch_size: int, schedule: Schedule | None = None) -> None:
@@ -151,7 +151,7 @@ class ModelReplica:
         return None
 
     def _ready(self, shape_class: ShapeClass, batch_size: int) -> Executable | None:
-        """What runs a batch, if it has been made already."""
+        """The executable for batches of one size, or None if it was not made yet."""
         if ready := self._profiled.get((shape_class, batch_size)):
             return ready
         task = self._on_demand.get((shape_class, batch_size))
@@ -160,7 +160,7 @@ class ModelReplica:
         return task.result()
 
     async def executable(self, shape_class: ShapeClass, batch_size: int) -> Executable:
-        """What runs a batch; made now if this shape class is new.
+        """The executable for batches of one size; made now if the shape class is new.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
@@ -179,7 +179,7 @@ class ModelReplica:
     def _to_run(
         self, shape_class: ShapeClass, batch_size: int, schedule: Schedule | None = None
     ) -> PlanToRun:
-        """What runs batches of one size of a class: a schedule's plan, or the sequential one."""
+        """The plan for batches of one size of a class: a schedule's, or the sequential one."""
         inputs = shape_class.inputs
         if self.batched:
             inputs = tuple(

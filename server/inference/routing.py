@@ -32,11 +32,11 @@ class QueuedReplica:
         return await self.batcher.submit(self.replica, request, observer, deadline)
 
     def refusal(self) -> QueueFull | None:
-        """Why any request would be refused now; None: some would not."""
+        """The error of any request that came now; None: some would be taken."""
         return self.batcher.refusal(self.replica)
 
     def expected_s(self, request: CheckedRequest) -> float:
-        """Seconds until a request that came now would be answered, as far as is known."""
+        """Expected seconds until a request that came now would be answered."""
         return self.batcher.expected_s(self.replica, request)
 
     async def end(self) -> None:
@@ -47,7 +47,7 @@ class QueuedReplica:
 
 
 class Replicas:
-    """At least one replica, of each device at most one. Belongs to the event loop."""
+    """The replicas of one version, at most one on each device. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._on: dict[str, QueuedReplica] = {}

@@ -50,7 +50,7 @@ class ImportedModel:
         return static_content(self.report.static_values, self.graph.inputs)
 
     def inputs(self, batch_size: int) -> dict[str, TensorType]:
-        """Static specs of the inputs that a batch size is measured at; the batch may be fixed.
+        """Static specs of the inputs at ``batch_size`` rows; a fixed batch stays as it is.
 
         Extents are those asked for at registration, else of the import's example shapes.
 

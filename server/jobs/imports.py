@@ -33,7 +33,7 @@ _MOST_PASSES = 8  # others that may begin before one that waits for more memory
 
 
 def first_limits(limits: ImportLimits, file_bytes: int) -> ImportLimits | None:
-    """What the first try of an import may use; None if it needs all there is."""
+    """Limits of the first try of an import; None if it needs all limits."""
     memory = FIRST_MEMORY_BYTES + FIRST_MEMORY_A_BYTE * file_bytes
     if memory >= limits.memory_bytes:
         return None
@@ -54,7 +54,7 @@ class _Waiting:
 
 
 class MemoryBudget:
-    """Memory for users in their order of arrival; small reservations may pass large ones."""
+    """Bytes, reserved in the order of arrival; small reservations may pass large ones."""
 
     def __init__(self, total_bytes: int, at_once: int) -> None:
         self._total = total_bytes
@@ -65,7 +65,7 @@ class MemoryBudget:
 
     @asynccontextmanager
     async def reserve(self, size_bytes: int) -> AsyncIterator[None]:
-        """Surround the use of memory; waits until it fits, or nothing else is reserved."""
+        """Reserve bytes while the context is open; waits for them unless none are reserved."""
         waiting = _Waiting(size_bytes, asyncio.get_running_loop().create_future())
         self._waiting.append(waiting)
         self._admit()
@@ -165,7 +165,7 @@ def _size(upload: Path) -> int:
 def _may_need_more(
     error: ImportLimitExceeded | ImporterCrashed, first: ImportLimits, limits: ImportLimits
 ) -> bool:
-    """Return true if a second try has more of what was short; want of memory may be a crash."""
+    """Whether a second try has more of what was short; a crash may be a lack of memory."""
     if isinstance(error, ImporterCrashed):
         return True
     return bool(error.limit) and getattr(first, error.limit) < getattr(limits, error.limit)

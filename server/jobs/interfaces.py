@@ -79,16 +79,16 @@ class RunImport(Protocol):
 
 
 class Measurer(Protocol):
-    """Where models are measured on one device, as they will run. A cancelled call stops it."""
+    """Measures models on one device as they will run. Cancelling a call stops the measurement."""
 
     def wake(self) -> None:
-        """Calls will come soon."""
+        """Prepare for calls that come soon."""
 
     async def static_graph(self, program: ProgramKey) -> OpGraph:
         """Static graph of a program; its operators are the schedule units."""
 
     async def facts(self, program: ProgramKey) -> DeviceFacts:
-        """What is known of a program's units besides latencies."""
+        """Facts of a program's units besides latencies."""
 
     async def kernels(self, program: ProgramKey) -> Sequence[UnitKernels]:
         """Units of a program that more than one kernel can run."""
@@ -126,22 +126,22 @@ class ServingDevice(Protocol):
 
     @property
     def bench(self) -> Measurer:
-        """To measure on this device."""
+        """The measurer of this device."""
 
     @property
     def device_key(self) -> str:
-        """What a measurement on this device depends on."""
+        """Text that names what a measurement on this device depends on."""
 
     @property
     def precisions(self) -> Sequence[str]:
-        """What models can be computed in there; known once the worker was up."""
+        """Precisions that models can be computed in; known once the worker was up."""
 
     @property
     def software(self) -> Mapping[str, str]:
-        """Versions of what runs there, by name."""
+        """Versions of the libraries of the worker, by name."""
 
     def keeping(self, digest: str) -> AbstractAsyncContextManager[None]:
-        """Surround the use of a loaded model: meanwhile the end of no other user unloads it."""
+        """Keep a model loaded while the context is open, even if its other users end."""
 
     async def load(self, digest: str, artefact: Path) -> None:
         """Load an artefact, which the caller keeps; does nothing if it is loaded."""
@@ -163,10 +163,10 @@ class Planner(Protocol):
 
 
 class PlanTarget(Protocol):
-    """What answers requests."""
+    """The models that answer requests."""
 
     def register(self, model: ModelVersion) -> None:
-        """Know a version, or its new state."""
+        """Record a version, or its new state."""
 
     def was_not_restored(self, model: ModelVersion) -> bool:
         """Whether a version that served before the server was restarted could not since."""
@@ -190,30 +190,30 @@ class PlanTarget(Protocol):
         """Form batches by the latency of the sequential plan, of a schedule not promoted."""
 
     async def unload(self, model: ModelVersion) -> None:
-        """Let a version answer no more, and know its new state."""
+        """End the replicas of a version, and record its new state."""
 
 
 class JobObserver(Protocol):
     """Counts what jobs do."""
 
     def jobs_counted(self, by_state: Mapping[str, int]) -> None:
-        """The number of jobs in each state changed."""
+        """Take the number of jobs in each state, which has changed."""
 
     def stage_measured(self, device: str, seconds: float) -> None:
-        """A stage was measured; it took this long."""
+        """Count a stage that was measured, and the seconds it took."""
 
     def stages_reused(self, device: str, count: int) -> None:
-        """Stage latencies were found in the store."""
+        """Count stage latencies that were found in the store."""
 
     def schedule_looked_up(self, hit: bool) -> None:
-        """The schedule cache was asked."""
+        """Count one look-up of a stored schedule, and whether it was found."""
 
     def plans_refused(self, device: str, count: int) -> None:
-        """Plans were refused because their outputs were wrong."""
+        """Count plans that were refused because their outputs were wrong."""
 
 
 class ScheduleObserver(Protocol):
-    """Is told each schedule that is found or made for a model."""
+    """Takes each schedule that is found or made for a model."""
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """A schedule was found or made for a model; it serves if it was promoted."""
+        """Take a schedule that was found or made for a model; it serves if it was promoted."""

@@ -38,7 +38,7 @@ from braid.server.store.records import JobStatus, ModelStatus, ModelVersion
 log = logging.getLogger("braid.jobs")
 
 IMPORT_TRIES = 8
-"""Tries of an importer that is killed within its limits, with half a minute of pauses in all.
+"""Tries of an importer that is killed within its limits, half a minute of pauses in all.
 
 Fewer than of a call that measures: each may use up the machine's memory.
 """
@@ -46,7 +46,7 @@ Fewer than of a call that measures: each may use up the machine's memory.
 
 @dataclass(frozen=True, slots=True)
 class RegistrationOutcome:
-    """How a registration went whose model serves."""
+    """Outcome of a registration whose model serves."""
 
     failures: tuple[str, ...] = ()  # batch sizes without a schedule, and why
     remarks: tuple[str, ...] = ()  # plans that do not serve, and why
@@ -206,7 +206,7 @@ async def _serve_on(
     services: JobServices,
     retry: Callable[[ServingDevice], RetryWhileRestarting],
 ) -> dict[str, BraidError]:
-    """Load a model on devices and let it answer there; the errors of those that refuse, by name.
+    """Load a model on devices and let it answer there; returns errors by device name.
 
     Raises:
         BraidError: all of them refuse.
@@ -282,7 +282,7 @@ async def _promote(
     services: JobServices,
     retry: RetryWhileRestarting,
 ) -> None:
-    """Let a schedule serve if it may, then tell the observers."""
+    """Let a promoted schedule serve, then tell the observers."""
     if schedule.provenance.promoted:
         await retry(lambda: services.models.swap(model, device.name, schedule))
     else:
@@ -292,7 +292,7 @@ async def _promote(
 
 
 def _work(imported: ImportedModel, services: JobServices) -> Iterator[tuple[ServingDevice, int]]:
-    """Every device with every batch size."""
+    """All pairs of a device and a batch size."""
     for device in services.devices:
         for batch_size in imported.batch_sizes:
             yield device, batch_size
@@ -304,7 +304,7 @@ def _label(device: ServingDevice, batch_size: int, services: JobServices) -> str
 
 
 def _reason(error: Exception, model: ModelVersion, batch_size: int) -> str:
-    """Why a batch size has no schedule, for the owner of the model; logs what is our bug."""
+    """Text why a batch size has no schedule, for the owner of the model; logs internal errors."""
     if isinstance(error, BraidError):
         return str(error)
     facts = {"model": model.name, "size": batch_size}
@@ -313,7 +313,7 @@ def _reason(error: Exception, model: ModelVersion, batch_size: int) -> str:
 
 
 def _remarks(schedule: Schedule) -> list[str]:
-    """What the owner of a model should know of a schedule."""
+    """Texts for the owner of a model: why a plan does not serve."""
     seen = schedule.provenance
     if not seen.promoted:
         return [seen.reason]

@@ -34,13 +34,13 @@ class RetriesExhausted(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class RetryPauses:
-    """Pauses between tries; each of them stands for one more try."""
+    """Pauses between tries in seconds, one for each further try."""
 
     pauses_s: tuple[float, ...] = PAUSES_S
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 
     async def pause(self, tries: int) -> None:
-        """Wait before the next try, after this many."""
+        """Wait before the next try; ``tries`` were made."""
         await self.sleep(self.pauses_s[min(tries, len(self.pauses_s)) - 1])
 
 

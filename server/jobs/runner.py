@@ -46,7 +46,7 @@ SAVE_SECONDS = 1.0  # progress inside one state is stored this often at most
 
 
 class _Live:
-    """A job that has not ended, or is just ending. Owned by the runner."""
+    """A job that has not ended, with its task and its watchers. Owned by the runner."""
 
     def __init__(self, job: JobRecord, model: ModelVersion) -> None:
         self.job = job
@@ -58,7 +58,7 @@ class _Live:
         self.saved_at = 0.0
 
     def publish(self, job: JobRecord) -> None:
-        """Show a new state; watchers that are slow see the latest only."""
+        """Set a new state and wake the watchers; slow ones see the latest only."""
         self.job = job
         self.changed.set()
         self.changed = asyncio.Event()
@@ -139,7 +139,7 @@ class JobRunner:
 
     @property
     def device_keys(self) -> str:
-        """What jobs schedule for, as one text."""
+        """Keys of all devices that jobs schedule for, as one text."""
         return " | ".join(sorted(device.device_key for device in self._services.devices))
 
     async def register(
@@ -189,7 +189,7 @@ class JobRunner:
             self._start(_Live(made.job, made.model))
 
     async def profile_again(self, name: str, version: int) -> JobRecord:
-        """Forget what was measured for a model version, and schedule it afresh.
+        """Forget the measurements of a model version, and schedule it afresh.
 
         Its plans serve until the new ones are verified. A job under way already is the answer.
 
@@ -252,7 +252,7 @@ class JobRunner:
     # Cancelling.
 
     async def cancel(self, job_id: str) -> JobRecord:
-        """End a job now; when this returns, nothing works for it any more.
+        """End a job now; its task has ended when this returns.
 
         A model that serves goes on with the plans it has. Cancelling twice is no error.
 
@@ -299,7 +299,7 @@ class JobRunner:
         live.task.add_done_callback(log_failure)
 
     async def _run(self, live: _Live) -> None:
-        """Run a job to its end. Cancelled, it leaves the end to whoever cancelled it."""
+        """Run a job to its end; the end of a cancelled job is stored by its canceller."""
         where = {"job": live.job.id, "model": live.job.model, "version": live.job.version}
         log.info("job begins", extra=where)
         try:
@@ -367,7 +367,7 @@ class JobRunner:
             self._storing_ends.add_done_callback(log_failure)
 
     async def _store_ends(self) -> None:
-        """Try to store the ends that the disk did not take, until it takes them."""
+        """Store the ends of jobs that the disk did not take, trying until it takes them."""
         tries = 0
         while self._store.has_unstored_ends:
             tries += 1

@@ -25,7 +25,7 @@ from braid.server.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class JobServices:
-    """What registrations work with. One for all jobs of a server."""
+    """The parts of the server that registrations use. One for all jobs."""
 
     store: Store
     import_model: ImportModel
@@ -44,7 +44,7 @@ class JobServices:
 
     @asynccontextmanager
     async def keeping(self, digest: str) -> AsyncIterator[None]:
-        """Surround a job: what it loads stays loaded, whichever other models end meanwhile."""
+        """Keep a model loaded on all devices while the context is open."""
         async with AsyncExitStack() as kept:
             for device in self.devices:
                 await kept.enter_async_context(device.keeping(digest))
@@ -55,7 +55,7 @@ class JobServices:
         return RetryWhileRestarting(self.retry_pauses, report)
 
     def tolerated_error(self, options: RegistrationOptions) -> float:
-        """How far outputs may be from the FP32 reference, relative to the largest element."""
+        """Allowed error of outputs against FP32, relative to the largest element of each."""
         if options.accepted_error is not None:
             return options.accepted_error
         return TOLERANCES.get(options.precision, self.tolerance)

@@ -7,14 +7,14 @@ from braid_client.model_files import HEAD_BYTES, why_no_model
 
 
 class FirstBytes:
-    """Looks at the beginning of one upload, in whichever chunks it comes."""
+    """Checks the beginning of one upload, which comes in chunks."""
 
     def __init__(self) -> None:
         self._head = b""
         self._is_done = False
 
     def take(self, chunk: bytes) -> None:
-        """Look at the next chunk.
+        """Check the next chunk.
 
         Raises:
             InvalidUpload: the file cannot be a model.
@@ -26,7 +26,7 @@ class FirstBytes:
             self._check(whole=False)
 
     def end(self) -> None:
-        """All chunks were taken; an empty upload is not refused here.
+        """End the check: all chunks were taken. An empty upload is not refused here.
 
         Raises:
             InvalidUpload: the file cannot be a model.

@@ -40,7 +40,7 @@ class IndexEntry:
 
 
 class ModelLoader:
-    """What clients may load and unload. Belongs to the event loop."""
+    """Loads and unloads models by name. Belongs to the event loop."""
 
     def __init__(
         self, store: Store, runner: JobRunner, models: ServingModels, max_upload_bytes: int
@@ -57,7 +57,7 @@ class ModelLoader:
         return [each for each in entries if not ready_only or each.state == "READY"]
 
     async def started(self) -> None:
-        """Wait until the models of the store are restored: before that, nothing is changed."""
+        """Wait until the models of the store are restored; no model changes before."""
         await self._runner.started()
 
     def turn(self, name: str) -> asyncio.Lock:
@@ -128,7 +128,7 @@ class ModelLoader:
                 await self._load_registered(name, options)
 
     async def _load_registered(self, name: str, options: RegistrationOptions | None) -> None:
-        """Let every version answer that can; one that fails hides no other.
+        """Let every version answer that can; an error of one stops no other.
 
         Raises:
             BraidError: of the newest version that cannot.
@@ -168,7 +168,7 @@ class ModelLoader:
             await self._serve(made.model)
 
     async def _reschedule(self, newest: ModelVersion, options: RegistrationOptions) -> None:
-        """The newest bytes as a new version with other options; their artefact is there."""
+        """Register the newest bytes as a new version with other options; their artefact exists."""
         if newest.state not in (ModelStatus.SERVING, ModelStatus.UNLOADED):
             raise PreconditionFailed(
                 f"{newest.name} version {newest.version} is {newest.state.value}; send its file"

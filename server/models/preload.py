@@ -50,7 +50,7 @@ async def preload(
 
 
 def model_file(entry: str, path: str) -> Path:
-    """The file itself, or the only .onnx in the folder.
+    """The path itself if it is a file, or the only .onnx in the folder.
 
     Raises:
         StartupError: there is no such file, or there are several.

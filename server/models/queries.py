@@ -22,7 +22,7 @@ from braid.server.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A schedule, and the device that it is for."""
+    """A schedule and the name of its device."""
 
     device: str
     schedule: Schedule

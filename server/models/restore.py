@@ -23,11 +23,11 @@ from braid.server.store.records import ModelStatus, ModelVersion
 log = logging.getLogger("braid.restore")
 
 AT_ONCE = 4
-"""Models whose files are read while the worker, which does one thing at a time, loads others."""
+"""Number of models whose files are read at the same time; the worker loads one at a time."""
 
 
 class Restore:
-    """What a start does with the models of the store. Belongs to the event loop."""
+    """Serves the models of the store again after a start. Belongs to the event loop."""
 
     def __init__(self, services: JobServices, models: ServingModels) -> None:
         self._services = services
@@ -46,7 +46,7 @@ class Restore:
                 self._models.register(model)
 
     async def serve(self) -> None:
-        """Serve again what served before; returns when all of it does, or cannot."""
+        """Serve the models that served before; returns when each of them does, or cannot."""
         places = asyncio.Semaphore(AT_ONCE)
         async with asyncio.TaskGroup() as restored:
             for model in sorted(self._restored, key=lambda model: model.size_bytes):
@@ -72,7 +72,7 @@ class Restore:
         self._models.restored(model, problem)
 
     async def serve_missing(self, device: Device) -> None:
-        """Serve the models that a device should serve and does not: it was away for a while.
+        """Serve the models that should answer on a device and do not, since it was down.
 
         Does nothing while that goes on already, perhaps with a new worker.
         """
@@ -91,7 +91,7 @@ class Restore:
             self._catching_up.discard(device.name)
 
     async def withdraw(self, device: str, digest: str, error: DamagedArtefact) -> None:
-        """A device lost its models of some bytes: they serve on the others, or are damaged."""
+        """Stop serving the models of a digest on a device that lost them."""
         for model in self._models.using(digest, device):
             if await self._models.leave(model, device):
                 await self._damaged(model, error)

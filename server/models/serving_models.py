@@ -49,7 +49,7 @@ OnVersion = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """What a request named: a model that answers, or the reason why none does."""
+    """The model that a request named, or the reason why it does not answer."""
 
     metrics: ModelMetrics
     served: Replicas | None
@@ -82,7 +82,7 @@ class _Name:
 
 
 class ServingModels:
-    """Names, versions and what serves them. Belongs to the event loop."""
+    """Names and versions of models, and their replicas. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class ServingModels:
         self._on_version = on_version
 
     def refuse_requests(self) -> None:
-        """From now on every request is refused: the server is shutting down."""
+        """Refuse every request from now on: the server is shutting down."""
         self._is_refusing = True
 
     async def drain(self) -> None:
@@ -116,7 +116,7 @@ class ServingModels:
         await asyncio.gather(*(batcher.drain() for batcher in self._batchers.values()))
 
     def for_request(self, name: str, version: str) -> ResolvedModel:
-        """What a request for ``name`` gets.
+        """The model, or the refusal, that a request for ``name`` gets.
 
         Args:
             name: of the model.
@@ -180,7 +180,7 @@ class ServingModels:
         return known is not None and model.version in known.problems
 
     def refusal(self) -> ResolvedModel | None:
-        """What any request gets now, whichever model it names; None: that depends on it.
+        """The refusal that every request gets now; None: it depends on the model.
 
         So a request can be refused before it is read, while every model has all that may wait.
         """
@@ -219,7 +219,7 @@ class ServingModels:
         return known is not None and bool(known.served)
 
     def config(self, name: str) -> ServingConfig:
-        """How a model serves."""
+        """The serving configuration of a model."""
         return self._configs.get(name, _DEFAULT)
 
     def configure(self, name: str, config: ServingConfig) -> None:
@@ -231,12 +231,12 @@ class ServingModels:
                 queued.replica.policy = config.batching.over(self._policy)
 
     def served_version(self, name: str, version: int) -> Replicas | None:
-        """The serving side of one version, if it answers."""
+        """The replicas of one version, or None if it does not answer."""
         known = self._names.get(name)
         return known.served.get(version) if known else None
 
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
-        """True if requests still go to these replicas of a version; ``served`` is one of them."""
+        """Whether requests still go to these replicas of a version; ``served`` is one of them."""
         return (
             not self._is_refusing and self.served_version(served.name, served.version) is replicas
         )
@@ -264,7 +264,7 @@ class ServingModels:
         ]
 
     def register(self, model: ModelVersion) -> None:
-        """Know a version, or its new state."""
+        """Record a version, or its new state."""
         if model.name not in self._names:
             self._names[model.name] = _Name()
             self._on_serving(model.name, False)
@@ -363,7 +363,7 @@ class ServingModels:
         self._metrics.remove_model(name, version)
 
     async def unload(self, model: ModelVersion) -> None:
-        """As ``remove``, but the version stays known, in its new state."""
+        """End the replicas of a version, and record its new state."""
         self.register(model)
         known = self._names[model.name]
         known.problems.pop(model.version, None)
@@ -386,7 +386,7 @@ class ServingModels:
         ]
 
     async def leave(self, model: ModelVersion, device: str) -> bool:
-        """As ``unload``, on one device; the others go on. The version keeps its state.
+        """End the replica of a version on one device; the version keeps its state.
 
         Returns whether it answers nowhere any more although it is to.
         """
@@ -405,7 +405,7 @@ class ServingModels:
         return is_wanted and model.version not in known.served
 
     def _refusal(self, known: _Name, number: int) -> BraidError:
-        """Why a version does not answer."""
+        """The error that says why a version does not answer."""
         model = known.versions[number]
         label = f"model {model.name!r} version {number}"
         if number in known.restoring:

@@ -31,7 +31,7 @@ AVAILABLE = (ModelStatus.SERVING, ModelStatus.UNLOADED)
 
 
 class VersionPolicies:
-    """Which versions of each model serve, under which labels. Belongs to the event loop."""
+    """Applies version policies, labels and batching of models. Belongs to the event loop."""
 
     def __init__(self, store: Store, models: ServingModels, loader: ModelLoader) -> None:
         self._store = store
@@ -40,12 +40,12 @@ class VersionPolicies:
         self._background = BackgroundTasks()
 
     async def restore(self) -> None:
-        """Let the stored configurations count; before any model serves."""
+        """Apply the stored configurations; called before any model serves."""
         for name, config in (await self._store.call(self._store.serving_configs)).items():
             self._models.configure(name, config)
 
     def config(self, name: str) -> ServingConfig:
-        """How a model serves.
+        """The serving configuration of a model.
 
         Raises:
             ModelNotFound: nothing is registered under the name.
@@ -55,7 +55,7 @@ class VersionPolicies:
         return self._models.config(name)
 
     async def configure(self, name: str, config: ServingConfig) -> None:
-        """Serve a model in this way; returns when it does. Once begun it completes.
+        """Apply a configuration; returns when the wanted versions serve. Once begun it completes.
 
         Raises:
             ModelNotFound: nothing is registered under the name.
@@ -129,7 +129,7 @@ class VersionPolicies:
                 await self._loader.serve_version(present[number])
 
     async def _retire(self, name: str) -> None:
-        """Unload what serves and is not wanted."""
+        """Unload the versions that serve and are not wanted."""
         present = await self._available(name)
         for number in sorted(present.keys() - self._models.config(name).wanted(present)):
             await self._loader.unload_version(present[number])

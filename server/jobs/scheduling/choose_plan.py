@@ -1,4 +1,4 @@
-"""Which plan of a model serves, by how each one was measured beside the others.
+"""Which plan of a model serves, by measurements of all plans in the same turns.
 
     measurements ──wrong, failing?──> refused       a single planner: its plan, unless refused
         └─ fastest of those faster than sequential without doubt    the portfolio: the winner,
@@ -25,22 +25,22 @@ from braid.scheduler.planners import Planned
 from braid.server.jobs.scheduling.sign_test import sign_test_interval, speed_beside
 
 LEAST_GAIN = 0.005
-"""By which a plan must be faster than a simpler one; below, nobody could see it."""
+"""Relative gain that a plan must have over a simpler one."""
 
 NOISE_MARGIN = 0.01
-"""The same for two without turns in common: two medians of one series never agree exactly."""
+"""Relative difference of two medians of the same plan, for plans without turns in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComparedPlans:
-    """Who takes part: the sequential plan, then all other plans, then ONNX Runtime if wanted."""
+    """Plans to compare: the sequential one, then all others, then ONNX Runtime if wanted."""
 
     planned: tuple[Planned, ...]  # the first one's plan is sequential
     onnxruntime: bool
 
     @staticmethod
     def of(planned: Sequence[Planned], units: int, *, onnxruntime: bool) -> ComparedPlans:
-        """What to compare of what a planner found; plans that are sequential in effect are one."""
+        """Plans that a planner found; those that are sequential in effect count as one."""
         plan = sequential_plan(units)
         in_sequence = [model for model in planned if runs_in_sequence(model.plan)]
         same = [model for model in in_sequence if model.plan == plan]
@@ -58,13 +58,13 @@ class ComparedPlans:
 
     @property
     def plans(self) -> list[StreamPlan]:
-        """What the device runs."""
+        """Plans in the order in which the device is given them."""
         return [model.plan for model in self.planned]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanChoice:
-    """What serves, or why what was asked for does not."""
+    """The contender that serves, and why the one that was asked for does not."""
 
     contenders: tuple[Contender, ...]  # in the order of the measurements
     chosen: int  # the contender that the schedule is about
@@ -85,7 +85,7 @@ def choose_plan(
     choose: bool,
     precision: str = FP32,
 ) -> PlanChoice:
-    """Choose what serves of the plans that were compared, and why.
+    """Choose the contender that serves.
 
     Args:
         plans: that were compared.
@@ -145,7 +145,7 @@ def _contender(
 
 
 def _remark(measurement: PlanMeasurement, tolerance: float) -> str:
-    """Why it cannot serve, whatever its speed."""
+    """Why a contender cannot serve at any speed; empty if it can."""
     if measurement.problem:
         return measurement.problem
     error = math.nan if measurement.max_rel_error is None else measurement.max_rel_error
@@ -198,19 +198,19 @@ def _best(
 
 
 def _gains(speed: Speed | None) -> bool:
-    """True if a speed is above 1 without doubt, and by more than ``LEAST_GAIN``."""
+    """Whether the whole interval of a speed is above 1, and its median by ``LEAST_GAIN``."""
     return speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN
 
 
 def _is_faster(one: PlanMeasurement, other: PlanMeasurement) -> bool:
-    """True if ``one`` is the faster: by the turns of both, or without those by their medians."""
+    """Whether ``one`` is the faster, by the turns that both ran in, else by their medians."""
     if one.turns_us and len(one.turns_us) == len(other.turns_us):
         return _gains(speed_beside(one.turns_us, other.turns_us))
     return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
 
 
 def _complexity(plans: ComparedPlans, index: int) -> float:
-    """Points at which threads wait for each other; another runtime is the last resort."""
+    """Number of points where threads wait for each other; infinite for ONNX Runtime."""
     if index >= len(plans.planned):
         return math.inf
     plan = plans.planned[index].plan

@@ -33,7 +33,7 @@ HOPELESS = 1.5
 
 @dataclass(frozen=True, slots=True)
 class ChosenKernels:
-    """What units of a static graph run on, where there was a choice."""
+    """Kernels of the units of a static graph that have several."""
 
     by_unit: Mapping[str, str]  # name of the unit -> variant
     program: ProgramKey  # on these kernels
@@ -90,7 +90,7 @@ class _Latencies:
         self._known_us: dict[str, float] = {}
 
     async def remember(self, found: Sequence[UnitKernels]) -> None:
-        """Look up what was measured before."""
+        """Look up the latencies that were measured before."""
         names = [self._name(kernels, variant) for kernels in found for variant in kernels.variants]
         self._known_us = await self._store.call(
             self._store.find_latencies, self._device.device_key, names

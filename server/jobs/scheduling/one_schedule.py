@@ -30,7 +30,7 @@ from braid.server.jobs.services import JobServices
 
 @dataclass(frozen=True, slots=True)
 class _Compared:
-    """What is known of one batch size once a plan has been chosen."""
+    """Results for one batch size once a plan has been chosen."""
 
     kernels: ChosenKernels
     stages: StageMeasurer
@@ -41,7 +41,7 @@ class _Compared:
 
     @property
     def chosen(self) -> Contender:
-        """What the schedule is about."""
+        """The contender that the schedule is about."""
         return self.choice.contenders[self.choice.chosen]
 
     @property
@@ -100,7 +100,7 @@ async def _provenance(
     device: ServingDevice,
     services: JobServices,
 ) -> Provenance:
-    """How a schedule came about; ``planned`` is all that the planner found."""
+    """Provenance of a schedule; ``planned`` is all that the planner found."""
     chosen, plan, choice = compared.chosen, compared.plan, compared.choice
     program = compared.kernels.program
     return Provenance(

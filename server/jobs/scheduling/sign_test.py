@@ -34,12 +34,12 @@ def sign_test_interval(ratios: Sequence[float]) -> Speed | None:
 
 
 def speed_beside(one_us: Sequence[float], other_us: Sequence[float]) -> Speed | None:
-    """How many times as fast the first is as the other, by their latencies in the same turns."""
+    """Median latency ratio of two plans in the same turns, and its sign-test interval."""
     return sign_test_interval([other / one for one, other in zip(one_us, other_us, strict=True)])
 
 
 def _left_out(turns: int) -> int:
-    """How many of the extreme ratios on each side lie outside the interval."""
+    """Number of extreme ratios on each side that lie outside the interval."""
     outside, count = 2 / 2**turns, 0
     while (outside := outside + 2 * comb(turns, count + 1) / 2**turns) <= DOUBT:
         count += 1

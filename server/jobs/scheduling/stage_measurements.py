@@ -78,7 +78,7 @@ class StageMeasurer:
         return name + (ONE_THREAD if query.ask == "work" else "")
 
     async def _measure(self, query: StageQuery, name: str, known_us: float | None) -> float:
-        """Measure now; what is stored is the median of all samples that this job knows."""
+        """Measure, and store the median of all samples that this job has of the stage."""
         began = monotonic()
         threads = 1 if query.ask == "work" else None
         timing = await self._retry(
@@ -100,5 +100,5 @@ class StageMeasurer:
 
 
 def in_store(signature: str, precision: str) -> str:
-    """What a stage's signature is stored under: TF32 units look like FP32 ones."""
+    """Key that a stage is stored under: TF32 units have the signatures of FP32 ones."""
     return f"{signature}@{TF32}" if precision == TF32 else signature
