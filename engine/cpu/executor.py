@@ -1,22 +1,20 @@
-"""Runs laid-out plans on CPU: each lane on a team of pinned threads.
+"""Executor of plans on a CPU: each lane on a team of pinned threads.
 
 torch operators release the GIL, so lanes overlap. A *team* is a Python thread and an OpenMP team
 of fixed size, each thread pinned to a core of its own; teams that grow and shrink would lose
 threads and pins. The calling thread leads the team of all cores; with one thread it can also be
-a lane by itself, without touching its team. Other teams are made when a segment first needs them.
+a lane by itself, without touching its team. Other teams are made when a segment first needs them
+(engine/runtime/pinned_team.py).
 
     2 threads, lanes 1 + 1:   caller on core 0 (its team on core 1 sleeps) │ team of core 1
-
-States of a team: waiting (on a queue) ──segment──> running ──done──> waiting; or closed.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
-from queue import SimpleQueue
 from time import perf_counter_ns
 
 import torch
@@ -36,7 +34,8 @@ from braid.engine.cpu.segments import (
 )
 from braid.engine.program.program import Environment, Program
 from braid.engine.runtime.affinity import make_pinned_team, usable_cpus
-from braid.engine.runtime.stopping import StopSignal, check_stopped, stop_signal
+from braid.engine.runtime.pinned_team import PinnedTeam
+from braid.engine.runtime.stopping import check_stopped, stop_signal
 from braid.engine.runtime.threads import on_one_thread
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 
@@ -67,7 +66,7 @@ class CpuExecutor:
         self.threads = threads
         self.cpus = tuple(cpus)
         self.usable_cores = len(usable_cpus())  # before this thread is pinned to one of them
-        self._teams: dict[tuple[int, int], _PinnedTeam] = {}  # (first thread, threads)
+        self._teams: dict[tuple[int, int], PinnedTeam] = {}  # (first thread, threads)
         self._intra_op = threads
         self._slice_ns = round(slice_us * 1e3)
         self._arena = ActivationMemory()
@@ -176,7 +175,7 @@ class CpuExecutor:
                 made = [slot for lane in part.lanes for step in lane for slot in step.unit.outputs]
             else:
                 self._set_intra_op(part.threads)
-                run_steps((part,), env, {})
+                _run_steps((part,), env, {})
                 made = list(part.unit.outputs)
             for slot in made:  # no kind but those known to may leave a view of the arena behind
                 tensor = env[slot]
@@ -198,7 +197,7 @@ class CpuExecutor:
         """Run one segment on the slots of ``env`` and wait for all its lanes."""
         if len(segment.lanes) == 1:
             self._set_intra_op(segment.threads[0])
-            run_steps(segment.lanes[0], env, {})
+            _run_steps(segment.lanes[0], env, {})
             return
         events = {unit: threading.Event() for unit in segment.signals}
         firsts = [0, *accumulate(segment.threads[:-1])]
@@ -206,18 +205,17 @@ class CpuExecutor:
         teams = []
         for lane, first, count in lanes[1:] if segment.threads[0] == 1 else lanes:
             team = self._team(first, count)
-            team.start_steps(lane, env, events)
+            team.start(partial(_run_lane, lane, env, events))
             teams.append(team)
         failure: BaseException | None = None
         if segment.threads[0] == 1:
             self._set_intra_op(1)
             try:
-                run_steps(segment.lanes[0], env, events)
+                _run_lane(segment.lanes[0], env, events)
             except BaseException as error:
                 failure = error
-                _release_waiters(events)
         for team in teams:
-            late = team.join_steps()
+            late = team.join()
             failure = failure or late
         if failure is not None:
             raise failure
@@ -235,17 +233,28 @@ class CpuExecutor:
             self._intra_op = threads
             torch.set_num_threads(threads)
 
-    def _team(self, first: int, count: int) -> _PinnedTeam:
+    def _team(self, first: int, count: int) -> PinnedTeam:
         if (first, count) not in self._teams:
             cpus = self.cpus[first : first + count]
-            self._teams[first, count] = _PinnedTeam(f"lane-{first}+{count}", count, cpus)
+            self._teams[first, count] = PinnedTeam(f"lane-{first}+{count}", count, cpus)
         return self._teams[first, count]
 
 
-def run_steps(
+def _run_lane(
     steps: Sequence[Step], env: Environment, events: Mapping[int, threading.Event]
 ) -> None:
-    """Run one lane."""
+    """Run one of several lanes; a failure sets all events, so that no lane waits for this one."""
+    try:
+        _run_steps(steps, env, events)
+    except BaseException:
+        for event in events.values():
+            event.set()
+        raise
+
+
+def _run_steps(
+    steps: Sequence[Step], env: Environment, events: Mapping[int, threading.Event]
+) -> None:
     for step in steps:
         check_stopped()
         for other in step.waits:
@@ -280,61 +289,7 @@ def _copied_into(
     return outputs
 
 
-def _release_waiters(events: Mapping[int, threading.Event]) -> None:
-    """Set all events after a failure, so that no lane waits for one that has ended."""
-    for event in events.values():
-        event.set()
-
-
 def _until_stopped() -> Slices | None:
     """Slices of a run without pauses, which ends when the calling thread's run is to end."""
     signal = stop_signal.get()
     return None if signal is None else Slices(STOP_LOOK_NS, signal.check, signal.descriptor)
-
-
-_Work = tuple[Sequence[Step], Environment, Mapping[int, threading.Event], StopSignal | None]
-
-
-class _PinnedTeam:
-    """A thread with a team of its own that runs one lane at a time."""
-
-    def __init__(self, name: str, threads: int, cpus: Sequence[int]) -> None:
-        self._work: SimpleQueue[_Work | None] = SimpleQueue()
-        self._done: SimpleQueue[BaseException | None] = SimpleQueue()
-        self._thread = threading.Thread(
-            target=self._loop, args=(threads, cpus), name=name, daemon=True
-        )
-        self._thread.start()
-        self._done.get()  # its team is complete
-
-    def start_steps(
-        self, steps: Sequence[Step], env: Environment, events: Mapping[int, threading.Event]
-    ) -> None:
-        self._work.put((steps, env, events, stop_signal.get()))
-
-    def join_steps(self) -> BaseException | None:
-        return self._done.get()
-
-    def close(self) -> None:
-        self._work.put(None)
-        self._thread.join()
-
-    @torch.inference_mode()
-    def _loop(self, threads: int, cpus: Sequence[int]) -> None:
-        torch.set_num_threads(threads)
-        if len(cpus) > 1:
-            make_pinned_team(cpus)
-        elif cpus:
-            os.sched_setaffinity(0, set(cpus))
-        self._done.put(None)
-        while (work := self._work.get()) is not None:
-            steps, env, events, signal = work
-            stop_signal.set(signal)
-            try:
-                run_steps(steps, env, events)
-            except BaseException as error:
-                _release_waiters(events)
-                self._done.put(error)
-            else:
-                self._done.put(None)
-            del work, steps, env, events, signal

@@ -34,7 +34,7 @@ UPLOADS = MAX_STREAMS
 
 
 @dataclass(frozen=True, slots=True)
-class StartedRun:
+class StagedRun:
     """A run that was started. ``outputs`` keeps an eager run's results alive."""
 
     staging: Staging
@@ -120,7 +120,7 @@ class CudaExecutor:
         """
         return self.finish(prepared, self.start(prepared, inputs))
 
-    def start(self, prepared: PreparedPlan, inputs: Tensors) -> StartedRun:
+    def start(self, prepared: PreparedPlan, inputs: Tensors) -> StagedRun:
         """Begin a run; at most two of a plan may be under way. Finish them in order."""
         staging = self._next_staging(prepared)
         with classified(f"running {prepared.program.graph.name!r}"):
@@ -130,16 +130,16 @@ class CudaExecutor:
         staging.busy = True
         prepared.started += 1
         self._underway += 1
-        return StartedRun(staging, outputs)
+        return StagedRun(staging, outputs)
 
-    def is_done(self, run: StartedRun) -> bool:
+    def is_done(self, run: StagedRun) -> bool:
         """Whether ``finish`` would return without waiting; it raises what went wrong."""
         try:
             return self.driver.reached(run.staging.done)
         except RuntimeError:
             return True
 
-    def finish(self, prepared: PreparedPlan, run: StartedRun) -> dict[str, Tensor]:
+    def finish(self, prepared: PreparedPlan, run: StagedRun) -> dict[str, Tensor]:
         """Wait for a run and give its outputs; see ``run``."""
         run.staging.busy = False
         self._underway -= 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from braid.engine.cuda.executor import CudaExecutor, StartedRun
+from braid.engine.cuda.executor import CudaExecutor, StagedRun
 from braid.engine.cuda.graphs.prepare import PreparedPlan
 from braid.engine.cuda.kernels.index_guard import IndexRange, check_indices
 from braid.engine.device import Tensors
@@ -17,7 +17,7 @@ class GpuRun:
 
     executor: CudaExecutor
     plan: PreparedPlan
-    run: StartedRun
+    run: StagedRun
 
     def is_done(self) -> bool:
         """Whether the outputs have arrived."""
