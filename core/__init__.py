@@ -1,1 +1,1 @@
-"""Types every part of Braid shares. Standard library only: importing ``core`` is always cheap."""
+"""Types that all packages of Braid share; they import the standard library only."""

@@ -37,13 +37,13 @@ class BackgroundTasks:
         task.add_done_callback(log_failure)
 
     def cancel(self) -> None:
-        """Cancel what is running."""
+        """Cancel all running tasks."""
         for task in self._running:
             task.cancel()
 
 
 async def ends_before(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
-    """Do ``work``, or cancel it when the event is set; return true if it was done."""
+    """Run ``work``, cancelled when the event is set; return whether it came to its end."""
     task = asyncio.create_task(work)
     waiting = asyncio.create_task(event.wait())
     try:
@@ -59,7 +59,7 @@ async def ends_before(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> 
 
 
 async def to_the_end(work: Coroutine[Any, Any, object]) -> None:
-    """Do ``work`` even if cancelled meanwhile; the cancellation is raised after its end."""
+    """Run ``work`` to its end even if cancelled; raise the cancellation after that."""
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)

@@ -52,7 +52,7 @@ def disk_failure(error: BaseException, where: Path, *, by_text: bool = False) ->
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, what a database library wraps in it, and its causes."""
+    """Iterate over an error, the error that a database library wraps in it, and its causes."""
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
@@ -74,7 +74,7 @@ def _trouble(error: BaseException) -> DiskTrouble | None:
 
 
 def _trouble_in_text(text: str) -> DiskTrouble | None:
-    """The system's words for an error, or its number as programs in Rust give it."""
+    """Kind of trouble named in a text by the system's words or by an error number of Rust."""
     for number, trouble in _BY_ERRNO.items():
         if os.strerror(number) in text or f"(os error {number})" in text:
             return trouble

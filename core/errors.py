@@ -48,7 +48,7 @@ import enum
 
 
 class BraidError(Exception):
-    """Base of everything Braid raises on purpose. The message says what to do."""
+    """Base class of all errors that Braid raises on purpose. The message says what to do."""
 
 
 class InvalidRequest(BraidError):
@@ -113,7 +113,7 @@ class ImportLimitExceeded(ModelImportError):
 
 
 class NotFound(BraidError):
-    """What was asked for does not exist."""
+    """The object of the request does not exist."""
 
 
 class ModelNotFound(NotFound):
@@ -163,7 +163,7 @@ class DeviceOutOfMemory(ResourceExhausted):
 
 
 class DiskTrouble(enum.Enum):
-    """What a disk is, and what to do about it."""
+    """Kind of failure of a disk, and what to do about it."""
 
     FULL = "is full", "free some space there"
     QUOTA = "has no quota left", "free some space there or raise the quota"
@@ -226,14 +226,14 @@ class ModelQuarantined(PreconditionFailed):
 
 
 class DamagedArtefact(PreconditionFailed):
-    """What an import left of a model is missing or changed; ``why`` names the file."""
+    """A file that an import wrote is missing or changed; ``why`` names the file."""
 
     def __init__(self, why: str) -> None:
         super().__init__(f"its artefact is damaged ({why}): register the same file again")
 
 
 class NotOffered(BraidError):
-    """The protocol has it; this server, as it is set up, does not offer it."""
+    """The protocol has this part; the server's settings do not offer it."""
 
 
 class Unauthenticated(BraidError):
@@ -241,7 +241,7 @@ class Unauthenticated(BraidError):
 
 
 class PermissionDenied(BraidError):
-    """Who calls is known and may not do this."""
+    """The caller's token does not allow this call."""
 
 
 class SearchTooLarge(BraidError):

@@ -1,4 +1,4 @@
-"""The operator graph: what the importer writes, the passes rewrite and the planners read.
+"""Operator graph: the importer writes it, the passes rewrite it, the planners read it.
 
 One type serves twice. A *template* has symbolic extents (the batch, and any other extent the model
 leaves open) and may compute shapes with *host operands*. ``braid.engine.passes.specialise`` turns
@@ -24,7 +24,7 @@ from braid.core.tensor import TensorType, spec_from_json
 GRAPH_FORMAT = 1
 
 Literal = None | bool | int | float | str | list["Literal"]
-"""What an attribute may be: JSON, so that a graph is data and never code."""
+"""Value of an attribute: JSON, so that a graph is data and never code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class OpGraph:
 
 
 def _verify_operators(operators: Iterable[Operator], known: set[str], names: set[str]) -> None:
-    """Every operator reads only what came before it, and nothing is produced or named twice."""
+    """Check that operators read earlier values only and that no value or name stands twice."""
     for op in operators:
         for value in op.inputs + tuple(op.host.values()):
             if value and value not in known:
@@ -193,7 +193,7 @@ _NON_FINITE = {"$inf": float("inf"), "$-inf": float("-inf"), "$nan": float("nan"
 
 
 def _finite(value: Literal) -> Literal:
-    """JSON has no infinities; write them as strings that no operator uses."""
+    """Replace infinities and NaN, which JSON lacks, by strings that no operator uses."""
     if isinstance(value, float):
         if value != value:
             return "$nan"

@@ -13,7 +13,7 @@ from braid.core.errors import ImpossibleLatency
 
 
 def is_latency(latency_us: object) -> bool:
-    """Whether something can have taken this long: a finite number above zero."""
+    """True if a latency is possible: a finite number above zero."""
     return isinstance(latency_us, int | float) and isfinite(latency_us) and latency_us > 0
 
 
@@ -96,7 +96,7 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How many times as fast as the sequential plan something runs, above 1 being faster.
+    """Ratio of the sequential plan's latency to another's; above 1 the other is faster.
 
     The median of ratios of turns in which both ran, and the interval of the sign test. It is not
     the quotient of two medians: those are of runs that lie apart, on a machine whose speed wanders.
@@ -108,12 +108,12 @@ class Speed:
 
     @property
     def is_faster(self) -> bool:
-        """Whether it is faster without doubt: the whole interval is above 1."""
+        """True if the whole interval is above 1: faster without doubt."""
         return self.least is not None and self.least > 1.0
 
 
 def speed_text(speed: Speed | None, unknown: str = "-") -> str:
-    """A speed for people: ``1.031x (1.012 to 1.048)``; without an interval the median alone."""
+    """Text of a speed: ``1.031x (1.012 to 1.048)``; without an interval the median alone."""
     if speed is None:
         return unknown
     if speed.least is None or speed.most is None or speed.least == speed.most:
@@ -122,5 +122,5 @@ def speed_text(speed: Speed | None, unknown: str = "-") -> str:
 
 
 def spread_text(spread: float | None, unknown: str = "-") -> str:
-    """How far runs lie apart, for people: ``3.1%``."""
+    """Text of the spread of runs: ``3.1%``."""
     return unknown if spread is None else f"{spread:.1%}"

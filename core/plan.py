@@ -1,4 +1,4 @@
-"""Stream plans: what every planner is lowered to and the only thing executors understand.
+"""Stream plans: the form to which all plans are lowered and that executors run.
 
 A plan says in which order the host launches the units, on which stream each runs, which units
 of other streams it waits for, and where all streams join (a *barrier*, the end of a stage).
@@ -67,18 +67,18 @@ class StreamPlan:
                 )
 
     def segments(self) -> tuple[tuple[Launch, ...], ...]:
-        """The launches between barriers: the stages, in order."""
+        """Return the launches between barriers: the stages, in order."""
         cuts = [0, *self.barriers, len(self.launches)]
         return tuple(self.launches[start:end] for start, end in pairwise(cuts))
 
 
 def sequential_plan(units: int) -> StreamPlan:
-    """One stream, operators in the order of the graph."""
+    """Return the plan with one stream and the operators in the order of the graph."""
     return StreamPlan(tuple(Launch(unit, 0) for unit in range(units)), streams=1)
 
 
 def runs_in_sequence(plan: StreamPlan) -> bool:
-    """Whether units run strictly one after the other: the sequential plan, perhaps reordered.
+    """True if units run strictly one after the other: the sequential plan, perhaps reordered.
 
     So they do where each launch follows the one before it on its stream, waits for it, or has a
     barrier before it. Units that run as one kernel are no sequence.

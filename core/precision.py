@@ -1,4 +1,4 @@
-"""In which precision a model may compute, and how far that may move its outputs.
+"""Precisions that a model may compute in, and the error of outputs that each allows.
 
     fp32   FP32 throughout; TF32 off
     tf32   FP32 data; matrix products and convolutions round their operands to 10 bits
@@ -22,7 +22,7 @@ HALF: Mapping[str, str] = {"fp16": "FP16", "bf16": "BF16"}
 PRECISIONS = (FP32, TF32, *HALF)
 
 TOLERANCES: Mapping[str, float] = {TF32: 5e-3, "fp16": 1e-2, "bf16": 5e-2}
-"""How far outputs may be from the FP32 reference, relative to the largest element of each.
+"""Allowed difference of outputs from FP32, relative to the largest element of each.
 
 Ten times what rounding each operand once costs (2^-11 for 10 bits, 2^-8 for 7) and a bit: what
 dozens of layers add up to stays below, a model that loses its numbers does not. FP32's own
@@ -31,6 +31,6 @@ tolerance is a setting of the server.
 
 
 def check_precision(name: str) -> None:
-    """Raise InvalidRequest unless there is such a precision."""
+    """Raise InvalidRequest unless ``name`` is a precision."""
     if name not in PRECISIONS:
         raise InvalidRequest(f"no precision {name!r}; there are {', '.join(PRECISIONS)}")

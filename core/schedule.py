@@ -1,4 +1,4 @@
-"""Schedules: what a planner finds, as an artefact that can be stored, shown and exchanged.
+"""Schedules: plans with their measurements, as documents to store, show and exchange.
 
     Schedule = stages + where it came from        StreamPlan (core/plan.py) = how it is launched
 
@@ -55,7 +55,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleKey:
-    """What a schedule depends on; equal keys mean the schedule can be used again."""
+    """Key of a schedule: a schedule can be used again where the keys are equal."""
 
     model_digest: str  # SHA-256 of the uploaded file, hex
     device_key: str  # what a measurement on the device depends on
@@ -76,7 +76,7 @@ class ScheduleKey:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:24]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form; ``ScheduleKey(**document)`` reads it. What few keys have is left out."""
+        """JSON form without an accepted error of None; ``ScheduleKey(**document)`` reads it."""
         document = to_json(self)
         if self.accepted_error is None:
             del document["accepted_error"]
@@ -84,21 +84,21 @@ class ScheduleKey:
 
 
 SEQUENTIAL = "sequential"
-"""The planner, and the plan id, of the plan that needs no schedule."""
+"""Name of the planner, and id, of the plan that needs no schedule."""
 
 PARALLEL = "parallel"
-"""What the id of a plan begins with in which units may run side by side."""
+"""First part of the ids of plans in which units may run side by side."""
 
 USUAL_KERNELS: Mapping[str, str] = MappingProxyType({})
-"""Every unit runs on the kernel that is usually fastest."""
+"""Choice of kernels that is empty: every unit runs on the kernel that is usually fastest."""
 
 ONNXRUNTIME = "onnxruntime"
-"""The planner of a schedule whose model runs in ONNX Runtime; its plan is what else would run."""
+"""Planner of a schedule whose model runs in ONNX Runtime; its plan runs where that cannot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A way to run the whole model, as measured beside the others in one run."""
+    """Measurement of one way to run the whole model, in turns with other ways in one run."""
 
     name: str  # planner and options that give it, e.g. "lazy-ios(r=3,s=8)"; or ONNXRUNTIME
     latency_us: float | None = None  # median; None: it never ran to an end
@@ -114,14 +114,14 @@ class Contender:
 
     @property
     def speed(self) -> Speed | None:
-        """How many times as fast as sequential, if that was measured."""
+        """Speed beside the sequential plan; None if it was not measured."""
         if self.speedup is None:
             return None
         return Speed(self.speedup, self.speedup_least, self.speedup_most)
 
     @property
     def erred(self) -> bool:
-        """Whether it ran, and its outputs were refused."""
+        """True if the candidate ran and its outputs were refused."""
         return bool(self.remark) and self.max_rel_error is not None
 
 
@@ -132,7 +132,7 @@ def contender_from_json(document: Mapping[str, Any]) -> Contender:
 
 
 def possible(document: Mapping[str, Any], *latencies: str) -> dict[str, Any]:
-    """A document without latencies that cannot be: earlier versions measured such under load."""
+    """Replace impossible latencies, which earlier versions measured under load, by None."""
     found = dict(document)
     for name in latencies:
         found[name] = document.get(name) if is_latency(document.get(name)) else None
@@ -141,7 +141,7 @@ def possible(document: Mapping[str, Any], *latencies: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """Where a schedule came from and what was seen of it. Latencies in microseconds."""
+    """Origin and measurements of a schedule. Latencies in microseconds."""
 
     predicted_us: float | None = None  # sum of the measured stage latencies
     measured_us: float | None = None  # whole model under this plan
@@ -165,7 +165,7 @@ class Provenance:
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
-    """Read a provenance; what older versions did not record is at its default."""
+    """Read a provenance; fields that older versions did not record are at their defaults."""
     candidates = tuple(map(contender_from_json, document.get("candidates", ())))
     seen = possible(document, "measured_us", "sequential_us")
     return Provenance(**{**seen, "candidates": candidates})
@@ -173,7 +173,7 @@ def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The plan of one model on one device at one batch size, and how it came about.
+    """Plan of one model on one device at one batch size, with its stages and its provenance.
 
     ``stages`` is empty for planners that make stream plans without stages.
     """
@@ -195,12 +195,12 @@ class Schedule:
 
     @property
     def in_onnxruntime(self) -> bool:
-        """Whether ONNX Runtime runs the model, and ``plan`` only if it cannot."""
+        """True if ONNX Runtime runs the model; ``plan`` runs where it cannot."""
         return self.planner == ONNXRUNTIME
 
     @property
     def plan_id(self) -> str:
-        """Name of what runs under this schedule, as answered by Infer: a kind, and a hash of it.
+        """Id of the plan, as answered by Infer: its kind and a hash of its content.
 
         Equal content has an equal name, also if another planner found it or at another time. The
         content is the plan with its kernels, and its model, shapes, precision and device.
@@ -221,7 +221,7 @@ class Schedule:
 
     @property
     def chosen(self) -> Contender | None:
-        """The candidate that the schedule is about, if it is known what was measured."""
+        """Candidate that became this schedule; None if that was not recorded."""
         seen = self.provenance
         named = [each for each in seen.candidates if each.name == self.planner]
         if not named and seen.measured_us is not None:
@@ -231,12 +231,12 @@ class Schedule:
 
     @property
     def speed(self) -> Speed | None:
-        """How many times as fast as the sequential plan: the one number that is shown of it."""
+        """Speed beside the sequential plan, as shown to users."""
         return self.chosen.speed if self.chosen is not None else None
 
     @property
     def sequential_spread(self) -> float | None:
-        """Spread of the sequential plan's runs, as ``provenance.spread`` is of the schedule's."""
+        """Spread of the sequential plan's runs: (75th - 25th percentile) / median."""
         baseline = self.provenance.candidates[:1]
         return baseline[0].spread if baseline else None
 

@@ -1,4 +1,4 @@
-"""Element types and tensor specifications.
+"""Element types and tensor types.
 
 The dtype names are those of the Open Inference Protocol v2, which every client already speaks.
 """
@@ -29,10 +29,10 @@ DTYPE_BYTES: Mapping[str, int] = {
 }
 
 Dim = int | str
-"""An extent: a number, or the name of a symbol (``"batch"`` or one the model declares)."""
+"""Extent of an axis: a number, or a symbol (``"batch"`` or one that the model declares)."""
 
 BATCH = "batch"
-"""The symbol of the batch dimension, whatever the model's file calls it."""
+"""Symbol of the batch dimension, whatever the model's file calls it."""
 
 
 @dataclass(frozen=True, slots=True)

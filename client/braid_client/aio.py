@@ -202,20 +202,20 @@ class AsyncClient:
     async def jobs(
         self, model: str = "", *, limit: int = 100, timeout_s: float | None = None
     ) -> list[Job]:
-        """Jobs of one model, or of all, newest first."""
+        """List the jobs of one model, or of all, newest first."""
         request = admin_pb2.ListJobsRequest(model=model, limit=limit)
         answer = await self._call(rpcs.LIST_JOBS, request, timeout_s)
         return [job_from_wire(job) for job in answer.jobs]
 
     async def models(self, *, timeout_s: float | None = None) -> list[Model]:
-        """All registered models."""
+        """List all registered models."""
         answer = await self._call(rpcs.LIST_MODELS, admin_pb2.ListModelsRequest(), timeout_s)
         return [model_from_wire(model) for model in answer.models]
 
     async def model(
         self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
     ) -> Model:
-        """One model; the version that answers, unless a number or a label is given."""
+        """Describe a model: the version that answers, or the one named by number or label."""
         request = admin_pb2.GetModelRequest(model=name, version=version_text(version))
         return model_from_wire(await self._call(rpcs.GET_MODEL, request, timeout_s))
 
@@ -227,7 +227,7 @@ class AsyncClient:
         await self._call(rpcs.DELETE_MODEL, request, timeout_s)
 
     async def serving(self, name: str, *, timeout_s: float | None = None) -> Serving:
-        """How a model serves: versions, labels, batching.
+        """Read how a model serves: versions, labels, batching.
 
         Raises:
             ModelNotFound: no such model.
@@ -238,7 +238,7 @@ class AsyncClient:
     async def set_serving(
         self, name: str, serving: Serving, *, timeout_s: float | None = None
     ) -> Serving:
-        """Let a model serve in this way; returns when it does.
+        """Change how a model serves; return once the change is in force.
 
         To change one thing: ``set_serving(name, replace(client.serving(name), latest=1))``.
 
@@ -258,7 +258,7 @@ class AsyncClient:
         version: str | int | None = None,
         timeout_s: float | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A schedule and the operator graph it refers to, as JSON; see ``Client.schedule``."""
+        """Read a schedule and its operator graph as JSON; see ``Client.schedule``."""
         request = admin_pb2.GetScheduleRequest(
             model=name, version=version_text(version), device=device, batch_size=batch
         )
@@ -290,7 +290,7 @@ class AsyncClient:
     async def _call(
         self, rpc: Rpc[Request, Response], request: Request, timeout_s: float | None
     ) -> Response:
-        """Call until there is an answer, or a failure that must not or need not be tried again."""
+        """Call until an answer comes or a failure that is not to be retried."""
         call = self._calls[rpc.path]
         attempts = self._attempts(rpc, self.timeouts.call_s if timeout_s is None else timeout_s)
         while True:

@@ -1,4 +1,4 @@
-"""Calls of grpc.aio whose requests are streamed, and why they failed.
+"""Calls of grpc.aio whose requests are streamed, and the reasons of their failures.
 
     source of requests ──> Feed ──> grpc.aio ──> call ──fails──> Feed.reason: what to raise
 
@@ -23,11 +23,11 @@ OVERWRITTEN = "Internal error from Core"
 """Details of the status that grpc.aio makes up."""
 
 PATIENCE_S = 1.0
-"""How long the server's status may take to arrive after a request could not be sent."""
+"""Seconds that the server's status may take to arrive after a request could not be sent."""
 
 
 class Feed(AsyncIterable[T]):
-    """What grpc.aio reads the requests of one call from."""
+    """Iterator from which grpc.aio reads the requests of one call."""
 
     def __init__(self, source: AsyncIterator[T]) -> None:
         self._source = source
@@ -43,11 +43,11 @@ class Feed(AsyncIterable[T]):
             raise
 
     def feeds(self, call: Any) -> None:
-        """Name the call that reads from here."""
+        """Set the call that reads from this feed."""
         call.add_done_callback(self._note_status)
 
     def _note_status(self, call: Any) -> None:
-        """Called by grpc.aio each time it sets the call's status; only the server's own counts."""
+        """Keep the status that grpc.aio sets if the server sent it."""
         status = _Status(*map(_at_once, (call.code(), call.details(), call.trailing_metadata())))
         if status.details() != OVERWRITTEN and not self._status.done():
             self._status.set_result(status)
@@ -55,7 +55,7 @@ class Feed(AsyncIterable[T]):
     async def reason(
         self, failure: grpc.RpcError | asyncio.CancelledError, not_found: type[NotFound]
     ) -> BaseException:
-        """What to raise for a call that failed."""
+        """Return the error to raise for a call that failed."""
         if self._failure is not None:
             return self._failure
         if isinstance(failure, asyncio.CancelledError):
@@ -70,7 +70,7 @@ class Feed(AsyncIterable[T]):
 
 
 class _Status:
-    """A call's status as it was at one moment, in the form of a failed call."""
+    """Copy of a call's status at one moment, in the form of a failed call."""
 
     def __init__(self, code: grpc.StatusCode, details: str, trailing: Iterable[Any]) -> None:
         self._code = code
@@ -88,7 +88,7 @@ class _Status:
 
 
 def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that has nothing to wait for: the call has ended."""
+    """Return the result of a coroutine of a call that has ended, without waiting."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -99,7 +99,7 @@ def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def each(requests: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
-    """Iterate over either kind."""
+    """Iterate over an iterable of either kind, sync or async."""
     if isinstance(requests, AsyncIterable):
         async for request in requests:
             yield request
@@ -109,6 +109,6 @@ async def each(requests: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
 
 
 async def in_threads(source: Iterator[T]) -> AsyncIterator[T]:
-    """Read from an iterator that waits for the disk, without holding up the event loop."""
+    """Iterate in threads over what blocks on the disk; the event loop goes on."""
     while (item := await asyncio.to_thread(next, source, None)) is not None:
         yield item

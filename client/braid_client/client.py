@@ -250,20 +250,20 @@ class Client:
     def jobs(
         self, model: str = "", *, limit: int = 100, timeout_s: float | None = None
     ) -> list[Job]:
-        """Jobs of one model, or of all, newest first."""
+        """List the jobs of one model, or of all, newest first."""
         request = admin_pb2.ListJobsRequest(model=model, limit=limit)
         answer = self._call(rpcs.LIST_JOBS, request, timeout_s)
         return [job_from_wire(job) for job in answer.jobs]
 
     def models(self, *, timeout_s: float | None = None) -> list[Model]:
-        """All registered models."""
+        """List all registered models."""
         answer = self._call(rpcs.LIST_MODELS, admin_pb2.ListModelsRequest(), timeout_s)
         return [model_from_wire(model) for model in answer.models]
 
     def model(
         self, name: str, *, version: str | int | None = None, timeout_s: float | None = None
     ) -> Model:
-        """One model; the version that answers, unless a number or a label is given.
+        """Describe a model: the version that answers, or the one named by number or label.
 
         Raises:
             ModelNotFound: no such model or version.
@@ -283,7 +283,7 @@ class Client:
         self._call(rpcs.DELETE_MODEL, request, timeout_s)
 
     def serving(self, name: str, *, timeout_s: float | None = None) -> Serving:
-        """How a model serves: versions, labels, batching.
+        """Read how a model serves: versions, labels, batching.
 
         Raises:
             ModelNotFound: no such model.
@@ -294,7 +294,7 @@ class Client:
     def set_serving(
         self, name: str, serving: Serving, *, timeout_s: float | None = None
     ) -> Serving:
-        """Let a model serve in this way; returns when it does.
+        """Change how a model serves; return once the change is in force.
 
         To change one thing: ``set_serving(name, replace(client.serving(name), latest=1))``.
 
@@ -314,7 +314,7 @@ class Client:
         version: str | int | None = None,
         timeout_s: float | None = None,
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The schedule of a model, and the operator graph whose units it refers to, as JSON.
+        """Read a schedule of a model and the operator graph whose units it names, as JSON.
 
         Args:
             name: name of the model.
@@ -357,7 +357,7 @@ class Client:
     def _call(
         self, rpc: Rpc[Request, Response], request: Request, timeout_s: float | None
     ) -> Response:
-        """Call until there is an answer, or a failure that must not or need not be tried again."""
+        """Call until an answer comes or a failure that is not to be retried."""
         call = self._calls[rpc.path]
         attempts = self._attempts(rpc, self.timeouts.call_s if timeout_s is None else timeout_s)
         while True:

@@ -45,7 +45,7 @@ WATCH_CUT = "the server ended the watch before the job ended"
 
 
 class BraidError(Exception):
-    """Base of everything the SDK raises on purpose."""
+    """Base class of all errors that the SDK raises on purpose."""
 
     def __init__(
         self,
@@ -67,15 +67,15 @@ class InvalidArgument(BraidError, ValueError):
 
 
 class NotFound(BraidError):
-    """What was asked for does not exist."""
+    """The object of the request does not exist."""
 
 
 class ModelNotFound(NotFound):
-    """No such model, or no such version of it."""
+    """The model does not exist, or the version of it does not."""
 
 
 class JobNotFound(NotFound):
-    """No such job."""
+    """The job does not exist."""
 
 
 class ScheduleNotFound(NotFound):
@@ -95,7 +95,7 @@ class Unavailable(BraidError):
 
 
 class DeadlineExceeded(BraidError):
-    """The call's deadline passed before the answer was there."""
+    """The call's deadline passed before the answer came."""
 
 
 class Cancelled(BraidError):
@@ -107,7 +107,7 @@ class FailedPrecondition(BraidError):
 
 
 class AlreadyExists(BraidError):
-    """What was to be made exists already."""
+    """The object to create exists already."""
 
 
 class Unauthenticated(BraidError):
@@ -127,7 +127,7 @@ class ServerError(BraidError):
 
 
 class JobFailed(BraidError):
-    """A registration that was waited for ended FAILED or CANCELLED. ``job`` has the details."""
+    """The registration that a caller waited for ended FAILED or CANCELLED, see ``job``."""
 
     def __init__(self, job: Job) -> None:
         reason = job.message or job.detail or "no reason given"
@@ -158,7 +158,7 @@ _BY_NUMBER: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grp
 
 
 class FailedCall(Protocol):
-    """What the failed calls of ``grpc`` and of ``grpc.aio`` have in common."""
+    """Interface that failed calls of ``grpc`` and of ``grpc.aio`` share."""
 
     def code(self) -> grpc.StatusCode:
         """The status."""
@@ -224,7 +224,7 @@ _REMEDIES = {
         "send fewer rows in a request, or raise BRAID_MAX_MESSAGE_BYTES on the server"
     ),
 }
-"""What to do about messages that gRPC itself makes."""
+"""Advice for messages that gRPC itself makes, by pattern."""
 
 
 def _with_remedy(message: str) -> str:
@@ -239,7 +239,7 @@ def _text(value: str | bytes | None) -> str | None:
 
 
 def _seconds(milliseconds: str | None) -> float | None:
-    """A hint that does not parse is no hint: an error must never hide behind another."""
+    """Read seconds from a hint in milliseconds; None if the hint does not parse."""
     if milliseconds is None or not milliseconds.isdecimal():
         return None
     return int(milliseconds) / 1000

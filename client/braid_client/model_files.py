@@ -1,4 +1,4 @@
-"""Can a file be a model at all? Told from its first bytes, before it is sent anywhere.
+"""Check of a file's first bytes, before an upload, for whether the file can be a model.
 
     ONNX          a protobuf message whose fields are those of ModelProto
     zip           .pt2 of torch.export, or an ONNX model with its external data
@@ -44,7 +44,7 @@ _NEWEST_FIELD = 26
 
 
 def why_no_model(head: bytes, whole: bool) -> str:
-    """Why a file that begins with ``head`` cannot be a model; empty if it may be one.
+    """Reason that a file that begins with ``head`` cannot be a model; empty if it may be one.
 
     Args:
         head: the first ``HEAD_BYTES`` of the file or more; fewer if that is all.
@@ -73,7 +73,7 @@ def why_no_model(head: bytes, whole: bool) -> str:
 
 
 def _why_no_archive(head: bytes) -> str:
-    """torch.save's archives begin with a pickle, torch.jit.save's with a numbered tensor."""
+    """Reason that an archive is no model: it begins as torch.save or torch.jit.save write."""
     (length,) = struct.unpack_from("<H", head, 26) if len(head) >= 30 else (0,)
     if _SAVED.fullmatch(head[30 : 30 + length]):
         return (
@@ -84,7 +84,7 @@ def _why_no_archive(head: bytes) -> str:
 
 
 def _may_be_onnx(head: bytes, whole: bool) -> bool:
-    """Whether the fields are those of a ModelProto, as far as they can be seen."""
+    """True if all fields within ``head`` are fields of a ModelProto."""
     at = 0
     while at < len(head):
         tag, at = _varint(head, at)
@@ -108,7 +108,7 @@ def _may_be_onnx(head: bytes, whole: bool) -> bool:
 
 
 def _varint(data: bytes, at: int) -> tuple[int | None, int]:
-    """A number of a protobuf message and where it ends; None if it does not end here."""
+    """Read a number of a protobuf message and the position after it; None if it is cut off."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):

@@ -1,4 +1,4 @@
-"""What the client sends and gets, as frozen dataclasses, and their way from and to the wire.
+"""Frozen dataclasses that the client sends and receives, and their conversion from and to the wire.
 
 register ──> Job        infer ──> InferResult        infer_stream ──> StreamAnswer
 models ──> Model ──┬── TensorSpec (inputs, outputs)
@@ -21,7 +21,7 @@ S = TypeVar("S", bound=StrEnum)
 
 
 class JobState(StrEnum):
-    """Where a registration stands."""
+    """State of a registration."""
 
     UNKNOWN = "UNKNOWN"  # a state that this version of the client does not know
     QUEUED = "QUEUED"  # stored; will run, even across a crash of the server
@@ -40,7 +40,7 @@ ENDED = SERVING | {JobState.FAILED, JobState.CANCELLED}
 
 
 class ModelState(StrEnum):
-    """Whether a model answers."""
+    """State of a model version: whether it answers."""
 
     UNKNOWN = "UNKNOWN"  # a state that this version of the client does not know
     LOADING = "LOADING"  # being imported
@@ -52,7 +52,7 @@ class ModelState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PlannerOptions:
-    """How to schedule a model; what is left at its default is the server's choice."""
+    """Planner of a model and its limits; the server chooses what is left at its default."""
 
     name: str = ""  # "ios" or "sequential"
     max_group_ops: int = 0  # operators per group (the paper's r)
@@ -61,7 +61,7 @@ class PlannerOptions:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A registration's state at one moment."""
+    """State of a registration at one moment."""
 
     id: str
     model: str
@@ -102,7 +102,7 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSummary:
-    """The plan of one device and batch size. Latencies in microseconds."""
+    """Plan of one device and batch size. Latencies in microseconds."""
 
     plan_id: str
     device: str
@@ -142,7 +142,7 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where a request's time went on the server. Microseconds."""
+    """Time of a request on the server, by part, in microseconds."""
 
     queue_us: int  # accepted until its first batch was sent to the device
     compute_us: int  # on the device, copies included
@@ -162,7 +162,7 @@ class InferRequest:
     timeout_s: float | None = None  # for this request alone, beside that of the stream
 
     def to_wire(self) -> inference_pb2.InferRequest:
-        """The message.
+        """Convert to the message of the wire.
 
         Raises:
             InvalidArgument: an input is not an array, or of a type that the wire has not.
@@ -180,7 +180,7 @@ class InferRequest:
 
 @dataclass(frozen=True, slots=True)
 class InferResult:
-    """What a model answered. The arrays are read-only; copy one to write to it."""
+    """Answer of a model. The arrays are read-only; copy one to write to it."""
 
     outputs: dict[str, Array]
     timing: Timing
@@ -194,7 +194,7 @@ class InferResult:
 
 @dataclass(frozen=True, slots=True)
 class StreamAnswer:
-    """The end of one request of ``infer_stream``: a result or an error, never both."""
+    """Answer to one request of ``infer_stream``: a result or an error, never both."""
 
     request_id: str
     result: InferResult | None = None
@@ -212,7 +212,7 @@ class StreamAnswer:
 
 
 def version_text(version: str | int | None) -> str:
-    """A version as the wire has it; None, the newest, is empty."""
+    """Text of a version on the wire; empty for None, the newest."""
     return "" if version is None else str(version)
 
 
@@ -235,7 +235,7 @@ def job_from_wire(message: admin_pb2.Job) -> Job:
 
 
 def accepted_job(message: admin_pb2.RegisterModelResponse) -> Job:
-    """The job as it stands when the server has accepted an upload."""
+    """Read the job from the answer to an upload."""
     known = message.state != admin_pb2.Job.STATE_UNSPECIFIED  # older servers say none
     state = _state(JobState, admin_pb2.Job.State, message.state) if known else JobState.QUEUED
     return Job(
@@ -285,7 +285,7 @@ def result_from_wire(message: inference_pb2.InferResponse) -> InferResult:
 
 
 def answer_from_wire(message: inference_pb2.InferStreamResponse) -> StreamAnswer:
-    """Read one answer of a stream; a malformed one is that request's error, not the stream's."""
+    """Read one answer of a stream; a malformed answer becomes an error of its request alone."""
     name = message.request_id
     if message.WhichOneof("outcome") != "response":
         return StreamAnswer(
@@ -298,7 +298,7 @@ def answer_from_wire(message: inference_pb2.InferStreamResponse) -> StreamAnswer
 
 
 def stream_request(request: InferRequest) -> inference_pb2.InferRequest:
-    """The message of a request on a stream; it has an id, to tell its answer from others."""
+    """Message of a request on a stream, with an id that its answer carries."""
     return replace(request, request_id=request.request_id or uuid.uuid4().hex).to_wire()
 
 
@@ -310,7 +310,7 @@ def register_header(
     precision: str = "",
     accepted_error: float | None = None,
 ) -> admin_pb2.RegisterModelHeader:
-    """The first message of an upload."""
+    """Make the first message of an upload."""
     options = PlannerOptions(planner) if isinstance(planner, str) else planner
     return admin_pb2.RegisterModelHeader(
         name=name,
@@ -330,7 +330,7 @@ def register_header(
 
 
 def _state(states: type[S], wire_enum: Any, number: int) -> S:
-    """A state by its number; a newer server may send one that has no name here."""
+    """Return a state by its number; UNKNOWN for a number that only newer versions know."""
     name = wire_enum.Name(number) if number in wire_enum.values() else ""
     return states(name) if name in states.__members__ else states("UNKNOWN")
 

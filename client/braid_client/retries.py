@@ -1,4 +1,4 @@
-"""When a failed call is tried again, and how long to wait before.
+"""Rules for retries: whether a failed call is tried again, and after how many seconds.
 
     call fails ──> Attempts.delay_after(error) ──> seconds to wait, or None: raise the error
 
@@ -20,7 +20,7 @@ from braid_client.errors import BraidError, InvalidArgument, QueueFull, Unavaila
 
 
 class Retry(Enum):
-    """Which failures of a call may be tried again."""
+    """Kinds of calls by the failures after which they may be tried again."""
 
     NEVER = ()  # the call changes something
     READ = (Unavailable,)
@@ -50,7 +50,7 @@ class RetryPolicy:
 
 
 class Attempts:
-    """One call on its way through failures, bounded by its deadline and by the policy."""
+    """Attempts of one call, bounded by its deadline and by the policy."""
 
     def __init__(
         self,
@@ -88,5 +88,5 @@ class Attempts:
         return delay if delay < self.remaining_s() else None
 
     def succeeded(self) -> None:
-        """A stream brought something: failures are counted anew."""
+        """Count failures anew, since the stream has brought a message."""
         self._failures = 0

@@ -1,4 +1,4 @@
-"""Every call of the wire, in one table, and the channel's options: what sync and async share.
+"""Table of all calls of the wire, and options of a channel, for both clients.
 
 A call knows its messages, which of its failures may be tried again, and what NOT_FOUND means.
 """
@@ -37,7 +37,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Rpc(Generic[Request, Response]):
-    """One call of the wire."""
+    """A call of the wire: path, messages, retries, meaning of NOT_FOUND."""
 
     path: str
     request: type[Request]
@@ -126,7 +126,7 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 
 
 def open_calls(channel: Any) -> Mapping[str, Any]:
-    """What a channel of ``grpc`` or ``grpc.aio`` offers to make each call with, by path."""
+    """Functions of a channel of ``grpc`` or ``grpc.aio`` that make each call, by path."""
     return {
         rpc.path: getattr(channel, rpc.kind)(
             rpc.path,

@@ -1,4 +1,4 @@
-"""How a client shows who it is, and checks who answers: tokens and certificates.
+"""Tokens and certificates: a client's credentials and its check of the server's.
 
 Client("braid.example:8001", token=token, tls=Tls(authority="ca.pem"))
 """
@@ -40,7 +40,7 @@ class Tls:
 def channel_credentials(
     credentials: grpc.ChannelCredentials | None, tls: Tls | None
 ) -> grpc.ChannelCredentials | None:
-    """What to open a channel with; None for plain text."""
+    """Credentials for a channel; None for a plain-text connection."""
     if credentials is not None and tls is not None:
         raise ValueError("give credentials or tls, not both")
     return tls.credentials() if tls is not None else credentials
@@ -49,7 +49,7 @@ def channel_credentials(
 def call_metadata(
     metadata: Sequence[tuple[str, str]], token: str | None
 ) -> tuple[tuple[str, str], ...]:
-    """What goes with every call."""
+    """Metadata of every call: the given pairs and the token."""
     own = (("authorization", f"Bearer {token}"),) if token else ()
     return (*metadata, *own)
 

@@ -1,4 +1,4 @@
-"""How a model serves, as the client sees and sets it."""
+"""Record of how a model serves, and its conversion from and to the wire."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from braid_client.wire import admin_pb2
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How a model serves. What is None is as the server's settings say.
+    """Versions, labels and batching of a model; None leaves a value to the server's settings.
 
     Of ``latest`` and ``versions`` at most one is given; with neither, all versions serve. A
     labelled version serves in any case. Requests that name no version go to ``stable``.
@@ -34,7 +34,7 @@ _BATCHING = (
 
 
 def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:
-    """The message."""
+    """Convert to the message of the wire."""
     batching = {name: getattr(serving, name) for name in _BATCHING}
     return admin_pb2.ServingConfig(
         model=model,
@@ -45,7 +45,7 @@ def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:
 
 
 def serving_from_wire(message: admin_pb2.ServingConfig) -> Serving:
-    """The record."""
+    """Read the message of the wire."""
     given = message.batching
     batching = {name: getattr(given, name) for name in _BATCHING if given.HasField(name)}
     return Serving(

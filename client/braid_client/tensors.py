@@ -1,4 +1,4 @@
-"""numpy arrays to tensors of the wire, and back.
+"""Conversion between numpy arrays and tensors of the wire.
 
     array, any layout and byte order ──> little-endian bytes, row-major ──> read-only array
 
@@ -62,17 +62,17 @@ class BFloat16Bits(np.ndarray[Any, np.dtype[np.uint16]]):
         return rounded.astype(np.uint16).reshape(np.shape(values)).view(cls)
 
     def float32(self) -> NDArray[np.float32]:
-        """The values, exactly."""
+        """Return the values as FP32, exactly."""
         bits = np.asarray(self).astype(np.uint32) << np.uint32(16)
         return bits.view(np.float32)
 
     def __array_ufunc__(self, *args: Any, **options: Any) -> Any:
-        """No arithmetic on bits: it would give plausible nonsense."""
+        """Refuse arithmetic, which would compute on bits instead of values."""
         return NotImplemented
 
 
 def _bfloat16() -> np.dtype[Any] | None:
-    """The numpy type of ``ml_dtypes``, if that package is installed."""
+    """numpy type of ``ml_dtypes`` for BF16; None if that package is not installed."""
     try:
         import ml_dtypes
     except ImportError:
@@ -85,7 +85,7 @@ _BFLOAT16 = _bfloat16()
 
 
 def dtype_name(array: Array) -> str:
-    """The wire's name of an array's element type.
+    """Name on the wire of an array's element type.
 
     Raises:
         InvalidArgument: the wire has no such type (strings, objects, complex numbers, ...).

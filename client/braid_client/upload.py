@@ -1,4 +1,4 @@
-"""The request stream of RegisterModel: a header, chunks from disk, a footer with their SHA-256.
+"""Request stream of RegisterModel: a header, chunks from disk, a footer with their SHA-256.
 
 file ──1 MiB at a time──> hash ──> chunk ──> gRPC        never more than one chunk in memory
 """
@@ -20,7 +20,7 @@ from braid_client.wire import admin_pb2 as wire
 CHUNK_BYTES = 1 << 20
 
 ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
-"""A path, or the model file's bytes."""
+"""Path of a model file, or its bytes."""
 
 T = TypeVar("T")
 
@@ -30,7 +30,7 @@ OnUpload = Callable[[int, int], None]
 
 @contextmanager
 def open_model(model: ModelSource) -> Iterator[tuple[BinaryIO, int]]:
-    """A stream over a model file, and its size in bytes.
+    """Open a model file; return a stream over it and its size in bytes.
 
     Raises:
         OSError: there is no such file, or it cannot be read.
@@ -102,7 +102,7 @@ class Feed(Generic[T]):
             raise StopIteration from None
 
     def feeds(self, cancel: Callable[[], object]) -> None:
-        """Name what ends the call that reads from here; gRPC may have begun to read already."""
+        """Set what cancels the call that reads from this feed; gRPC may have begun to read."""
         self._cancel = cancel
         if self.failure is not None:
             cancel()

@@ -1,4 +1,4 @@
-"""The console script ``braid``: one module a subcommand, each with ``add_parser`` and ``run``.
+"""Console script ``braid``: one module a subcommand, each with ``add_parser`` and ``run``.
 
 main ──> serve                                       starts the front end (braid.server.frontend)
      ├─> register models jobs delete infer schedule  talk to a server through the SDK

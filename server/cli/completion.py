@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """The arguments of the parser and of all parsers below it."""
+    """Iterate over the arguments of the parser and of all parsers below it."""
     for action in parser._actions:
         yield action
         if isinstance(action, argparse._SubParsersAction):

@@ -1,4 +1,4 @@
-"""What all subcommands that talk to a server share: its address and the client."""
+"""Address, credentials and client of the server, for all subcommands that call one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def default_address() -> str:
-    """Where the server is unless ``--address`` says otherwise."""
+    """Return the server's address that holds without ``--address``."""
     return os.environ.get("BRAID_ADDRESS") or DEFAULT_ADDRESS
 
 
@@ -50,7 +50,7 @@ def add_address(parser: argparse.ArgumentParser, *, nested: bool = False) -> Non
 
 
 def tls_of(args: argparse.Namespace) -> Tls | None:
-    """TLS as the command line asks for it."""
+    """Return the TLS files that the command line names; None without TLS."""
     if args.tls_ca is None and args.tls_cert is None:
         return None
     authority = None if args.tls_ca in (None, "system") else args.tls_ca
@@ -61,17 +61,17 @@ def tls_of(args: argparse.Namespace) -> Tls | None:
 
 
 def token_of(args: argparse.Namespace) -> str | None:
-    """The token to show, if there is one."""
+    """Return the bearer token, from a file or from BRAID_TOKEN; None without one."""
     if args.token_file:
         return Path(args.token_file).read_text().strip()
     return os.environ.get("BRAID_TOKEN") or None
 
 
 def connect(args: argparse.Namespace, *, patient: bool = False) -> Client:
-    """A client of the server that the command line names.
+    """Open a client of the server that the command line names.
 
-    Someone waits at a terminal, so an unreachable server is reported soon; unless ``patient``,
-    for what is to outlast a restart of the server.
+    An unreachable server is reported soon, as a user waits at a terminal; with ``patient``, calls
+    go on through a restart of the server.
     """
     return Client(
         args.address,
@@ -82,5 +82,5 @@ def connect(args: argparse.Namespace, *, patient: bool = False) -> Client:
 
 
 def address_option(args: argparse.Namespace) -> str:
-    """What to append to a suggested command, so that it reaches the same server."""
+    """Options to append to a suggested command, so that it reaches the same server."""
     return "" if args.address == default_address() else f" --address {args.address}"

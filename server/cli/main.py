@@ -1,4 +1,4 @@
-"""The console script ``braid``. Its manual page is ``braid --help``; see ``MANUAL``."""
+"""Console script ``braid``. Its manual page is ``braid --help``; see ``MANUAL``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from braid.server.cli.remote import delete, health, infer, jobs, models, registe
 
 
 class Command(Protocol):
-    """What a module of a subcommand offers."""
+    """Interface of a module of a subcommand."""
 
     def add_parser(self, subparsers: Subparsers, /) -> object:
         """Declare the subcommand."""
@@ -87,7 +87,7 @@ examples:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line with all its subcommands."""
+    """Make the parser of the command line with all subcommands."""
     parser = argparse.ArgumentParser(
         prog="braid",
         usage="braid [--version] COMMAND ...",
@@ -106,7 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _command_list(subparsers: Subparsers) -> str:
-    """All commands with what they do, under headings."""
+    """Text that lists all commands, with what they do, under headings."""
     texts = {each.dest: each.help or "" for each in subparsers._choices_actions}
     lines = []
     for heading, names in GROUPS:

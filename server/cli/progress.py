@@ -1,4 +1,4 @@
-"""Shows how an upload and its job get on: a live bar on a terminal, plain lines elsewhere.
+"""Progress of an upload and its job: a live bar on a terminal, plain lines elsewhere.
 
 with JobProgress() as progress:
     client.register(..., on_upload=progress.upload)
@@ -59,13 +59,13 @@ class JobProgress:
         self._bar.stop()
 
     def upload(self, sent_bytes: int, total_bytes: int) -> None:
-        """Bytes of the model are on their way; may be called from another thread."""
+        """Show how many bytes of the model were sent; may be called from another thread."""
         part = sent_bytes / total_bytes if total_bytes else 1.0
         counts = f"{size_text(sent_bytes)} of {size_text(total_bytes)}"
         self._update("uploading", part, counts=counts)
 
     def show(self, job: Job) -> None:
-        """The job has changed."""
+        """Show the job's state."""
         counts = f"{job.done} of {job.total}" if job.total else ""
         eta = "" if job.ended or job.eta_s is None else f"{seconds_text(job.eta_s)} left"
         phase = PHASES.get(job.state, job.state.lower())

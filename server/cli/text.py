@@ -1,4 +1,4 @@
-"""How the command line writes tables, durations and sizes."""
+"""Tables, durations and sizes as the command line writes them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from braid.core.measurement import Speed, speed_text, spread_text
 from braid_client import ScheduleSummary
 
 PIPED_WIDTH = 1000
-"""Columns where nobody looks at a terminal: lines are for grep then, so they are never wrapped."""
+"""Columns of output that goes to no terminal: lines are for grep and never wrapped."""
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Where to write; made anew each time, as the streams may have been replaced."""
+    """Make a console on the present streams, which may have been replaced."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else PIPED_WIDTH
     return Console(file=stream, width=width, highlight=False, soft_wrap=True)
@@ -46,7 +46,7 @@ def print_json(records: Sequence[Any]) -> None:
 
 
 def duration_text(microseconds: float) -> str:
-    """A duration with the unit that suits it: ``812 us``, ``2.31 ms``, ``1.20 s``."""
+    """Text of a duration in a suitable unit: ``812 us``, ``2.31 ms``, ``1.20 s``."""
     if microseconds < 1000:
         return f"{microseconds:.0f} us"
     if microseconds < 1e6:
@@ -55,19 +55,19 @@ def duration_text(microseconds: float) -> str:
 
 
 def latency_text(latency_us: float, spread: float | None) -> str:
-    """A measured latency with how far its runs lie apart: ``2.31 ms (1.4%)``."""
+    """Text of a measured latency with its spread: ``2.31 ms (1.4%)``."""
     return f"{duration_text(latency_us)} ({spread_text(spread)})"
 
 
 def summary_speed(plan: ScheduleSummary) -> str:
-    """Speed of a plan beside the sequential one, as text of ``speed_text``."""
+    """Text of a plan's speed beside the sequential plan, as ``speed_text`` writes it."""
     if not plan.speedup:
         return speed_text(None)
     return speed_text(Speed(plan.speedup, plan.speedup_least, plan.speedup_most))
 
 
 def size_text(size_bytes: float) -> str:
-    """A size with the unit that suits it: ``512 B``, ``4.7 MiB``."""
+    """Text of a size in a suitable unit: ``512 B``, ``4.7 MiB``."""
     size, unit = float(size_bytes), "B"
     for bigger in ("KiB", "MiB", "GiB"):
         if size < 1024:
@@ -77,12 +77,12 @@ def size_text(size_bytes: float) -> str:
 
 
 def time_text(unix: float) -> str:
-    """A moment, UTC, to the second."""
+    """Text of a moment in UTC, to the second."""
     return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def seconds_text(seconds: float | None) -> str:
-    """A wait for people: ``?``, ``8 s``, ``2 min 05 s``."""
+    """Text of a wait in seconds: ``?``, ``8 s``, ``2 min 05 s``."""
     if seconds is None:
         return "?"
     minutes, rest = divmod(round(seconds), 60)

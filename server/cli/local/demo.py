@@ -45,12 +45,12 @@ READY = re.compile(r" ready .*grpc=(?P<grpc>\S+) http=(?P<http>\S+)")  # in the 
 
 
 class DemoFailed(BraidError):
-    """A step of the demo did not work."""
+    """A step of the demo failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one network."""
+    """Result of one network."""
 
     name: str
     error: float  # largest difference from ONNX Runtime, relative to the largest output
@@ -103,13 +103,13 @@ def _heading(text: str) -> None:
 
 
 def _export_command(networks: Sequence[str], folder: Path) -> list[str]:
-    """In a process of its own: torch is large, and the demo itself does without."""
+    """Command that exports networks, in a process of its own as it loads torch."""
     return python_command("braid.server.cli.local.demo_networks", *networks, "--out", str(folder))
 
 
 @contextmanager
 def _child(command: Sequence[str], log: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """A Python process that is gone at the end: asked by SIGTERM, and made to after a while."""
+    """Run a Python process; end it by SIGTERM, or by SIGKILL after STOP_SECONDS."""
     with ExitStack() as stack:
         output = subprocess.DEVNULL if log is None else stack.enter_context(log.open("wb"))
         process = subprocess.Popen(
@@ -133,10 +133,10 @@ def _child(command: Sequence[str], log: Path | None = None) -> Iterator[subproce
 
 @contextmanager
 def _serving(folder: Path) -> Iterator[str]:
-    """A server on ports of its own choice and a store in ``folder``; yields its address.
+    """Run a server on free ports with a store in ``folder``; yield its gRPC address.
 
-    The address comes from the log of our own process: on a port guessed to be free, another
-    server could answer, and the demo would work on somebody's models.
+    The address is read from the log of this server's process: on a port guessed to be free,
+    another server could answer, and the demo would change its models.
     """
     log = folder / "server.log"
     flags = {
@@ -182,7 +182,7 @@ def _tail(log: Path) -> str:
 
 
 def _finish(process: subprocess.Popen[bytes], doing: str) -> None:
-    """Wait for a process to end well."""
+    """Wait until a process has ended; raise DemoFailed unless its exit code is 0."""
     _, complaint = process.communicate()
     if process.returncode != 0:
         last = (complaint or b"").decode(errors="replace").strip().rpartition("\n")[2]
@@ -218,7 +218,7 @@ def _try_network(client: Client, name: str, path: Path) -> Outcome:
 
 
 def _reference(path: Path, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """What ONNX Runtime answers."""
+    """Run the model in ONNX Runtime and return its outputs by name."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _plan(graph: AbstractGraph, options: PlannerSettings) -> Planned:
-    """The plan asked for; of the portfolio, the candidate with the least latency."""
+    """Plan the graph; of the portfolio, return the candidate with the least latency."""
     if options.planner != "portfolio":
         return plan(graph.units, graph.cost, options, graph.facts)
     entered = candidates(graph.units, graph.cost, options, graph.facts)
@@ -105,7 +105,7 @@ def _fraction(text: str) -> float:
 
 
 def _report(graph: AbstractGraph, options: PlannerSettings, planned: Planned) -> dict[str, Any]:
-    """The object that ``--json`` prints."""
+    """Make the object that ``--json`` prints."""
     searched = options.planner in EXACT
     counts = asdict(planned.counts)
     counts["schedules"] = count_schedules(graph.units, options) if searched else None
@@ -133,7 +133,7 @@ def _ids(graph: AbstractGraph, units: Sequence[int]) -> list[int]:
 
 
 def _print(graph: AbstractGraph, report: dict[str, Any]) -> None:
-    """The plan as text, operators by name."""
+    """Print the plan as text, operators by name."""
     names = dict(zip(graph.ids, graph.units.names, strict=True))
 
     def line(ids: Sequence[int]) -> str:

@@ -16,7 +16,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Delete."""
+    """Delete the model, or the version that is named."""
     with connect(args) as client:
         client.delete(args.name, version=args.version)
     which = f"version {args.version}" if args.version else "all versions"

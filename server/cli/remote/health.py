@@ -1,4 +1,4 @@
-"""``braid health``: ask a server how it is; for health checks of containers and for scripts."""
+"""``braid health``: ask a server for its health, in container checks and scripts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask once."""
+    """Ask once and print the status; the exit code is 0 if the server is healthy."""
     tls = tls_of(args)
     with (
         grpc.insecure_channel(args.address)

@@ -24,7 +24,7 @@ _REALS = {"FP16": np.float16, "BF16": np.float32, "FP32": np.float32, "FP64": np
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an input comes from: a file, or else random numbers."""
+    """Source of an input's values: a file, or else random numbers."""
 
     name: str
     path: Path | None = None
@@ -66,7 +66,7 @@ def source(text: str) -> Source:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the model, then print a summary of the outputs and where the time went."""
+    """Run the model, then print a summary of the outputs and of the time spent."""
     with connect(args) as client:
         inputs = _inputs(client, args)
         result = client.infer(args.name, inputs, version=args.version, timeout_s=args.timeout)
@@ -109,7 +109,7 @@ def _load(path: Path) -> Array:
 def random_array(
     spec: TensorSpec, shape: tuple[int, ...] | None, random: np.random.Generator
 ) -> Array:
-    """Random values in the shape given, else in the spec's with open extents as 1."""
+    """Make random values in the shape given, else in the spec's with open extents as 1."""
     if shape is None:
         shape = tuple(extent if isinstance(extent, int) else 1 for extent in spec.shape)
     if min(shape, default=1) < 0:
@@ -125,7 +125,7 @@ def random_array(
 
 
 def _save(path: Path, outputs: Mapping[str, Array]) -> None:
-    """Write a .npz; unlike ``np.savez``, whatever the outputs are called."""
+    """Write a .npz file; unlike ``np.savez``, outputs may have any name."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in outputs.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -133,14 +133,14 @@ def _save(path: Path, outputs: Mapping[str, Array]) -> None:
 
 
 def _plain(array: Array) -> Array:
-    """BF16, which .npy does not know, as FP32."""
+    """Convert BF16, which .npy files cannot hold, to FP32."""
     if isinstance(array, BFloat16Bits):
         return array.float32()
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
 def print_outputs(result: InferResult) -> None:
-    """Print a line an output, then where the time went."""
+    """Print one line for each output, then the time spent in queue and on the device."""
     print_table(
         ("output", "dtype", "shape", "min", "mean", "max"),
         (_row(name, array) for name, array in result.outputs.items()),

@@ -1,6 +1,6 @@
 """``braid register``: upload a model, and with ``--wait`` watch it until it is scheduled.
 
-Ctrl-C while waiting ends the waiting only: the job is the server's, and goes on.
+Ctrl-C while waiting ends the waiting only: the job goes on in the server.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOT_SCHEDULED = 3
 """Exit code if a model serves, but no schedule was found for some device or batch size."""
 
 INTERRUPTED = 130
-"""Exit code after Ctrl-C, as shells have it."""
+"""Exit code after Ctrl-C, as in shells: 128 + SIGINT."""
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -33,13 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
         default=(1,),
         help="to schedule, each by itself (default: 1)",
     )
-    parser.add_argument(
-        "--planner", metavar="NAME", default="", help="default: the server's choice"
-    )
-    parser.add_argument(
-        "--max-group-ops", metavar="R", type=int, default=0, help="operators in one group"
-    )
-    parser.add_argument("--max-groups", metavar="S", type=int, default=0, help="groups in a stage")
+    _add_planner(parser)
     parser.add_argument(
         "--input-shape",
         metavar="NAME=N,N,...",
@@ -63,6 +57,16 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
     parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
     add_address(parser)
+
+
+def _add_planner(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--planner", metavar="NAME", default="", help="default: the server's choice"
+    )
+    parser.add_argument(
+        "--max-group-ops", metavar="R", type=int, default=0, help="operators in one group"
+    )
+    parser.add_argument("--max-groups", metavar="S", type=int, default=0, help="groups in a stage")
 
 
 def batch_sizes(text: str) -> tuple[int, ...]:
@@ -158,7 +162,7 @@ def watch(client: Client, job: Job, args: argparse.Namespace, progress: JobProgr
 
 
 def print_schedules(client: Client, job: Job) -> None:
-    """What the registration brought, one line a batch size (docs/concepts.md, "Speed-up")."""
+    """Print a registration's schedules, one line a batch size (docs/concepts.md, "Speed-up")."""
     print_table(
         (
             *("batch", "device", "precision", "sequential (spread)", "scheduled (spread)"),

@@ -69,7 +69,7 @@ def _add_which(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or draw."""
+    """Print or draw one schedule, or the difference of two."""
     with connect(args) as client:
         return _diff(client, args) if args.action == "diff" else _show(client, args)
 
@@ -115,7 +115,7 @@ def _diff(client: Client, args: argparse.Namespace) -> int:
 
 
 def _write(text: str, args: argparse.Namespace) -> None:
-    """To the file asked for, else to stdout."""
+    """Write to the file given by ``--output``, else to stdout."""
     if args.output is None:
         print(text)
     else:
@@ -124,7 +124,7 @@ def _write(text: str, args: argparse.Namespace) -> None:
 
 
 def print_schedule(name: str, document: Mapping[str, Any], graph_document: Any) -> None:
-    """Print what was found and how, then the stages.
+    """Print a schedule's plan, measurements and candidates, then its stages.
 
     Raises:
         InvalidArtefact: the schedule or its graph does not verify.
@@ -191,7 +191,7 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
 
 
 def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
-    """Everything that was measured for this schedule as a whole model, sequential first."""
+    """Make a row for each candidate that was measured as a whole model, sequential first."""
     longest = max(contender.runs for contender in schedule.provenance.candidates)
     for contender in schedule.provenance.candidates:
         serves = contender is schedule.chosen and schedule.provenance.promoted
@@ -213,7 +213,7 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
 
 
 def _stage_rows(schedule: Schedule, graph: OpGraph) -> Iterator[tuple[str, ...]]:
-    """One row a group; what holds for the whole stage stands at its first."""
+    """Make a row for each group; the first row of a stage holds the facts of the whole stage."""
     for index, stage in enumerate(schedule.stages):
         latency = "-" if stage.latency_us is None else duration_text(stage.latency_us)
         head = (str(index + 1), stage.strategy, latency)
@@ -228,5 +228,5 @@ def _launch_rows(schedule: Schedule, graph: OpGraph) -> Iterator[tuple[str, ...]
 
 
 def unit_text(op: Operator) -> str:
-    """A unit by name and kind, with what is fused into it: ``fire2/squeeze (convolution+relu)``."""
+    """Text of a unit: name, kind and fused operators: ``fire2/squeeze (convolution+relu)``."""
     return f"{op.name} ({kind_text(op)})"

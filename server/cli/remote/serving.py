@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def changed(before: Serving, args: argparse.Namespace) -> Serving:
-    """What the command line makes of a configuration.
+    """Return the configuration as changed by the command line.
 
     Raises:
         InvalidArgument: an option is not what it should be.
@@ -88,7 +88,7 @@ def versions_of(text: str) -> tuple[int | None, tuple[int, ...]]:
 
 
 def described(name: str, serving: Serving) -> str:
-    """A configuration for people."""
+    """Text of a configuration."""
     which = f"the latest {serving.latest}" if serving.latest else "all"
     if serving.versions:
         which = ", ".join(map(str, serving.versions))

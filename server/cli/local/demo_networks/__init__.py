@@ -1,4 +1,4 @@
-"""The networks of ``braid demo``: written in plain torch, seeded weights, no downloads.
+"""Networks of ``braid demo``: written in plain torch, seeded weights, no downloads.
 
     network.NETWORKS ──> Network.build(seed) ──> onnx_file.write_onnx ──> FILE.onnx
 

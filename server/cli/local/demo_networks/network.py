@@ -1,4 +1,4 @@
-"""A network by name with inputs to feed it, and those that ``braid demo`` can register."""
+"""Description of a network with its inputs, and the networks of ``braid demo``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Network:
     output_names: tuple[str, ...]
 
     def build(self, seed: int = 0) -> nn.Module:
-        """The network in eval mode with seeded weights."""
+        """Return the network in eval mode with seeded weights."""
         return build_seeded(self.construct, seed)
 
     def example_inputs(self, batch: int, *, seed: int = 0) -> tuple[Tensor, ...]:
@@ -67,4 +67,4 @@ NETWORKS: Mapping[str, Network] = {
         classifier("inception_v3", InceptionV3, 299),
     )
 }
-"""The networks of the demo."""
+"""Networks of the demo by name."""

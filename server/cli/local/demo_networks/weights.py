@@ -24,7 +24,7 @@ from torch import Tensor, nn
 M = TypeVar("M", bound=nn.Module)
 
 RELU_GAIN = math.sqrt(2.0)
-"""Makes up for the half of the second moment that a ReLU removes."""
+"""Gain that makes up for the half of the second moment that a ReLU removes."""
 
 
 def with_gain(module: M, gain: float) -> M:
