@@ -95,7 +95,7 @@ def test_whole_plans_are_compared_with_sums_and_replayed_over_nan() -> None:
     assert 0 < float(each[0].figures["sum_over_whole"] or 0) <= 1
     assert str(ranking.figures["by_sum"]).count("<") == len(plans.PLANNERS) - 1
     assert released.figures["eager_because"] == ""
-    assert float(kept.figures["peak_mib"] or 0) >= 0
+    assert set(kept.figures) == {"peak_mib", "pool_mib"}
     assert replays.figures == {"bitwise_equal": True, "finite": True}
 
 

@@ -18,7 +18,7 @@ import websocket
 from tests.clock import until
 from tests.deploy.places import program
 
-SECONDS = 20.0
+SECONDS = 120.0  # limit of every wait; nothing takes that long unless it is broken
 
 
 class Browser:
