@@ -146,10 +146,15 @@ def _reader(kind: Any) -> Convert:
 
 
 def _scalar_reader(kind: Any) -> Convert:
-    if kind is float:
-        return _checked(lambda value: type(value) in (int, float), "a number")
     assert kind in _SCALARS, f"{kind} has no JSON form"
-    return _checked(lambda value: type(value) is kind, f"a value of type {kind.__name__}")
+    types_ = (int, float) if kind is float else (kind,)
+
+    def read(value: Any) -> Any:
+        if type(value) in types_:
+            return value
+        raise MalformedJson(f"{str(value)[:80]!r} is not a value of type {kind.__name__}")
+
+    return read
 
 
 def _checked(fits: Callable[[Any], bool], what: str) -> Convert:
@@ -229,12 +234,12 @@ def _dataclass_reader(kind: Any) -> Convert:
             raise MalformedJson(f"{kind.__name__}: {str(document)[:80]!r} is not an object")
         if document.keys() != readers.keys():
             raise MalformedJson(f"{kind.__name__}: {_difference(document, readers)}")
-        values = {}
-        for name, convert in readers.items():
-            try:
+        values, name = {}, ""
+        try:
+            for name, convert in readers.items():
                 values[name] = convert(document[name])
-            except MalformedJson as error:
-                raise MalformedJson(f"{kind.__name__}.{name}: {error}") from None
+        except MalformedJson as error:
+            raise MalformedJson(f"{kind.__name__}.{name}: {error}") from None
         return kind(**values)
 
     return read

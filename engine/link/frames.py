@@ -16,12 +16,13 @@ from braid.core.json_form import from_json, to_tagged_json
 from braid.engine.link.messages import Message
 
 _LENGTH = struct.Struct("<I")
+_to_text = json.JSONEncoder(separators=(",", ":")).encode
 MAX_FRAME_BYTES = 256 << 20  # a graph of 10^5 operators is about 30 MB
 
 
 def encode(message: Message) -> bytes:
     """One frame."""
-    body = json.dumps(to_tagged_json(message), separators=(",", ":")).encode()
+    body = _to_text(to_tagged_json(message)).encode()
     return _LENGTH.pack(len(body)) + body
 
 
