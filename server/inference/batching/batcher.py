@@ -55,9 +55,7 @@ class Clock(Protocol):
 class MonotonicClock:
     """``time.monotonic`` and the running event loop."""
 
-    def now(self) -> float:
-        """Return the time in seconds."""
-        return monotonic()
+    now = staticmethod(monotonic)
 
     def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
         """Call back at ``when``."""
@@ -178,9 +176,9 @@ class Batcher:
 
     def _pump(self) -> None:
         """Send what is to be sent now, and set the alarm for what may be sent later."""
-        wake_at = self._clock.now()
-        while len(self._in_flight) < IN_FLIGHT and wake_at <= self._clock.now():
-            wake_at = self._send_next(self._clock.now())
+        now = wake_at = self._clock.now()
+        while len(self._in_flight) < IN_FLIGHT and wake_at <= now:
+            wake_at = self._send_next(now)
         self._wake(wake_at if len(self._in_flight) < IN_FLIGHT else inf)
 
     def _send_next(self, now: float) -> float:
