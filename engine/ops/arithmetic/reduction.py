@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -17,24 +18,19 @@ Dims = Sequence[int] | None
 Fold = Callable[[Tensor, list[int], bool], Tensor]
 
 
-def _reduction(kind: str) -> Callable[[Fold], Fold]:
-    """Enter a reduction over a non-empty list of axes as ``kind``."""
+def _enter_reduction(kind: str, fold: Fold) -> None:
+    """Enter a reduction as ``kind``; ``fold`` reduces a non-empty list of axes."""
 
-    def enter(fold: Fold) -> Fold:
-        def run(x: Tensor, dims: Dims = None, keepdim: bool = False, noop: bool = False) -> Tensor:
-            if not dims:
-                dims = [] if noop and dims is not None else range(x.dim())
-            if not dims and x.dim():
-                return _of_single_elements(kind, x, fold)
-            return fold(x, list(dims), keepdim).to(x.dtype)
-
-        operator(kind)(run)
-        return fold
-
-    return enter
+    @operator(kind)
+    def run(x: Tensor, dims: Dims = None, keepdim: bool = False, noop: bool = False) -> Tensor:
+        if not dims:
+            dims = [] if noop and dims is not None else range(x.dim())
+        if not dims and x.dim():
+            return _of_single_elements(x, fold)
+        return fold(x, list(dims), keepdim).to(x.dtype)
 
 
-def _of_single_elements(kind: str, x: Tensor, fold: Fold) -> Tensor:
+def _of_single_elements(x: Tensor, fold: Fold) -> Tensor:
     """Reduce over no axis: each element is a set of its own (log, square and abs still apply)."""
     return fold(x.unsqueeze(-1), [-1], False).to(x.dtype)
 
@@ -43,7 +39,8 @@ def _has_empty_axis(x: Tensor, dims: list[int]) -> bool:
     return any(x.shape[dim] == 0 for dim in dims if x.dim())
 
 
-def _extreme(x: Tensor, dims: list[int], keepdim: bool, largest: bool) -> Tensor:
+def _extreme(largest: bool, x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
+    """Largest or smallest element; of nothing, the smallest or largest value of the type."""
     if x.dtype == torch.bool:
         return x.any(dims, keepdim) if largest else x.all(dims, keepdim)
     if _has_empty_axis(x, dims):
@@ -55,70 +52,39 @@ def _extreme(x: Tensor, dims: list[int], keepdim: bool, largest: bool) -> Tensor
     return torch.amax(x, dims, keepdim) if largest else torch.amin(x, dims, keepdim)
 
 
-@_reduction("aten.mean")
-def mean(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
+def _mean(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
     """Average; of integers, cut off towards zero."""
     if x.is_floating_point():
         return torch.mean(x, dims, keepdim)
     return torch.mean(x, dims, keepdim, dtype=torch.float64).trunc()
 
 
-@_reduction("aten.sum")
-def total(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    """Sum."""
-    return torch.sum(x, dims, keepdim)
-
-
-@_reduction("aten.amax")
-def largest(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    """Largest element; of nothing, the smallest value of the type."""
-    return _extreme(x, dims, keepdim, largest=True)
-
-
-@_reduction("aten.amin")
-def smallest(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    """Smallest element; of nothing, the largest value of the type."""
-    return _extreme(x, dims, keepdim, largest=False)
-
-
-@_reduction("braid.prod")
-def product(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    """Product."""
+def _product(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
+    """Product of elements, one axis at a time."""
     for dim in sorted((d % max(x.dim(), 1) for d in dims), reverse=True):
         x = torch.prod(x, dim, keepdim) if x.dim() else x
     return x
 
 
-@_reduction("braid.sum_square")
-def sum_square(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    """Sum of squares."""
-    return torch.sum(x * x, dims, keepdim)
+def _wide(x: Tensor) -> Tensor:
+    """Return integers as FP64, floats as they are."""
+    return x if x.is_floating_point() else x.double()
 
 
-@_reduction("braid.l1_norm")
-def l1_norm(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    """Sum of absolute values."""
-    return torch.sum(x.abs(), dims, keepdim)
-
-
-@_reduction("braid.l2_norm")
-def l2_norm(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    """Root of the sum of squares."""
-    wide = x if x.is_floating_point() else x.double()
-    return torch.sqrt(torch.sum(wide * wide, dims, keepdim))
-
-
-@_reduction("braid.log_sum")
-def log_sum(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    """Log of the sum."""
-    wide = x if x.is_floating_point() else x.double()
-    return torch.log(torch.sum(wide, dims, keepdim))
-
-
-@_reduction("aten.logsumexp")
-def log_sum_exp(x: Tensor, dims: list[int], keepdim: bool) -> Tensor:
-    """Log of the sum of exponentials, without overflow."""
-    return torch.logsumexp(x if x.is_floating_point() else x.double(), dims, keepdim)
+_REDUCTIONS: dict[str, Fold] = {
+    "aten.amax": partial(_extreme, True),
+    "aten.amin": partial(_extreme, False),
+    "aten.logsumexp": lambda x, dims, keepdim: torch.logsumexp(_wide(x), dims, keepdim),
+    "aten.mean": _mean,
+    "aten.sum": torch.sum,
+    "braid.l1_norm": lambda x, dims, keepdim: torch.sum(x.abs(), dims, keepdim),
+    "braid.l2_norm": lambda x, dims, keepdim: torch.sum(_wide(x) ** 2, dims, keepdim).sqrt(),
+    "braid.log_sum": lambda x, dims, keepdim: torch.sum(_wide(x), dims, keepdim).log(),
+    "braid.prod": _product,
+    "braid.sum_square": lambda x, dims, keepdim: torch.sum(x * x, dims, keepdim),
+}
+for _kind, _fold in _REDUCTIONS.items():
+    _enter_reduction(_kind, _fold)
 
 
 def _enter_arg_extreme(kind: str, find: Callable[..., Tensor]) -> None:
@@ -162,19 +128,19 @@ _enter_running("braid.cumprod", torch.cumprod, 1)
 
 @operator("aten.softmax")
 def softmax(x: Tensor, dim: int) -> Tensor:
-    """exp(x) / sum(exp(x)) along ``dim``."""
+    """Compute exp(x) / sum(exp(x)) along ``dim``."""
     return torch.softmax(x, dim)
 
 
 @operator("aten.log_softmax")
 def log_softmax(x: Tensor, dim: int) -> Tensor:
-    """Log of softmax."""
+    """Logarithm of softmax along ``dim``."""
     return torch.log_softmax(x, dim)
 
 
 @operator("braid.from_axis")
 def from_axis(x: Tensor, axis: int, function: str) -> Tensor:
-    """softmax, log_softmax or hardmax over all axes from ``axis`` on together."""
+    """Apply softmax, log_softmax or hardmax over all axes from ``axis`` on together."""
     axis = axis % x.dim() if x.dim() else 0
     run = {"softmax": softmax, "log_softmax": log_softmax, "hardmax": hardmax}[function]
     if axis == x.dim() - 1:
@@ -184,7 +150,7 @@ def from_axis(x: Tensor, axis: int, function: str) -> Tensor:
 
 @operator("braid.hardmax")
 def hardmax(x: Tensor, dim: int) -> Tensor:
-    """1 at the first largest element along ``dim``, else 0."""
+    """One at the first largest element along ``dim``, zero elsewhere."""
     places = torch.arange(x.shape[dim], device=x.device)
     places = places.reshape([-1 if axis == dim % x.dim() else 1 for axis in range(x.dim())])
     return (places == torch.argmax(x, dim, keepdim=True)).to(x.dtype)
@@ -192,6 +158,6 @@ def hardmax(x: Tensor, dim: int) -> Tensor:
 
 @operator("braid.lp_normalise")
 def lp_normalise(x: Tensor, dim: int, p: int) -> Tensor:
-    """x divided by its p-norm along ``dim``; 0 where that norm is 0."""
+    """Divide x by its norm of order p along ``dim``; zero where that norm is zero."""
     norm = torch.linalg.vector_norm(x, p, dim, keepdim=True)
     return torch.where(norm == 0, torch.zeros_like(x), x / norm)

@@ -21,7 +21,7 @@ _ORDERED = frozenset({"lt", "le", "gt", "ge", "maximum", "minimum"})
 
 
 def with_unsigned(name: str, run: Run) -> Run:
-    """``run``, torch's function of that name, extended to unsigned integers torch cannot take."""
+    """Extend ``run``, torch's function of that name, to unsigned integers that torch refuses."""
 
     def extended(a: Tensor, *rest: Tensor, **options: Any) -> Tensor:
         if a.dtype in _NARROW:
@@ -58,13 +58,13 @@ def _unsigned(x: Tensor) -> Tensor:
 
 
 def _shifted_right(x: Tensor, places: Tensor) -> Tensor:
-    """Shift in zeros where the sign would be."""
+    """Shift right, zeros coming in at the sign bit."""
     once = (x >> 1) & ~_SIGN
     return torch.where(places == 0, x, once >> (places - 1).clamp_min(0))
 
 
 def _quotient(x: Tensor, by: Tensor) -> Tensor:
-    """Unsigned x / by, rounded down; a divisor with the top bit goes in once or not at all."""
+    """Divide unsigned x by ``by``, rounded down; by a divisor with the top bit, 0 or 1."""
     halved = torch.div((x >> 1) & ~_SIGN, torch.where(by > 0, by, 1), rounding_mode="floor") * 2
     left = x - halved * by
     fits = ((left ^ _SIGN) >= (by ^ _SIGN)).long()

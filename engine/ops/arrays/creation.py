@@ -17,13 +17,13 @@ Ints = Sequence[int]
 
 @operator("braid.constant_of_shape")
 def constant_of_shape(shape: Ints, value: float | int | bool, dtype: str) -> Tensor:
-    """A tensor filled with one value, on torch's default device."""
+    """Return a tensor filled with one value, on torch's default device."""
     return torch.full(list(shape), value, dtype=torch_dtype(dtype))
 
 
 @operator("braid.full_like")
 def full_like(x: Tensor, value: float, dtype: str | None = None) -> Tensor:
-    """A tensor of x's shape filled with one value."""
+    """Return a tensor of x's shape filled with one value."""
     return torch.full_like(x, value, dtype=torch_dtype(dtype) if dtype else x.dtype)
 
 
@@ -39,7 +39,7 @@ def range_(like: Tensor, start: Number, limit: Number, delta: Number) -> Tensor:
 
 @operator("braid.eye_like")
 def eye_like(x: Tensor, k: int = 0, dtype: str | None = None) -> Tensor:
-    """Ones on diagonal ``k`` of a matrix of x's shape."""
+    """Matrix of ones on diagonal ``k`` of a matrix of x's shape."""
     kind = torch_dtype(dtype) if dtype else x.dtype
     rows = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
     columns = torch.arange(x.shape[1], device=x.device)

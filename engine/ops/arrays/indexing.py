@@ -13,7 +13,7 @@ from braid.engine.ops.kinds import operator
 
 
 def _counted_from_front(indices: Tensor, extent: int) -> Tensor:
-    """ONNX lets an index count from the end; torch's kernels do not."""
+    """Return indices counted from the front, as torch wants them; ONNX allows negative ones."""
     indices = indices.long()
     return torch.where(indices < 0, indices + extent, indices)
 
@@ -36,7 +36,7 @@ def within(places: Tensor, extent: int) -> Tensor:
 
 @operator("braid.gather")
 def gather(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tensor:
-    """Slices of x along ``axis``; the axis is replaced by the axes of ``indices``.
+    """Pick slices of x along ``axis``; the axis is replaced by the axes of ``indices``.
 
     ``wrap`` allows negative indices; without it they must be within the extent.
     """
@@ -48,31 +48,31 @@ def gather(x: Tensor, indices: Tensor, axis: int = 0, wrap: bool = True) -> Tens
 
 @operator("aten.select")
 def select(x: Tensor, dim: int, index: int) -> Tensor:
-    """One slice of x along ``dim``, which disappears."""
+    """Pick one slice of x along ``dim``, which disappears."""
     return x.select(dim, index)
 
 
 @operator("aten.embedding")
 def embedding(weight: Tensor, indices: Tensor) -> Tensor:
-    """Rows of a table; indices are not negative."""
+    """Pick rows of a table [rows, width]; indices are not negative."""
     return F.embedding(indices.long(), weight)
 
 
 @operator("braid.gather_elements")
 def gather_elements(x: Tensor, indices: Tensor, axis: int = 0) -> Tensor:
-    """One element of x along ``axis`` for each index."""
+    """Pick one element of x along ``axis`` for each index."""
     return x.gather(axis, _counted_from_front(indices, x.shape[axis]))
 
 
 @operator("braid.place")
 def place(x: Tensor, part: Tensor, axis: int, start: int, end: int, step: int = 1) -> Tensor:
-    """x with ``part`` at positions ``start``, ``start + step``, ... below ``end`` of an axis."""
+    """Put ``part`` at positions ``start``, ``start + step``, ... below ``end`` of an axis of x."""
     return torch.slice_scatter(x, part, axis, start, end, step)
 
 
 @operator("braid.gather_nd")
 def gather_nd(x: Tensor, indices: Tensor, batch_dims: int = 0) -> Tensor:
-    """Slices of x at the index tuples in the last axis of ``indices``."""
+    """Pick slices of x at the index tuples in the last axis of ``indices``."""
     depth = indices.shape[-1]
     batch = x.shape[:batch_dims]
     rows = x.reshape((-1, *x.shape[batch_dims:]))
@@ -91,7 +91,7 @@ _SCATTER_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"
 def scatter_elements(
     x: Tensor, indices: Tensor, updates: Tensor, axis: int = 0, reduction: str = "none"
 ) -> Tensor:
-    """x with each update put (or reduced) into its place along ``axis``."""
+    """Return x with each update put (or reduced) into its place along ``axis``."""
     places = _counted_from_front(indices, x.shape[axis])
     if reduction == "none":
         return x.scatter(axis, places, updates)
@@ -100,7 +100,7 @@ def scatter_elements(
 
 @operator("braid.scatter_nd")
 def scatter_nd(x: Tensor, indices: Tensor, updates: Tensor, reduction: str = "none") -> Tensor:
-    """x with each slice of updates put (or reduced) at its index tuple."""
+    """Return x with each slice of updates put (or reduced) at its index tuple."""
     depth = indices.shape[-1]
     extents = x.shape[:depth]
     flat = torch.zeros(indices.shape[:-1], dtype=torch.int64, device=x.device)
@@ -124,7 +124,7 @@ def flat_size(extents: torch.Size) -> int:
 def topk(
     x: Tensor, k: int | list[int], dim: int = -1, largest: bool = True, sort: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """The k largest (or smallest) and their positions; equal values in order of position."""
+    """Return the k largest (or smallest) and their positions; equal values in order of position."""
     count = int(scalar(k))
     if not 0 <= count <= x.shape[dim]:
         raise ValueError(f"the {count} largest of {x.shape[dim]} elements")
@@ -134,7 +134,7 @@ def topk(
 
 @operator("braid.one_hot")
 def one_hot(indices: Tensor, values: Tensor, depth: Number, axis: int = -1) -> Tensor:
-    """``values[1]`` at each index along a new axis of extent ``depth``, ``values[0]`` elsewhere."""
+    """Put ``values[1]`` at each index along a new axis of extent ``depth``, else ``values[0]``."""
     extent = int(scalar(depth))
     rank = indices.dim() + 1
     axis = axis % rank
@@ -146,7 +146,7 @@ def one_hot(indices: Tensor, values: Tensor, depth: Number, axis: int = -1) -> T
 
 @operator("braid.nonzero")
 def nonzero(x: Tensor) -> Tensor:
-    """[rank, count] positions of non-zero elements. The shape depends on the data."""
+    """Positions of non-zero elements, [rank, count]; the shape depends on the data."""
     if x.is_meta:
         raise ValueError("the shape of the result depends on the data")
     return torch.nonzero(x).transpose(0, 1)
@@ -154,7 +154,7 @@ def nonzero(x: Tensor) -> Tensor:
 
 @operator("braid.compress")
 def compress(x: Tensor, condition: list[bool], axis: int | None = None) -> Tensor:
-    """Slices along ``axis`` (of the flattened x without one) where ``condition`` holds."""
+    """Pick slices along ``axis`` (of the flattened x without one) where ``condition`` holds."""
     x, axis = (x.reshape(-1), 0) if axis is None else (x, axis)
     ends = [0, *accumulate(len(list(run)) for _, run in groupby(condition[: x.shape[axis]]))]
     kept = [x.narrow(axis, start, end - start) for start, end in pairwise(ends) if condition[start]]
