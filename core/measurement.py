@@ -18,7 +18,7 @@ def is_latency(latency_us: object) -> bool:
 
 
 def check_latency(latency_us: float | None) -> None:
-    """Refuse a latency that cannot be; None stands for an unknown one.
+    """Refuse a latency that is not a finite number above zero; None stands for an unknown one.
 
     Raises:
         ImpossibleLatency: it is not a finite number above zero.

@@ -43,7 +43,7 @@ _STRUCT_CODES = {
 
 @dataclass(frozen=True, slots=True)
 class ProgramKey:
-    """All that a program depends on; equal keys mean the same program."""
+    """Everything that a program depends on; equal keys mean the same program."""
 
     digest: str  # SHA-256 of the uploaded file, hex
     inputs: tuple[tuple[str, TensorType], ...]  # static specs, the batch included, in order
@@ -69,7 +69,7 @@ class PlanToRun:
 
 @dataclass(frozen=True, slots=True)
 class UnitKernels:
-    """Units that are the same to their kernels, and the kernels that can run them."""
+    """Units of equal kind, shapes and attributes, and the kernels that can run each of them."""
 
     signature: str
     units: tuple[int, ...]  # of the static graph, ascending
@@ -77,7 +77,7 @@ class UnitKernels:
 
 
 def sorted_choices(choices: Mapping[str, str]) -> Choices:
-    """Choices of kernels as a ``ProgramKey`` holds them."""
+    """Choices of kernels, sorted as a ``ProgramKey`` holds them."""
     return tuple(sorted(choices.items()))
 
 

@@ -37,7 +37,7 @@ class RepeatableCost(StageCost, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OperatorLatencies:
-    """The stage latency of ``braid plan``: the slowest group, and a price for each further one."""
+    """Stage latency of ``braid plan``: the slowest group, and an overhead for each other group."""
 
     latency_us: Sequence[float]  # of each unit alone
     group_overhead_us: float = 0.0
@@ -48,6 +48,6 @@ class OperatorLatencies:
         return longest + self.group_overhead_us * (len(stage.groups) - 1)
 
     def plan_latency_us(self, plan: StreamPlan) -> float:
-        """The same for a plan: between barriers, as if units never disturbed each other."""
+        """Latency of a plan in microseconds, as if units never disturbed each other."""
         forks = [len({launch.stream for launch in part}) - 1 for part in plan.segments() if part]
         return makespan_us(plan, self.latency_us) + self.group_overhead_us * sum(forks)

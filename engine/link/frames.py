@@ -21,13 +21,13 @@ MAX_FRAME_BYTES = 256 << 20  # a graph of 10^5 operators is about 30 MB
 
 
 def encode(message: Message) -> bytes:
-    """One frame."""
+    """Return the frame of a message."""
     body = _to_text(to_tagged_json(message)).encode()
     return _LENGTH.pack(len(body)) + body
 
 
 class FrameDecoder:
-    """Cuts a byte stream into messages; keeps what is incomplete."""
+    """Cuts a byte stream into messages; keeps the bytes of an incomplete one."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -57,18 +57,18 @@ class FrameDecoder:
 
 
 class BlockingChannel:
-    """The worker's end: waits in ``select``-friendly, blocking calls."""
+    """A socket whose calls block; one end of a link."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
         self._decoder = FrameDecoder()
 
     def fileno(self) -> int:
-        """For ``select.poll``."""
+        """File descriptor, for ``select.poll``."""
         return self._socket.fileno()
 
     def receive(self) -> list[Message] | None:
-        """Messages that have arrived, at least one chunk's worth; None at end of stream."""
+        """Wait for bytes; returns the messages that they complete, None at the stream's end."""
         data = self._socket.recv(1 << 20)
         if not data:
             return None

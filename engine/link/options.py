@@ -13,7 +13,7 @@ LOST_EXIT_CODE = 86
 
 @dataclass(frozen=True, slots=True)
 class WatchLimits:
-    """When a worker counts as hung, in seconds; see engine/link/watch.py."""
+    """Limits in seconds after which a worker counts as hung; see engine/link/watch.py."""
 
     silence_s: float = 10.0  # without a word from its process ...
     late_silence_s: float = 1.0  # ... while a run is overdue
@@ -22,7 +22,7 @@ class WatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How a worker process is started."""
+    """Options of a worker process."""
 
     threads: int
     arena_bytes: int
@@ -40,7 +40,7 @@ class WorkerOptions:
 
 
 class EndReason(enum.Enum):
-    """Why a worker ended though nobody told it to."""
+    """Reason of a worker's end that the front end did not ask for."""
 
     DEVICE_LOST = "device_lost"  # the device failed, or its context was poisoned
     HUNG = "hung"  # by the front end, as it did not answer or did not end a run
@@ -50,7 +50,7 @@ class EndReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnd:
-    """How a worker ended."""
+    """End of a worker: its reason, and a text for the log."""
 
     reason: EndReason
     text: str  # for the log

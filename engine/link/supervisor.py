@@ -43,7 +43,7 @@ STABLE_SECONDS = 10.0
 
 
 class LinkState(enum.Enum):
-    """Where the worker in service stands."""
+    """State of the worker in service."""
 
     STARTING = "starting"  # is told what it needs to know; only on_start may call
     UP = "up"  # answers calls
@@ -119,18 +119,18 @@ class WorkerLink:
         return self._in_service().send(request, bound=bound)
 
     def stop(self, answer: asyncio.Future[Any]) -> None:
-        """Let an inference end, if it has not, since nobody waits for it; else it is killed."""
+        """Stop an inference that no request waits for; replaces the worker if the run goes on."""
         if self._worker is not None:
             self._worker.stop(answer)
 
     @property
     def answers(self) -> bool:
-        """Whether the worker in service is up, and said so lately."""
+        """Whether the worker in service is up and answered the last questions for its status."""
         up = self.state is LinkState.UP
         return up and self._worker is not None and not self._worker.is_silent
 
     def startup_call(self, request: WorkerRequest[R]) -> asyncio.Future[R]:
-        """As ``call``, for ``on_start`` only: the worker is told what it must know first."""
+        """As ``call``, for use by ``on_start`` only, before the worker is up."""
         assert self.state is LinkState.STARTING
         assert self._worker is not None
         answer = self._worker.send(request)
@@ -138,7 +138,7 @@ class WorkerLink:
         return answer
 
     def _is_getting_on(self) -> None:
-        """A worker that is told of many models may take long, as long as it answers."""
+        """Extend the time to start: a worker that answers may take long to load many models."""
         limit = self._start_limit
         if limit is not None and not limit.expired():
             limit.reschedule(asyncio.get_running_loop().time() + self.options.start_timeout_s)

@@ -30,7 +30,7 @@ UNWANTED = "no request waited for this run any more"
 
 @dataclass(frozen=True, slots=True)
 class RunBound:
-    """How long a run may take, in seconds since the device began with it."""
+    """Limits of one run, in seconds since the device began with it."""
 
     limit_s: float = inf  # after them the run is ended, even if a request waits for it
     kill_after_s: float = 0.0  # before them no worker is replaced for a run without requests
@@ -47,7 +47,7 @@ class _Run:
 
 
 class Watch:
-    """Watch over one worker. A worker that has sent no status yet is starting: it is not judged."""
+    """Watch over one worker, which is not judged before it has sent a status."""
 
     def __init__(self, limits: WatchLimits, clock: Callable[[], float] = monotonic) -> None:
         self._limits = limits

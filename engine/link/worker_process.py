@@ -100,21 +100,21 @@ class WorkerProcess(asyncio.Protocol):
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process has not ended, as far as is known."""
+        """Whether the process is not known to have ended."""
         return self._child.is_alive
 
     @property
     def is_linked(self) -> bool:
-        """Whether it is alive and its link is open."""
+        """Whether the process is alive and its link is open."""
         return self.is_alive and self._transport is not None and not self._transport.is_closing()
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has not answered the last questions for its status; see ``Watch``."""
+        """Whether the last questions for its status have no answer; see ``Watch``."""
         return self._watch.is_silent
 
     async def wait(self) -> WorkerEnd:
-        """Wait until it ends; returns how. Open calls have failed by then."""
+        """Wait until the process ends and return its end; open calls have failed by then."""
         end = await self._child.wait()
         self._ended()
         return WorkerEnd.of(end, self._last_words, self._watch.problem)
@@ -225,7 +225,7 @@ class WorkerProcess(asyncio.Protocol):
         self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _fail_hung_call(self) -> None:
-        """Fail the call that the worker hangs in, if it is known; the others may be sent again."""
+        """Fail the call that the worker hangs in, if known; other calls may be sent again."""
         hung_call, hung_step_s = self._watch.hung_call, self._watch.hung_step_s
         if hung_step_s is not None:
             since = monotonic() - hung_step_s

@@ -60,7 +60,7 @@ LINGER_MS = 5
 """For the next request of a queue, before measuring goes on."""
 
 LINGER_SHARE = 9
-"""Requests keep other work waiting for this many times as long as it went on before, at most."""
+"""Greatest ratio of the time that other work waits for requests to the time it went on before."""
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ class _Background:
 
 
 class Worker:
-    """Everything the process does, on its only thread."""
+    """The loop of a worker process, on the thread that owns the device."""
 
     def __init__(
         self,
@@ -132,11 +132,11 @@ class Worker:
 
     @property
     def arrivals(self) -> int | None:
-        """What can be read when messages have arrived, until the link closes."""
+        """File descriptor that is readable when messages have arrived; None once it is closed."""
         return None if self._is_closed else self._channel.fileno()
 
     def receive(self, timeout_ms: int | None) -> bool:
-        """Answer inference requests that have arrived, keep other messages; whether there were any.
+        """Answer inference requests that have arrived, keep other calls; returns whether any came.
 
         Also called in the midst of other work, see ``braid.engine.runtime.yielding``.
         """
@@ -147,7 +147,7 @@ class Worker:
         return True
 
     def _arrived(self, timeout_ms: int | None) -> list[WorkerCall]:
-        """Inference requests that have arrived; other messages are kept."""
+        """Return inference requests that have arrived; keep other calls."""
         # Polled even to wait for ever: a blocked ``recv`` also wakes when the peer has read.
         if self._is_closed or not self._poller.poll(timeout_ms):
             return []
@@ -214,7 +214,7 @@ class Worker:
         return True
 
     def pause(self) -> bool:
-        """A step of other work is over: let inference go first."""
+        """Let inference go first, between two steps of other work."""
         any_ran = self.let_inference_go_first()
         self._work.begin_step()
         check_stopped()
@@ -248,13 +248,13 @@ class Worker:
             self._fail(current.call, error)
 
     def _tell(self, current: _Background, fraction: float | None) -> None:
-        """Pass on how far a task has come, where it is worth a message."""
+        """Report the progress of a task, in steps of 2 %."""
         if current.call is not None and fraction is not None and fraction >= current.told + 0.02:
             current.told = fraction
             self._channel.send(WorkerProgress(current.call, fraction))
 
     def _fail(self, call: int | None, error: Exception) -> None:
-        """Answer with an error; if the device is lost, nobody is answered: the process ends."""
+        """Answer a call with an error; if the device is lost, raise DeviceLost instead."""
         known = as_braid_error(error, self._backend)
         if isinstance(known, DeviceLost):
             raise known
@@ -285,27 +285,27 @@ def _executable(call: WorkerCall) -> int:
 
 
 class _InferenceFirst(YieldToRequests):
-    """The pauses of everything that a worker does besides."""
+    """Pause of work that is not inference: requests go first."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
     @property
     def arrivals(self) -> int | None:
-        """The link."""
+        """File descriptor of the link."""
         return self._worker.arrivals
 
     def answer(self) -> bool:
-        """Answer what has arrived."""
+        """Answer requests that have arrived."""
         return self._worker.receive(0)
 
     def __call__(self) -> bool:
-        """Answer, and linger."""
+        """Answer requests, and wait for the next ones for a moment."""
         return self._worker.pause()
 
 
 def _warm_up() -> Task:
-    """The first operator on a meta tensor loads a second's worth of torch: do it while idle.
+    """Run an operator on a meta tensor, which loads a second's worth of torch, while idle.
 
     What is loaded then stays, and garbage collection need not look at it: a full one took 130 ms of
     whatever was going on, and takes 12.

@@ -1,4 +1,4 @@
-"""What a worker measures when nobody wants an inference: facts, stages, whole models.
+"""What a worker measures between inferences: facts, stages, whole models.
 
 Each measurement is a task: a generator that yields after each repetition, so that a request waits
 for one repetition at most.
@@ -39,7 +39,7 @@ Task = Generator[float | None, None, AnyReply]
 
 
 class Measurements:
-    """Everything that is measured on one device, and what is kept from one to the next."""
+    """Handlers of measurements on one device; each is a task."""
 
     def __init__(self, backend: Backend, models: ModelTable, pause: YieldToRequests) -> None:
         self._backend = backend
@@ -48,11 +48,11 @@ class Measurements:
         self._overheads: StageOverheads | None = None
 
     def forget(self) -> None:
-        """Free what was kept for the next measurement."""
+        """Free memory that is kept from one measurement to the next."""
         self._backend.forget()
 
     def facts(self, request: FindFacts) -> Task:
-        """What planners may know of the device and the units of a static graph."""
+        """Find facts about the device and the units of a program."""
         program = self._models.program(request.program)
         if self._overheads is None:
             self._overheads = yield from self._backend.overheads()
@@ -62,7 +62,7 @@ class Measurements:
         return DeviceFacts(self._overheads, profiles, merges, self._backend.threads)
 
     def kernels(self, request: FindKernels) -> Task:
-        """One unit of each kernel signature that has several variants, the usual one first."""
+        """Find kernel signatures with several variants, the usual one first, and their units."""
         program = self._models.program(request.program)
         source = program.binding.source
         units, variants = dict[str, list[int]](), dict[str, tuple[str, ...]]()
@@ -120,7 +120,7 @@ class Measurements:
     def _plan_contender(
         self, program: Program, plan: StreamPlan, prepared: list[Prepared]
     ) -> TimedContender:
-        """A plan that takes part, unless the device has no room for it."""
+        """Prepare a plan for a comparison; a plan without room is a contender that cannot run."""
         try:
             ready = self._models.ready(program, plan)
         except DeviceOutOfMemory as error:
@@ -129,7 +129,7 @@ class Measurements:
         return self._backend.contender(ready)
 
     def _session_contender(self, digest: str) -> TimedContender:
-        """A session of its own, whose threads give way to requests; one that serves does not."""
+        """Open a session for a comparison, whose threads give way to requests."""
         artefact = self._models.model(digest).artefact
 
         def opened() -> Whole:

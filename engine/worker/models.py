@@ -35,7 +35,7 @@ from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 
 @dataclass(slots=True)
 class LoadedModel:
-    """One model's template and weights, shared by all its executables."""
+    """Template and weights of a model, shared by all its executables."""
 
     artefact: Path
     template: OpGraph
@@ -78,7 +78,7 @@ class ModelTable:
             self._executables.pop(number).prepared.release()
 
     def model(self, digest: str) -> LoadedModel:
-        """A loaded model.
+        """Find a loaded model.
 
         Raises:
             PreconditionFailed: it is not loaded.
@@ -88,7 +88,7 @@ class ModelTable:
         return self._models[digest]
 
     def program(self, key: ProgramKey) -> Program:
-        """A program, bound now unless it is known; shared by its plans.
+        """Find a program, or bind it; its plans share it.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
@@ -126,7 +126,7 @@ class ModelTable:
         return ready
 
     def ready(self, program: Program, plan: StreamPlan | None) -> Prepared:
-        """A plan (None: the sequential plan), verified against the graph and prepared."""
+        """Verify a plan (None: the sequential plan) against the graph and prepare it."""
         if plan is None:
             plan = sequential_plan(len(program.units))
         verify_plan(plan, program.graph.predecessors())
@@ -146,7 +146,7 @@ class ModelTable:
                 del programs[key]
 
     def executable(self, number: int) -> ReadyExecutable:
-        """A prepared executable.
+        """Find a prepared executable.
 
         Raises:
             PreconditionFailed: no such number (the worker restarted, or it was released).
@@ -157,12 +157,12 @@ class ModelTable:
 
 
 def output_specs(graph: OpGraph) -> dict[str, TensorType]:
-    """Spec of each output of a static graph, by the name the caller sees."""
+    """Specs of the outputs of a static graph, by the name that callers see."""
     return {name: graph.spec(value) for name, value in graph.outputs.items()}
 
 
 def static_tensors(key: ProgramKey) -> dict[str, Tensor]:
-    """Static inputs of a program by name."""
+    """Tensors of a program's static inputs, by name."""
     specs, found = key.specs, dict[str, Tensor]()
     for name, content in key.static:
         dtype, shape = torch_dtype(specs[name].dtype), spec_shape(specs[name])

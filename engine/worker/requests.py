@@ -1,4 +1,4 @@
-"""What a worker answers at once: models, executables, and requests to run them."""
+"""Requests that a worker answers at once: about models and executables, and runs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ log = logging.getLogger("braid.worker")
 
 @dataclass(frozen=True, slots=True)
 class RunUnderway:
-    """A request that the device works for."""
+    """A run that the device has begun."""
 
     number: int  # of the executable
     began_ns: int
@@ -55,7 +55,7 @@ class RunUnderway:
 
 
 class RequestHandlers:
-    """One method a call, two for inference; used by the device thread only."""
+    """Handlers of requests, one method each, two for a run; used by the device thread only."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class RequestHandlers:
         return RunDone((self._free_ns - began_ns) // 1000)
 
     def _pending(self, ready: ReadyExecutable, inputs: Tensors, outputs: Tensors) -> PendingRun:
-        """Begin a run; what it gives lies in ``outputs`` already if that is what it returns."""
+        """Begin a run; returns ``outputs`` itself where the run has written them there."""
         program = ready.program
         fused = program.needs_finite or ready.session is not None
         if fused and not _are_finite(ready, inputs):
@@ -139,7 +139,7 @@ class RequestHandlers:
         return ExecutableReady(output_specs(program.graph), run_s)
 
     def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
-        """The first run; requests go first even in the middle of it. Its seconds without theirs."""
+        """Run for the first time; returns its seconds, without those of requests in between."""
         pause, start_ns = NetClock(self._pause), perf_counter_ns()
         session = ready.session
         if session is not None:
@@ -151,7 +151,7 @@ class RequestHandlers:
         return pause.net_time(start_ns, perf_counter_ns()).us / 1e6
 
     def _session(self, digest: str) -> Whole | None:
-        """ONNX Runtime's session of a model, if it can still be had: the plan runs without it."""
+        """Open ONNX Runtime's session of a model; None if that fails, since the plan can run."""
         try:
             return self._sessions.session(digest, self._models.model(digest).artefact)
         except (PreconditionFailed, InvalidArtefact):

@@ -18,7 +18,7 @@ OpenWhole = Callable[[Path, str], Whole]
 
 
 class SessionTable:
-    """Sessions that serve, by model digest. Used by the device thread only."""
+    """Sessions in use, by model digest. Used by the device thread only."""
 
     def __init__(self, open_whole: OpenWhole, pause: YieldToRequests = no_pause) -> None:
         self._open_whole = open_whole
@@ -26,7 +26,7 @@ class SessionTable:
         self._open: WeakValueDictionary[str, Whole] = WeakValueDictionary()
 
     def session(self, digest: str, artefact: Path) -> Whole:
-        """The session of a model.
+        """Find the session of a model, or open it.
 
         Raises:
             PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it.

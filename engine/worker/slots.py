@@ -19,14 +19,14 @@ MAX_KEPT = 4096
 
 
 class SlotViews:
-    """Views of slots, kept since slots are used again."""
+    """Tensors over slots, kept since slots are used again."""
 
     def __init__(self, arena: mmap.mmap) -> None:
         self._arena = arena
         self._kept: dict[tuple[int, int], Views] = {}  # by executable and offset
 
     def of(self, number: int, offset: int, layout: SlotLayout) -> Views:
-        """The slot at ``offset`` as executable ``number`` reads and fills it."""
+        """Inputs and outputs of executable ``number`` in the slot at ``offset``."""
         key = (number, offset)
         if key not in self._kept:
             if len(self._kept) > MAX_KEPT:

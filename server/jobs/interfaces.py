@@ -39,7 +39,7 @@ Ask = Literal["latency", "again", "work"]
 
 @dataclass(frozen=True, slots=True)
 class StageQuery:
-    """A stage whose latency a planner wants to know."""
+    """A stage whose latency a planner asks for."""
 
     signature: str  # equal for stages that are the same to the device
     stage: Stage
@@ -51,7 +51,7 @@ MeasureStages = Callable[[Sequence[StageQuery]], Awaitable[Sequence[float]]]
 
 
 class ImportModel(Protocol):
-    """Turns an uploaded file into an artefact folder, in a process of its own."""
+    """Import of an uploaded file into an artefact folder, in a process of its own."""
 
     async def __call__(
         self,
@@ -61,11 +61,11 @@ class ImportModel(Protocol):
         on_progress: OnProgress,
         example_shapes: Mapping[str, tuple[int, ...]] | None,
     ) -> None:
-        """Import; the folder appears whole or not at all, also when cancelled."""
+        """Import a file; the folder appears whole or not at all, also when cancelled."""
 
 
 class RunImport(Protocol):
-    """``braid.engine.importer.host.launch.import_model``."""
+    """Signature of ``braid.engine.importer.host.launch.import_model``."""
 
     async def __call__(
         self,
@@ -75,7 +75,7 @@ class RunImport(Protocol):
         on_progress: OnProgress,
         example_shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> None:
-        """Import within ``limits``; the folder appears whole or not at all."""
+        """Import a file within ``limits``; the folder appears whole or not at all."""
 
 
 class Measurer(Protocol):
@@ -96,7 +96,7 @@ class Measurer(Protocol):
     async def measure_kernel(
         self, program: ProgramKey, unit: int, variant: str, hopeless_us: float
     ) -> StageLatency:
-        """Latency of one unit on one kernel; only roughly if it is above ``hopeless_us``."""
+        """Latency of one unit on one kernel; roughly if above ``hopeless_us`` microseconds."""
 
     async def measure_stage(
         self, program: ProgramKey, stage: Stage, threads: int | None = None
@@ -112,7 +112,7 @@ class Measurer(Protocol):
         tolerance: float,
         on_progress: Callable[[float], None],
     ) -> Sequence[PlanMeasurement]:
-        """Plans of a program against each other, the first one being the sequential plan.
+        """Measure plans of a program in turns, the first being the sequential plan.
 
         With ``onnxruntime``, a session of the whole model runs too, and its measurement comes last.
         Who errs by more than ``tolerance`` is not timed, but for the first.
@@ -120,7 +120,7 @@ class Measurer(Protocol):
 
 
 class ServingDevice(Protocol):
-    """One device worker, as far as jobs use it."""
+    """A device, as far as jobs use it."""
 
     name: str
 
@@ -148,12 +148,12 @@ class ServingDevice(Protocol):
 
 
 class Planner(Protocol):
-    """Finds a plan, asking for the stage latencies it needs, several at a time."""
+    """Planner that asks for the stage latencies it needs, several at a time."""
 
     async def __call__(
         self, graph: OpGraph, options: PlannerSettings, facts: DeviceFacts, measure: MeasureStages
     ) -> Sequence[Planned]:
-        """Plan one static graph: one plan, or of the portfolio all different ones.
+        """Plan one static graph; the portfolio returns all different plans.
 
         Asks for each latency at most once, but for fresh ones.
 
@@ -194,7 +194,7 @@ class PlanTarget(Protocol):
 
 
 class JobObserver(Protocol):
-    """Counts what jobs do."""
+    """Counts of what jobs do."""
 
     def jobs_counted(self, by_state: Mapping[str, int]) -> None:
         """Take the number of jobs in each state, which has changed."""

@@ -65,7 +65,7 @@ def _cpu(options: argparse.Namespace) -> Backend:
 
 
 def _cuda(options: argparse.Namespace, channel: BlockingChannel) -> Backend:
-    """The only GPU that this process sees. A spare waits here, without a context on it."""
+    """Open the only GPU that this process sees, once a call comes: a spare has no CUDA context."""
     select.select([channel], [], [])
     torch.set_num_threads(options.threads)
     from braid.engine.cuda.opening import open_backend  # Inductor comes along, which takes a second

@@ -19,7 +19,7 @@ from braid.engine.runtime.stopping import StopSignal, stop_signal
 
 
 class CurrentWork:
-    """Runs that are under way, and how long the present step of other work takes."""
+    """Record of the runs that are under way and of the present step of other work."""
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
@@ -35,7 +35,7 @@ class CurrentWork:
 
     @contextmanager
     def running(self, call: int) -> Iterator[None]:
-        """Around the beginning of a run, on a CPU all of it; what it calls can be stopped.
+        """Surround the beginning of a run, on a CPU the whole run, so that it can be stopped.
 
         Raises:
             RunStopped: the call was to end before it began.
@@ -54,7 +54,7 @@ class CurrentWork:
             stop_signal.reset(token)
 
     def ended(self, call: int) -> None:
-        """A run is over, well or not; the device can go on with the next one."""
+        """Record that a run is over, or failed; the device goes on with the next one."""
         with self._lock:
             if self._runs.pop(call, None) is None:
                 return
@@ -63,22 +63,22 @@ class CurrentWork:
                 self._runs = dict.fromkeys(self._runs, self._clock())
 
     def begin_step(self) -> None:
-        """A step of work that is not inference begins, and the one before has ended."""
+        """Record that a step of other work begins, and that the step before has ended."""
         self._step_began = self._clock()
 
     def begin_work(self) -> None:
-        """Other work begins, which nobody has stopped yet."""
+        """Record that other work begins; an earlier stop does not concern it."""
         self._other.clear()
         self.begin_step()
 
     def rest(self) -> None:
-        """There is nothing to do until a message comes, or nothing but runs."""
+        """Record that there is no other work."""
         self._step_began = None
 
     # -- the control thread -------------------------------------------------------------------
 
     def stop(self, call: int, reason: str) -> None:
-        """Let a run end, or not begin; nothing happens if it is over."""
+        """End a run, or keep it from beginning; does nothing if it is over."""
         with self._lock:
             if call in self._runs:
                 if call == next(iter(self._runs)):
@@ -87,11 +87,11 @@ class CurrentWork:
                 self._stopped[call] = reason
 
     def stop_step(self, reason: str) -> None:
-        """Let the other work end that is under way."""
+        """End the other work that is under way."""
         self._other.stop(reason)
 
     def status(self) -> WorkerStatus:
-        """The oldest call that runs, with the seconds since the device began with it.
+        """Status for the front end: the oldest run and the present step, in seconds.
 
         ``step_s`` are the seconds since the present step of other work began; None without any.
         """

@@ -9,7 +9,7 @@ from braid.engine.link.messages import WorkerCall, WorkerFailure
 
 
 def as_braid_error(error: Exception, backend: Backend) -> BraidError:
-    """Our own errors as they are, those of libraries by what they mean."""
+    """Return a BraidError as it is, and an error of a library as the BraidError that it means."""
     if isinstance(error, BraidError):
         return error
     if (known := backend.fault(error)) is not None:
@@ -23,7 +23,7 @@ def as_braid_error(error: Exception, backend: Backend) -> BraidError:
 
 
 def refuse(channel: BlockingChannel, error: BraidError) -> None:
-    """Answer the first calls with why there is no device, instead of serving."""
+    """Answer the first calls with the error that kept the device from opening."""
     for message in channel.receive() or ():
         if isinstance(message, WorkerCall):
             channel.send(WorkerFailure.of(message.number, error))

@@ -5,7 +5,7 @@ from braid.engine.worker.process.main import main as serve_link
 
 
 def main() -> None:
-    """Be a device worker that nobody waits for."""
+    """Serve as ``main``, at the lowest priority."""
     process_gives_way()
     serve_link()
 

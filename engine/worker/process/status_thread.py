@@ -19,7 +19,7 @@ from braid.engine.worker.process.current_work import CurrentWork
 
 
 def answer_status(control: socket.socket, work: CurrentWork) -> None:
-    """Answer in a thread of its own, until the process ends."""
+    """Start the thread that answers questions for the status, until the process ends."""
     channel = BlockingChannel(control)
     threading.Thread(target=_answer, args=(channel, work), name="control", daemon=True).start()
 

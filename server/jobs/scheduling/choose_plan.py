@@ -155,7 +155,7 @@ def _remark(measurement: PlanMeasurement, tolerance: float) -> str:
 
 
 def _too_coarse(sequential: Contender, precision: str) -> str:
-    """Why nothing in this precision may serve."""
+    """Reason why no plan in this precision may serve."""
     return (
         f"the sequential plan in FP32 goes on serving: in {precision} {sequential.remark}; "
         "register with a larger accepted error (--accept-error) to serve it all the same"
@@ -163,7 +163,7 @@ def _too_coarse(sequential: Contender, precision: str) -> str:
 
 
 def _refusal(asked: Contender) -> str:
-    """Why the plan of the only planner may not serve; empty if it may."""
+    """Reason why the plan of the only planner may not serve; empty if it may."""
     if asked.remark or _gains(asked.speed):
         return _refusal_of_errors(asked)
     return (
@@ -173,7 +173,7 @@ def _refusal(asked: Contender) -> str:
 
 
 def _refusal_of_errors(contender: Contender) -> str:
-    """Why a plan may not serve that fails or is wrong; empty if it is right."""
+    """Reason why a failing or wrong plan may not serve; empty if the plan is right."""
     return contender.remark and f"the sequential plan goes on serving: {contender.remark}"
 
 
@@ -183,7 +183,7 @@ def _best(
     measurements: Sequence[PlanMeasurement],
     fit: Sequence[int],
 ) -> int:
-    """The fastest of those that gain over the sequential plan; in a draw, the simplest."""
+    """Index of the fastest contender that gains over sequential; in a draw, of the simplest."""
 
     def order(index: int) -> tuple[float, float]:
         one = contenders[index]

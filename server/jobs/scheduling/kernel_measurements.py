@@ -69,7 +69,7 @@ async def choose_kernels(
 
 
 def fastest(latencies_us: Mapping[str, float], device: str = "cpu") -> str:
-    """The variant to run on a device, the first one being the usual one."""
+    """Name of the variant to run on a device; the first of ``latencies_us`` is the usual one."""
     usual, usual_us = next(iter(latencies_us.items()))
     variant = min(latencies_us, key=lambda each: latencies_us[each])
     gain_us = usual_us - latencies_us[variant]
@@ -97,7 +97,7 @@ class _Latencies:
         )
 
     async def fastest(self, kernels: UnitKernels) -> str:
-        """The variant to run; an unusual one must show twice that it is faster."""
+        """Name of the variant to run; an unusual one must be measured twice as faster."""
         best_us = inf
         fresh = []
         for variant in kernels.variants:

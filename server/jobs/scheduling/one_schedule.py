@@ -46,7 +46,7 @@ class _Compared:
 
     @property
     def plan(self) -> Planned:
-        """The plan that serves, or that runs if ONNX Runtime cannot."""
+        """Plan that serves, or that runs if ONNX Runtime cannot."""
         return self.plans.planned[self.choice.fallback]
 
 
@@ -57,7 +57,7 @@ async def make_schedule(
     services: JobServices,
     progress: BatchSizeProgress,
 ) -> tuple[Schedule, OpGraph]:
-    """Profile, search and verify: the schedule, promoted or not, and its static graph."""
+    """Profile, search and verify; returns the schedule, promoted or not, and its static graph."""
     options, retry = imported.model.options, services.retry(progress.retrying)
     planner, usual = options.planner, imported.program(batch_size)
     is_portfolio = planner.planner == PORTFOLIO
