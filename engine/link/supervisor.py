@@ -18,6 +18,7 @@ import contextlib
 import enum
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -51,19 +52,34 @@ class LinkState(enum.Enum):
     CLOSED = "closed"  # shut down on purpose, for good
 
 
+async def _tell_nothing(link: WorkerLink) -> None:
+    """Bring up a worker that need not know anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkEvents:
+    """Calls that tell what happens to the worker of a link."""
+
+    on_start: Callable[[WorkerLink], Awaitable[None]] = _tell_nothing
+    """Called while a worker starts, to tell it what it must know."""
+    on_state: Callable[[LinkState], None] = lambda _: None
+    """Called with the state when it, or what ``answers`` says, may have changed."""
+    on_end: Callable[[WorkerEnd], None] = lambda _: None
+    """Called when a worker in service has ended."""
+
+
 class WorkerLink:
     """The worker in service and its spare. Belongs to one event loop."""
 
-    def __init__(self, name: str, options: WorkerOptions, arena: Arena) -> None:
+    def __init__(
+        self, name: str, options: WorkerOptions, arena: Arena, events: LinkEvents | None = None
+    ) -> None:
         self.name = name
+        self._events = events or LinkEvents()
         self.options = options
         self.state = LinkState.DOWN
         self.device: DeviceDescription | None = None
         """Known once the worker was up."""
-        self.on_start: Callable[[WorkerLink], Awaitable[None]] | None = None
-        self.on_state: Callable[[LinkState], None] = lambda _: None
-        """Told the state when it, or what ``answers`` says, may have changed."""
-        self.on_end: Callable[[WorkerEnd], None] = lambda _: None
         self._arena = arena
         self._worker: WorkerProcess | None = None
         self._spare: asyncio.Task[WorkerProcess] | None = None
@@ -148,12 +164,11 @@ class WorkerLink:
         self._set(LinkState.STARTING)
         began = monotonic()
         worker = self._worker = await self._take_spare()
-        worker.on_silence = lambda: self.on_state(self.state)
+        worker.on_silence = lambda: self._events.on_state(self.state)
         try:
             async with asyncio.timeout(self.options.start_timeout_s) as self._start_limit:
                 self.device = await self.startup_call(DescribeDevice())
-                if self.on_start is not None:
-                    await self.on_start(self)
+                await self._events.on_start(self)
         except StartupError:
             await worker.end()
             raise
@@ -183,7 +198,7 @@ class WorkerLink:
             assert self._worker is not None
             end = await self._worker.wait()
             log.error("worker %d of %s is replaced: %s", self._worker.pid, self.name, end.text)
-            self.on_end(end)
+            self._events.on_end(end)
             self._set(LinkState.DOWN)
             lived = monotonic() - began
             pause = 0.0 if lived > STABLE_SECONDS else pause
@@ -198,4 +213,4 @@ class WorkerLink:
     def _set(self, state: LinkState) -> None:
         if state is not self.state:
             self.state = state
-            self.on_state(state)
+            self._events.on_state(state)

@@ -26,7 +26,7 @@ from braid.core.program import PlanToRun, ProgramKey
 from braid.engine.link.messages import DescribeProgram, DeviceDescription, LoadModel, UnloadModel
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
-from braid.engine.link.supervisor import LinkState, WorkerLink
+from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
 from braid.server.devices.executables import Executable, Executables, WhenUnwanted
 from braid.server.devices.measuring.bench import Bench
 from braid.server.devices.measuring.host import MakeMeasuringHost
@@ -35,7 +35,7 @@ from braid.server.devices.run_limits import RunLimits
 
 log = logging.getLogger("braid.device")
 
-MakeLink = Callable[[str, WorkerOptions, Arena], WorkerLink]
+MakeLink = Callable[[str, WorkerOptions, Arena, LinkEvents], WorkerLink]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +69,12 @@ class Device:
         self.name = name
         self._events = events or DeviceEvents()
         self.arena = Arena(options.arena_bytes)
-        self.link = make_link(name, options, self.arena)
-        self.link.on_start = self._replay
-        self.link.on_state = lambda _: self._events.changed(self)
-        self.link.on_end = partial(self._events.ended, name)
+        told = LinkEvents(
+            on_start=self._replay,
+            on_state=lambda _: self._events.changed(self),
+            on_end=partial(self._events.ended, name),
+        )
+        self.link = make_link(name, options, self.arena, told)
         self._executables = Executables(self.link, run_limits or RunLimits())
         self._models: dict[str, Path] = {}  # artefacts by digest
         self._users: Counter[str] = Counter()  # replicas and jobs, by digest of their model

@@ -18,7 +18,7 @@ from braid.core.program import ProgramKey
 from braid.engine.link.messages import FindFacts, RunExecutable
 from braid.engine.link.options import EndReason, WatchLimits, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
-from braid.engine.link.supervisor import LinkState, WorkerLink
+from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
 from braid.engine.link.watch import RunBound
 from tests.engine.link.endless_worker import BEGAN, FINE
 
@@ -29,18 +29,34 @@ ENDLESS = 1
 TIMEOUT_S = 30.0
 
 
+class Changes:
+    """Tells when a link comes up or goes down."""
+
+    def __init__(self) -> None:
+        self._changed = asyncio.Event()
+
+    def told(self, state: LinkState) -> None:
+        self._changed.set()
+
+    async def until(self, link: WorkerLink, *, is_up: bool) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while (link.state is LinkState.UP) is not is_up:
+                self._changed.clear()
+                await self._changed.wait()
+
+
 @asynccontextmanager
-async def opened(options: WorkerOptions = OPTIONS) -> AsyncIterator[WorkerLink]:
+async def opened(options: WorkerOptions = OPTIONS) -> AsyncIterator[tuple[WorkerLink, Changes]]:
     arena = Arena(1 << 16)
-    link = WorkerLink("cpu", options, arena)
     ends: list[WorkerEnd] = []
-    link.on_end = ends.append
+    changes = Changes()
+    link = WorkerLink("cpu", options, arena, LinkEvents(on_state=changes.told, on_end=ends.append))
     await link.start()
     first = pid_of(link)
     try:
-        yield link
+        yield link, changes
         assert [end.reason for end in ends] == [EndReason.HUNG]
-        await until_up(link)
+        await changes.until(link, is_up=True)
         assert (await link.run(RunExecutable(FINE, 0), RunBound())).compute_us == 7
         assert pid_of(link) != first
         assert not psutil.pid_exists(first)
@@ -63,45 +79,31 @@ def pid_of(link: WorkerLink) -> int:
     return int(link.device.software["pid"])
 
 
-async def until_up(link: WorkerLink) -> None:
-    up = asyncio.Event()
-    link.on_state = lambda state: up.set() if state is LinkState.UP else None
-    if link.state is not LinkState.UP:
-        await asyncio.wait_for(up.wait(), TIMEOUT_S)
-
-
 async def fails(answer: asyncio.Future[Any], how: type[Exception], text: str) -> None:
     with pytest.raises(how, match=text):
         await asyncio.wait_for(answer, TIMEOUT_S)
 
 
 async def test_a_run_over_its_limit_costs_the_worker_and_other_runs_may_be_sent_again() -> None:
-    async with opened() as link:
+    async with opened() as (link, changes):
         endless = link.run(RunExecutable(ENDLESS, 0), RunBound(limit_s=0.5))
         waiting = link.run(RunExecutable(FINE, 0), RunBound(limit_s=0.5))
         await fails(endless, RunTooLong, "its device had to be stopped: a run did not end")
         await fails(waiting, WorkerRestarting, "try again")
-        await until_down(link)
+        await changes.until(link, is_up=False)
 
 
 async def test_a_run_without_requests_costs_the_worker_if_it_does_not_end(began: Path) -> None:
-    async with opened() as link:
+    async with opened() as (link, changes):
         endless = link.run(RunExecutable(ENDLESS, 0), RunBound())
         await asyncio.to_thread(began.read_text)
         link.stop(endless)
         await fails(endless, RunTooLong, "a run did not end")
-        await until_down(link)
+        await changes.until(link, is_up=False)
 
 
 async def test_a_step_of_other_work_that_does_not_end_costs_the_worker() -> None:
-    async with opened(replace(OPTIONS, keep_spare=False)) as link:
+    async with opened(replace(OPTIONS, keep_spare=False)) as (link, changes):
         measured = link.call(FindFacts(ProgramKey("d", ())))
         await fails(measured, RunTooLong, "one step of its work did not end")
-        await until_down(link)
-
-
-async def until_down(link: WorkerLink) -> None:
-    down = asyncio.Event()
-    link.on_state = lambda state: None if state is LinkState.UP else down.set()
-    if link.state is LinkState.UP:
-        await asyncio.wait_for(down.wait(), TIMEOUT_S)
+        await changes.until(link, is_up=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from time import monotonic
@@ -16,8 +16,8 @@ from braid.core.program import PlanToRun, ProgramKey
 from braid.engine.link.messages import DescribeDevice, RunExecutable
 from braid.engine.link.options import EndReason, WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
-from braid.engine.link.supervisor import LinkState, WorkerLink
-from braid.server.devices.device import Device
+from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
+from braid.server.devices.device import Device, DeviceEvents
 from tests.engine.link.losing_worker import LEAVE, NO_ROOM_FOR
 from tests.engine.link.test_hung_worker import pid_of
 
@@ -28,9 +28,11 @@ OPTIONS = WorkerOptions(
 
 
 @asynccontextmanager
-async def opened(options: WorkerOptions) -> AsyncIterator[WorkerLink]:
+async def opened(
+    options: WorkerOptions, events: LinkEvents | None = None
+) -> AsyncIterator[WorkerLink]:
     arena = Arena(1 << 16)
-    link = WorkerLink("cuda:0", options, arena)
+    link = WorkerLink("cuda:0", options, arena, events)
     try:
         yield link
     finally:
@@ -38,16 +40,21 @@ async def opened(options: WorkerOptions) -> AsyncIterator[WorkerLink]:
         arena.close()
 
 
+def when_up(up: asyncio.Event) -> Callable[[LinkState], None]:
+    """Set an event each time a link is up."""
+    return lambda state: up.set() if state is LinkState.UP else None
+
+
 async def test_a_lost_device_costs_the_requests_in_flight_and_says_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     ends: list[WorkerEnd] = []
     up_again = asyncio.Event()
-    async with opened(OPTIONS) as link:
-        link.on_end = ends.append
+    events = LinkEvents(on_state=when_up(up_again), on_end=ends.append)
+    async with opened(OPTIONS, events) as link:
         await link.start()
         first = pid_of(link)
-        link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
+        up_again.clear()
 
         with caplog.at_level(logging.ERROR), pytest.raises(WorkerRestarting):
             await link.call(RunExecutable(1, 0))
@@ -73,8 +80,8 @@ async def test_a_worker_may_start_as_slowly_as_it_likes_while_it_answers(
             await link.startup_call(DescribeDevice())
             skipped_s += between_s
 
-    async with opened(replace(OPTIONS, start_timeout_s=TIMEOUT_S)) as link:
-        link.on_start = tell
+    options = replace(OPTIONS, start_timeout_s=TIMEOUT_S)
+    async with opened(options, LinkEvents(on_start=tell)) as link:
         if between_s < TIMEOUT_S:
             await link.start()
         else:
@@ -84,10 +91,10 @@ async def test_a_worker_may_start_as_slowly_as_it_likes_while_it_answers(
 
 async def test_a_worker_that_closes_its_link_and_stays_is_replaced() -> None:
     up_again = asyncio.Event()
-    async with opened(OPTIONS) as link:
+    async with opened(OPTIONS, LinkEvents(on_state=when_up(up_again))) as link:
         await link.start()
         first = pid_of(link)
-        link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
+        up_again.clear()
         with pytest.raises(WorkerRestarting):
             await link.call(LEAVE)
         await asyncio.wait_for(up_again.wait(), TIMEOUT_S)
@@ -97,13 +104,14 @@ async def test_a_worker_that_closes_its_link_and_stays_is_replaced() -> None:
 async def test_a_plan_without_room_after_a_restart_is_tried_again_when_it_is_wanted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    device = Device("cuda:0", OPTIONS)
+    up_again = asyncio.Event()
+    events = DeviceEvents(changed=lambda device: up_again.set() if device.is_up else None)
+    device = Device("cuda:0", OPTIONS, events=events)
     await device.start()
     other = await device.prepare(PlanToRun(ProgramKey("other", ())))
     wanted = await device.prepare(PlanToRun(ProgramKey("wanted", ())))
     assert await device.run(wanted, 0) == 7
-    up_again = asyncio.Event()
-    device.link.on_state = lambda state: up_again.set() if state is LinkState.UP else None
+    up_again.clear()
 
     # A name that a worker is told: it is told hardly any.
     monkeypatch.setenv(NO_ROOM_FOR, "wanted")
