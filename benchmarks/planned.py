@@ -1,7 +1,7 @@
 """A network's plans on this device, as a server would find them, for ``benchmarks.engine``.
 
 ONNX file ──import──> artefact ──device worker, planner process──> plan of each planner
-                                        └──contest──> what the portfolio would serve
+                                        └──comparison──> what the portfolio would serve
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Found:
     """Plan files by the planners' names; None is ONNX Runtime in the worker."""
 
     plans: dict[str, Path]
-    portfolio: str  # which contender of the contest it serves
+    portfolio: str  # which contender of the comparison it serves
     own: str  # the best plan of our own
     errors: dict[str, float]  # of each, relative to the largest output
     also: dict[str, tuple[str, ...]]  # other planners that found the same plan
@@ -106,7 +106,7 @@ async def plans_on(
         folder: where the plans are written.
         options: of the planner.
         store: for what is known of kernels; without one the usual kernels run.
-        onnxruntime: whether it takes part in the contest.
+        onnxruntime: whether it takes part in the comparison.
         precision: in which the plans compute.
     """
     digest = await asyncio.to_thread(file_digest, model)
@@ -143,7 +143,7 @@ async def plans_on(
     planned = await planner(graph, options, await device.bench.facts(program), measure)
     searched = monotonic()
     field = ComparedPlans.of(planned, len(graph.operators), onnxruntime=onnxruntime)
-    showings = await device.bench.compare(
+    measurements = await device.bench.compare(
         program,
         field.plans,
         onnxruntime=onnxruntime,
@@ -151,9 +151,9 @@ async def plans_on(
         on_progress=lambda _: None,
     )
     scheduling = Scheduling(chose - began, searched - chose, asked, monotonic() - searched)
-    verdict = choose_plan(field, showings, tolerance, choose=True, precision=precision)
+    choice = choose_plan(field, measurements, tolerance, choose=True, precision=precision)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
-    return _found(field, verdict, folder, scheduling, dict(program.choices))
+    return _found(field, choice, folder, scheduling, dict(program.choices))
 
 
 async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) -> float:
@@ -163,27 +163,27 @@ async def _latency_us(device: Device, program: ProgramKey, query: StageQuery) ->
 
 def _found(
     field: ComparedPlans,
-    verdict: PlanChoice,
+    choice: PlanChoice,
     folder: Path,
     scheduling: Scheduling,
     choices: Mapping[str, str],
 ) -> Found:
-    names = [contender.name for contender in verdict.contenders]
+    names = [contender.name for contender in choice.contenders]
     plans = {
         name: _written(folder / f"{number}.json", model.plan)
         for number, (name, model) in enumerate(zip(names, field.planned, strict=False))
     }
     return Found(
         plans=plans,
-        portfolio=names[verdict.chosen],
-        own=names[verdict.fallback],
+        portfolio=names[choice.chosen],
+        own=names[choice.fallback],
         errors={
             contender.name: contender.max_rel_error
-            for contender in verdict.contenders
+            for contender in choice.contenders
             if contender.max_rel_error is not None
         },
-        also={contender.name: contender.also for contender in verdict.contenders},
-        refused={contender.name: contender.remark for contender in verdict.refused},
+        also={contender.name: contender.also for contender in choice.contenders},
+        refused={contender.name: contender.remark for contender in choice.refused},
         scheduling=scheduling,
         choices=choices,
     )

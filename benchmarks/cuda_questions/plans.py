@@ -36,7 +36,7 @@ from braid.scheduler.planners import Planned, plan
 
 PLANNERS = ("sequential", "greedy", "rammer")
 ROUNDS = 3
-SHOWINGS = 11
+RUNS = 11
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ def _whole_us(backend: CudaBackend, program: Program, found: Planned) -> float:
     try:
         inputs = seeded_inputs(program.graph, {}, 1)
         ready.run(inputs)
-        seen = sorted(ready.device_us(inputs) for _ in range(SHOWINGS))
+        seen = sorted(ready.device_us(inputs) for _ in range(RUNS))
         return seen[len(seen) // 2]
     finally:
         ready.release()

@@ -33,7 +33,7 @@ class TimedRun:
     """One run of a whole model."""
 
     outputs: Tensors
-    latency_us: float  # without the interruptions
+    latency_us: float  # net of requests and of waits for the core
     was_interrupted: bool = False
     busy_us: float = 0.0  # CPU time of the thread that ran it, in microseconds
 

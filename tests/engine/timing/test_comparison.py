@@ -162,9 +162,9 @@ def test_a_spent_budget_is_not_the_end_while_rounds_are_to_be_held() -> None:
 
 def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> None:
     plans = [Scripted(1), Scripted(1)]
-    contest = compare([TimedContender(plan) for plan in plans], {}, REFERENCE, OPTIONS)
+    comparison = compare([TimedContender(plan) for plan in plans], {}, REFERENCE, OPTIONS)
 
-    turns = list(contest)
+    turns = list(comparison)
 
     assert len(turns) >= sum(plan.runs for plan in plans)
     told = [fraction for fraction in turns if fraction is not None]

@@ -43,7 +43,7 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
         alone = await device.bench.measure_stage(program, Stage(((0,),)), threads=1)
         told: list[float] = []
         plan = sequential_plan(len(graph.operators))
-        contest = await device.bench.compare(
+        measurements = await device.bench.compare(
             program, [plan], onnxruntime=True, tolerance=1e-4, on_progress=told.append
         )
         ready = await device.prepare(PlanToRun(program, plan, "x", in_onnxruntime=True))
@@ -62,9 +62,9 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
 
     assert len(facts.profiles) == len(graph.operators)
     assert min(merged.latency_us, alone.latency_us) > 0
-    assert [showing.problem for showing in contest] == ["", ""]
-    assert all(showing.max_rel_error is not None for showing in contest)
-    assert max(showing.max_rel_error or 0.0 for showing in contest) < 1e-5
+    assert [measurement.problem for measurement in measurements] == ["", ""]
+    assert all(measurement.max_rel_error is not None for measurement in measurements)
+    assert max(measurement.max_rel_error or 0.0 for measurement in measurements) < 1e-5
     assert told == sorted(told)
     session = onnxruntime.InferenceSession(str(upload), providers=["CPUExecutionProvider"])
     expected = session.run(None, {"x": _ROWS})[0]

@@ -142,7 +142,7 @@ class FakeDevice:
         self.kept: Counter[str] = Counter()
         self.wakes = 0
         self.measured: Counter[tuple[int, Stage]] = Counter()
-        self.contests: list[list[StreamPlan]] = []
+        self.compared: list[list[StreamPlan]] = []
         self.kernel_us = {"usual": 100.0, "other": 110.0}
         self.kernels_measured: Counter[str] = Counter()
         self.before_measuring: Callable[[Stage], object] = lambda _: None
@@ -225,7 +225,7 @@ class FakeDevice:
         on_progress: Callable[[float], None],
     ) -> list[PlanMeasurement]:
         await self.before_comparing()
-        self.contests.append(list(plans))
+        self.compared.append(list(plans))
         on_progress(0.5)
         last = [self.in_onnxruntime] if onnxruntime else []
         return [self.sequential, *[self.others] * (len(plans) - 1), *last]

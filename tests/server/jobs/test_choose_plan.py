@@ -33,11 +33,11 @@ def took(*turns_us: float) -> PlanMeasurement:
 TURNS_US = tuple(100.0 + 10 * turn for turn in range(12))  # a machine that slows down
 
 
-def chosen(*showings: PlanMeasurement) -> tuple[str, str]:
+def chosen(*measurements: PlanMeasurement) -> tuple[str, str]:
     """Who serves, and whose plan runs if ONNX Runtime cannot."""
-    verdict: PlanChoice = choose_plan(FIELD, showings, 1e-4, choose=True)
-    names = [contender.name for contender in verdict.contenders]
-    return names[verdict.chosen], names[verdict.fallback]
+    choice: PlanChoice = choose_plan(FIELD, measurements, 1e-4, choose=True)
+    names = [contender.name for contender in choice.contenders]
+    return names[choice.chosen], names[choice.fallback]
 
 
 def test_the_fastest_wins_and_the_best_of_our_own_stands_by() -> None:
@@ -94,11 +94,11 @@ def test_never_slower_than_sequential() -> None:
 def test_who_is_wrong_never_serves(error: float) -> None:
     wrong = PlanMeasurement(None, None, 0, (), error, error)
 
-    verdict = choose_plan(FIELD, [ran(100), wrong, wrong, wrong], 1e-4, choose=True)
+    choice = choose_plan(FIELD, [ran(100), wrong, wrong, wrong], 1e-4, choose=True)
 
-    assert verdict.chosen == 0
-    assert [contender.erred for contender in verdict.contenders] == [False, True, True, True]
-    assert "is allowed" in verdict.contenders[1].remark
+    assert choice.chosen == 0
+    assert [contender.erred for contender in choice.contenders] == [False, True, True, True]
+    assert "is allowed" in choice.contenders[1].remark
 
 
 def test_who_was_given_up_early_does_not_win_by_few_runs() -> None:
@@ -106,14 +106,14 @@ def test_who_was_given_up_early_does_not_win_by_few_runs() -> None:
 
 
 def test_who_cannot_run_is_listed_with_its_reason() -> None:
-    verdict = choose_plan(
+    choice = choose_plan(
         FIELD,
         [ran(100), ran(90), ran(95), PlanMeasurement(None, problem="no file")],
         1e-4,
         choose=True,
     )
 
-    last = verdict.contenders[-1]
+    last = choice.contenders[-1]
     assert (last.name, last.latency_us, last.remark, last.erred) == (
         ("onnxruntime", None, "no file", False)
     )
@@ -123,11 +123,11 @@ def test_equal_plans_take_part_once_under_all_their_names() -> None:
     planned = [Planned("lios", SEQUENTIAL, (), also=("opara",))]
 
     field = ComparedPlans.of(planned, 3, onnxruntime=False)
-    verdict = choose_plan(field, [ran(100)], 1e-4, choose=False)
+    choice = choose_plan(field, [ran(100)], 1e-4, choose=False)
 
     assert field.plans == [SEQUENTIAL]
-    assert verdict.contenders[0].also == ("lios", "opara")
-    assert (verdict.chosen, verdict.reason) == (0, "")
+    assert choice.contenders[0].also == ("lios", "opara")
+    assert (choice.chosen, choice.reason) == (0, "")
 
 
 def test_one_planner_alone_serves_only_if_it_is_faster_without_doubt() -> None:
@@ -159,9 +159,9 @@ def test_a_plan_that_is_sequential_in_effect_is_sequential_and_named_so(plan: St
     field = ComparedPlans.of([Planned("lios", plan, ())], 3, onnxruntime=False)
 
     assert field.plans == [SEQUENTIAL]
-    verdict = choose_plan(field, [ran(100)], 1e-4, choose=False)
-    assert (verdict.contenders[0].name, verdict.contenders[0].also) == ("sequential", ("lios",))
-    assert (verdict.chosen, verdict.reason) == (0, "")
+    choice = choose_plan(field, [ran(100)], 1e-4, choose=False)
+    assert (choice.contenders[0].name, choice.contenders[0].also) == ("sequential", ("lios",))
+    assert (choice.chosen, choice.reason) == (0, "")
 
 
 def test_a_plan_with_one_merged_kernel_is_not_sequential() -> None:
@@ -172,13 +172,13 @@ def test_a_plan_with_one_merged_kernel_is_not_sequential() -> None:
 
 @pytest.mark.parametrize("choose", [True, False])
 def test_a_precision_that_errs_too_much_is_refused_as_a_whole(choose: bool) -> None:
-    showings = [ran(100, error=0.03), ran(90, error=0.03), ran(80, error=0.009), ran(70)]
+    measurements = [ran(100, error=0.03), ran(90, error=0.03), ran(80, error=0.009), ran(70)]
 
-    verdict = choose_plan(FIELD, showings, 1e-2, choose=choose, precision="fp16")
+    choice = choose_plan(FIELD, measurements, 1e-2, choose=choose, precision="fp16")
 
-    assert verdict.reason.startswith("the sequential plan in FP32 goes on serving: in fp16 outputs")
-    assert "--accept-error" in verdict.reason
-    accepted = choose_plan(FIELD, showings, 5e-2, choose=choose, precision="fp16")
+    assert choice.reason.startswith("the sequential plan in FP32 goes on serving: in fp16 outputs")
+    assert "--accept-error" in choice.reason
+    accepted = choose_plan(FIELD, measurements, 5e-2, choose=choose, precision="fp16")
     assert not accepted.reason
 
 

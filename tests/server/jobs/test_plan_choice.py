@@ -17,7 +17,7 @@ from tests.server.jobs.watching import registered
 
 
 @pytest.mark.parametrize(
-    ("showing", "reason"),
+    ("measurement", "reason"),
     [
         (
             PlanMeasurement(102.0, 0.5, 9, (0.98,) * 9, 0.0, 0.0),
@@ -35,9 +35,9 @@ from tests.server.jobs.watching import registered
     ],
 )
 async def test_a_plan_that_is_wrong_or_slower_is_kept_but_does_not_serve(
-    server: Server, showing: PlanMeasurement, reason: str
+    server: Server, measurement: PlanMeasurement, reason: str
 ) -> None:
-    server.device.others = showing
+    server.device.others = measurement
 
     job = await registered(server)
 
@@ -84,7 +84,7 @@ async def test_the_portfolio_serves_the_fastest_and_keeps_what_all_of_them_showe
     assert (seen.measured_us, seen.sequential_us, seen.promoted) == (80.0, 100.0, True)
     names = [contender.name for contender in seen.candidates]
     assert (names[0], names[-1]) == ("sequential", "onnxruntime")
-    (plans,) = server.device.contests
+    (plans,) = server.device.compared
     assert len(plans) == len(set(plans)) == len(names) - 1
 
 

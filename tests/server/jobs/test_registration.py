@@ -96,12 +96,12 @@ async def test_the_same_registration_again_is_answered_at_once(server: Server) -
 
 async def test_the_same_bytes_under_another_name_measure_and_import_nothing(server: Server) -> None:
     await registered(server, sizes=(1, 4))
-    measured, compared = server.device.measured.total(), len(server.device.contests)
+    measured, compared = server.device.measured.total(), len(server.device.compared)
 
     job = await registered(server, name="other", sizes=(1, 4))
 
     assert job.state is JobStatus.READY
-    assert (server.device.measured.total(), len(server.device.contests)) == (measured, compared)
+    assert (server.device.measured.total(), len(server.device.compared)) == (measured, compared)
     assert (server.importer.imports, server.planner.calls) == (1, 2)
     assert server.device.wakes == 1, "what measures is started while the model is imported"
     assert ("other", 1, 4) in server.models.plans
