@@ -219,7 +219,7 @@ def _union_reader(members: Sequence[Any]) -> Convert:
         return classes[value["type"]]({k: v for k, v in value.items() if k != "type"})
 
     def read_scalar(value: Any) -> Any:
-        if type(value) not in members and value is not None:
+        if type(value) not in members:
             raise MalformedJson(f"{str(value)[:80]!r} is none of {members}")
         return value
 

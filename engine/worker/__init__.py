@@ -1,6 +1,6 @@
-"""The device worker: one process a device, and the front end's link to it.
+"""The device worker: one process a device, which owns the device and answers one link.
 
-front end                                      worker process
-link.py ── frames.py over a socket pair ──────> main.py ──> models.py ──> executor, timing
-arena.py ── tensors in shared memory ─────────> (same bytes, layout.py)
+front end (engine/link)                       worker process
+WorkerProcess ── messages.py in frames ─────> process/main.py ──> loop.py ──> requests.py
+shared_memory.py ── tensors in slots ───────> slots.py
 """

@@ -1,1 +1,1 @@
-"""The worker as a process: entry points, limits, the control thread."""
+"""The worker as a process: entry points, limits, the status thread."""
