@@ -1,7 +1,7 @@
 """Which page a request gets: the console's paths, who may do what, and its headers.
 
 GET   models, jobs, schedules, devices  everyone who reaches the port
-POST  sign-in                           whoever knows an admin token; few attempts a minute
+POST  sign-in                           callers with an admin token; few attempts a minute
 POST  cancel, delete, profile           those who have signed in, from our own pages only
 """
 

@@ -55,7 +55,7 @@ class GrpcPorts:
             memory: that answers are charged to.
 
         Raises:
-            StartupError: tokens or certificates cannot be used, or strangers could come in.
+            StartupError: tokens or certificates cannot be used, or other machines need none.
         """
         self._settings = settings
         self.tokens = _tokens(settings)

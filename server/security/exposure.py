@@ -24,7 +24,7 @@ def check_exposure(host: str, *, authenticated: bool, allowed: bool) -> None:
     """Refuse to listen where other machines could call without a token or certificate.
 
     Raises:
-        StartupError: the address is not loopback, nothing authenticates, and nobody said so.
+        StartupError: the address is not loopback, nothing authenticates, and no setting allows it.
     """
     if is_loopback(host) or authenticated or allowed:
         return

@@ -123,7 +123,7 @@ class Tokens:
                 self._read[file] = _read(file)
                 log.info("tokens read again", extra={"file": str(file)})
             except StartupError as error:
-                # Whoever broke the file may have meant to withdraw a token: better nobody enters.
+                # A broken file may have been meant to withdraw a token: no token is accepted.
                 self._read[file] = []
                 log.error("no token of this file counts", extra={"reason": str(error)})
 
