@@ -62,6 +62,7 @@ STATUS: Mapping[type[errors.BraidError], grpc.StatusCode] = {
     errors.SearchTooLarge: grpc.StatusCode.FAILED_PRECONDITION,
     errors.WorkerFault: grpc.StatusCode.INTERNAL,
     errors.DeviceLost: grpc.StatusCode.INTERNAL,
+    errors.ImpossibleLatency: grpc.StatusCode.INTERNAL,
     errors.StartupError: grpc.StatusCode.INTERNAL,
 }
 """Every class of the tree, each on a line of its own, so that a new one has to be decided on."""
