@@ -49,11 +49,11 @@ from braid.server.limits import (
     store_limits,
 )
 from braid.server.models.loading import ModelLoader
+from braid.server.models.policies import VersionPolicies
 from braid.server.models.preload import preload
 from braid.server.models.queries import ModelQueries
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
-from braid.server.models.versions import VersionPolicies
 from braid.server.observability.drift import DriftWatch
 from braid.server.observability.logs import configure_logging
 from braid.server.observability.metrics import Metrics

@@ -12,9 +12,9 @@ from braid.server.console.rates import Key, ModelRates, Rates
 from braid.server.devices.pool import Devices
 from braid.server.inference.replica import ModelReplica
 from braid.server.jobs.runner import JobRunner
+from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries, Placed
 from braid.server.models.serving_models import ServingModels
-from braid.server.models.versions import VersionPolicies
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.plans import PlanLabels
 from braid.server.store.records import JobRecord, ModelVersion

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from braid.core.errors import (
     BraidError,
     Draining,
-    ModelLoading,
     ModelNotFound,
     NotFound,
     PreconditionFailed,
-    Unavailable,
     VersionNotFound,
 )
 from braid.core.schedule import Schedule
@@ -32,11 +30,12 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.inference.routing import QueuedReplica, Replicas
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.retries import RetriesExhausted
+from braid.server.models.versions import ModelVersions
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.records import ModelStatus, ModelVersion
-from braid.server.store.serving_config import STABLE, ServingConfig
+from braid.server.store.serving_config import ServingConfig
 
 _DEFAULT = ServingConfig()
 
@@ -63,24 +62,6 @@ class ResolvedModel:
         return self.served
 
 
-@dataclass(slots=True)
-class _Name:
-    """All versions of one name."""
-
-    versions: dict[int, ModelVersion] = field(default_factory=dict)
-    served: dict[int, Replicas] = field(default_factory=dict)
-    restoring: set[int] = field(default_factory=set)  # will serve in a moment, as before
-    problems: dict[int, BraidError] = field(default_factory=dict)  # why a version was not restored
-
-    @property
-    def newest(self) -> int:
-        """The newest version that answers; else the newest that has not failed, else the newest."""
-        if self.served or self.restoring:  # the usual case, which each request asks for
-            return max((*self.served, *self.restoring))
-        able = [number for number, each in self.versions.items() if not each.state.has_failed]
-        return max(able or self.versions)
-
-
 class ServingModels:
     """Names and versions of models, and their replicas. Belongs to the event loop."""
 
@@ -101,7 +82,7 @@ class ServingModels:
             device.name: Batcher(DeviceExecution(device), quarantine=quarantine)
             for device in devices.all
         }
-        self._names: dict[str, _Name] = {}
+        self._names: dict[str, ModelVersions] = {}
         self._is_refusing = False
         self._configs: dict[str, ServingConfig] = {}
         self._on_serving = on_serving
@@ -131,7 +112,7 @@ class ServingModels:
         if self._is_refusing:
             return ResolvedModel(metrics, None, Draining("the server is shutting down; try again"))
         served = known.served.get(number)
-        refusal = None if served else self._refusal(known, number)
+        refusal = None if served else known.refusal(number)
         return ResolvedModel(metrics, served, refusal)
 
     def number(self, name: str, version: str) -> int:
@@ -143,7 +124,7 @@ class ServingModels:
         known = self._names.get(name)
         if known is None:
             raise ModelNotFound(name)
-        number = self._number(name, known, version)
+        number = known.number(version, self.config(name).labels)
         if number is None:
             raise VersionNotFound(name, version, tuple(sorted(known.versions)))
         return number
@@ -151,14 +132,7 @@ class ServingModels:
     def as_seen(self, model: ModelVersion) -> ModelVersion:
         """Return a version as callers see it: one that is not restored yet is LOADING."""
         known = self._names.get(model.name)
-        if known is None or model.version in known.served:
-            return model
-        if model.version in known.restoring:
-            return replace(model, state=ModelStatus.LOADING, message="is being loaded")
-        if model.state is not ModelStatus.SERVING:
-            return model
-        problem = known.problems.get(model.version)
-        return replace(model, message=f"does not serve: {problem}") if problem else model
+        return model if known is None else known.as_seen(model)
 
     def restoring(self, model: ModelVersion) -> None:
         """Record a version that served before the restart, and will again in a moment."""
@@ -168,11 +142,8 @@ class ServingModels:
     def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
         """Record that a version serves again, or that a ``problem`` prevents it."""
         known = self._names.get(model.name)
-        if known is None or model.version not in known.versions:
-            return
-        known.restoring.discard(model.version)
-        if problem is not None and model.version not in known.served:
-            known.problems[model.version] = problem
+        if known is not None:
+            known.restored(model.version, problem)
 
     def was_not_restored(self, model: ModelVersion) -> bool:
         """Whether a version that served before the server was restarted could not since."""
@@ -200,15 +171,6 @@ class ServingModels:
             for replicas in known.served.values():
                 yield from replicas
 
-    def _number(self, name: str, known: _Name, version: str) -> int | None:
-        labels = self.config(name).labels
-        if not version:
-            stable = labels.get(STABLE)
-            return known.newest if stable is None else stable
-        if version.isascii() and version.isdigit() and len(version) < 10:
-            return int(version) if int(version) in known.versions else None
-        return labels.get(version)
-
     def knows(self, name: str) -> bool:
         """Whether any version is registered under a name."""
         return name in self._names
@@ -223,7 +185,7 @@ class ServingModels:
         return self._configs.get(name, _DEFAULT)
 
     def configure(self, name: str, config: ServingConfig) -> None:
-        """Apply labels and batching; ``braid.server.models.versions`` applies the versions."""
+        """Apply labels and batching; ``braid.server.models.policies`` applies the versions."""
         self._configs[name] = config
         known = self._names.get(name)
         for replicas in known.served.values() if known else ():
@@ -266,7 +228,7 @@ class ServingModels:
     def register(self, model: ModelVersion) -> None:
         """Record a version, or its new state."""
         if model.name not in self._names:
-            self._names[model.name] = _Name()
+            self._names[model.name] = ModelVersions()
             self._on_serving(model.name, False)
         self._names[model.name].versions[model.version] = model
         self._metrics.add_model(model.name, model.version)
@@ -369,7 +331,7 @@ class ServingModels:
         known.problems.pop(model.version, None)
         await self._stop_serving(known, model.name, model.version)
 
-    async def _stop_serving(self, known: _Name, name: str, version: int) -> None:
+    async def _stop_serving(self, known: ModelVersions, name: str, version: int) -> None:
         replicas = known.served.pop(version, None)
         if not known.served:
             self._on_serving(name, False)
@@ -403,24 +365,3 @@ class ServingModels:
         now = known.versions.get(model.version)
         is_wanted = now is not None and now.state is not ModelStatus.UNLOADED
         return is_wanted and model.version not in known.served
-
-    def _refusal(self, known: _Name, number: int) -> BraidError:
-        """The error that says why a version does not answer."""
-        model = known.versions[number]
-        label = f"model {model.name!r} version {number}"
-        if number in known.restoring:
-            return ModelLoading(f"{label} is being loaded; try again in a moment")
-        if model.state is ModelStatus.UNLOADED:
-            return PreconditionFailed(f"{label} is unloaded; load it again to use it")
-        if model.state is ModelStatus.FAILED:
-            return PreconditionFailed(f"{label} could not be imported: {model.message}")
-        if model.state is ModelStatus.DAMAGED:
-            return PreconditionFailed(f"{label} does not serve: {model.message}")
-        if (problem := known.problems.get(number)) is not None:
-            kind = ModelLoading if isinstance(problem, Unavailable) else PreconditionFailed
-            return kind(f"{label} does not serve: {problem}")
-        if model.state is ModelStatus.LOADING:
-            return ModelLoading(
-                f"{label} is being imported; watch its job, or try again in a moment"
-            )
-        return ModelLoading(f"{label} is being loaded; try again in a moment")

@@ -1,167 +1,78 @@
-"""Keeps what serves in line with what was asked for: policies of versions, labels, batching.
-
-    SetServing ──> checked ──> stored ──> wanted versions load ──> labels and policies count ──┐
-    a new version serves ──────────────────────────────────────────────────────────────────────┤
-    delete ──> wanted versions load ──> the deleted one drains ────────────────────────────────┘
-                                                     versions no longer wanted drain and unload <┘
-
-What is new serves before what is old stops: there is no moment without an answer. A version that
-fails to import changes nothing. What was unloaded by request stays so until a configuration or a
-load asks for it. Each change holds the turn of its name (``ModelLoader.turn``) from its first look
-at the versions to its end.
-"""
+"""All versions of one model's name: which are known, which answer, and why the others do not."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from braid.core.background import BackgroundTasks
-from braid.core.errors import BraidError, ModelNotFound, PreconditionFailed, VersionNotFound
-from braid.server.models.loading import ModelLoader
-from braid.server.models.serving_models import ServingModels
-from braid.server.store.records import ModelStatus, ModelVersion, check_model_name
-from braid.server.store.serving_config import ServingConfig
-from braid.server.store.store import Store
-
-log = logging.getLogger("braid.serving")
-
-AVAILABLE = (ModelStatus.SERVING, ModelStatus.UNLOADED)
-"""States of versions that were imported and could serve."""
+from braid.core.errors import BraidError, ModelLoading, PreconditionFailed, Unavailable
+from braid.server.inference.routing import Replicas
+from braid.server.store.records import ModelStatus, ModelVersion
+from braid.server.store.serving_config import STABLE
 
 
-class VersionPolicies:
-    """Applies version policies, labels and batching of models. Belongs to the event loop."""
+@dataclass(slots=True)
+class ModelVersions:
+    """The versions of one name; all fields are by version number."""
 
-    def __init__(self, store: Store, models: ServingModels, loader: ModelLoader) -> None:
-        self._store = store
-        self._models = models
-        self._loader = loader
-        self._background = BackgroundTasks()
+    versions: dict[int, ModelVersion] = field(default_factory=dict)
+    served: dict[int, Replicas] = field(default_factory=dict)  # of those that answer
+    restoring: set[int] = field(default_factory=set)  # will serve in a moment, as before
+    problems: dict[int, BraidError] = field(default_factory=dict)  # why a version was not restored
 
-    async def restore(self) -> None:
-        """Apply the stored configurations; called before any model serves."""
-        for name, config in (await self._store.call(self._store.serving_configs)).items():
-            self._models.configure(name, config)
+    @property
+    def newest(self) -> int:
+        """The newest version that answers; else the newest that has not failed, else the newest."""
+        if self.served or self.restoring:  # the usual case, which each request asks for
+            return max((*self.served, *self.restoring))
+        able = [number for number, each in self.versions.items() if not each.state.has_failed]
+        return max(able or self.versions)
 
-    def config(self, name: str) -> ServingConfig:
-        """The serving configuration of a model.
+    def number(self, version: str, labels: Mapping[str, int]) -> int | None:
+        """The number that a number, a label, or "" for the default means; None: there is none."""
+        if not version:
+            stable = labels.get(STABLE)
+            return self.newest if stable is None else stable
+        if version.isascii() and version.isdigit() and len(version) < 10:
+            return int(version) if int(version) in self.versions else None
+        return labels.get(version)
 
-        Raises:
-            ModelNotFound: nothing is registered under the name.
-        """
-        if not self._models.knows(name):
-            raise ModelNotFound(name)
-        return self._models.config(name)
+    def restored(self, number: int, problem: BraidError | None) -> None:
+        """Record that a version serves again, or that a ``problem`` prevents it."""
+        if number not in self.versions:
+            return
+        self.restoring.discard(number)
+        if problem is not None and number not in self.served:
+            self.problems[number] = problem
 
-    async def configure(self, name: str, config: ServingConfig) -> None:
-        """Apply a configuration; returns when the wanted versions serve. Once begun it completes.
+    def as_seen(self, model: ModelVersion) -> ModelVersion:
+        """Return a version as callers see it: one that is not restored yet is LOADING."""
+        if model.version in self.served:
+            return model
+        if model.version in self.restoring:
+            return replace(model, state=ModelStatus.LOADING, message="is being loaded")
+        if model.state is not ModelStatus.SERVING:
+            return model
+        problem = self.problems.get(model.version)
+        return replace(model, message=f"does not serve: {problem}") if problem else model
 
-        Raises:
-            ModelNotFound: nothing is registered under the name.
-            VersionNotFound: a label, or the policy, names a version that does not exist.
-            PreconditionFailed: such a version was not imported (yet); nothing has changed.
-        """
-        check_model_name(name)
-        await self._loader.started()
-        await asyncio.shield(self._configure(name, config))
-
-    async def delete(self, name: str, version: str) -> None:
-        """Refuse new requests, finish accepted ones, then remove; completes once begun.
-
-        What the policy wants in place of the deleted version answers before.
-
-        Args:
-            name: of the model.
-            version: a number or a label; "" for all versions.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-            PreconditionFailed: the version has a label.
-        """
-        await self._loader.started()
-        await asyncio.shield(self._delete(name, version))
-
-    async def _configure(self, name: str, config: ServingConfig) -> None:
-        async with self._loader.turn(name):
-            versions = await self._store.call(self._store.versions, name)
-            present = {model.version: model for model in versions}
-            _check_available(name, config, present)
-            wanted = config.wanted(n for n, model in present.items() if model.state in AVAILABLE)
-            for number in sorted(wanted):
-                await self._loader.serve_version(present[number])
-            await self._store.call(self._store.put_serving_config, name, config)
-            self._models.configure(name, config)
-            await self._retire(name)
-
-    async def _delete(self, name: str, version: str) -> None:
-        async with self._loader.turn(name):
-            if version:
-                number = self._models.number(name, version)
-                doomed = [await self._store.call(self._store.find_model, name, number)]
-                await self._replace(name, number)
-            else:
-                doomed = await self._store.call(self._store.versions, name)
-            try:
-                for model in doomed:
-                    await self._loader.delete_version(model)
-            finally:
-                if not self._models.knows(name):
-                    await self._store.call(self._store.forget_serving_config, name)
-                    self._models.configure(name, ServingConfig())
-
-    async def _replace(self, name: str, doomed: int) -> None:
-        """Load what the policy wants once a version is deleted.
-
-        Raises:
-            PreconditionFailed: a label would be left pointing at nothing.
-        """
-        config = self._models.config(name)
-        for label, number in config.labels.items():
-            if number == doomed:
-                raise PreconditionFailed(
-                    f"{name} version {doomed} is labelled {label!r}; move the label first"
-                )
-        if self._models.answers(name):
-            present = await self._available(name)
-            present.pop(doomed, None)
-            for number in sorted(config.wanted(present)):
-                await self._loader.serve_version(present[number])
-
-    async def _retire(self, name: str) -> None:
-        """Unload the versions that serve and are not wanted."""
-        present = await self._available(name)
-        for number in sorted(present.keys() - self._models.config(name).wanted(present)):
-            await self._loader.unload_version(present[number])
-
-    async def _available(self, name: str) -> dict[int, ModelVersion]:
-        """Versions that were imported, by number."""
-        return {
-            model.version: model
-            for model in await self._store.call(self._store.models, name)
-            if model.state in AVAILABLE
-            or self._models.served_version(name, model.version) is not None
-        }
-
-    def version_serves(self, name: str) -> None:
-        """Unload the older versions that the policy does not want beside a new one."""
-        self._background.start(self._retire_surplus(name))
-
-    async def _retire_surplus(self, name: str) -> None:
-        try:
-            async with self._loader.turn(name):
-                await self._retire(name)
-        except BraidError as error:
-            log.warning("versions not retired", extra={"model": name, "kind": type(error).__name__})
-
-
-def _check_available(name: str, config: ServingConfig, present: dict[int, ModelVersion]) -> None:
-    """Raise VersionNotFound or PreconditionFailed unless all versions that are named can serve."""
-    for number in sorted({*config.labels.values(), *config.versions.specific}):
-        if number not in present:
-            raise VersionNotFound(name, str(number), tuple(present))
-        if present[number].state not in AVAILABLE:
-            raise PreconditionFailed(
-                f"{name} version {number} is {present[number].state.value}; wait until it is "
-                "imported, or name another"
+    def refusal(self, number: int) -> BraidError:
+        """The error that says why a version does not answer."""
+        model = self.versions[number]
+        label = f"model {model.name!r} version {number}"
+        if number in self.restoring:
+            return ModelLoading(f"{label} is being loaded; try again in a moment")
+        if model.state is ModelStatus.UNLOADED:
+            return PreconditionFailed(f"{label} is unloaded; load it again to use it")
+        if model.state is ModelStatus.FAILED:
+            return PreconditionFailed(f"{label} could not be imported: {model.message}")
+        if model.state is ModelStatus.DAMAGED:
+            return PreconditionFailed(f"{label} does not serve: {model.message}")
+        if (problem := self.problems.get(number)) is not None:
+            kind = ModelLoading if isinstance(problem, Unavailable) else PreconditionFailed
+            return kind(f"{label} does not serve: {problem}")
+        if model.state is ModelStatus.LOADING:
+            return ModelLoading(
+                f"{label} is being imported; watch its job, or try again in a moment"
             )
+        return ModelLoading(f"{label} is being loaded; try again in a moment")

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
 from braid.server.jobs.runner import JobRunner
+from braid.server.models.policies import VersionPolicies
 from braid.server.models.queries import ModelQueries
 from braid.server.models.serving_models import ServingModels
-from braid.server.models.versions import VersionPolicies
 from braid.server.rpc.status import Context, answering
 from braid.server.servicers.admin_messages import (
     job_to_wire,

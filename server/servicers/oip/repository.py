@@ -18,7 +18,7 @@ from google.protobuf import json_format
 
 from braid.core.errors import InvalidRequest, NotOffered
 from braid.server.models.loading import IndexEntry, ModelLoader
-from braid.server.models.versions import VersionPolicies
+from braid.server.models.policies import VersionPolicies
 from braid.server.rpc.status import Context, answering
 from braid.server.servicers.oip.models import BACKEND, PLATFORM
 from braid.server.servicers.oip.wire import config as wire

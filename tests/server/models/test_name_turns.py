@@ -19,8 +19,8 @@ from braid.core.errors import ModelNotFound, PreconditionFailed
 from braid.server.devices.pool import Devices
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.loading import ModelLoader
+from braid.server.models.policies import VersionPolicies
 from braid.server.models.serving_models import ServingModels
-from braid.server.models.versions import VersionPolicies
 from braid.server.observability.metrics import Metrics
 from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.records import ModelStatus
