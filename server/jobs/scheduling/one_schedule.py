@@ -71,14 +71,12 @@ async def make_schedule(
     for found in planned:
         verify_plan(found.plan, graph.predecessors())
     plans = ComparedPlans.of(planned, len(graph.operators), onnxruntime=is_portfolio)
-    compare = partial(device.bench.compare, kernels.program, plans.plans)
     tolerance = services.tolerated_error(options)
     progress.comparing(0.0)
-    measured = await retry(
-        lambda: compare(
-            onnxruntime=is_portfolio, tolerance=tolerance, on_progress=progress.comparing
-        )
+    compare = partial(
+        device.bench.compare, onnxruntime=is_portfolio, on_progress=progress.comparing
     )
+    measured = await retry(lambda: compare(kernels.program, plans.plans, tolerance=tolerance))
     precision = options.precision
     choice = choose_plan(plans, measured, tolerance, choose=is_portfolio, precision=precision)
     compared = _Compared(kernels, stages, plans, measured, tolerance, choice)
