@@ -6,6 +6,7 @@
     dataclass             {"field": ..., ...}; of a union of dataclasses also "type": class name
     tuple, list           list                  mapping with text keys     dict
     enum                  name of the member    bytes                      base64
+    Path                  text                  Any                        as it is, JSON already
 
 Reading refuses fields that a class does not have, fields that are missing (also those with a
 default) and values of another type. Types whose JSON form is stored have a pair of their own
@@ -21,6 +22,7 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
@@ -90,6 +92,8 @@ def _writer(kind: Any) -> Convert:
         return lambda value: {key: item(each) for key, each in value.items()}
     if kind is bytes:
         return lambda value: base64.b64encode(value).decode()
+    if kind is Path:
+        return str
     if isinstance(kind, type) and issubclass(kind, Enum):
         return lambda value: value.name
     return _unchanged
@@ -139,6 +143,11 @@ def _reader(kind: Any) -> Convert:
         return _mapping_reader(_reader(arguments[1]))
     if kind is bytes:
         return _read_bytes
+    if kind is Path:
+        text = _reader(str)
+        return lambda value: Path(text(value))
+    if kind is Any:
+        return _unchanged
     if isinstance(kind, type) and issubclass(kind, Enum):
         name = _checked(lambda value: value in kind.__members__, f"a {kind.__name__}")
         return lambda value: kind[name(value)]

@@ -13,16 +13,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from braid.core.background import to_the_end
 from braid.core.disk import disk_failure
 from braid.core.errors import DiskFailure, InvalidArtefact, ModelImportError, Unavailable
+from braid.core.json_form import to_json
 from braid.engine.importer.host.killed import how_killed
 from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import (
@@ -116,6 +119,12 @@ async def _import(request: ImportRequest, on_progress: OnProgress) -> None:
             raise _post_mortem(await child.wait(), request.limits)
 
 
+def _argument(request: ImportRequest) -> str:
+    """Return the command-line argument that carries a request; its paths are absolute."""
+    upload, artefact = request.upload.absolute(), request.artefact.absolute()
+    return json.dumps(to_json(replace(request, upload=upload, artefact=artefact)))
+
+
 class ImporterCrashed(ModelImportError):
     """The importer process ended by itself without a result."""
 
@@ -137,7 +146,7 @@ async def _process(
             child = await ChildProcess.start(
                 "braid.engine.importer.sandbox",
                 f"--report-fd={write_end}",
-                request.to_json(),
+                _argument(request),
                 environment=_environment(work),
                 streams=Streams.KEPT,
                 pass_fds=(write_end,),

@@ -13,12 +13,13 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
+from braid.core.json_form import MalformedJson, from_json, to_json
 
 REPORT_FORMAT = 1
 GRAPH_FILE = "graph.json"
@@ -70,10 +71,6 @@ class Report:
     verified: Verified
     files: Mapping[str, str] = field(default_factory=dict)  # file name -> SHA-256
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a document for JSON, the inverse of ``report_from_json``."""
-        return {"format": REPORT_FORMAT, **asdict(self)}
-
 
 def report_from_json(document: Any) -> Report:
     """Read a report from a JSON document.
@@ -83,32 +80,18 @@ def report_from_json(document: Any) -> Report:
     """
     if not isinstance(document, dict) or document.get("format") != REPORT_FORMAT:
         raise InvalidArtefact(f"{REPORT_FILE} is not of format {REPORT_FORMAT}")
+    body = {name: value for name, value in document.items() if name != "format"}
+    if isinstance(batch := body.get("batch"), dict):
+        body["batch"] = {"alone": False, **batch}  # earlier versions did not write it
     try:
-        batch, verified = document["batch"], document["verified"]
-        return Report(
-            sha256=str(document["sha256"]),
-            size_bytes=int(document["size_bytes"]),
-            source=str(document["source"]),
-            opset=int(document["opset"]),
-            batch=batch
-            and BatchAxes(dict(batch["inputs"]), dict(batch["outputs"]), batch.get("alone", False)),
-            static_inputs=tuple(map(str, document["static_inputs"])),
-            example_shapes={
-                str(name): tuple(map(int, shape))
-                for name, shape in document["example_shapes"].items()
-            },
-            static_values=dict(document["static_values"]),
-            warnings=tuple(map(str, document["warnings"])),
-            verified=Verified(
-                reference=str(verified["reference"]),
-                batches=tuple(map(int, verified["batches"])),
-                max_relative_error=float(verified["max_relative_error"]),
-                tolerance=float(verified["tolerance"]),
-            ),
-            files={str(name): str(digest) for name, digest in document["files"].items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidArtefact(f"{REPORT_FILE} is malformed: {error!r}") from error
+        return from_json(Report, body)
+    except MalformedJson as error:
+        raise InvalidArtefact(f"{REPORT_FILE} is malformed: {error}") from error
+
+
+def report_to_json(report: Report) -> dict[str, Any]:
+    """Return a document for JSON, the inverse of ``report_from_json``."""
+    return {"format": REPORT_FORMAT, **to_json(report)}
 
 
 def read_report(artefact: Path) -> Report:
@@ -179,7 +162,7 @@ def check_file(artefact: Path, report: Report, name: str) -> None:
 
 def report_text(report: Report) -> str:
     """Text of ``report.json``: the report, with a checksum of itself."""
-    document = report.to_json()
+    document = report_to_json(report)
     return json.dumps({**document, "checksum": _checksum(document)}, indent=1)
 
 

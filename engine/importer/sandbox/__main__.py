@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import argparse
 import errno
+import json
 import os
 import traceback
 
 from braid.core.disk import disk_failure
 from braid.core.errors import BraidError, InvalidRequest, ModelImportError
+from braid.core.json_form import from_json
 from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import Done, Failed, Message, OnProgress, Progress, encode
-from braid.engine.importer.host.request import ImportRequest, request_from_json
+from braid.engine.importer.host.request import ImportRequest
 from braid.engine.importer.sandbox.confinement import confine
 from braid.engine.importer.sandbox.run_limit import bound_trials
 from braid.engine.importer.upload.uploaded_model import open_upload
@@ -28,9 +30,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="braid.engine.importer.sandbox")
     parser.add_argument("--report-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("request", type=request_from_json)
+    parser.add_argument("request", type=json.loads)
     arguments = parser.parse_args()
-    request: ImportRequest = arguments.request
+    request = from_json(ImportRequest, arguments.request)
     reports: int = arguments.report_fd
     confine(request.limits, arguments.parent)
     try:

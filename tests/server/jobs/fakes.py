@@ -29,7 +29,7 @@ from braid.core.plan import StreamPlan
 from braid.core.program import ProgramKey, UnitKernels
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorType
-from braid.engine.importer.host.report import BatchAxes, Report, Verified
+from braid.engine.importer.host.report import BatchAxes, Report, Verified, report_to_json
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned, plan, stages_to_measure
 from braid.scheduler.portfolio import candidates
@@ -74,7 +74,7 @@ def write_artefact(folder: Path, sha256: str, graph: OpGraph, *, batched: bool =
         files={"graph.json": hashlib.sha256(text).hexdigest()},
     )
     folder.mkdir()
-    (folder / "report.json").write_text(json.dumps(report.to_json()))
+    (folder / "report.json").write_text(json.dumps(report_to_json(report)))
     (folder / "graph.json").write_bytes(text)
 
 
