@@ -83,41 +83,44 @@ def recurrent(
     *weights: Tensor,
     options: RecurrentOptions,
 ) -> tuple[Tensor, ...]:
-    """One recurrent layer with ONNX's shapes.
+    """Run one recurrent layer with ONNX's shapes.
 
     Args:
         x: [time, batch, input], or [batch, time, input] with ``batch_first``.
         lengths: steps of each sequence, or None if all are full.
-        hidden_0: [directions, batch, hidden] ([batch, directions, hidden]), zeros if None.
-        cell_0: the same for the cell of an LSTM.
+        hidden_0, cell_0: [directions, batch, hidden] ([batch, directions, hidden]), zeros if None.
         weights: for each direction w_input, w_hidden and the two biases, in torch's gate order.
         options: the operator's attributes.
 
     Returns:
-        y [time, directions, batch, hidden] ([batch, time, directions, hidden]), final hidden
-        and, for an LSTM, final cell.
+        y [time, directions, batch, hidden] ([batch, time, directions, hidden]), final states.
     """
-    sequence, *given = options.time_first(x, hidden_0, cell_0)
+    first = (hidden_0, cell_0) if options.layer == "lstm" else (hidden_0,)
+    sequence, *given = options.time_first(x, *first)
     assert sequence is not None
     both = options.direction == "bidirectional"
     shape = (1 + both, sequence.shape[1], options.hidden)
-    given = given[: 2 if options.layer == "lstm" else 1]
     if x.is_meta:  # torch would unroll the sequence to find the shapes
-        y = x.new_empty((sequence.shape[0], *shape))
-        return options.results(y, *(x.new_empty(shape) for _ in given))
+        empty = (x.new_empty(shape) for _ in given)
+        return options.results(x.new_empty((sequence.shape[0], *shape)), *empty)
     states = tuple(x.new_zeros(shape) if s is None else s.contiguous() for s in given)
     if lengths is None and options.direction != "reverse":
         y, *ends = _run_layer(options.layer, sequence, states, weights, both)
         return options.results(torch.stack(y.chunk(1 + both, -1), 1), *ends)
     runs = []
     for d in range(1 + both):
-        count = len(weights) // (1 + both)
-        run = _Direction(options.layer, weights[d * count : (d + 1) * count])
+        run = _Direction(options.layer, _part(weights, d, 1 + both))
         start = tuple(state[d : d + 1] for state in states)
         runs.append(run.over(sequence, lengths, start, options.runs_backward(d)))
     outputs, finals = zip(*runs, strict=True)
     ends = [torch.cat(parts, 0) for parts in zip(*finals, strict=True)]
     return options.results(torch.stack(outputs, 1), *ends)
+
+
+def _part(weights: Sequence[Tensor], index: int, count: int) -> Sequence[Tensor]:
+    """Weights of one of ``count`` directions."""
+    each = len(weights) // count
+    return weights[index * each : (index + 1) * each]
 
 
 @dataclass(frozen=True, slots=True)
