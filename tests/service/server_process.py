@@ -108,8 +108,10 @@ class ServerProcess:
 
     @property
     def bench(self) -> psutil.Process:
-        """The newest worker that registrations measure in."""
-        return psutil.Process(int(re.findall(r"bench of \S+: worker (\d+)", self.log)[-1]))
+        """The newest worker that registrations measure in, once there is one."""
+        started = r"bench of \S+: worker (\d+)"
+        self._await(started)
+        return psutil.Process(int(re.findall(started, self.log)[-1]))
 
     def worker_of(self, device: str) -> int:
         """Process id of a device's newest worker."""
