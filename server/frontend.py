@@ -67,10 +67,10 @@ from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.health import Health
 from braid.server.servicers.inference.braid_v1 import BraidV1
 from braid.server.servicers.inference.service import Methods, TensorService
+from braid.server.servicers.oip import wire as oip
 from braid.server.servicers.oip.models import ModelMethods, ServerMethods
 from braid.server.servicers.oip.repository import RepositoryMethods
-from braid.server.servicers.oip.service import handlers as oip_handlers
-from braid.server.servicers.oip.settings import LogLevels, SettingsMethods, TraceSettings
+from braid.server.servicers.oip.settings import LogLevels, TraceSettings
 from braid.server.servicers.oip.shared_memory import SharedMemoryMethods
 from braid.server.servicers.oip.tensors import OpenInference
 from braid.server.servicers.uploads import ModelUploads
@@ -190,12 +190,13 @@ class FrontEnd:
         )
         sampling = None if settings.tracing == "off" else self.sampling
         device_names = [device.name for device in self.devices.all]
-        others = oip_handlers(
+        others = oip.handlers(
             ServerMethods(self.health, regions.is_offered),
             ModelMethods(models.serving, self.metrics),
             RepositoryMethods(models.loader, models.policies, device_names),
             SharedMemoryMethods(regions),
-            SettingsMethods(LogLevels(), TraceSettings(sampling)),
+            LogLevels(),
+            TraceSettings(sampling),
         )
         protocol = OpenInference(regions)
         return TensorService(models.serving, self.memory, protocol).methods(others)

@@ -1,7 +1,7 @@
 """Triton's ``nv_inference_*`` metrics over what Braid counts, for dashboards and autoscalers.
 
 Off unless BRAID_TRITON_METRICS is set. Derived at scrape time from
-``braid.server.observability.statistics``, so that requests do not pay for a second set of names.
+the statistics of each model version, so that requests do not pay for a second set of names.
 Durations are microseconds and cumulative, as Triton has them; copies into and out of the device
 count as ``compute_infer``.
 """

@@ -15,10 +15,8 @@ import grpc
 
 from braid.core.errors import StartupError
 from braid.server.inference.call_memory import CallMemory
-from braid.server.observability.telemetry import start_tracing
-from braid.server.observability.tracing import Sampling
-from braid.server.rpc.departures import filter_grpc_log
-from braid.server.rpc.guarding import Guarding
+from braid.server.observability.tracing import Sampling, start_tracing
+from braid.server.rpc.guarding import Guarding, filter_grpc_log
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.exposure import check_exposure
 from braid.server.security.gate import Gate

@@ -9,8 +9,10 @@ gRPC reads a message before a servicer sees it, and answers what cannot be read 
 traceback in the log. So handlers are replaced, on their way to gRPC, by ones whose reading does not
 fail: a single message is refused in place of being handled, in a stream its iteration raises.
 
-A caller that leaves while an answer is being written makes that fail before gRPC cancels the
-handler (``braid.server.rpc.departures``). It is the same event, so it becomes the same exception.
+gRPC notices twice that a caller has left: its write fails, and the handler is cancelled. If the
+failure comes first, gRPC raises ``ExecuteBatchError``: in ``context.write``, where the guard turns
+it into the cancellation, or while it sends the single answer that a handler has returned, where
+the error reaches gRPC's own log only (``filter_grpc_log``).
 
 Methods that carry tensors charge their own answers (``braid.server.servicers.inference.service``);
 others' are charged here where they are large, to the memory of their connection
@@ -31,7 +33,6 @@ import grpc
 from braid.core.errors import UndecodableMessage
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.logs import Seldom
-from braid.server.rpc.departures import has_left
 from braid.server.rpc.handlers import Behaviour, behaviour_of, with_behaviour
 from braid.server.rpc.status import Handler, answering
 
@@ -42,6 +43,11 @@ LOG_SECONDS = 60.0
 
 SMALL_BYTES = 16 << 10
 """Answers up to this size are not counted: as many as a connection may have calls are little."""
+
+GRPC_LOG = "grpc._cython.cygrpc"
+
+_BATCH_FAILED = 'Failed "execute_batch"'
+"""Beginning of the message if operations failed; errors of misuse begin otherwise."""
 
 Details = grpc.HandlerCallDetails
 
@@ -164,3 +170,29 @@ def _refusing(behaviour: Behaviour) -> Behaviour:
             raise
 
     return method
+
+
+def has_left(error: BaseException | None) -> bool:
+    """Bool: gRPC could not write an answer, as its caller has left."""
+    return isinstance(error, grpc.aio.InternalError) and str(error).startswith(_BATCH_FAILED)
+
+
+class _Departures(logging.Filter):
+    """Filter that turns gRPC's error about a caller that has left into a line for debugging."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record; returns bool: log it."""
+        if record.exc_info is None or not has_left(record.exc_info[1]):
+            return True
+        record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        record.msg, record.args = "the caller left before its answer was sent", ()
+        record.exc_info = record.exc_text = None
+        return logging.getLogger(GRPC_LOG).isEnabledFor(logging.DEBUG)
+
+
+_DEPARTURES = _Departures()
+
+
+def filter_grpc_log() -> None:
+    """Filter gRPC's log for callers that have left. May be called twice."""
+    logging.getLogger(GRPC_LOG).addFilter(_DEPARTURES)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, field
 from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from braid.server.inference.call_memory import CallMemory
-from braid.server.observability.statistics import Statistics
 
 SECONDS = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
@@ -18,6 +19,49 @@ ROWS = tuple(float(2**power) for power in range(11))
 
 MODEL = ("model", "version")
 REPLICA = (*MODEL, "device")
+
+
+@dataclass(slots=True)
+class Duration:
+    """Number of events, and the sum of their durations in nanoseconds."""
+
+    count: int = 0
+    ns: int = 0
+
+    def add(self, seconds: float) -> None:
+        """Count one event that took ``seconds``."""
+        self.count += 1
+        self.ns += round(seconds * 1e9)
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Sums of one model version. Belongs to the event loop."""
+
+    success: Duration = field(default_factory=Duration)
+    fail: Duration = field(default_factory=Duration)
+    queue: Duration = field(default_factory=Duration)  # of requests that were computed
+    compute: Duration = field(default_factory=Duration)  # of requests that were computed
+    rows: int = 0  # of all batches, without padding
+    batches: int = 0
+    by_batch_size: dict[int, Duration] = field(default_factory=dict)  # time on the device
+    last_request_unix_ms: int = 0
+
+    def request_ended(self, ok: bool, seconds: float) -> None:
+        """Count one request by how it ended."""
+        (self.success if ok else self.fail).add(seconds)
+        self.last_request_unix_ms = time.time_ns() // 1_000_000
+
+    def request_computed(self, queue_seconds: float, compute_seconds: float) -> None:
+        """Count the times of one request that the device answered."""
+        self.queue.add(queue_seconds)
+        self.compute.add(compute_seconds)
+
+    def batch_ran(self, batch_size: int, rows: int, compute_us: int) -> None:
+        """Count one batch, and its time on the device in microseconds."""
+        self.batches += 1
+        self.rows += rows
+        self.by_batch_size.setdefault(batch_size, Duration()).add(compute_us / 1e6)
 
 
 class RequestMetrics:

@@ -1,6 +1,6 @@
 """The Open Inference Protocol v2 over gRPC, with Triton's extensions: what tritonclient speaks.
 
-    service         the table of methods, each in one of the modules below
+    wire            messages, and the table of methods, each in one of the modules below
     models          server and models: metadata, configuration, statistics
     repository      index, load, unload
     shared_memory   regions of the caller
@@ -9,6 +9,6 @@
     parameters      of requests, inputs and outputs
     contents        typed contents, classes
 
-Messages come from the tritonclient package (``wire``): a second copy of them in one process would
+Messages come from the tritonclient package: a second copy of them in one process would
 collide in protobuf's pool of descriptors. UNIMPLEMENTED: CUDA shared memory.
 """

@@ -11,7 +11,7 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
-from braid.server.observability.statistics import Duration, Statistics
+from braid.server.observability.series.requests import Duration, Statistics
 from braid.server.rpc.status import Context, answering
 from braid.server.servicers.health import Health
 from braid.server.servicers.oip.wire import config, messages

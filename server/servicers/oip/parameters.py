@@ -45,38 +45,22 @@ FindRegion = Callable[[str], SharedRegion]
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """Place that an output is written to. Holds the region."""
-
-    region: SharedRegion
-    place: RegionPart
-
-
-@dataclass(frozen=True, slots=True)
 class Wishes:
     """Outputs that the caller wants otherwise than as plain tensors, by name."""
 
-    destinations: Mapping[str, Destination]
+    destinations: Mapping[str, tuple[SharedRegion, RegionPart]]
     classes: Mapping[str, int]  # how many of the largest classes
 
 
-@dataclass(frozen=True, slots=True)
-class RequestParameters:
-    """Priority and timeout of a request."""
-
-    priority: int = DEFAULT_PRIORITY
-    timeout_s: float | None = None
-
-
-def request_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
-    """Read a request's parameters.
+def priority_and_timeout(parameters: Mapping[str, Any]) -> tuple[int, float | None]:
+    """Return the priority of a request, and its timeout in seconds if there is one.
 
     Raises:
         InvalidRequest: one is of the wrong type, out of range or reserved.
         NotOffered: it asks for sequences.
     """
     if not parameters:
-        return RequestParameters()
+        return DEFAULT_PRIORITY, None
     for name in parameters:
         if name in _SEQUENCE and _value(parameters[name]) not in (None, 0, "", False):
             raise NotOffered(f"parameter {name!r}: models with state are not offered here")
@@ -84,7 +68,7 @@ def request_parameters(parameters: Mapping[str, Any]) -> RequestParameters:
             raise InvalidRequest(f"parameter {name[:100]!r} is reserved; leave it out")
     priority = _integer(parameters, "priority", PRIORITY_LEVELS)
     timeout_us = _integer(parameters, "timeout", MAX_TIMEOUT_US)
-    return RequestParameters(priority or DEFAULT_PRIORITY, timeout_us / 1e6 if timeout_us else None)
+    return priority or DEFAULT_PRIORITY, timeout_us / 1e6 if timeout_us else None
 
 
 def input_place(name: str, parameters: Mapping[str, Any]) -> RegionPart | None:
@@ -111,7 +95,7 @@ def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
         if place is not None:
             region = find_region(place.region)
             region.check(place.offset, place.size_bytes)
-            destinations[output.name] = Destination(region, place)
+            destinations[output.name] = region, place
         if count:
             classes[output.name] = count
     return Wishes(destinations, classes)

@@ -40,34 +40,18 @@ _TRACE_MODE = "opentelemetry"
 _TRACE_SETTINGS = ("trace_level", "trace_rate", "trace_count", "trace_mode")
 
 
-class SettingsMethods:
-    """RPCs about logging and tracing."""
-
-    def __init__(self, log_levels: LogLevels, trace_settings: TraceSettings) -> None:
-        self._log_levels = log_levels
-        self._trace_settings = trace_settings
-
-    async def LogSettings(self, request: Any, context: Context) -> Any:
-        """Change the log level, if asked to, and return the level."""
-        async with answering(context):
-            self._log_levels.update(request.settings)
-            return self._log_levels.response()
-
-    async def TraceSetting(self, request: Any, context: Context) -> Any:
-        """Change which requests are traced, if asked to, and return which are."""
-        async with answering(context):
-            if request.model_name:
-                raise NotOffered("requests are traced alike for all models; leave the name out")
-            self._trace_settings.update(request.settings)
-            return self._trace_settings.response()
-
-
 class LogLevels:
-    """Level of the root logger, now and at the start."""
+    """RPC about logging: the level of the root logger, now and at the start."""
 
     def __init__(self) -> None:
         self._logger = logging.getLogger()
         self._level_at_start = self._logger.level
+
+    async def LogSettings(self, request: Any, context: Context) -> Any:
+        """Change the log level, if asked to, and return the level."""
+        async with answering(context):
+            self.update(request.settings)
+            return self.response()
 
     def update(self, settings: Mapping[str, Any]) -> None:
         """Apply settings; one without a value goes back to what it was at the start.
@@ -132,11 +116,19 @@ def _check_fixed(name: str, setting: Any) -> None:
 
 
 class TraceSettings:
-    """Which requests the server traces."""
+    """RPC about tracing: which requests the server traces."""
 
     def __init__(self, sampling: Sampling | None) -> None:
         """Change ``sampling``; None: this server does not trace."""
         self._sampling = sampling
+
+    async def TraceSetting(self, request: Any, context: Context) -> Any:
+        """Change which requests are traced, if asked to, and return which are."""
+        async with answering(context):
+            if request.model_name:
+                raise NotOffered("requests are traced alike for all models; leave the name out")
+            self.update(request.settings)
+            return self.response()
 
     def update(self, settings: Mapping[str, Any]) -> None:
         """Apply settings; one without a value goes back to what it was at the start.

@@ -1,7 +1,7 @@
 """Inference messages of the protocol, read and written without copying tensors needlessly.
 
-    ModelInferRequest ──read──> ReadModelInfer (the message without contents, views of them)
-    InferenceResult ──reply_to──> Reply (the message without contents, views of them)
+    ModelInferRequest ──read──> SplitMessage (the message without contents, views of them)
+    InferenceResult ──reply_to──> SplitMessage (the message without contents, views of them)
                     ──write_reply──> ModelInferResponse
 
 Inputs and outputs may lie in shared memory that the caller has registered. Replies are written as
@@ -34,11 +34,11 @@ from braid.server.servicers.oip.parameters import (
     RegionPart,
     Wishes,
     input_place,
+    priority_and_timeout,
     read_wishes,
-    request_parameters,
 )
 from braid.server.servicers.oip.shared_memory import owner_of
-from braid.server.servicers.oip.wire import SERVICE_NAME, messages
+from braid.server.servicers.oip.wire import INFER, SERVICE_NAME, STREAM, messages
 
 _RAW_INPUTS = messages.ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number
 _RAW_OUTPUTS = messages.ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number
@@ -46,18 +46,10 @@ _RESPONSE = messages.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_r
 
 
 @dataclass(frozen=True, slots=True)
-class ReadModelInfer:
-    """A ModelInferRequest, its raw contents apart."""
+class SplitMessage:
+    """A ModelInferRequest or ModelInferResponse, its raw contents apart."""
 
-    message: Any  # without its raw_input_contents
-    raw_contents: Sequence[bytes | memoryview]
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A ModelInferResponse, its raw contents apart."""
-
-    message: Any  # without its raw_output_contents
+    message: Any  # without its raw contents
     raw_contents: Sequence[bytes | memoryview] = ()
 
 
@@ -65,14 +57,14 @@ class OpenInference:
     """Inference of the protocol as a ``service.TensorProtocol``."""
 
     service = SERVICE_NAME
-    unary, stream = "ModelInfer", "ModelStreamInfer"
+    unary, stream = INFER, STREAM
     in_order = True
 
     def __init__(self, regions: SharedRegions) -> None:
         self._regions = regions
 
     @staticmethod
-    def read(data: bytes) -> ReadModelInfer:
+    def read(data: bytes) -> SplitMessage:
         """Parse a request; its raw contents are views of ``data``.
 
         Raises:
@@ -83,15 +75,15 @@ class OpenInference:
             whole = messages.ModelInferRequest.FromString(data)
             raw = list(whole.raw_input_contents)
             del whole.raw_input_contents[:]
-            return ReadModelInfer(whole, raw)
+            return SplitMessage(whole, raw)
         rest, contents = parts
-        return ReadModelInfer(messages.ModelInferRequest.FromString(rest), contents)
+        return SplitMessage(messages.ModelInferRequest.FromString(rest), contents)
 
-    def model_of(self, request: ReadModelInfer) -> tuple[str, str]:
+    def model_of(self, request: SplitMessage) -> tuple[str, str]:
         """Name and version of the model in the message."""
         return request.message.model_name, request.message.model_version
 
-    def given(self, request: ReadModelInfer, context: Context, in_stream: bool) -> GivenRequest:
+    def given(self, request: SplitMessage, context: Context, in_stream: bool) -> GivenRequest:
         """Return the request in the server's own terms, its inputs from wherever they lie.
 
         Raises:
@@ -101,22 +93,22 @@ class OpenInference:
         # Only requests that name a region pay for finding out who the caller is.
         find: FindRegion = lambda name: self._regions.find(owner_of(context), name)  # noqa: E731
         wishes = read_wishes(message.outputs, find)
-        wanted = request_parameters(message.parameters)
+        priority, timeout_s = priority_and_timeout(message.parameters)
         return GivenRequest(
             request_id=message.id,
             inputs=list(_inputs(message, request.raw_contents, find)),
             outputs=_names(message.outputs),
-            priority=wanted.priority,
-            timeout_s=wanted.timeout_s,
+            priority=priority,
+            timeout_s=timeout_s,
             write=partial(_write, message, wishes, in_stream),
         )
 
-    def failure(self, request: ReadModelInfer, _: int, reason: str) -> bytes:
+    def failure(self, request: SplitMessage, _: int, reason: str) -> bytes:
         """Return a ModelStreamInferResponse that says why a request failed."""
         named = messages.ModelInferResponse(
             model_name=request.message.model_name, id=request.message.id
         )
-        return b"".join(write_stream_reply(Reply(named), reason))
+        return b"".join(write_stream_reply(SplitMessage(named), reason))
 
 
 # Requests.
@@ -180,7 +172,7 @@ def _write(
 
 def reply_to(
     request: Any, model: ModelReplica, outputs: Mapping[str, OutputTensor], wishes: Wishes
-) -> Reply:
+) -> SplitMessage:
     """Return the response to one request; writes outputs to shared memory where that is wanted.
 
     ``raw_output_contents`` has one entry for each output, empty where it went to shared memory:
@@ -197,32 +189,32 @@ def reply_to(
         if count := wishes.classes.get(name):
             tensor = classify(name, tensor, count, model.batched)
         output = response.outputs.add(name=name, datatype=tensor.dtype, shape=tensor.shape)
-        destination = wishes.destinations.get(name)
-        if destination is None:
+        if name not in wishes.destinations:
             raw_contents.append(tensor.data)
             continue
-        place, size = destination.place, len(tensor.data)
+        region, place = wishes.destinations[name]
+        size = len(tensor.data)
         if size > place.size_bytes:
             raise InvalidRequest(
                 f"output {name!r} takes {size} bytes, its place in shared memory region "
                 f"{place.region!r} has {place.size_bytes}"
             )
-        destination.region.write(place.offset, tensor.data)
+        region.write(place.offset, tensor.data)
         raw_contents.append(b"")
         output.parameters["shared_memory_region"].string_param = place.region
         output.parameters["shared_memory_byte_size"].int64_param = size
         if place.offset:
             output.parameters["shared_memory_offset"].int64_param = place.offset
-    return Reply(response, raw_contents)
+    return SplitMessage(response, raw_contents)
 
 
-def write_reply(reply: Reply) -> list[Part]:
+def write_reply(reply: SplitMessage) -> list[Part]:
     """Return the parts of a response, contents uncopied."""
     contents = wire_fields.fields(_RAW_OUTPUTS, reply.raw_contents)
     return [reply.message.SerializeToString(), *contents]
 
 
-def write_stream_reply(reply: Reply, error_message: str = "") -> list[Part]:
+def write_stream_reply(reply: SplitMessage, error_message: str = "") -> list[Part]:
     """Return the parts of a stream's response."""
     head = messages.ModelStreamInferResponse(error_message=error_message)
     return [head.SerializeToString(), *wire_fields.field(_RESPONSE, write_reply(reply))]

@@ -14,8 +14,7 @@ from grpc._cython.cygrpc import ExecuteBatchError
 
 from braid.server.inference.call_memory import CallMemory, MemoryLimits
 from braid.server.observability.logs import Seldom
-from braid.server.rpc.departures import GRPC_LOG, filter_grpc_log
-from braid.server.rpc.guarding import SMALL_BYTES, guarded
+from braid.server.rpc.guarding import GRPC_LOG, SMALL_BYTES, filter_grpc_log, guarded
 
 
 def memory() -> CallMemory:

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 from braid.server.servicers.inference import wire_fields
 from braid.server.servicers.oip.tensors import (
     OpenInference,
-    Reply,
+    SplitMessage,
     write_reply,
     write_stream_reply,
 )
@@ -77,7 +77,7 @@ def test_a_message_of_very_many_fields_is_left_to_protobuf() -> None:
 @given(st.lists(st.binary(max_size=300), max_size=4), st.text(max_size=5))
 def test_replies_are_written_as_protobuf_writes_them(contents: list[bytes], text: str) -> None:
     head = service_pb2.ModelInferResponse(model_name="m", id=text)
-    reply = Reply(head, [memoryview(each) for each in contents])
+    reply = SplitMessage(head, [memoryview(each) for each in contents])
     response = service_pb2.ModelInferResponse(model_name="m", id=text, raw_output_contents=contents)
 
     assert service_pb2.ModelInferResponse.FromString(b"".join(write_reply(reply))) == response
