@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from braid.engine.importer.host.limits import ImportLimits
 from braid.server.inference.call_memory import MemoryLimits
-from braid.server.security.host_names import EVERY, HostNames
+from braid.server.security.addresses import EVERY, HostNames
 from braid.server.settings import Settings
 from braid.server.store.batching_policy import BatchPolicy, queue_limit_s
 from braid.server.store.quota import StoreLimits

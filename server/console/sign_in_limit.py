@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from braid.server.security.peers import network_of
+from braid.server.security.addresses import network_of
 
 MAX_FAILURES = 5
 WINDOW_SECONDS = 60.0

@@ -17,8 +17,8 @@ from braid.core.errors import StartupError
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling, start_tracing
 from braid.server.rpc.guarding import Guarding, filter_grpc_log
+from braid.server.security.addresses import check_exposure
 from braid.server.security.certificates import Certificates, TlsFiles
-from braid.server.security.exposure import check_exposure
 from braid.server.security.gate import Gate
 from braid.server.security.roles import Role
 from braid.server.security.tokens import Tokens, TokenSource

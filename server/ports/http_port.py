@@ -32,7 +32,7 @@ from braid.server.ports.http_messages import (
     text,
     write_head,
 )
-from braid.server.security.peers import network_of
+from braid.server.security.addresses import network_of
 
 log = logging.getLogger("braid.http")
 

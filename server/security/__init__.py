@@ -4,5 +4,5 @@ tokens        bearer tokens, kept as hashes, each with a role
 roles         the role that each call needs
 gate          the interceptor that lets a call in or refuses it, before its body is read
 certificates  TLS, with certificates that may be replaced while the server runs
-exposure      which addresses may be listened on without authentication
+addresses     addresses without authentication, networks of callers, names of the HTTP port
 """

@@ -20,10 +20,9 @@ from braid.server.inference.call_memory import CallMemory
 from braid.server.limits import memory_limits
 from braid.server.observability.tracing import Sampling
 from braid.server.ports.grpc_port import GrpcPorts
+from braid.server.security.addresses import HostNames, is_loopback
 from braid.server.security.certificates import Certificates, TlsFiles
-from braid.server.security.exposure import is_loopback
 from braid.server.security.gate import Gate
-from braid.server.security.host_names import HostNames
 from braid.server.security.roles import Role
 from braid.server.security.tokens import Tokens, TokenSource, hashed, new_token
 from braid.server.settings import load_settings
