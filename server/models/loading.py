@@ -97,6 +97,15 @@ class ModelLoader:
         """Let one registered version answer; does nothing if it does. The caller has the turn."""
         await self._serve(model)
 
+    async def cancel_imports(self, name: str, version: int | None) -> None:
+        """Cancel the jobs of a version, or of all, that does not serve yet.
+
+        A load that waits for such a job holds the turn of the name until the job ends.
+        """
+        for model in await self._store.call(self._store.versions, name):
+            if model.state is ModelStatus.LOADING and version in (None, model.version):
+                await self._runner.cancel_model(name, model.version)
+
     async def delete_version(self, model: ModelVersion) -> None:
         """End the jobs of a version and its accepted requests, then remove it from the store.
 

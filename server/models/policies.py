@@ -95,6 +95,8 @@ class VersionPolicies:
             await self._retire(name)
 
     async def _delete(self, name: str, version: str) -> None:
+        number = self._models.number(name, version) if version else None
+        await self._loader.cancel_imports(name, number)
         async with self._loader.turn(name):
             if version:
                 number = self._models.number(name, version)

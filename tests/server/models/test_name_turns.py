@@ -13,9 +13,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import onnx
 import pytest
 
-from braid.core.errors import ModelNotFound, PreconditionFailed
+from braid.core.errors import ModelImportError, ModelNotFound, PreconditionFailed
 from braid.server.devices.pool import Devices
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.loading import ModelLoader
@@ -116,6 +117,7 @@ async def names(tmp_path: Path) -> AsyncIterator[Names]:
     await names.server.stop()
 
 
+FILE = onnx.ModelProto(ir_version=8, graph=onnx.GraphProto(name="g")).SerializeToString()
 BOTH = ServingConfig(versions=VersionPolicy(specific=(1, 2)))
 
 
@@ -170,3 +172,33 @@ async def test_delete_waits_until_set_serving_is_done(names: Names) -> None:
         names.policies.config("net")
     assert names.answering == set()
     assert await names.server.store.call(names.server.store.serving_configs) == {}
+
+
+async def test_delete_ends_an_import_that_a_load_waits_for(names: Names) -> None:
+    names.close_gate()
+    load = asyncio.create_task(names.loader.load("net", {3: FILE}, None))
+    await names.is_at_gate.wait()
+
+    await names.policies.delete("net", "")
+
+    with pytest.raises(ModelImportError, match="cancelled"):
+        await load
+    assert names.states == {}
+
+
+async def test_a_refused_deletion_cancels_nothing(names: Names) -> None:
+    labelled = ServingConfig(versions=VersionPolicy(specific=(2,)), labels={"canary": 2})
+    await names.policies.configure("net", labelled)
+    names.close_gate()
+    load = asyncio.create_task(names.loader.load("net", {3: FILE}, None))
+    await names.is_at_gate.wait()
+
+    deletion = asyncio.create_task(names.policies.delete("net", "2"))
+    for _ in range(SETTLED):
+        await names.server.store.call(lambda: None)
+    names.gate.set()
+
+    with pytest.raises(PreconditionFailed):
+        await deletion
+    await load
+    assert names.answering == {2, 3}
