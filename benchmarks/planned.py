@@ -183,7 +183,9 @@ def _found(
             if contender.max_rel_error is not None
         },
         also={contender.name: contender.also for contender in choice.contenders},
-        refused={contender.name: contender.remark for contender in choice.refused},
+        refused={
+            contender.name: contender.remark for contender in choice.contenders if contender.remark
+        },
         scheduling=scheduling,
         choices=choices,
     )

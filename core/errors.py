@@ -1,43 +1,4 @@
-"""All errors a caller of Braid can meet, in one tree.
-
-    BraidError
-    ├── InvalidRequest              the caller sent something wrong
-    │   ├── UndecodableMessage      a message is not what its method takes
-    │   ├── InvalidTensor           a tensor has the wrong name, dtype, rank, shape or byte count
-    │   ├── InvalidUpload           an upload is malformed: bad checksum, empty, header missing
-    │   ├── InvalidArtefact         a graph, plan or schedule file does not parse or verify
-    │   └── UploadTooLarge          an upload is over the size limit
-    ├── ModelImportError            the uploaded model cannot be imported
-    │   ├── UnsupportedOperators    operators outside the lowering table, all named at once
-    │   └── ImportLimitExceeded     the importer ran out of memory, CPU time or wall clock
-    ├── NotFound
-    │   ├── ModelNotFound
-    │   ├── VersionNotFound
-    │   ├── JobNotFound
-    │   └── ScheduleNotFound
-    ├── ResourceExhausted           carries ``retry_after_s`` where waiting helps
-    │   ├── QueueFull
-    │   ├── DeviceOutOfMemory
-    │   └── DiskFailure             a disk of the server is full, read-only or failing
-    ├── Unavailable                 true for a moment only: try again
-    │   ├── ModelLoading
-    │   ├── Draining
-    │   └── WorkerRestarting
-    ├── DeadlineExceeded
-    │   └── RunStopped              a run on a device was ended because no call waited for it
-    │       └── RunTooLong          ... or because it took many times as long as it should
-    ├── RequestCancelled
-    ├── PreconditionFailed          legal, but not in the present state
-    │   ├── ModelQuarantined        its runs stopped a device again and again
-    │   └── DamagedArtefact         what an import left is missing or changed
-    ├── NotOffered                  part of a protocol that this server does not offer
-    ├── Unauthenticated             the call needs a token, and none or an unknown one came
-    ├── PermissionDenied            the token is for less than this call
-    ├── SearchTooLarge              the graph is too big for the exact search
-    ├── WorkerFault                 the device worker failed in a way it should not
-    │   ├── DeviceLost              the device can be used no more by this process
-    │   └── ImpossibleLatency       a measured latency is not a finite number above zero
-    └── StartupError                the server cannot start: a bad setting, a store in use
+"""All errors a caller of Braid can meet, in one tree under ``BraidError``.
 
 No class knows a transport; ``braid.server.rpc.status`` maps each one to a gRPC status code.
 """
@@ -86,7 +47,6 @@ class UploadTooLarge(InvalidUpload):
             f"the upload is larger than {limit_bytes} bytes; "
             "raise BRAID_MAX_UPLOAD_BYTES on the server or send a smaller model"
         )
-        self.limit_bytes = limit_bytes
 
 
 class ModelImportError(BraidError):
@@ -105,7 +65,7 @@ class UnsupportedOperators(ModelImportError):
 
 
 class ImportLimitExceeded(ModelImportError):
-    """The importer was stopped at one of its limits."""
+    """The importer was stopped at one of its limits: memory, CPU time or wall clock."""
 
     def __init__(self, message: str, limit: str = "") -> None:
         super().__init__(message)
@@ -121,7 +81,6 @@ class ModelNotFound(NotFound):
 
     def __init__(self, model: str) -> None:
         super().__init__(f"no model named {model!r}; `braid models` lists the registered ones")
-        self.model = model
 
 
 class VersionNotFound(NotFound):
@@ -130,8 +89,6 @@ class VersionNotFound(NotFound):
     def __init__(self, model: str, version: str, known: tuple[int, ...]) -> None:
         have = ", ".join(map(str, known)) or "none"
         super().__init__(f"model {model!r} has no version {version!r}; versions: {have}")
-        self.model = model
-        self.version = version
 
 
 class JobNotFound(NotFound):
@@ -139,7 +96,6 @@ class JobNotFound(NotFound):
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no job {job_id!r}; `braid jobs` lists the known ones")
-        self.job_id = job_id
 
 
 class ScheduleNotFound(NotFound):
@@ -147,7 +103,7 @@ class ScheduleNotFound(NotFound):
 
 
 class ResourceExhausted(BraidError):
-    """A bounded resource is used up for now."""
+    """A bounded resource is used up for now; ``retry_after_s`` is set where waiting helps."""
 
     def __init__(self, message: str, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -178,7 +134,6 @@ class DiskFailure(ResourceExhausted):
         what, remedy = trouble.value
         super().__init__(f"the server's disk {what} ({where}); {remedy}, then try again")
         self.trouble = trouble
-        self.where = where  # a folder on that disk
 
 
 class Unavailable(BraidError):
@@ -252,8 +207,6 @@ class SearchTooLarge(BraidError):
             f"block has {operators} operators, the exact search takes at most {limit}; "
             "split the graph into blocks or lower the pruning limits"
         )
-        self.operators = operators
-        self.limit = limit
 
 
 class WorkerFault(BraidError):

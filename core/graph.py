@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid.core.errors import InvalidArtefact
-from braid.core.json_form import use_own_form
-from braid.core.tensor import TensorType, spec_from_json
+from braid.core.json_form import from_json, to_json, use_own_form
+from braid.core.tensor import TensorType
 
 GRAPH_FORMAT = 1
 
@@ -78,9 +78,8 @@ class OpGraph:
     outputs: Mapping[str, str]  # name the caller sees -> value name
     constants: Mapping[str, TensorType]  # the weights, by value name
     operators: tuple[Operator, ...]
-    specs: Mapping[str, TensorType] = field(
-        default_factory=dict
-    )  # operator outputs; all, if static
+    # of operator outputs; of all of them, if the graph is static
+    specs: Mapping[str, TensorType] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.operators)
@@ -159,11 +158,11 @@ def graph_to_json(graph: OpGraph) -> dict[str, Any]:
     return {
         "format": GRAPH_FORMAT,
         "name": graph.name,
-        "inputs": {name: spec.to_json() for name, spec in graph.inputs.items()},
+        "inputs": {name: to_json(spec) for name, spec in graph.inputs.items()},
         "outputs": dict(graph.outputs),
-        "constants": {name: spec.to_json() for name, spec in graph.constants.items()},
+        "constants": {name: to_json(spec) for name, spec in graph.constants.items()},
         "operators": [_operator_to_json(op) for op in graph.operators],
-        "specs": {name: spec.to_json() for name, spec in graph.specs.items()},
+        "specs": {name: to_json(spec) for name, spec in graph.specs.items()},
     }
 
 
@@ -228,13 +227,13 @@ def graph_from_json(document: Any) -> OpGraph:
     try:
         graph = OpGraph(
             name=str(document["name"]),
-            inputs={k: spec_from_json(v) for k, v in document["inputs"].items()},
+            inputs={k: from_json(TensorType, v) for k, v in document["inputs"].items()},
             outputs={str(k): str(v) for k, v in document["outputs"].items()},
-            constants={k: spec_from_json(v) for k, v in document["constants"].items()},
+            constants={k: from_json(TensorType, v) for k, v in document["constants"].items()},
             operators=tuple(_operator_from_json(op) for op in document["operators"]),
-            specs={k: spec_from_json(v) for k, v in document["specs"].items()},
+            specs={k: from_json(TensorType, v) for k, v in document["specs"].items()},
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidArtefact(f"graph.json is malformed: {error!r}") from error
     graph.verify()
     return graph

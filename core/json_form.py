@@ -86,7 +86,7 @@ def _writer(kind: Any) -> Convert:
         return lambda value: [write(each) for write, each in zip(writers, value, strict=True)]
     if origin in (tuple, list, Sequence):
         item = _writer(arguments[0])
-        return _unchanged_list if item is _unchanged else lambda value: [item(v) for v in value]
+        return list if item is _unchanged else lambda value: [item(v) for v in value]
     if origin in (dict, Mapping):
         item = _writer(arguments[1])
         return lambda value: {key: item(each) for key, each in value.items()}
@@ -101,10 +101,6 @@ def _writer(kind: Any) -> Convert:
 
 def _unchanged(value: Any) -> Any:
     return value
-
-
-def _unchanged_list(value: Any) -> list[Any]:
-    return list(value)
 
 
 def _dataclass_writer(kind: Any) -> Convert:
@@ -157,13 +153,7 @@ def _reader(kind: Any) -> Convert:
 def _scalar_reader(kind: Any) -> Convert:
     assert kind in _SCALARS, f"{kind} has no JSON form"
     types_ = (int, float) if kind is float else (kind,)
-
-    def read(value: Any) -> Any:
-        if type(value) in types_:
-            return value
-        raise MalformedJson(f"{str(value)[:80]!r} is not a value of type {kind.__name__}")
-
-    return read
+    return _checked(lambda value: type(value) in types_, f"a value of type {kind.__name__}")
 
 
 def _checked(fits: Callable[[Any], bool], what: str) -> Convert:
@@ -179,31 +169,23 @@ def _checked(fits: Callable[[Any], bool], what: str) -> Convert:
     return read
 
 
-def _row_reader(items: Sequence[Convert]) -> Convert:
-    def read(value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, list) or len(value) != len(items):
-            raise MalformedJson(f"{str(value)[:80]!r} is not a list of {len(items)}")
-        return tuple(item(each) for item, each in zip(items, value, strict=True))
+_checked_list = _checked(lambda value: isinstance(value, list), "a list")
+_checked_object = _checked(lambda value: isinstance(value, dict), "an object")
 
-    return read
+
+def _row_reader(items: Sequence[Convert]) -> Convert:
+    row = _checked(
+        lambda v: isinstance(v, list) and len(v) == len(items), f"a list of {len(items)}"
+    )
+    return lambda value: tuple(item(v) for item, v in zip(items, row(value), strict=True))
 
 
 def _list_reader(kind: type, item: Convert) -> Convert:
-    def read(value: Any) -> Any:
-        if not isinstance(value, list):
-            raise MalformedJson(f"{str(value)[:80]!r} is not a list")
-        return kind(map(item, value))
-
-    return read
+    return lambda value: kind(map(item, _checked_list(value)))
 
 
 def _mapping_reader(item: Convert) -> Convert:
-    def read(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise MalformedJson(f"{str(value)[:80]!r} is not an object")
-        return {key: item(each) for key, each in value.items()}
-
-    return read
+    return lambda value: {key: item(each) for key, each in _checked_object(value).items()}
 
 
 def _read_bytes(value: Any) -> bytes:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from braid.core.errors import InvalidArtefact
-from braid.core.json_form import to_json
+from braid.core.json_form import from_json, to_json
 from braid.core.measurement import Speed, is_latency
 from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
 
@@ -276,17 +276,12 @@ def schedule_from_json(document: Any) -> Schedule:
             planner=body["planner"],
             plan=plan_from_json(body["plan"]),
             stages=tuple(
-                Stage(
-                    tuple(tuple(group) for group in stage["groups"]),
-                    stage["strategy"],
-                    possible(stage, "latency_us")["latency_us"],
-                )
-                for stage in body["stages"]
+                from_json(Stage, possible(stage, "latency_us")) for stage in body["stages"]
             ),
             unit_names=tuple(body["unit_names"]),
             provenance=provenance_from_json(body["provenance"]),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidArtefact(f"the schedule is malformed: {error!r}") from error
 
 

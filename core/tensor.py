@@ -74,21 +74,3 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
-
-    def to_json(self) -> dict[str, object]:
-        """JSON form, the inverse of ``spec_from_json``."""
-        return {"dtype": self.dtype, "shape": list(self.shape)}
-
-
-def spec_from_json(document: Mapping[str, object]) -> TensorType:
-    """Read a TensorType.
-
-    Raises:
-        InvalidArtefact: the document has other fields or types.
-    """
-    dtype, shape = document.get("dtype"), document.get("shape")
-    if not isinstance(dtype, str) or not isinstance(shape, list):
-        raise InvalidArtefact(f"not a tensor spec: {str(document)[:200]}")
-    if not all(isinstance(d, int | str) and not isinstance(d, bool) for d in shape):
-        raise InvalidArtefact(f"extents must be integers or names: {str(shape)[:200]}")
-    return TensorType(dtype, tuple(shape))

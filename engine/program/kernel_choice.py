@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
+from braid.core.json_form import to_json
 from braid.engine.onednn.library import Unsupported
 from braid.engine.program.kernel import Kernel, PackedWeights
 
@@ -107,7 +108,7 @@ def cut_output(kernel: Kernel, merged: MergedUnit, threads: int) -> Kernel:
 
 def kernel_signature(unit: Operator, graph: OpGraph) -> str:
     """24 hex digits of a hash over all of a unit but names and content of tensors."""
-    specs = [graph.spec(name).to_json() if name else None for name in (*unit.inputs, *unit.outputs)]
+    specs = [to_json(graph.spec(name)) if name else None for name in (*unit.inputs, *unit.outputs)]
     document = [
         unit.kind,
         dict(unit.attributes),

@@ -71,11 +71,6 @@ class PlanChoice:
     fallback: int  # its plan, or the one that runs if ONNX Runtime cannot
     reason: str = ""  # why the sequential plan serves instead; empty if the chosen one does
 
-    @property
-    def refused(self) -> tuple[Contender, ...]:
-        """Contenders with wrong outputs, and those that could not run."""
-        return tuple(contender for contender in self.contenders if contender.remark)
-
 
 def choose_plan(
     plans: ComparedPlans,
