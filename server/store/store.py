@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -29,9 +30,6 @@ from braid.core.errors import (
     ResourceExhausted,
     StartupError,
 )
-from braid.core.graph import OpGraph
-from braid.core.measurement import StageLatency
-from braid.core.schedule import Schedule
 from braid.server.store.disk import DiskWatch
 from braid.server.store.files import StoreFolder
 from braid.server.store.quota import Quota, StoreLimits
@@ -45,8 +43,9 @@ from braid.server.store.records import (
     RegistrationOptions,
     check_model_name,
 )
-from braid.server.store.serving_config import ServingConfig
-from braid.server.store.tables import jobs, models, plans, serving
+from braid.server.store.tables import jobs as jobs_table
+from braid.server.store.tables import models as models_table
+from braid.server.store.tables import plans, serving
 from braid.server.store.tables.schema import open_database, reading
 from braid.server.store.uploads import Upload
 
@@ -59,6 +58,31 @@ _SCHEDULED = (JobStatus.READY, JobStatus.UNSCHEDULED)
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Query = Callable[Concatenate[Connection, P], T]
+Method = Callable[Concatenate["Store", P], T]
+
+
+def _read(query: Query[P, T]) -> Method[P, T]:
+    """Method of the store that makes one query, see its docstring, of what is stored."""
+
+    @wraps(query)
+    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with store._reading() as connection:
+            return query(connection, *args, **kwargs)
+
+    return method
+
+
+def _write(change: Query[P, T]) -> Method[P, T]:
+    """Method of the store that makes one change, see its docstring, in a transaction."""
+
+    @wraps(change)
+    def method(store: Store, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with store._transaction() as connection:
+            return change(connection, *args, **kwargs)
+
+    return method
 
 
 class Store:
@@ -122,7 +146,7 @@ class Store:
         """
         ends = list(self._unstored.values())
         with self._disk.writing(), self._engine.begin() as connection:
-            uploads = [jobs.end(connection, job) for job in ends]
+            uploads = [jobs_table.end(connection, job) for job in ends]
             yield connection
         for job in ends:
             del self._unstored[job.id]
@@ -139,20 +163,20 @@ class Store:
         with self._disk.reading(), self._readers.connect() as connection:
             with suppress(DBAPIError):  # read-only: they are not shown
                 for job in () if stored_only else self._unstored.values():
-                    jobs.end(connection, job)
+                    jobs_table.end(connection, job)
             yield connection
             connection.rollback()
 
     def _recover(self) -> None:
         """Finish deletions that a crash cut off; remove unused files and impossible latencies."""
         with self._transaction() as connection:
-            for model in models.present(connection):
+            for model in models_table.present(connection):
                 if model.state is ModelStatus.DRAINING:
-                    models.mark_deleted(connection, model.name, model.version)
-            jobs.forget_oldest(connection, self._kept_jobs)
+                    models_table.mark_deleted(connection, model.name, model.version)
+            jobs_table.forget_oldest(connection, self._kept_jobs)
             impossible = plans.drop_impossible(connection)
-            needed = models.digests(connection)
-            waiting = {digest for digest in needed if jobs.waiting_for(connection, digest)}
+            needed = models_table.digests(connection)
+            waiting = {digest for digest in needed if jobs_table.waiting_for(connection, digest)}
         removed = self.folder.sweep(uploads=waiting, artefacts=needed)
         if impossible:
             log.info("removed latencies of zero, to be measured again", extra={"count": impossible})
@@ -212,7 +236,7 @@ class Store:
         version: int | None,
     ) -> Registration:
         with self._transaction() as connection:
-            present = models.present(connection, name)
+            present = models_table.present(connection, name)
             versions = [
                 one
                 for one in present
@@ -220,16 +244,18 @@ class Store:
             ]
             model = versions[-1] if versions else None
             if model is None or (model.sha256, model.options) != (received.sha256, options):
-                self._quota.check_models(len(models.present(connection)))
+                self._quota.check_models(len(models_table.present(connection)))
                 sha256, size_bytes = received.sha256, received.size_bytes
-                model = models.add(connection, name, sha256, size_bytes, options, version)
-            last = jobs.last_of(connection, model)
+                model = models_table.add(connection, name, sha256, size_bytes, options, version)
+            last = jobs_table.last_of(connection, model)
             if last is not None and self._still_answers(model, *last, device_keys):
                 return Registration(model, last[0], is_new_job=False)
             if model.state.has_failed:
-                models.set_state(connection, name, model.version, ModelStatus.LOADING)
-                model = models.get(connection, name, model.version)
-            return Registration(model, jobs.add(connection, model, device_keys), is_new_job=True)
+                models_table.set_state(connection, name, model.version, ModelStatus.LOADING)
+                model = models_table.get(connection, name, model.version)
+            return Registration(
+                model, jobs_table.add(connection, model, device_keys), is_new_job=True
+            )
 
     def _still_answers(
         self, model: ModelVersion, job: JobRecord, made_for: str, device_keys: str
@@ -243,7 +269,7 @@ class Store:
     def discard_upload(self, sha256: str, *, is_imported: bool = False) -> None:
         """Remove an upload that is imported, or that no job waits for."""
         with self._reading(stored_only=True) as connection:
-            still_needed = jobs.waiting_for(connection, sha256)
+            still_needed = jobs_table.waiting_for(connection, sha256)
         if is_imported or not still_needed:
             self._remove(lambda: self.folder.upload(sha256).unlink(missing_ok=True))
 
@@ -256,10 +282,9 @@ class Store:
 
     # Models.
 
-    def models(self, name: str | None = None) -> list[ModelVersion]:
-        """All model versions, by name and version; of one name if given."""
-        with self._reading() as connection:
-            return models.present(connection, name)
+    models = _read(models_table.present)
+    find_model = _read(models_table.get)
+    set_model_state = _write(models_table.set_state)
 
     def versions(self, name: str) -> list[ModelVersion]:
         """All versions of one model, oldest first.
@@ -271,22 +296,6 @@ class Store:
             return found
         raise ModelNotFound(name)
 
-    def find_model(self, name: str, version: int) -> ModelVersion:
-        """One model version.
-
-        Raises:
-            ModelNotFound, VersionNotFound: there is none.
-        """
-        with self._reading() as connection:
-            return models.get(connection, name, version)
-
-    def set_model_state(
-        self, name: str, version: int, state: ModelStatus, message: str = ""
-    ) -> None:
-        """Change where a model version stands; nothing happens to a deleted one."""
-        with self._transaction() as connection:
-            models.set_state(connection, name, version, state, message)
-
     def delete_model(self, name: str, version: int) -> None:
         """Delete a model version, and its artefact if no other model needs it.
 
@@ -296,50 +305,27 @@ class Store:
             ModelNotFound, VersionNotFound: there is none.
         """
         with self._transaction() as connection:
-            model = models.get(connection, name, version)
-            models.mark_deleted(connection, name, version)
-            needed = models.digests(connection)
+            model = models_table.get(connection, name, version)
+            models_table.mark_deleted(connection, name, version)
+            needed = models_table.digests(connection)
         if model.sha256 not in needed:
             self._remove(lambda: self.folder.remove_artefact(model.sha256))
             self._remove(lambda: self.folder.upload(model.sha256).unlink(missing_ok=True))
 
     # How models serve.
 
-    def serving_configs(self) -> dict[str, ServingConfig]:
-        """Configurations by name of the model."""
-        with self._reading() as connection:
-            return serving.every(connection)
-
-    def put_serving_config(self, name: str, config: ServingConfig) -> None:
-        """Keep how a model serves."""
-        with self._transaction() as connection:
-            serving.put(connection, name, config)
-
-    def forget_serving_config(self, name: str) -> None:
-        """The model serves as by default again."""
-        with self._transaction() as connection:
-            serving.forget(connection, name)
+    serving_configs = _read(serving.every)
+    put_serving_config = _write(serving.put)
+    forget_serving_config = _write(serving.forget)
 
     # Jobs.
 
-    def jobs(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
-        """The newest jobs, newest first; of one model if given."""
-        with self._reading() as connection:
-            return jobs.newest(connection, model, limit)
-
-    def find_job(self, job_id: str) -> JobRecord:
-        """One job.
-
-        Raises:
-            JobNotFound: there is none.
-        """
-        with self._reading() as connection:
-            return jobs.get(connection, job_id)
-
-    def unfinished_jobs(self) -> list[JobRecord]:
-        """Jobs that have not ended, oldest first."""
-        with self._reading() as connection:
-            return jobs.unfinished(connection)
+    jobs = _read(jobs_table.newest)
+    find_job = _read(jobs_table.get)
+    unfinished_jobs = _read(jobs_table.unfinished)
+    count_jobs = _read(jobs_table.count_by_state)
+    add_job = _write(jobs_table.add)
+    save_job = _write(jobs_table.save)
 
     def reschedule(self, device_keys: str) -> None:
         """Add a job for each serving model whose schedules are missing.
@@ -348,16 +334,16 @@ class Store:
         again at longer and longer intervals, the first time at once.
         """
         with self._transaction() as connection:
-            for model in models.present(connection):
-                last = jobs.last_of(connection, model)
+            for model in models_table.present(connection):
+                last = jobs_table.last_of(connection, model)
                 if model.state is not ModelStatus.SERVING or last is None:
                     continue
                 job, made_for = last
                 is_due = job.state is JobStatus.UNSCHEDULED and _is_due(
-                    job, jobs.unscheduled_in_a_row(connection, model)
+                    job, jobs_table.unscheduled_in_a_row(connection, model)
                 )
                 if is_due or (job.state in _SCHEDULED and made_for != device_keys):
-                    jobs.add(connection, model, device_keys)
+                    jobs_table.add(connection, model, device_keys)
 
     def profile_again(
         self, name: str, version: int, device_keys: str, devices: Sequence[str]
@@ -373,30 +359,17 @@ class Store:
             PreconditionFailed: it is being deleted.
         """
         with self._transaction() as connection:
-            model = models.get(connection, name, version)
+            model = models_table.get(connection, name, version)
             if model.state is ModelStatus.DRAINING:
                 raise PreconditionFailed(f"{name} version {version} is being deleted")
-            last = jobs.last_of(connection, model)
+            last = jobs_table.last_of(connection, model)
             if last is not None and not last[0].state.has_ended:
                 return Registration(model, last[0], is_new_job=False)
             for device_key in devices:
                 plans.forget_profile(connection, model.sha256, device_key)
-            return Registration(model, jobs.add(connection, model, device_keys), is_new_job=True)
-
-    def add_job(self, model: ModelVersion, device_keys: str) -> JobRecord:
-        """A new job for a model version, whatever the last one led to."""
-        with self._transaction() as connection:
-            return jobs.add(connection, model, device_keys)
-
-    def count_jobs(self) -> dict[str, int]:
-        """Number of jobs in each state."""
-        with self._reading() as connection:
-            return jobs.count_by_state(connection)
-
-    def save_job(self, job: JobRecord) -> None:
-        """Store a job's new state; one that has ended is never changed again."""
-        with self._transaction() as connection:
-            jobs.save(connection, job)
+            return Registration(
+                model, jobs_table.add(connection, model, device_keys), is_new_job=True
+            )
 
     def end_job(self, job: JobRecord) -> ModelVersion | None:
         """Store a job's last state; a model that it never made serve is FAILED from then on.
@@ -416,7 +389,7 @@ class Store:
             self._unstored.pop(job.id, None)
             raise
         with self._reading() as connection:
-            return models.find(connection, job.model, job.version)
+            return models_table.find(connection, job.model, job.version)
 
     def store_ends(self) -> None:
         """Store the ends of jobs that could not be stored so far.
@@ -434,45 +407,14 @@ class Store:
 
     # Schedules and measurements.
 
-    def put_schedule(self, schedule: Schedule, graph: OpGraph | None = None) -> None:
-        """Store a schedule under its key, in place of an older one; None: keep its graph."""
-        with self._transaction() as connection:
-            plans.put_schedule(connection, schedule, graph)
-
-    def put_graph(self, schedule: Schedule, graph: OpGraph) -> None:
-        """Store the static graph of a schedule that was stored without it."""
-        with self._transaction() as connection:
-            plans.put_graph(connection, schedule.key.id, graph)
-
-    def find_graph(self, schedule: Schedule) -> OpGraph | None:
-        """The static graph whose units a schedule refers to, if it is stored."""
-        with self._reading() as connection:
-            return plans.find_graph(connection, schedule)
-
-    def find_schedule(self, schedule_id: str) -> Schedule | None:
-        """The schedule with this id (``ScheduleKey.id``), if there is one."""
-        with self._reading() as connection:
-            return plans.find_schedule(connection, schedule_id)
-
-    def schedules_of(self, model_digest: str, device_key: str | None = None) -> list[Schedule]:
-        """All schedules of a model, by batch size; of one device if given."""
-        with self._reading() as connection:
-            return plans.schedules_of(connection, model_digest, device_key)
-
-    def forget_schedule(self, schedule_id: str) -> None:
-        """Remove a schedule that does not fit its model any more."""
-        with self._transaction() as connection:
-            plans.forget_schedule(connection, schedule_id)
-
-    def put_latency(self, device_key: str, signature: str, latency: StageLatency) -> None:
-        """Store one stage latency."""
-        with self._transaction() as connection:
-            plans.put_latency(connection, device_key, signature, latency)
-
-    def find_latencies(self, device_key: str, signatures: Sequence[str]) -> dict[str, float]:
-        """Known stage latencies in microseconds, by signature."""
-        with self._reading() as connection:
-            return plans.find_latencies(connection, device_key, signatures)
+    put_schedule = _write(plans.put_schedule)
+    put_graph = _write(plans.put_graph)
+    find_graph = _read(plans.find_graph)
+    find_schedule = _read(plans.find_schedule)
+    schedules_of = _read(plans.schedules_of)
+    forget_schedule = _write(plans.forget_schedule)
+    put_latency = _write(plans.put_latency)
+    find_latencies = _read(plans.find_latencies)
 
 
 def _is_due(job: JobRecord, tries: int) -> bool:

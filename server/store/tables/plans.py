@@ -25,7 +25,7 @@ log = logging.getLogger("braid.store")
 _KEYS_A_QUERY = 500  # databases bound the number of parameters of a statement
 
 
-def put_schedule(connection: Connection, schedule: Schedule, graph: OpGraph | None) -> None:
+def put_schedule(connection: Connection, schedule: Schedule, graph: OpGraph | None = None) -> None:
     """Store a schedule under its key, in place of an older one; None: keep its static graph."""
     key = schedule.key
     connection.execute(delete(schedules).where(schedules.c.id == key.id))
@@ -40,11 +40,12 @@ def put_schedule(connection: Connection, schedule: Schedule, graph: OpGraph | No
     }
     connection.execute(insert(schedules).values(row))
     if graph is not None:
-        put_graph(connection, key.id, graph)
+        put_graph(connection, schedule, graph)
 
 
-def put_graph(connection: Connection, schedule_id: str, graph: OpGraph) -> None:
+def put_graph(connection: Connection, schedule: Schedule, graph: OpGraph) -> None:
     """Store the static graph of a schedule, in place of an older one."""
+    schedule_id = schedule.key.id
     connection.execute(delete(graphs).where(graphs.c.schedule_id == schedule_id))
     row = {"schedule_id": schedule_id, "graph": json.dumps(graph_to_json(graph))}
     connection.execute(insert(graphs).values(row))
