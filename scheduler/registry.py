@@ -30,35 +30,28 @@ class Found:
     gap: float | None = None
 
 
-def _sequential(problem: Problem) -> Found:
-    return Found(tuple(problem.stage([[unit]]) for unit in range(len(problem.units))))
+Planner = Callable[[Problem], Found]
 
 
-def _greedy(problem: Problem) -> Found:
-    return Found(tuple(greedy(problem)))
+def _sequential(problem: Problem) -> list[Stage]:
+    return [problem.stage([[unit]]) for unit in range(len(problem.units))]
 
 
-def _rammer(problem: Problem) -> Found:
-    return Found(tuple(rammer(problem)))
+def _in_stages(planner: Callable[[Problem], list[Stage]]) -> Planner:
+    return lambda problem: Found(tuple(planner(problem)))
 
 
-def _ios(problem: Problem) -> Found:
-    return _exhaustive(problem, Strategies(merge_groups=problem.facts.merge_groups))
+def _on_streams(planner: Callable[[Problem], StreamSchedule]) -> Planner:
+    return lambda problem: Found(streams=planner(problem))
 
 
-def _ios_parallel(problem: Problem) -> Found:
-    return _exhaustive(problem, Strategies())
+def _exhaustive(*, concurrent: bool = True, merge: bool = True) -> Planner:
+    def planner(problem: Problem) -> Found:
+        merge_groups = problem.facts.merge_groups if merge else ()
+        stages, counts = ios.plan_exhaustively(problem, Strategies(concurrent, merge_groups))
+        return Found(tuple(stages), counts=counts, gap=0.0)
 
-
-def _ios_merge(problem: Problem) -> Found:
-    return _exhaustive(
-        problem, Strategies(concurrent=False, merge_groups=problem.facts.merge_groups)
-    )
-
-
-def _exhaustive(problem: Problem, strategies: Strategies) -> Found:
-    stages, counts = ios.plan_exhaustively(problem, strategies)
-    return Found(tuple(stages), counts=counts, gap=0.0)
+    return planner
 
 
 def _lazy_ios(problem: Problem) -> Found:
@@ -69,29 +62,15 @@ def _lazy_ios(problem: Problem) -> Found:
     return Found(tuple(stages), counts=counts, gap=budget.proved_gap)
 
 
-def _lios(problem: Problem) -> Found:
-    return Found(streams=lios(problem))
-
-
-def _opara(problem: Problem) -> Found:
-    return Found(streams=opara(problem))
-
-
-def _nimble(problem: Problem) -> Found:
-    return Found(streams=nimble(problem))
-
-
-Planner = Callable[[Problem], Found]
-
 PLANNERS: Mapping[str, Planner] = {
-    "sequential": _sequential,
-    "greedy": _greedy,
-    "rammer": _rammer,
-    "ios-merge": _ios_merge,
-    "ios-parallel": _ios_parallel,
-    "ios": _ios,
+    "sequential": _in_stages(_sequential),
+    "greedy": _in_stages(greedy),
+    "rammer": _in_stages(rammer),
+    "ios-merge": _exhaustive(concurrent=False),
+    "ios-parallel": _exhaustive(merge=False),
+    "ios": _exhaustive(),
     "lazy-ios": _lazy_ios,
-    "lios": _lios,
-    "opara": _opara,
-    "nimble": _nimble,
+    "lios": _on_streams(lios),
+    "opara": _on_streams(opara),
+    "nimble": _on_streams(nimble),
 }

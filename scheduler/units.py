@@ -48,11 +48,6 @@ class UnitGraph:
     def __len__(self) -> int:
         return len(self.names)
 
-    @property
-    def n(self) -> int:
-        """Number of units, as the papers call it."""
-        return len(self.names)
-
     @staticmethod
     def from_graph(graph: OpGraph) -> UnitGraph:
         """The units of a graph; weights count by shape, not by content.
@@ -77,18 +72,6 @@ class UnitGraph:
             kinds=tuple(op.kind for op in graph.operators),
             signatures=tuple(_signature(graph, op) for op in graph.operators),
             operands=tuple(operands),
-        )
-
-    @staticmethod
-    def from_edges(predecessors: Sequence[Sequence[int]], name: str = "graph") -> UnitGraph:
-        """A graph of distinct abstract units; units without predecessors read nothing."""
-        names = tuple(str(unit) for unit in range(len(predecessors)))
-        return UnitGraph(
-            name=name,
-            names=names,
-            kinds=("unit",) * len(names),
-            signatures=names,
-            operands=tuple(tuple((p, 0) for p in sorted(row)) for row in predecessors),
         )
 
     def restrict(self, units: Sequence[int]) -> UnitGraph:

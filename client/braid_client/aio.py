@@ -48,43 +48,20 @@ from braid_client.records import (
     stream_request,
     version_text,
 )
-from braid_client.retries import Attempts, RetryPolicy
-from braid_client.rpcs import Request, Response, Rpc, Timeouts
-from braid_client.security import Tls, call_metadata, channel_credentials
+from braid_client.rpcs import Connection, Request, Response, Rpc
 from braid_client.serving import Serving, serving_from_wire, serving_to_wire
 from braid_client.tensors import Array
 from braid_client.upload import ModelSource, OnUpload, open_model, upload_parts
 from braid_client.wire import admin_pb2
 
 
-class AsyncClient:
+class AsyncClient(Connection):
     """A connection to one Braid server, for one event loop. Create it inside the loop.
 
     Arguments, deadlines and errors are those of ``braid_client.Client``.
     """
 
-    def __init__(
-        self,
-        address: str = rpcs.DEFAULT_ADDRESS,
-        *,
-        timeouts: Timeouts | None = None,
-        retry: RetryPolicy | None = None,
-        token: str | None = None,
-        tls: Tls | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
-        metadata: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        self.address = address
-        self.timeouts = timeouts or Timeouts()
-        self.retry = retry or RetryPolicy()
-        self._metadata = call_metadata(metadata, token)
-        credentials = channel_credentials(credentials, tls)
-        options = rpcs.CHANNEL_OPTIONS
-        if credentials is None:
-            self._channel = grpc.aio.insecure_channel(address, options=options)
-        else:
-            self._channel = grpc.aio.secure_channel(address, credentials, options=options)
-        self._calls = rpcs.open_calls(self._channel)
+    _transport = grpc.aio
 
     async def __aenter__(self) -> Self:
         return self
@@ -123,8 +100,7 @@ class AsyncClient:
         """
         rpc = rpcs.INFER_STREAM
         feed = Feed(stream_request(request) async for request in each(requests))
-        timeout = self.timeouts.stream_s if timeout_s is None else timeout_s
-        call = self._calls[rpc.path](feed, timeout=timeout, metadata=self._metadata)
+        call = self._start(rpc, feed, self._timeout_s(rpc, timeout_s))
         feed.feeds(call)
         try:
             async for message in call:
@@ -169,11 +145,10 @@ class AsyncClient:
     async def watch_job(self, job_id: str, *, timeout_s: float | None = None) -> AsyncIterator[Job]:
         """Yield the job's state now, then each change, until it ends; see ``Client.watch_job``."""
         rpc = rpcs.WATCH_JOB
-        attempts = self._attempts(rpc, self.timeouts.stream_s if timeout_s is None else timeout_s)
+        attempts = self._attempts(rpc, timeout_s)
         request = admin_pb2.WatchJobRequest(job_id=job_id)
         while True:
-            timeout = attempts.remaining_s()
-            call = self._calls[rpc.path](request, timeout=timeout, metadata=self._metadata)
+            call = self._start(rpc, request, attempts.remaining_s())
             error: BraidError = Unavailable(WATCH_CUT)
             job: Job | None = None
             try:
@@ -273,11 +248,9 @@ class AsyncClient:
         timeout_s: float | None,
     ) -> admin_pb2.RegisterModelResponse:
         rpc = rpcs.REGISTER_MODEL
-        timeout = self.timeouts.upload_s if timeout_s is None else timeout_s
         with open_model(model) as (stream, size_bytes):
-            parts = upload_parts(header, stream, size_bytes, on_upload)
-            feed = Feed(in_threads(parts))
-            call = self._calls[rpc.path](feed, timeout=timeout, metadata=self._metadata)
+            feed = Feed(in_threads(upload_parts(header, stream, size_bytes, on_upload)))
+            call = self._start(rpc, feed, self._timeout_s(rpc, timeout_s))
             feed.feeds(call)
             try:
                 answer: admin_pb2.RegisterModelResponse = await call
@@ -291,13 +264,10 @@ class AsyncClient:
         self, rpc: Rpc[Request, Response], request: Request, timeout_s: float | None
     ) -> Response:
         """Call until an answer comes or a failure that is not to be retried."""
-        call = self._calls[rpc.path]
-        attempts = self._attempts(rpc, self.timeouts.call_s if timeout_s is None else timeout_s)
+        attempts = self._attempts(rpc, timeout_s)
         while True:
             try:
-                answer: Response = await call(
-                    request, timeout=attempts.remaining_s(), metadata=self._metadata
-                )
+                answer: Response = await self._start(rpc, request, attempts.remaining_s())
                 return answer
             except grpc.RpcError as failure:
                 error = error_of_call(failure, rpc.not_found)
@@ -305,6 +275,3 @@ class AsyncClient:
                 if delay is None:
                     raise error from failure
             await asyncio.sleep(delay)
-
-    def _attempts(self, rpc: Rpc[Any, Any], timeout_s: float) -> Attempts:
-        return Attempts(self.retry, rpc.retry, timeout_s)

@@ -37,16 +37,14 @@ from braid_client.records import (
     stream_request,
     version_text,
 )
-from braid_client.retries import Attempts, RetryPolicy
-from braid_client.rpcs import Request, Response, Rpc, Timeouts
-from braid_client.security import Tls, call_metadata, channel_credentials
+from braid_client.rpcs import Connection, Request, Response, Rpc
 from braid_client.serving import Serving, serving_from_wire, serving_to_wire
 from braid_client.tensors import Array
 from braid_client.upload import Feed, ModelSource, OnUpload, open_model, upload_parts
 from braid_client.wire import admin_pb2
 
 
-class Client:
+class Client(Connection):
     """A connection to one Braid server. Safe to share between threads.
 
     Every call has a deadline: its own ``timeout_s``, else the one of ``timeouts``. Failures are
@@ -62,27 +60,7 @@ class Client:
         metadata: sent with every call.
     """
 
-    def __init__(
-        self,
-        address: str = rpcs.DEFAULT_ADDRESS,
-        *,
-        timeouts: Timeouts | None = None,
-        retry: RetryPolicy | None = None,
-        token: str | None = None,
-        tls: Tls | None = None,
-        credentials: grpc.ChannelCredentials | None = None,
-        metadata: Sequence[tuple[str, str]] = (),
-    ) -> None:
-        self.address = address
-        self.timeouts = timeouts or Timeouts()
-        self.retry = retry or RetryPolicy()
-        self._metadata = call_metadata(metadata, token)
-        credentials = channel_credentials(credentials, tls)
-        if credentials is None:
-            self._channel = grpc.insecure_channel(address, options=rpcs.CHANNEL_OPTIONS)
-        else:
-            self._channel = grpc.secure_channel(address, credentials, options=rpcs.CHANNEL_OPTIONS)
-        self._calls = rpcs.open_calls(self._channel)
+    _transport = grpc
 
     def __enter__(self) -> Self:
         return self
@@ -137,8 +115,7 @@ class Client:
         """
         rpc = rpcs.INFER_STREAM
         feed = Feed(map(stream_request, requests))
-        timeout = self.timeouts.stream_s if timeout_s is None else timeout_s
-        call = self._calls[rpc.path](iter(feed), timeout=timeout, metadata=self._metadata)
+        call = self._start(rpc, iter(feed), self._timeout_s(rpc, timeout_s))
         feed.feeds(call.cancel)
         try:
             for message in call:
@@ -212,11 +189,10 @@ class Client:
             JobNotFound: no such job.
         """
         rpc = rpcs.WATCH_JOB
-        attempts = self._attempts(rpc, self.timeouts.stream_s if timeout_s is None else timeout_s)
+        attempts = self._attempts(rpc, timeout_s)
         request = admin_pb2.WatchJobRequest(job_id=job_id)
         while True:
-            timeout = attempts.remaining_s()
-            call = self._calls[rpc.path](request, timeout=timeout, metadata=self._metadata)
+            call = self._start(rpc, request, attempts.remaining_s())
             error: BraidError = Unavailable(WATCH_CUT)
             job: Job | None = None
             try:
@@ -338,7 +314,7 @@ class Client:
         timeout_s: float | None,
     ) -> admin_pb2.RegisterModelResponse:
         rpc = rpcs.REGISTER_MODEL
-        timeout = self.timeouts.upload_s if timeout_s is None else timeout_s
+        timeout = self._timeout_s(rpc, timeout_s)
         with open_model(model) as (stream, size_bytes):
             feed = Feed(upload_parts(header, stream, size_bytes, on_upload))
             upload = self._calls[rpc.path].future
@@ -358,13 +334,10 @@ class Client:
         self, rpc: Rpc[Request, Response], request: Request, timeout_s: float | None
     ) -> Response:
         """Call until an answer comes or a failure that is not to be retried."""
-        call = self._calls[rpc.path]
-        attempts = self._attempts(rpc, self.timeouts.call_s if timeout_s is None else timeout_s)
+        attempts = self._attempts(rpc, timeout_s)
         while True:
             try:
-                answer: Response = call(
-                    request, timeout=attempts.remaining_s(), metadata=self._metadata
-                )
+                answer: Response = self._start(rpc, request, attempts.remaining_s())
                 return answer
             except grpc.RpcError as failure:
                 error = error_of_call(failure, rpc.not_found)
@@ -372,6 +345,3 @@ class Client:
                 if delay is None:
                     raise error from failure
             time.sleep(delay)
-
-    def _attempts(self, rpc: Rpc[Any, Any], timeout_s: float) -> Attempts:
-        return Attempts(self.retry, rpc.retry, timeout_s)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, TypeVar
+
+from google.protobuf.message import Message
 
 from braid_client.errors import BraidError, error_of_code
 from braid_client.tensors import Array, array_from_tensor, tensor_from_array
@@ -219,18 +221,11 @@ def version_text(version: str | int | None) -> str:
 def job_from_wire(message: admin_pb2.Job) -> Job:
     """Read a job."""
     return Job(
-        id=message.id,
-        model=message.model,
-        version=message.version,
-        state=_state(JobState, admin_pb2.Job.State, message.state),
-        progress=message.progress,
-        detail=message.detail,
-        eta_s=message.eta_seconds if message.eta_seconds >= 0 else None,
-        done=message.done,
-        total=message.total,
-        message=message.message,
-        created_unix=message.created_unix,
-        updated_unix=message.updated_unix,
+        **_same(message, Job)
+        | {
+            "state": _state(JobState, admin_pb2.Job.State, message.state),
+            "eta_s": message.eta_seconds if message.eta_seconds >= 0 else None,
+        }
     )
 
 
@@ -250,18 +245,14 @@ def accepted_job(message: admin_pb2.RegisterModelResponse) -> Job:
 def model_from_wire(message: admin_pb2.Model) -> Model:
     """Read a model."""
     return Model(
-        name=message.name,
-        version=message.version,
-        state=_state(ModelState, admin_pb2.Model.State, message.state),
-        message=message.message,
-        sha256=message.sha256,
-        size_bytes=message.size_bytes,
-        inputs=tuple(_spec_from_wire(spec) for spec in message.inputs),
-        outputs=tuple(_spec_from_wire(spec) for spec in message.outputs),
-        batched=message.batched,
-        schedules=tuple(_summary_from_wire(summary) for summary in message.schedules),
-        warnings=tuple(message.warnings),
-        created_unix=message.created_unix,
+        **_same(message, Model)
+        | {
+            "state": _state(ModelState, admin_pb2.Model.State, message.state),
+            "inputs": tuple(map(_spec_from_wire, message.inputs)),
+            "outputs": tuple(map(_spec_from_wire, message.outputs)),
+            "schedules": tuple(map(_summary_from_wire, message.schedules)),
+            "warnings": tuple(message.warnings),
+        }
     )
 
 
@@ -344,6 +335,12 @@ def _spec_from_wire(message: admin_pb2.TensorSpec) -> TensorSpec:
 
 
 def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
-    found = {name: getattr(message, name) for name in ScheduleSummary.__slots__}
     optional = ("speedup_least", "speedup_most", "spread", "sequential_spread")
-    return ScheduleSummary(**found | {n: None for n in optional if not message.HasField(n)})
+    unknown = {name: None for name in optional if not message.HasField(name)}
+    return ScheduleSummary(**_same(message, ScheduleSummary) | unknown)
+
+
+def _same(message: Message, record: type) -> dict[str, Any]:
+    """Fields of a message that have the name of a field of ``record``."""
+    known = message.DESCRIPTOR.fields_by_name
+    return {f.name: getattr(message, f.name) for f in fields(record) if f.name in known}

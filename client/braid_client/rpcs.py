@@ -1,18 +1,20 @@
-"""Table of all calls of the wire, and options of a channel, for both clients.
+"""Table of all calls of the wire, and the connection that both clients make them on.
 
 A call knows its messages, which of its failures may be tried again, and what NOT_FOUND means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
+import grpc
 from google.protobuf.message import Message
 
 from braid_client.errors import JobNotFound, ModelNotFound, NotFound, ScheduleNotFound
-from braid_client.retries import Retry
+from braid_client.retries import Attempts, Retry, RetryPolicy
+from braid_client.security import Tls, call_metadata, channel_credentials
 from braid_client.wire import admin_pb2 as admin
 from braid_client.wire import inference_pb2 as inference
 
@@ -20,8 +22,6 @@ Request = TypeVar("Request", bound=Message)
 Response = TypeVar("Response", bound=Message)
 
 DEFAULT_ADDRESS: Final = "127.0.0.1:8001"
-
-DAY_S: Final = 24 * 3600.0
 
 Kind = Literal["unary_unary", "unary_stream", "stream_unary", "stream_stream"]
 
@@ -32,7 +32,7 @@ class Timeouts:
 
     call_s: float = 60.0
     upload_s: float = 3600.0
-    stream_s: float = DAY_S  # watching a job, and streams of requests
+    stream_s: float = 24 * 3600.0  # watching a job, and streams of requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +125,51 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 )
 
 
-def open_calls(channel: Any) -> Mapping[str, Any]:
-    """Functions of a channel of ``grpc`` or ``grpc.aio`` that make each call, by path."""
-    return {
-        rpc.path: getattr(channel, rpc.kind)(
-            rpc.path,
-            request_serializer=rpc.request.SerializeToString,
-            response_deserializer=rpc.response.FromString,
-        )
-        for rpc in RPCS
-    }
+class Connection:
+    """Channel to one server, with deadlines and retries; the clients add what waits."""
+
+    _transport: Any  # the module ``grpc`` or ``grpc.aio``
+
+    def __init__(
+        self,
+        address: str = DEFAULT_ADDRESS,
+        *,
+        timeouts: Timeouts | None = None,
+        retry: RetryPolicy | None = None,
+        token: str | None = None,
+        tls: Tls | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+        metadata: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        self.address = address
+        self.timeouts = timeouts or Timeouts()
+        self.retry = retry or RetryPolicy()
+        self._metadata = call_metadata(metadata, token)
+        credentials = channel_credentials(credentials, tls)
+        options = CHANNEL_OPTIONS
+        if credentials is None:
+            self._channel = self._transport.insecure_channel(address, options=options)
+        else:
+            self._channel = self._transport.secure_channel(address, credentials, options=options)
+        self._calls = {
+            rpc.path: getattr(self._channel, rpc.kind)(
+                rpc.path,
+                request_serializer=rpc.request.SerializeToString,
+                response_deserializer=rpc.response.FromString,
+            )
+            for rpc in RPCS
+        }
+
+    def _timeout_s(self, rpc: Rpc[Any, Any], timeout_s: float | None) -> float:
+        """Seconds that a call may take: as given, else as usual for its kind."""
+        if timeout_s is not None:
+            return timeout_s
+        usual = {"unary_unary": self.timeouts.call_s, "stream_unary": self.timeouts.upload_s}
+        return usual.get(rpc.kind, self.timeouts.stream_s)
+
+    def _attempts(self, rpc: Rpc[Any, Any], timeout_s: float | None) -> Attempts:
+        return Attempts(self.retry, rpc.retry, self._timeout_s(rpc, timeout_s))
+
+    def _start(self, rpc: Rpc[Any, Any], request: Any, timeout_s: float) -> Any:
+        """Call with one request, or with an iterator of them."""
+        return self._calls[rpc.path](request, timeout=timeout_s, metadata=self._metadata)

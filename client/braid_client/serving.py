@@ -27,7 +27,7 @@ class Serving:
     share: float | None = None  # of the device's time, relative to other models
 
 
-_BATCHING = (
+BATCHING = (
     "max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "max_queue_ms",
     "share",
 )  # fmt: skip
@@ -35,7 +35,7 @@ _BATCHING = (
 
 def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:
     """Convert to the message of the wire."""
-    batching = {name: getattr(serving, name) for name in _BATCHING}
+    batching = {name: getattr(serving, name) for name in BATCHING}
     return admin_pb2.ServingConfig(
         model=model,
         versions=admin_pb2.VersionPolicy(latest=serving.latest or 0, specific=serving.versions),
@@ -47,7 +47,7 @@ def serving_to_wire(model: str, serving: Serving) -> admin_pb2.ServingConfig:
 def serving_from_wire(message: admin_pb2.ServingConfig) -> Serving:
     """Read the message of the wire."""
     given = message.batching
-    batching = {name: getattr(given, name) for name in _BATCHING if given.HasField(name)}
+    batching = {name: getattr(given, name) for name in BATCHING if given.HasField(name)}
     return Serving(
         latest=message.versions.latest or None,
         versions=tuple(message.versions.specific),

@@ -49,7 +49,8 @@ class Drawn:
         if block is None:
             return Drawn(label, schedule, graph)
         units = block_units(schedule, graph, block)
-        return Drawn(f"{label}, {_block_name(block)}", schedule, graph, units)
+        part = "last block" if block == -1 else f"block {block}"
+        return Drawn(f"{label}, {part}", schedule, graph, units)
 
     @property
     def tracks(self) -> list[Timeline]:
@@ -60,10 +61,6 @@ class Drawn:
 def drawn(name: str, schedule: Any, graph: Any, block: int | None = None) -> Drawn:
     """Read both documents of a GetSchedule answer, and return ``Drawn.of`` them."""
     return Drawn.of(name, schedule_from_json(dict(schedule)), graph_from_json(graph), block)
-
-
-def _block_name(block: int) -> str:
-    return "last block" if block == -1 else f"block {block}"
 
 
 def blocks_of(schedule: Schedule, graph: OpGraph) -> list[tuple[int, ...]]:

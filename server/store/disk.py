@@ -35,7 +35,9 @@ class DiskWatch:
         """
         with self.reading():
             yield
-        self._works()
+        if self._failure is not None:
+            self._failure = None
+            log.info("the store can be written again")
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -50,15 +52,7 @@ class DiskWatch:
             failure = disk_failure(error, self._folder)
             if failure is None:
                 raise
-            self._failed(failure)
+            if self._failure is None or self._failure.trouble is not failure.trouble:
+                log.error("the store cannot be written: %s", failure)
+            self._failure = failure
             raise failure from error
-
-    def _failed(self, failure: DiskFailure) -> None:
-        if self._failure is None or self._failure.trouble is not failure.trouble:
-            log.error("the store cannot be written: %s", failure)
-        self._failure = failure
-
-    def _works(self) -> None:
-        if self._failure is not None:
-            self._failure = None
-            log.info("the store can be written again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from braid.core.measurement import DeviceFacts, StageOverheads, UnitProfile
@@ -15,6 +15,13 @@ Edges = list[list[int]]
 Groups = frozenset[frozenset[int]]
 
 
+def graph_of(predecessors: Sequence[Sequence[int]], name: str = "graph") -> UnitGraph:
+    """A graph of distinct abstract units; units without predecessors read nothing."""
+    names = tuple(str(unit) for unit in range(len(predecessors)))
+    operands = tuple(tuple((p, 0) for p in sorted(row)) for row in predecessors)
+    return UnitGraph(name, names, ("unit",) * len(names), names, operands)
+
+
 def random_edges(rng: random.Random, n: int) -> Edges:
     """Predecessors of each unit; sparse and dense graphs alike."""
     density = rng.choice([0.15, 0.3, 0.5, 0.8])
@@ -23,7 +30,7 @@ def random_edges(rng: random.Random, n: int) -> Edges:
 
 def random_graph(seed: int, max_ops: int) -> tuple[UnitGraph, random.Random]:
     rng = random.Random(seed)
-    return UnitGraph.from_edges(random_edges(rng, rng.randint(1, max_ops))), rng
+    return graph_of(random_edges(rng, rng.randint(1, max_ops))), rng
 
 
 def _random_number(*parts: object) -> float:

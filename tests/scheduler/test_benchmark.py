@@ -15,12 +15,12 @@ from benchmarks.synthetic import DEVICES, DeviceModel, SyntheticDevice, UnitLoad
 from braid.core.plan import Launch, StreamPlan
 from braid.core.schedule import Stage
 from braid.scheduler.lowering import lower_stages
-from braid.scheduler.units import UnitGraph
+from tests.scheduler.oracle import graph_of
 
 # Units that compute only, each on a quarter of the device: 400 / (100 * 1/4 * 0.4..0.9)
 QUARTERS = [UnitLoad(flops=400.0, bytes=0.0, elements=25.0)] * 8
 MODEL = DeviceModel("test", 100.0, 100.0, elements=100.0, interference=0.0)
-GRAPH = UnitGraph.from_edges([[]] * 8)
+GRAPH = graph_of([[]] * 8)
 
 
 def same_device() -> SyntheticDevice:

@@ -6,13 +6,13 @@ from braid.scheduler.blocks import split_blocks
 from braid.scheduler.dag import Dag
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.units import UnitGraph
-from tests.scheduler.oracle import random_graph
+from tests.scheduler.oracle import graph_of, random_graph
 
 
 #   0 ─> 1 ─┬─> 2 ─> 4 ─> 5
 #           └─> 3 ───┘
 def test_splits_where_nothing_could_run_beside_the_last_unit() -> None:
-    graph = UnitGraph.from_edges([[], [0], [1], [1], [2, 3], [4]])
+    graph = graph_of([[], [0], [1], [1], [2, 3], [4]])
 
     assert split_blocks(graph, 40) == [(0,), (1,), (2, 3, 4), (5,)]
 
@@ -28,7 +28,7 @@ def cells(count: int, branches: int) -> UnitGraph:
             edges.append([len(edges) - 1])
         edges.append(list(range(first + 1, len(edges), 2)))
         ends.append(len(edges) - 1)
-    return UnitGraph.from_edges(edges)
+    return graph_of(edges)
 
 
 def test_cells_that_read_two_predecessors_are_split_where_two_tensors_are_live() -> None:
@@ -38,7 +38,8 @@ def test_cells_that_read_two_predecessors_are_split_where_two_tensors_are_live()
 
     later = [block[0] for block in blocks[1:]]
     live = [
-        {p for v in range(cut, graph.n) for p in graph.predecessors[v] if p < cut} for cut in later
+        {p for v in range(cut, len(graph)) for p in graph.predecessors[v] if p < cut}
+        for cut in later
     ]
     assert all(len(block) <= 10 for block in blocks)
     assert all(len(values) <= 2 for values in live)
@@ -68,13 +69,13 @@ def test_a_narrow_cut_separates_only_ordered_pairs(seed: int) -> None:
 
 
 def test_wide_blocks_are_split_before_the_search_explodes() -> None:
-    wide = UnitGraph.from_edges([[]] + [[0]] * 35 + [list(range(1, 36))])
+    wide = graph_of([[]] + [[0]] * 35 + [list(range(1, 36))])
 
     assert max(map(len, split_blocks(wide, 40))) < 20
 
 
 def test_without_a_limit_the_graph_is_one_block() -> None:
-    chain = UnitGraph.from_edges([[], [0], [1]])
+    chain = graph_of([[], [0], [1]])
 
     assert split_blocks(chain, PlannerSettings("ios", max_block_ops=None).max_block_ops) == [
         (0, 1, 2)

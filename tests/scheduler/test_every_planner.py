@@ -14,6 +14,7 @@ from braid.scheduler.options import JOINS, PLANNERS, Join, PlannerSettings
 from braid.scheduler.planners import plan
 from braid.scheduler.registry import PLANNERS as REGISTRY
 from braid.scheduler.units import UnitGraph
+from tests.scheduler.oracle import graph_of
 
 FACTS = DeviceFacts(overheads=StageOverheads(stage_us=0.0))
 
@@ -29,9 +30,7 @@ def problems(draw: st.DrawFn) -> tuple[UnitGraph, OperatorLatencies]:
     ]
     latency_us = draw(st.lists(st.sampled_from([1.0, 2.5, 7.0, 20.0]), min_size=n, max_size=n))
     overhead_us = draw(st.sampled_from([0.0, 0.5, 3.0]))
-    return UnitGraph.from_edges([sorted(set(row)) for row in edges]), OperatorLatencies(
-        latency_us, overhead_us
-    )
+    return graph_of([sorted(set(row)) for row in edges]), OperatorLatencies(latency_us, overhead_us)
 
 
 def check(problem: tuple[UnitGraph, OperatorLatencies], planner: str, join: Join) -> None:
@@ -77,4 +76,4 @@ def test_every_name_has_a_planner() -> None:
 
 def test_the_portfolio_is_not_one_plan() -> None:
     with pytest.raises(InvalidRequest, match="candidates"):
-        plan(UnitGraph.from_edges([[]]), OperatorLatencies([1.0]), PlannerSettings("portfolio"))
+        plan(graph_of([[]]), OperatorLatencies([1.0]), PlannerSettings("portfolio"))

@@ -6,15 +6,14 @@ from braid.core.plan import verify_plan
 from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan, stages_to_measure
-from braid.scheduler.units import UnitGraph
-from tests.scheduler.oracle import RandomCost, best_latency, every_schedule, random_graph
+from tests.scheduler.oracle import RandomCost, best_latency, every_schedule, graph_of, random_graph
 
 ONE_BLOCK = PlannerSettings("ios", max_block_ops=None)
 UNPRUNED = PlannerSettings("ios", max_group_ops=None, max_groups=None, max_block_ops=None)
 
 #   0 ──> 1 ──> 3      1 and 2 are independent
 #    └──> 2 ──┘
-DIAMOND = UnitGraph.from_edges([[], [0], [0], [1, 2]])
+DIAMOND = graph_of([[], [0], [0], [1, 2]])
 
 
 def test_independent_branches_overlap() -> None:
@@ -86,7 +85,7 @@ def test_splitting_into_blocks_still_verifies(seed: int) -> None:
 
 
 def test_a_graph_without_units_needs_no_stage() -> None:
-    planned = plan(UnitGraph.from_edges([]), OperatorLatencies([]), PlannerSettings("ios"))
+    planned = plan(graph_of([]), OperatorLatencies([]), PlannerSettings("ios"))
 
     assert planned.stages == ()
     assert planned.plan.launches == ()

@@ -11,9 +11,8 @@ from braid.core.schedule import Stage
 from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
-from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import INCEPTION_E
-from tests.scheduler.oracle import MonotoneCost, best_latency, random_graph
+from tests.scheduler.oracle import MonotoneCost, best_latency, graph_of, random_graph
 
 SEEDS = [pytest.param(seed, marks=[pytest.mark.slow] * (seed >= 60)) for seed in range(500)]
 
@@ -65,7 +64,7 @@ def test_a_wanted_gap_is_kept_and_saves_measurements(seed: int) -> None:
 
 
 def test_a_block_of_many_choices_needs_few_measurements() -> None:
-    graph = UnitGraph.from_edges(INCEPTION_E)
+    graph = graph_of(INCEPTION_E)
     cost = OperatorLatencies([5.0, 3.0, 4.0, 4.5, 3.5, 8.0, 4.0, 4.2, 2.0, 3.0, 1.0], 0.3)
     facts = DeviceFacts(overheads=StageOverheads(0.0, group_us=0.3))
 
@@ -105,7 +104,7 @@ class LyingCost(MonotoneCost):
 
 
 def test_a_device_that_breaks_the_bounds_widens_the_gap() -> None:
-    graph = UnitGraph.from_edges(INCEPTION_E)
+    graph = graph_of(INCEPTION_E)
     cost = LyingCost(3)
 
     lazy = plan(graph, cost, PlannerSettings("lazy-ios"), cost.facts(len(graph)))
@@ -125,7 +124,7 @@ def test_every_block_gets_its_share_of_the_time() -> None:
             time.sleep(0.002)
             return super().stage_latency_us(stage)
 
-    twice = UnitGraph.from_edges(_in_a_row(INCEPTION_E, INCEPTION_E))
+    twice = graph_of(_in_a_row(INCEPTION_E, INCEPTION_E))
     half = len(INCEPTION_E)
     options = PlannerSettings("lazy-ios", time_budget_s=0.5)
 

@@ -8,7 +8,7 @@ from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.lios import Placement, place
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
-from braid.scheduler.units import UnitGraph
+from tests.scheduler.oracle import graph_of
 
 #   v1 ─┬─> v2 ─┬─> v6 ──┐
 #       ├─> v3 ─┘        │
@@ -42,7 +42,7 @@ def test_the_example_is_scheduled_step_by_step_as_printed() -> None:
 
 
 def test_the_example_takes_38_instead_of_73() -> None:
-    graph = UnitGraph.from_edges(EDGES)
+    graph = graph_of(EDGES)
 
     planned = plan(graph, OperatorLatencies(LATENCY_US), PlannerSettings("lios", max_streams=3))
 

@@ -9,12 +9,12 @@ from braid.core.plan import verify_plan
 from braid.core.schedule import Stage
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
-from braid.scheduler.units import UnitGraph
+from tests.scheduler.oracle import graph_of
 
 #   0 ─┬─> 1 ─┐
 #      ├─> 2 ─┼─> 4      1, 2 and 3 read the same; 1 and 2 can be merged
 #      └─> 3 ─┘
-GRAPH = UnitGraph.from_edges([[], [0], [0], [0], [1, 2, 3]])
+GRAPH = graph_of([[], [0], [0], [0], [1, 2, 3]])
 
 
 class Cost:

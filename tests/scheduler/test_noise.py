@@ -10,11 +10,10 @@ from braid.core.schedule import Stage
 from braid.scheduler.noise import SAMPLES
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
-from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import INCEPTION_E
-from tests.scheduler.oracle import MonotoneCost
+from tests.scheduler.oracle import MonotoneCost, graph_of
 
-GRAPH = UnitGraph.from_edges(INCEPTION_E)
+GRAPH = graph_of(INCEPTION_E)
 
 
 class NoisyCost(MonotoneCost):
@@ -77,7 +76,7 @@ class LuckyCost:
 
 @pytest.mark.parametrize("planner", ["ios", "lazy-ios"])
 def test_a_lucky_first_measurement_does_not_decide(planner: str) -> None:
-    pair = UnitGraph.from_edges([[], []])
+    pair = graph_of([[], []])
     facts = DeviceFacts(overheads=StageOverheads(0.0))
 
     planned = plan(pair, LuckyCost(), PlannerSettings(planner), facts)

@@ -9,9 +9,8 @@ from braid.scheduler.cost import OperatorLatencies
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned, plan
 from braid.scheduler.portfolio import candidates
-from braid.scheduler.units import UnitGraph
 from tests.scheduler.networks import INCEPTION_E
-from tests.scheduler.oracle import random_graph
+from tests.scheduler.oracle import graph_of, random_graph
 
 LIMITS = PlannerSettings("portfolio")
 
@@ -21,7 +20,7 @@ def names(entered: Sequence[Planned]) -> list[str]:
 
 
 def test_sequential_comes_first_and_equal_plans_come_once() -> None:
-    graph = UnitGraph.from_edges(INCEPTION_E)
+    graph = graph_of(INCEPTION_E)
 
     entered = candidates(graph, OperatorLatencies([1.0] * len(graph)), LIMITS)
 
@@ -34,7 +33,7 @@ def test_sequential_comes_first_and_equal_plans_come_once() -> None:
 
 
 def test_a_chain_has_only_the_sequential_plan() -> None:
-    chain = UnitGraph.from_edges([[], [0], [1], [2]])
+    chain = graph_of([[], [0], [1], [2]])
 
     entered = candidates(chain, OperatorLatencies([1.0] * 4), LIMITS)
 

@@ -14,6 +14,7 @@ from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import stages_to_measure
 from braid.scheduler.signature import stage_signature
 from braid.scheduler.units import UnitGraph
+from tests.scheduler.oracle import graph_of
 
 
 #   x ──> a0 ──> a1 ──> ...       two chains of equal convolutions, and an add that joins them
@@ -78,7 +79,7 @@ def test_equal_stages_are_measured_once() -> None:
 
     signatures = [stage_signature(graph, stage) for stage in stages]
     assert len(signatures) == len(set(signatures))
-    assert len(stages_to_measure(UnitGraph.from_edges(graph.predecessors()), options)) > len(stages)
+    assert len(stages_to_measure(graph_of(graph.predecessors()), options)) > len(stages)
 
 
 def test_signatures_are_the_same_in_another_process() -> None:

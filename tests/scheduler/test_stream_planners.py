@@ -14,8 +14,7 @@ from braid.scheduler.nimble import join_chains, match_chains, minimum_equivalent
 from braid.scheduler.opara import allocate_streams, launch_order
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
-from braid.scheduler.units import UnitGraph
-from tests.scheduler.oracle import random_graph
+from tests.scheduler.oracle import graph_of, random_graph
 
 GOOGLENET = googlenet().units.predecessors
 
@@ -64,7 +63,7 @@ def test_opara_launches_a_unit_only_after_what_it_reads() -> None:
 
 
 def test_the_profile_of_the_engine_decides() -> None:
-    graph = UnitGraph.from_edges([[], []])
+    graph = graph_of([[], []])
     facts = DeviceFacts(profiles=(UnitProfile(demand=2), UnitProfile(demand=1)))
 
     planned = plan(graph, OperatorLatencies([1.0, 1.0]), PlannerSettings("opara"), facts)

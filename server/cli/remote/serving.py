@@ -7,11 +7,7 @@ from dataclasses import replace
 
 from braid.server.cli.connection import Subparsers, add_address, connect
 from braid_client import InvalidArgument, Serving
-
-_BATCHING = (
-    "max_wait_ms", "split_requests", "max_queue_requests", "max_queue_rows", "max_queue_ms",
-    "share",
-)  # fmt: skip
+from braid_client.serving import BATCHING
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -69,7 +65,7 @@ def changed(before: Serving, args: argparse.Namespace) -> Serving:
     if args.versions is not None:
         latest, numbers = versions_of(args.versions)
         after = replace(after, latest=latest, versions=numbers)
-    for name in _BATCHING:
+    for name in BATCHING:
         if getattr(args, name) is not None:
             after = replace(after, **{name: getattr(args, name)})
     return after

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from braid.core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.store.records import (
@@ -15,6 +15,8 @@ from braid.server.store.records import (
     options_from_json,
 )
 from braid.server.store.tables.schema import models
+
+_FIELDS = ModelVersion.__slots__
 
 
 def add(
@@ -38,15 +40,8 @@ def add(
         )
     number = version or max(taken, default=0) + 1
     model = ModelVersion(name, number, sha256, size_bytes, options, created_unix=time.time())
-    row = {
-        "name": model.name,
-        "version": model.version,
-        "sha256": sha256,
-        "size_bytes": size_bytes,
-        "options": options.to_json(),
-        "state": model.state.value,
-        "created_unix": model.created_unix,
-    }
+    row = {name: getattr(model, name) for name in _FIELDS}
+    row |= {"options": options.to_json(), "state": model.state.value}
     connection.execute(insert(models).values(row))
     return model
 
@@ -106,14 +101,7 @@ def digests(connection: Connection) -> set[str]:
     return set(connection.scalars(select(models.c.sha256).where(models.c.deleted_unix.is_(None))))
 
 
-def _from_row(row: Any) -> ModelVersion:
-    return ModelVersion(
-        name=row.name,
-        version=row.version,
-        sha256=row.sha256,
-        size_bytes=row.size_bytes,
-        options=options_from_json(row.options),
-        state=ModelStatus(row.state),
-        message=row.message,
-        created_unix=row.created_unix,
-    )
+def _from_row(row: Row[Any]) -> ModelVersion:
+    fields = {name: getattr(row, name) for name in _FIELDS}
+    fields |= {"options": options_from_json(row.options), "state": ModelStatus(row.state)}
+    return ModelVersion(**fields)
