@@ -2,5 +2,5 @@
 
 front end (engine/link)                       worker process
 WorkerProcess ── messages.py in frames ─────> process/main.py ──> loop.py ──> requests.py
-shared_memory.py ── tensors in slots ───────> slots.py
+shared_memory.py ── tensors in slots ───────> requests.py
 """

@@ -23,7 +23,7 @@ from braid.core.program import ProgramKey
 from braid.core.tensor import TensorType
 from braid.engine.device import Backend, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
-from braid.engine.link.slot_layout import SlotLayout, slot_layout
+from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.passes.fusion.residual import fuse_residuals
 from braid.engine.passes.precision import in_precision

@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
+from typing import TypeAlias
 
+import torch
 from torch import Tensor
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
@@ -27,6 +29,8 @@ from braid.engine.link.messages import (
     RunExecutable,
     UnloadModel,
 )
+from braid.engine.link.shared_memory import Field, SlotLayout
+from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.runtime.threads import on_one_thread
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread, no_pause
 from braid.engine.worker.measurements import Measurements
@@ -35,12 +39,54 @@ from braid.engine.worker.models import (
     ReadyExecutable,
     output_specs,
     seeded_inputs,
+    spec_shape,
     static_tensors,
 )
 from braid.engine.worker.sessions import SessionTable
-from braid.engine.worker.slots import SlotViews
 
 log = logging.getLogger("braid.worker")
+
+Views: TypeAlias = tuple[dict[str, Tensor], dict[str, Tensor]]
+"""Inputs and outputs by name."""
+
+MAX_KEPT = 4096
+
+
+class SlotViews:
+    """Tensors over slots, kept since slots are used again."""
+
+    def __init__(self, arena: mmap.mmap) -> None:
+        self._arena = arena
+        self._kept: dict[tuple[int, int], Views] = {}  # by executable and offset
+
+    def of(self, number: int, offset: int, layout: SlotLayout) -> Views:
+        """Inputs and outputs of executable ``number`` in the slot at ``offset``."""
+        key = (number, offset)
+        if key not in self._kept:
+            if len(self._kept) > MAX_KEPT:
+                self._kept.clear()
+            self._kept[key] = (
+                {name: self._view(field, offset) for name, field in layout.inputs.items()},
+                {name: self._view(field, offset) for name, field in layout.outputs.items()},
+            )
+        return self._kept[key]
+
+    def forget(self, number: int) -> None:
+        """Drop the views of one executable."""
+        for key in [key for key in self._kept if key[0] == number]:
+            del self._kept[key]
+
+    def clear(self) -> None:
+        """Drop all views."""
+        self._kept.clear()
+
+    def _view(self, field: Field, offset: int) -> Tensor:
+        dtype, shape = torch_dtype(field.spec.dtype), spec_shape(field.spec)
+        count = field.spec.elements
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        flat = torch.frombuffer(self._arena, dtype=dtype, count=count, offset=offset + field.offset)
+        return flat.reshape(shape)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,11 +27,10 @@ from braid.engine.link.messages import DescribeProgram, DeviceDescription, LoadM
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
-from braid.server.devices.executables import Executable, Executables, WhenUnwanted
+from braid.server.devices.executables import Executable, Executables, RunLimits, WhenUnwanted
 from braid.server.devices.measuring.bench import Bench
 from braid.server.devices.measuring.host import MakeMeasuringHost
 from braid.server.devices.measuring.serving import measuring_host
-from braid.server.devices.run_limits import RunLimits
 
 log = logging.getLogger("braid.device")
 

@@ -16,10 +16,9 @@ from typing import Any
 from braid.core.errors import DeviceOutOfMemory, RunStopped, Unavailable
 from braid.core.program import PlanToRun
 from braid.engine.link.messages import PrepareExecutable, ReleaseExecutable, RunExecutable
-from braid.engine.link.slot_layout import SlotLayout, slot_layout
+from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.link.supervisor import WorkerLink
 from braid.engine.link.watch import RunBound
-from braid.server.devices.run_limits import RunLimits
 
 log = logging.getLogger("braid.device")
 
@@ -27,6 +26,36 @@ WhenUnwanted = Callable[[Callable[[], object]], object]
 """Calls its argument once no request waits for a run any more."""
 
 _EMPTY = slot_layout({}, {})
+
+FACTOR = 20.0
+LEAST_FACTOR = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """Least and greatest limit of a run, in seconds, as the operator sets them.
+
+    The limit of one run follows from the latency of its plan when that was prepared:
+
+        limit = 20 times the plan's latency, at least ``floor_s``, at most ``cap_s``;
+                never less than three times that latency
+
+    The latency is that of the worker's own first runs, on inputs of its own, so that no caller can
+    raise the limit. A caller's deadline ends a run earlier, if all callers of its batch have one.
+    """
+
+    floor_s: float = 20.0
+    cap_s: float = 60.0
+
+    def bound(self, latency_s: float) -> RunBound:
+        """Return the bound of one run of a plan that took ``latency_s`` when it was prepared.
+
+        A worker is not replaced before a run had ``LEAST_FACTOR`` times that latency, even if no
+        request waits for the run any more: operators that cannot be stopped may take that long.
+        """
+        kill_after_s = LEAST_FACTOR * latency_s
+        limit_s = min(max(self.floor_s, FACTOR * latency_s), self.cap_s)
+        return RunBound(max(limit_s, kill_after_s), kill_after_s)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from braid.core.tensor import DTYPE_BYTES
-from braid.engine.link.slot_layout import Field
+from braid.engine.link.shared_memory import Field
 from braid.server.devices.executables import Executable
 from braid.server.inference.batching.tickets import Piece
 from braid.server.inference.replica import ModelReplica

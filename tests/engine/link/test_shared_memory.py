@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from braid.core.errors import DeviceOutOfMemory
 from braid.core.tensor import TensorType
-from braid.engine.link.shared_memory import Arena
-from braid.engine.link.slot_layout import ALIGNMENT, slot_layout
+from braid.engine.link.shared_memory import ALIGNMENT, Arena, slot_layout
 
 SIZE = 64 * 1024
 

@@ -20,8 +20,7 @@ from braid.core.program import PlanToRun
 from braid.core.schedule import SEQUENTIAL, Schedule, ScheduleKey
 from braid.core.tensor import BATCH, TensorType
 from braid.engine.importer.host.report import BatchAxes, Report, Verified
-from braid.engine.link.shared_memory import Arena
-from braid.engine.link.slot_layout import slot_layout
+from braid.engine.link.shared_memory import Arena, slot_layout
 from braid.server.devices.executables import Executable, WhenUnwanted
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
