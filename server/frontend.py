@@ -93,7 +93,6 @@ class ModelRoom:
     """The parts of the server that know models by name."""
 
     serving: ServingModels
-    services: JobServices
     runner: JobRunner
     loader: ModelLoader
     policies: VersionPolicies
@@ -144,7 +143,7 @@ class FrontEnd:
             planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
             models=serving,
             observer=metrics.jobs,
-            schedule_observers=(metrics.schedules, self.drift),
+            on_schedule=(metrics.schedules.schedule_chosen, self.drift.schedule_chosen),
             tolerance=settings.tolerance,
         )
         runner = JobRunner(services)
@@ -152,7 +151,7 @@ class FrontEnd:
         policies = VersionPolicies(store, serving, loader)
         queries = ModelQueries(store, serving, self.devices)
         restore = Restore(services, serving)
-        return ModelRoom(serving, services, runner, loader, policies, queries, restore)
+        return ModelRoom(serving, runner, loader, policies, queries, restore)
 
     def _http_server(self) -> HttpServer:
         return HttpServer(

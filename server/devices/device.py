@@ -16,11 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from braid.core.errors import (
-    DamagedArtefact,
-    InvalidArtefact,
-    Unavailable,
-)
+from braid.core.errors import DamagedArtefact, InvalidArtefact, Unavailable
 from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
 from braid.engine.link.messages import DescribeProgram, DeviceDescription, LoadModel, UnloadModel
@@ -116,7 +112,7 @@ class Device:
 
     async def close(self) -> None:
         """End the worker and the measuring process."""
-        await self.bench.close()
+        await self.bench.host.close()
         await self.link.close()
         self.arena.close()
 
@@ -193,7 +189,7 @@ class Device:
         self._models.pop(digest, None)
         self._damaged.pop(digest, None)
         self._executables.forget(digest)
-        self.bench.unload(digest)
+        self.bench.host.unload(digest)
 
     async def _unload(self, digest: str) -> None:
         """Forget a model and its executables, here and in the worker."""

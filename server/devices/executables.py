@@ -94,12 +94,7 @@ class Executables:
         self._last_number = 0
 
     async def prepare(self, to_run: PlanToRun) -> Executable:
-        """Make a plan ready to run.
-
-        Raises:
-            InvalidRequest: the model cannot run at these shapes.
-            WorkerRestarting: the worker is not up.
-        """
+        """Make a plan ready to run, as ``Device.prepare`` does."""
         self._last_number += 1
         asked = Executable(self._last_number, to_run, _EMPTY)
         try:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +23,16 @@ from braid.core.errors import ImportLimitExceeded
 from braid.core.usable_memory import usable_memory_bytes
 from braid.engine.importer.host.launch import ImporterCrashed
 from braid.engine.importer.host.limits import GIB, ImportLimits
-from braid.server.jobs.interfaces import OnProgress, RunImport
+from braid.engine.importer.host.messages import OnProgress
+from braid.server.jobs.interfaces import ExampleShapes
 
 FIRST_MEMORY_BYTES = 3 * GIB  # address space: libraries alone take 0.7 GiB
 FIRST_MEMORY_A_BYTE = 8  # of the file: read, parsed, loaded by the reference, in double precision
 FIRST_CPU_SECONDS = 60
 FIRST_BYTES_A_SECOND = 1 << 20
+RunImport = Callable[[Path, Path, ImportLimits, OnProgress, ExampleShapes], Awaitable[None]]
+"""Imports an uploaded file within limits into an artefact folder."""
+
 _MOST_PASSES = 8  # others that may begin before one that waits for more memory
 
 
@@ -128,9 +132,8 @@ class Imports:
         self,
         upload: Path,
         artefact: Path,
-        *,
         on_progress: OnProgress,
-        example_shapes: Mapping[str, tuple[int, ...]] | None,
+        example_shapes: ExampleShapes,
     ) -> None:
         """Import; the folder appears whole or not at all, also when cancelled.
 

@@ -1,11 +1,11 @@
 """What a registration job asks of the rest of the server, as small Protocols.
 
-    registration ──> ImportModel    braid.engine.importer.host.launch
+    registration ──> ImportModel    braid.server.jobs.imports
                  ──> ServingDevice  braid.server.devices.device: where models serve
                  ──> Measurer       braid.server.devices.measuring.bench: where they are measured
                  ──> Planner        braid.server.jobs.planner.driver
                  ──> PlanTarget     braid.server.models.serving_models: what answers requests
-                 ──> JobObserver, ScheduleObserver   braid.server.observability
+                 ──> JobObserver, OnSchedule   braid.server.observability
 
 Any call may raise braid.core.errors. ``Unavailable`` means: again in a moment (a worker restarts).
 """
@@ -23,15 +23,11 @@ from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.plan import StreamPlan
 from braid.core.program import ProgramKey, UnitKernels
 from braid.core.schedule import Schedule, Stage
-from braid.engine.importer.host.limits import ImportLimits
+from braid.engine.importer.host.messages import OnProgress
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.records import ModelVersion
-
-OnProgress = Callable[[float, str], None]
-"""Called with a fraction in [0, 1] and what is being done."""
-
 
 Ask = Literal["latency", "again", "work"]
 """A stage's latency; a fresh measurement of it; its latency on one thread."""
@@ -50,32 +46,11 @@ MeasureStages = Callable[[Sequence[StageQuery]], Awaitable[Sequence[float]]]
 """Answers with the latencies in microseconds, in the order of the queries."""
 
 
-class ImportModel(Protocol):
-    """Import of an uploaded file into an artefact folder, in a process of its own."""
+ExampleShapes = Mapping[str, tuple[int, ...]] | None
+"""Shapes to check a model at, by input; None: those that its file suggests."""
 
-    async def __call__(
-        self,
-        upload: Path,
-        artefact: Path,
-        *,
-        on_progress: OnProgress,
-        example_shapes: Mapping[str, tuple[int, ...]] | None,
-    ) -> None:
-        """Import a file; the folder appears whole or not at all, also when cancelled."""
-
-
-class RunImport(Protocol):
-    """Signature of ``braid.engine.importer.host.launch.import_model``."""
-
-    async def __call__(
-        self,
-        upload: Path,
-        artefact: Path,
-        limits: ImportLimits,
-        on_progress: OnProgress,
-        example_shapes: Mapping[str, tuple[int, ...]] | None = None,
-    ) -> None:
-        """Import a file within ``limits``; the folder appears whole or not at all."""
+ImportModel = Callable[[Path, Path, OnProgress, ExampleShapes], Awaitable[None]]
+"""Imports an uploaded file into an artefact folder, which appears whole or not at all."""
 
 
 class Measurer(Protocol):
@@ -147,19 +122,14 @@ class ServingDevice(Protocol):
         """Load an artefact, which the caller keeps; does nothing if it is loaded."""
 
 
-class Planner(Protocol):
-    """Planner that asks for the stage latencies it needs, several at a time."""
+Planner = Callable[
+    [OpGraph, PlannerSettings, DeviceFacts, MeasureStages], Awaitable[Sequence[Planned]]
+]
+"""Plans one static graph; the portfolio returns all different plans.
 
-    async def __call__(
-        self, graph: OpGraph, options: PlannerSettings, facts: DeviceFacts, measure: MeasureStages
-    ) -> Sequence[Planned]:
-        """Plan one static graph; the portfolio returns all different plans.
-
-        Asks for each latency at most once, but for fresh ones.
-
-        Raises:
-            BraidError: the graph is too big for the search, or the planner failed.
-        """
+Asks for each latency at most once, but for fresh ones. Raises BraidError if the graph is too big
+for the search, or the planner failed.
+"""
 
 
 class PlanTarget(Protocol):
@@ -212,8 +182,5 @@ class JobObserver(Protocol):
         """Count plans that were refused because their outputs were wrong."""
 
 
-class ScheduleObserver(Protocol):
-    """Takes each schedule that is found or made for a model."""
-
-    def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Take a schedule that was found or made for a model; it serves if it was promoted."""
+OnSchedule = Callable[[ModelVersion, str, Schedule], None]
+"""Takes a schedule that was found or made for a model on a device; promoted, it serves."""

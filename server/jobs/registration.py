@@ -130,8 +130,8 @@ async def _import(
                 lambda: services.import_model(
                     folder.upload(model.sha256),
                     folder.artefact(model.sha256),
-                    on_progress=on_progress,
-                    example_shapes=dict(model.options.input_shapes) or None,
+                    on_progress,
+                    dict(model.options.input_shapes) or None,
                 ),
                 most_tries=IMPORT_TRIES,
             )
@@ -287,8 +287,8 @@ async def _promote(
         await retry(lambda: services.models.swap(model, device.name, schedule))
     else:
         services.models.expect_sequential(model, device.name, schedule)
-    for observer in services.schedule_observers:
-        observer.schedule_chosen(model, device.name, schedule)
+    for on_schedule in services.on_schedule:
+        on_schedule(model, device.name, schedule)
 
 
 def _work(imported: ImportedModel, services: JobServices) -> Iterator[tuple[ServingDevice, int]]:

@@ -13,9 +13,9 @@ from braid.core.precision import TOLERANCES
 from braid.server.jobs.interfaces import (
     ImportModel,
     JobObserver,
+    OnSchedule,
     Planner,
     PlanTarget,
-    ScheduleObserver,
     ServingDevice,
 )
 from braid.server.jobs.retries import RetryPauses, RetryWhileRestarting
@@ -33,7 +33,7 @@ class JobServices:
     planner: Planner
     models: PlanTarget
     observer: JobObserver
-    schedule_observers: Sequence[ScheduleObserver]  # told after a schedule serves
+    on_schedule: Sequence[OnSchedule]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
     retry_pauses: RetryPauses = field(default_factory=RetryPauses)
     load_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # weights are read one by one

@@ -95,7 +95,17 @@ class ModelLoader:
 
     async def serve_version(self, model: ModelVersion) -> None:
         """Let one registered version answer; does nothing if it does. The caller has the turn."""
-        await self._serve(model)
+        if self._models.served_version(model.name, model.version) is not None:
+            return
+        if model.state is ModelStatus.LOADING:
+            for job in await self._runner.list(model.name):
+                if job.version == model.version:
+                    await self._until_serving(model, job.id)
+                    return
+        elif model.state is ModelStatus.UNLOADED or self._models.was_not_restored(model):
+            await self._run_job(model, model.options, model.version)
+        else:
+            self._models.for_request(model.name, str(model.version)).require()
 
     async def cancel_imports(self, name: str, version: int | None) -> None:
         """Cancel the jobs of a version, or of all, that does not serve yet.
@@ -153,7 +163,7 @@ class ModelLoader:
         errors: list[BraidError] = []
         for model in able or present[-1:]:
             try:
-                await self._serve(model)
+                await self.serve_version(model)
             except BraidError as error:
                 errors.append(error)
         if errors:
@@ -174,7 +184,7 @@ class ModelLoader:
         if made.is_new_job:
             await self._until_serving(made.model, made.job.id)
         else:
-            await self._serve(made.model)
+            await self.serve_version(made.model)
 
     async def _reschedule(self, newest: ModelVersion, options: RegistrationOptions) -> None:
         """Register the newest bytes as a new version with other options; their artefact exists."""
@@ -183,20 +193,6 @@ class ModelLoader:
                 f"{newest.name} version {newest.version} is {newest.state.value}; send its file"
             )
         await self._run_job(newest, options)
-
-    async def _serve(self, model: ModelVersion) -> None:
-        """Let a registered version answer."""
-        if self._models.served_version(model.name, model.version) is not None:
-            return
-        if model.state is ModelStatus.LOADING:
-            for job in await self._runner.list(model.name):
-                if job.version == model.version:
-                    await self._until_serving(model, job.id)
-                    return
-        elif model.state is ModelStatus.UNLOADED or self._models.was_not_restored(model):
-            await self._run_job(model, model.options, model.version)
-        else:
-            self._models.for_request(model.name, str(model.version)).require()
 
     async def _run_job(
         self, model: ModelVersion, options: RegistrationOptions, version: int | None = None

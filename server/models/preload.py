@@ -33,12 +33,8 @@ async def preload(
     for entry in wanted:
         name, _, path = entry.partition("=")
         try:
-            jobs.append(
-                (
-                    entry,
-                    await _register(name, model_file(entry, path), store, runner, max_upload_bytes),
-                )
-            )
+            file = model_file(entry, path)
+            jobs.append((entry, await _register(name, file, store, runner, max_upload_bytes)))
         except (BraidError, OSError) as error:
             raise StartupError(f"BRAID_PRELOAD={entry!r}: {error}") from error
     for entry, job_id in jobs:

@@ -12,11 +12,7 @@ from typing import TypeVar
 
 from braid.core.errors import ImpossibleLatency
 from braid.core.graph import OpGraph
-from braid.core.measurement import (
-    DeviceFacts,
-    PlanMeasurement,
-    StageLatency,
-)
+from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.plan import StreamPlan
 from braid.core.program import ProgramKey, UnitKernels
 from braid.core.schedule import Stage
@@ -48,11 +44,6 @@ class Bench:
         """``loaded`` raises DamagedArtefact if the device lost the model with a digest."""
         self.host = host
         self._loaded = loaded
-
-    @property
-    def is_measuring(self) -> bool:
-        """Whether a process beside the serving worker measures now."""
-        return self.host.is_measuring
 
     def wake(self) -> None:
         """Prepare for calls that will come soon."""
@@ -103,14 +94,6 @@ class Bench:
         """Whole models against each other, in turns in one run; the first plan is the baseline."""
         request = ComparePlans(program, tuple(plans), onnxruntime, tolerance)
         return (await self._call(request, on_progress)).plans
-
-    def unload(self, digest: str) -> None:
-        """Forget a model."""
-        self.host.unload(digest)
-
-    async def close(self) -> None:
-        """End the measuring process, if there is one."""
-        await self.host.close()
 
     async def _measure(self, request: MeasureStage) -> StageLatency:
         """Measure a stage, again as long as its latency cannot be; ``ATTEMPTS`` times at most."""

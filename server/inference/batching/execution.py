@@ -56,7 +56,7 @@ class DeviceExecution:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._duty_cycle = DutyCycle(lambda: device.bench.is_measuring)
+        self._duty_cycle = DutyCycle(lambda: device.bench.host.is_measuring)
         self._slot_freed = asyncio.Event()
 
     async def run(self, model: ModelReplica, pieces: Sequence[Piece], size: int) -> BatchResult:

@@ -45,7 +45,7 @@ class FakeDevice:
     def __init__(self) -> None:
         self.name = "fake"
         self.arena = Arena(1 << 20)
-        self.bench = SimpleNamespace(is_measuring=False)
+        self.bench = SimpleNamespace(host=SimpleNamespace(is_measuring=False))
         self.batches: list[np.ndarray[Any, Any]] = []
         self.gate = asyncio.Event()
         self.gate.set()

@@ -29,6 +29,7 @@ from braid.core.plan import StreamPlan
 from braid.core.program import ProgramKey, UnitKernels
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorType
+from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, report_to_json
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned, plan, stages_to_measure
@@ -36,7 +37,7 @@ from braid.scheduler.portfolio import candidates
 from braid.scheduler.signature import stage_signature
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.imports import MemoryBudget
-from braid.server.jobs.interfaces import MeasureStages, OnProgress, StageQuery
+from braid.server.jobs.interfaces import MeasureStages, StageQuery
 from braid.server.jobs.retries import RetryPauses
 from braid.server.jobs.runner import JobRunner
 from braid.server.jobs.services import JobServices
@@ -110,7 +111,6 @@ class FakeImporter:
         self,
         upload: Path,
         artefact: Path,
-        *,
         on_progress: OnProgress,
         example_shapes: Mapping[str, tuple[int, ...]] | None,
     ) -> None:
@@ -351,7 +351,7 @@ class Server:
             planner=self.planner,
             models=self.models,
             observer=self.observer,
-            schedule_observers=[self.observer],
+            on_schedule=[self.observer.schedule_chosen],
             tolerance=1e-4,
             retry_pauses=RetryPauses((0.25, 0.5, 1.0), self._sleep),
         )

@@ -11,8 +11,8 @@ import pytest
 from braid.core.errors import ImportLimitExceeded, ModelImportError
 from braid.engine.importer.host.launch import ImporterCrashed
 from braid.engine.importer.host.limits import GIB, ImportLimits
+from braid.engine.importer.host.messages import OnProgress
 from braid.server.jobs.imports import Imports, MemoryBudget, first_limits
-from braid.server.jobs.interfaces import OnProgress
 
 
 class Importer:
@@ -59,8 +59,8 @@ class Turns:
         await self.imports(
             self.folder / name,
             self.folder / f"{name}.artefact",
-            on_progress=lambda fraction, step: None,
-            example_shapes=None,
+            lambda fraction, step: None,
+            None,
         )
 
     async def end(self, name: str) -> None:
