@@ -15,7 +15,7 @@ requests in between; a long stage pauses for them, and a sample that was interru
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from time import perf_counter_ns
 
 from braid.core.measurement import StageLatency
@@ -29,7 +29,6 @@ from braid.engine.timing.samples import (
     ReferenceWork,
     Sweep,
     TimerOptions,
-    agree,
     reduce_samples,
     steady,
     uninterrupted,
@@ -113,7 +112,7 @@ class CpuStageTimer:
         samples: list[float] = []
         for _ in range(self._options.max_series):
             samples, references = [], []
-            while len(samples) < self._options.repeats and not self._agree(samples):
+            while len(samples) < self._options.repeats and not self._options.agree(samples):
                 references.append(self._sample_reference())
                 samples.append(self._sample(run, pause))
                 yield
@@ -121,10 +120,6 @@ class CpuStageTimer:
             if len(kept) > len(samples) // 2:
                 break
         return reduce_samples(kept or samples)
-
-    def _agree(self, samples: Sequence[float]) -> bool:
-        """Whether the samples so far leave little to learn from more of them."""
-        return agree(samples, self._options.agreeing, self._options.agreement)
 
     def _sample(self, run: StageRun, pause: YieldToRequests) -> float:
         def sample() -> NetTime:

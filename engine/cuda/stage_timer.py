@@ -33,7 +33,7 @@ from braid.engine.device import AskedStage, MakeInputs
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.recorded_inputs import Activations
-from braid.engine.timing.samples import TimerOptions, agree, reduce_samples, steady
+from braid.engine.timing.samples import TimerOptions, reduce_samples, steady
 
 DRIFT = 0.02
 """Largest difference of a sample's pace from the usual pace, as a fraction."""
@@ -201,7 +201,7 @@ class CudaStageTimer:
         series, wanted = 0, 1
         while series < wanted:
             samples, paces = [], list[float]()
-            while len(samples) < self._options.repeats and not self._agree(samples):
+            while len(samples) < self._options.repeats and not self._options.agree(samples):
                 sample_us, pace_us = self._sample(pair)
                 samples.append(sample_us)
                 paces.append(pace_us)
@@ -237,10 +237,6 @@ class CudaStageTimer:
         event = self._driver.event(timed=True)
         self._driver.record(event, self._origin)
         return event
-
-    def _agree(self, samples: Sequence[float]) -> bool:
-        """Whether the samples so far leave little to learn from more of them."""
-        return agree(samples, self._options.agreeing, self._options.agreement)
 
     def _near_tie(self, units: frozenset[int], kept: Sequence[float]) -> bool:
         """Whether these units were as fast, arranged otherwise."""

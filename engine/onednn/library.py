@@ -153,12 +153,8 @@ class OneDnn:
         result = self._dense([m, n])
         handle = self.make(
             "matmul_primitive_desc_create",
-            self._engine,
-            self._dense([m, k]),
-            self._any([k, n]),
-            self._dense([1, n]) if bias else None,
-            result,
-            self._attributes(post_ops, result),
+            *(self._engine, self._dense([m, k]), self._any([k, n])),
+            *(self._dense([1, n]) if bias else None, result, self._attributes(post_ops, result)),
         )
         return Primitive(self, handle)
 
@@ -351,7 +347,7 @@ class Primitive:
         Raises:
             Unsupported: there is only the slow reference kernel for it.
         """
-        self._library = library
+        self.library = library
         self.description = library.owned(self, "primitive_desc", description)
         self.implementation = library.implementation(description)
         if self.implementation.startswith(("ref", "gemm:ref")):
@@ -366,22 +362,13 @@ class Primitive:
     def layout(self, argument: int) -> _Pointer:
         """Layout that an argument must have."""
         known = DST if argument >= POST_OP else argument  # an operand of a sum is like the output
-        return self._library.argument(self.description, known)
-
-    def call(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> PrimitiveCall:
-        """A call with memory objects of its own.
-
-        Args:
-            fixed: argument -> data that stays where it is; kept alive.
-            moving: arguments whose data is named later.
-        """
-        return PrimitiveCall(self._library, self, fixed, moving)
+        return self.library.argument(self.description, known)
 
     def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
         """A function that takes the tensors of ``moving``, in this order, and executes."""
-        call = self.call(fixed, moving)
+        call = PrimitiveCall(self, fixed, moving)
         handle, stream, count, arguments = call.words
-        handles, set_handle, execute = call.moving, self._library.set_handle, self._library.execute
+        handles, set_handle, execute = call.moving, self.library.set_handle, self.library.execute
 
         def launch(*tensors: Any, kept: PrimitiveCall = call) -> None:
             for memory, tensor in zip(handles, tensors, strict=True):
@@ -394,7 +381,7 @@ class Primitive:
     def scratch(self) -> Tensor:
         """Scratch memory of an execution; empty if it needs none."""
         if self._scratch is None:
-            size = self._library.size_bytes(self.layout(_SCRATCH))
+            size = self.library.size_bytes(self.layout(_SCRATCH))
             self._scratch = torch.empty(size, dtype=torch.uint8)
         return self._scratch
 
@@ -406,13 +393,16 @@ class PrimitiveCall:
     """
 
     def __init__(
-        self,
-        library: OneDnn,
-        primitive: Primitive,
-        fixed: Mapping[int, Tensor],
-        moving: Sequence[int],
+        self, primitive: Primitive, fixed: Mapping[int, Tensor], moving: Sequence[int]
     ) -> None:
-        given = dict(fixed)
+        """Make memory objects.
+
+        Args:
+            primitive: what is called.
+            fixed: argument -> data that stays where it is; kept alive.
+            moving: arguments whose data is named later.
+        """
+        library, given = primitive.library, dict(fixed)
         if primitive.scratch().numel():
             given[_SCRATCH] = primitive.scratch()
         indices = [*given, *moving]
@@ -427,11 +417,7 @@ class PrimitiveCall:
         )
         self.moving = tuple(memory.value or 0 for memory in memories[len(given) :])
         """Memory objects of the moving arguments, in order."""
-        self.words = (
-            *primitive.handles,
-            len(indices),
-            ctypes.addressof(self._arguments),
-        )
+        self.words = (*primitive.handles, len(indices), ctypes.addressof(self._arguments))
         """What dnnl_primitive_execute takes: primitive, stream, count, address of arguments."""
 
 

@@ -28,6 +28,13 @@ class TimerOptions:
     agreement: float = 0.03  # ... within this fraction of their median
     max_series: int = 3  # how often a series may be repeated because the machine drifted
 
+    def agree(self, samples_us: Sequence[float]) -> bool:
+        """Whether the samples so far leave little to learn from more of them."""
+        if len(samples_us) < self.agreeing:
+            return False
+        span_us = max(samples_us) - min(samples_us)
+        return span_us <= self.agreement * statistics.median(samples_us)
+
 
 ATTEMPTS, PATIENCE_S = 3, 0.25
 """To take a sample that nothing interrupts: so many, and more for so long, in which a device that
@@ -82,13 +89,6 @@ def steady(
         for sample, reference in zip(samples_us, reference_us, strict=True)
         if abs(reference - usual_us) <= drift * usual_us
     ]
-
-
-def agree(samples_us: Sequence[float], count: int, fraction: float) -> bool:
-    """Whether at least ``count`` samples lie within a fraction of their median."""
-    if len(samples_us) < count:
-        return False
-    return max(samples_us) - min(samples_us) <= fraction * statistics.median(samples_us)
 
 
 class ReferenceWork:

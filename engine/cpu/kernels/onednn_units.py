@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -30,6 +31,7 @@ from braid.engine.onednn.library import (
     SRC_1,
     WEIGHTS,
     PostOp,
+    Primitive,
 )
 from braid.engine.onednn.recipe import Buffer, Recipe
 from braid.engine.ops.kinds import EPILOGUE
@@ -123,13 +125,12 @@ def _pooling(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
     else:
         algorithm = AVERAGE_ALL if counted else AVERAGE_VALID
 
-    def make(threads: int) -> Recipe:
-        with binding.library.threads(threads):
-            window = kernel, stride, dilation, before, after
-            primitive = binding.library.pooling(algorithm, (source, result), window)
-        return single(primitive, {}, {SRC: 0}, Buffer(result, images=True))
+    def describe() -> Primitive:
+        window = kernel, stride, dilation, before, after
+        return binding.library.pooling(algorithm, (source, result), window)
 
-    return Kernel(VARIANT, recipe=make, needs_finite=algorithm == MAX_POOLING)
+    is_max = algorithm == MAX_POOLING
+    return binding.kernel(describe, {SRC: 0}, Buffer(result, images=True), needs_finite=is_max)
 
 
 def _pooling_pads(unit: Operator, source: Sequence[int]) -> list[tuple[int, int]]:
@@ -151,17 +152,14 @@ def _mean(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel |
     source, result = binding.shape(data), binding.shape(unit.outputs[0])
     if sorted(axis % 4 for axis in wholes(unit.attributes.get("dims") or [])) != [2, 3]:
         return None
-    extents, zeros, ones = source[2:], (0, 0), (1, 1)
+    pooled, zeros, ones = (*source[:2], 1, 1), (0, 0), (1, 1)
 
-    def make(threads: int) -> Recipe:
-        pooled = *source[:2], 1, 1
-        with binding.library.threads(threads):
-            window = extents, ones, ones, zeros, zeros
-            primitive = binding.library.pooling(AVERAGE_ALL, (source, pooled), window)
-        seen_as = None if result == pooled else result
-        return single(primitive, {}, {SRC: 0}, Buffer(pooled, True, seen_as))
+    def describe() -> Primitive:
+        window = source[2:], ones, ones, zeros, zeros
+        return binding.library.pooling(AVERAGE_ALL, (source, pooled), window)
 
-    return Kernel(VARIANT, recipe=make)
+    seen_as = None if result == pooled else result
+    return binding.kernel(describe, {SRC: 0}, Buffer(pooled, True, seen_as))
 
 
 def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -175,14 +173,9 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
     ):
         return None
     shapes = [binding.shape(name) for name in unit.inputs]
-
-    def make(threads: int) -> Recipe:
-        with binding.library.threads(threads):
-            primitive = binding.library.concat(shapes, result)
-        arguments = {MANY + i: i for i in range(len(shapes))}
-        return single(primitive, {}, arguments, Buffer(result, images=True))
-
-    return Kernel(VARIANT, recipe=make)
+    arguments = {MANY + i: i for i in range(len(shapes))}
+    describe = partial(binding.library.concat, shapes, result)
+    return binding.kernel(describe, arguments, Buffer(result, images=True))
 
 
 def _sum(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -191,13 +184,9 @@ def _sum(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | 
     same = binding.is_plain(right) and binding.shape(left) == binding.shape(right) == shape
     if not same or set(unit.attributes) - {EPILOGUE}:
         return None
-
-    def make(threads: int) -> Recipe:
-        with binding.library.threads(threads):
-            primitive = binding.library.add(math.prod(shape), steps)
-        return single(primitive, {}, {SRC: 0, SRC_1: 1}, Buffer(shape, len(shape) == 4))
-
-    return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
+    describe = partial(binding.library.add, math.prod(shape), steps)
+    arguments, buffer = {SRC: 0, SRC_1: 1}, Buffer(shape, len(shape) == 4)
+    return binding.kernel(describe, arguments, buffer, needs_finite=bool(steps))
 
 
 def _pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -206,13 +195,8 @@ def _pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Ker
     shape = binding.shape(unit.outputs[0])
     if first is None or len(unit.inputs) != 1 or binding.shape(unit.inputs[0]) != shape:
         return None
-
-    def make(threads: int) -> Recipe:
-        with binding.library.threads(threads):
-            primitive = binding.library.elementwise(math.prod(shape), first, steps)
-        return single(primitive, {}, {SRC: 0}, Buffer(shape, len(shape) == 4))
-
-    return Kernel(VARIANT, recipe=make, needs_finite=True)
+    describe = partial(binding.library.elementwise, math.prod(shape), first, steps)
+    return binding.kernel(describe, {SRC: 0}, Buffer(shape, len(shape) == 4), needs_finite=True)
 
 
 def _scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -227,19 +211,10 @@ def _scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel
         if binding.shape(data) != shape:
             continue
         scale: PostOp = "linear", float(number), 0.0
-        return _scaled_by(scale, position, shape, binding, steps)
+        describe = partial(binding.library.elementwise, math.prod(shape), scale, steps)
+        buffer = Buffer(shape, len(shape) == 4)
+        return binding.kernel(describe, {SRC: position}, buffer, needs_finite=bool(steps))
     return None
-
-
-def _scaled_by(
-    scale: PostOp, position: int, shape: tuple[int, ...], binding: UnitBinding, steps: list[PostOp]
-) -> Kernel:
-    def make(threads: int) -> Recipe:
-        with binding.library.threads(threads):
-            primitive = binding.library.elementwise(math.prod(shape), scale, steps)
-        return single(primitive, {}, {SRC: position}, Buffer(shape, len(shape) == 4))
-
-    return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
 
 _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | None]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from braid.core.graph import OpGraph
 from braid.engine.onednn.library import DST, OneDnn, Primitive
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
-from braid.engine.program.kernel import PackedWeights
+from braid.engine.program.kernel import Kernel, PackedWeights
 
 VARIANT = "onednn"
 
@@ -42,6 +42,22 @@ class UnitBinding:
         """Tensor of a value that is a constant in fp32; None for any other value."""
         found = self.constants.get(value)
         return found if found is not None and found.dtype == torch.float32 else None
+
+    def kernel(
+        self,
+        describe: Callable[[], Primitive],
+        arguments: Mapping[int, int],
+        result: Buffer,
+        *,
+        needs_finite: bool = False,
+    ) -> Kernel:
+        """Kernel of one primitive without weights; the other arguments are those of ``single``."""
+
+        def make(threads: int) -> Recipe:
+            with self.library.threads(threads):
+                return single(describe(), {}, arguments, result)
+
+        return Kernel(VARIANT, recipe=make, needs_finite=needs_finite)
 
 
 def single(
