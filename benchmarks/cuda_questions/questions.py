@@ -33,7 +33,7 @@ class Question:
 def _lab() -> Lab:
     from benchmarks.cuda_questions.lab import Lab
     from braid.engine.cuda.driver.torch_driver import TorchDriver
-    from braid.engine.cuda.presence import require_gpu
+    from braid.engine.cuda.opening import require_gpu
 
     require_gpu()
     return Lab(TorchDriver())

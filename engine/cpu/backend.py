@@ -65,6 +65,9 @@ class LaidOut:
 class CpuBackend:
     """A ``Backend`` over a ``CpuExecutor``."""
 
+    precisions = (FP32,)
+    """Torch's FP16 and BF16 kernels for CPU are slower on most CPUs."""
+
     def __init__(
         self,
         executor: CpuExecutor,
@@ -79,11 +82,6 @@ class CpuBackend:
     def threads(self) -> int:
         """Threads of the executor."""
         return self._executor.threads
-
-    @property
-    def precisions(self) -> tuple[str, ...]:
-        """FP32 only: torch's FP16 and BF16 kernels for CPU are slower on most CPUs."""
-        return (FP32,)
 
     def device_key(self) -> str:
         """Model name, cores, instruction set, threads, versions."""

@@ -37,17 +37,16 @@ class WorkerRequest(Generic[ReplyT_co]):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
 class ProgramRequest(WorkerRequest[ReplyT_co]):
     """A request about one program, whose model the worker has loaded."""
 
-    __slots__ = ()
     program: ProgramKey
 
 
+@dataclass(frozen=True, slots=True)
 class MeasurementRequest(ProgramRequest[ReplyT_co]):
     """A request that the worker works for between inferences; it can be dropped."""
-
-    __slots__ = ()
 
 
 # Replies that are no fact of their own.
@@ -161,28 +160,21 @@ class DropMeasurement(WorkerRequest[Acknowledged]):
 class DescribeProgram(ProgramRequest[ProgramDescription]):
     """Describe the static graph of a program."""
 
-    program: ProgramKey
-
 
 @dataclass(frozen=True, slots=True)
 class FindFacts(MeasurementRequest[DeviceFacts]):
     """Find what planners may know of the device and a program's units."""
-
-    program: ProgramKey
 
 
 @dataclass(frozen=True, slots=True)
 class FindKernels(MeasurementRequest[ProgramKernels]):
     """Find the units of a program that more than one kernel can run."""
 
-    program: ProgramKey
-
 
 @dataclass(frozen=True, slots=True)
 class MeasureStage(MeasurementRequest[StageLatency]):
     """Measure one stage of a program."""
 
-    program: ProgramKey
     stage: Stage
     threads: int | None = None  # how many it may use; None: all
     variant: str = ""  # kernel that its only unit runs on; "": the usual one
@@ -193,7 +185,6 @@ class MeasureStage(MeasurementRequest[StageLatency]):
 class ComparePlans(MeasurementRequest[PlanMeasurements]):
     """Measure whole models in turns, the first plan being the baseline."""
 
-    program: ProgramKey
     plans: tuple[StreamPlan, ...]
     onnxruntime: bool  # whether a session of the whole model takes part
     tolerance: float  # of outputs, relative to the largest element

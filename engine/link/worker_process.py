@@ -9,6 +9,7 @@ Loads no torch.
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple, Self, TypeVar, cast
 
 from braid.core.child_process import child_environment
 from braid.core.errors import RunStopped, RunTooLong, WorkerRestarting
+from braid.core.json_form import to_json
 from braid.engine.link.frames import FrameDecoder, encode
 from braid.engine.link.messages import (
     AnyRequest,
@@ -51,6 +53,7 @@ class _OpenCall(NamedTuple):
     request: WorkerRequest[Any]
     future: asyncio.Future[Any]
     sent_at: float
+    on_progress: OnProgress | None
 
 
 class WorkerProcess(asyncio.Protocol):
@@ -59,7 +62,6 @@ class WorkerProcess(asyncio.Protocol):
     def __init__(self, child: ChildProcess, limits: WatchLimits) -> None:
         self._child = child
         self._calls: dict[int, _OpenCall] = {}
-        self._listeners: dict[int, OnProgress] = {}  # of calls that report how far they are
         self._next_call = 0
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -80,7 +82,10 @@ class WorkerProcess(asyncio.Protocol):
             links = theirs.fileno(), watched.fileno()
             child = await ChildProcess.start(
                 options.module,
-                *_arguments(options, arena, *links),
+                f"--link-fd={links[0]}",
+                f"--control-fd={links[1]}",
+                f"--arena-fd={arena.fd}",
+                f"--options={json.dumps(to_json(options))}",
                 environment=_environment(options),
                 pass_fds=(*links, arena.fd),
             )
@@ -150,10 +155,7 @@ class WorkerProcess(asyncio.Protocol):
         self._next_call += 1
         number = self._next_call
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._calls[number] = _OpenCall(request, future, monotonic())
-        if on_progress is not None:
-            self._listeners[number] = on_progress
-            future.add_done_callback(lambda _: self._listeners.pop(number, None))
+        self._calls[number] = _OpenCall(request, future, monotonic(), on_progress)
         if bound is not None:
             self._watch.sent(number, bound)
         self._transport.write(encode(WorkerCall(number, cast(AnyRequest, request))))
@@ -185,9 +187,10 @@ class WorkerProcess(asyncio.Protocol):
             match message:
                 case WorkerAnswer() | WorkerFailure():
                     self._answered(message)
-                case WorkerProgress(call, fraction):
-                    if listener := self._listeners.get(call):
-                        listener(fraction)
+                case WorkerProgress(number, fraction):
+                    call = self._calls.get(number)
+                    if call is not None and call.on_progress is not None:
+                        call.on_progress(fraction)
                 case DeviceIsLost(reason):
                     self._last_words = reason
 
@@ -280,19 +283,3 @@ def _environment(options: WorkerOptions) -> dict[str, str]:
     if options.gpu is None:
         return cpu_environment(child_environment())
     return cuda_environment(options.gpu, child_environment())
-
-
-def _arguments(options: WorkerOptions, arena: Arena, link_fd: int, control_fd: int) -> list[str]:
-    return [
-        f"--link-fd={link_fd}",
-        f"--control-fd={control_fd}",
-        f"--arena-fd={arena.fd}",
-        f"--arena-bytes={arena.size_bytes}",
-        f"--device={'cpu' if options.gpu is None else 'cuda'}",
-        f"--cores={','.join(map(str, options.cores))}",
-        f"--threads={options.threads}",
-        f"--memory-bytes={options.memory_bytes}",
-        f"--activation-bytes={options.activation_bytes}",
-        f"--timing-repeats={options.timing_repeats}",
-        "--pin-threads" if options.pin_threads else "--no-pin-threads",
-    ]

@@ -15,12 +15,14 @@ from __future__ import annotations
 import asyncio
 import enum
 import os
+import re
 import signal
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from braid.core.background import to_the_end
 from braid.core.python_process import python_command, python_environment
@@ -29,26 +31,14 @@ MAX_LINE_BYTES = 256 << 20  # all the stages of a large graph in one question
 TAIL_BYTES = 8 << 10
 
 _COUNTERS = Path("/proc/vmstat")
-_PIPE = asyncio.subprocess.PIPE
 
 
 class Streams(enum.Enum):
-    """What the standard streams of a child are."""
+    """What stdin, stdout and stderr of a child are."""
 
-    INHERITED = "inherited"  # its output goes where the parent's goes
-    KEPT = "kept"  # the end of its output is kept
-    LINES = "lines"  # stdin and stdout carry lines; the end of stderr is kept
-
-
-_ARGUMENTS: Mapping[Streams, Mapping[str, Any]] = {
-    Streams.INHERITED: {"stdin": asyncio.subprocess.DEVNULL},
-    Streams.KEPT: {
-        "stdin": asyncio.subprocess.DEVNULL,
-        "stdout": _PIPE,
-        "stderr": asyncio.subprocess.STDOUT,
-    },
-    Streams.LINES: {"stdin": _PIPE, "stdout": _PIPE, "stderr": _PIPE, "limit": MAX_LINE_BYTES},
-}
+    INHERITED = (DEVNULL, None, None)  # its output goes where the parent's goes
+    KEPT = (DEVNULL, PIPE, STDOUT)  # the end of its output is kept
+    LINES = (PIPE, PIPE, PIPE)  # stdin and stdout carry lines; the end of stderr is kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +102,17 @@ class ChildProcess:
         Raises:
             OSError: no process, memory or descriptor is left.
         """
+        stdin, stdout, stderr = streams.value
         process = await asyncio.create_subprocess_exec(
             *python_command(module, f"--parent={os.getpid()}", *arguments),
             pass_fds=pass_fds,
             cwd=folder,
             env=python_environment(environment),
             start_new_session=True,
-            **_ARGUMENTS[streams],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            limit=MAX_LINE_BYTES if streams is Streams.LINES else 1 << 16,
         )
         return cls(process, streams)
 
@@ -190,17 +184,12 @@ def oom_kills(counters: Path = _COUNTERS) -> int | None:
     None: the system has no such counter.
     """
     try:
-        for line in counters.read_text().splitlines():
-            name, _, value = line.partition(" ")
-            if name == "oom_kill":
-                return int(value)
-    except (OSError, ValueError):
+        found = re.search(r"^oom_kill (\d+)$", counters.read_text(), re.MULTILINE)
+    except OSError:
         return None
-    return None
+    return int(found[1]) if found else None
 
 
 def is_more(before: int | None, after: int | None) -> bool | None:
     """Whether a counter has grown; None: it does not exist."""
-    if before is None or after is None:
-        return None
-    return after > before
+    return None if before is None or after is None else after > before

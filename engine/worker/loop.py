@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from braid.core.errors import DeviceLost, WorkerFault
+from braid.core.errors import BraidError, DeviceLost, InvalidRequest, WorkerFault
 from braid.engine.device import RUNS_UNDERWAY, Backend
 from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.messages import (
@@ -50,9 +50,7 @@ from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measurements import Measurements, Task
 from braid.engine.worker.models import ModelTable
 from braid.engine.worker.process.current_work import CurrentWork
-from braid.engine.worker.process.error_answers import as_braid_error
 from braid.engine.worker.requests import RequestHandlers, RunUnderway
-from braid.engine.worker.sessions import SessionTable
 
 log = logging.getLogger("braid.worker")
 
@@ -72,8 +70,11 @@ class _Background:
     told: float = 0.0  # the progress that was reported
 
 
-class Worker:
-    """The loop of a worker process, on the thread that owns the device."""
+class Worker(YieldToRequests):
+    """The loop of a worker process, on the thread that owns the device.
+
+    To work that is not inference it is the pause in which requests go first.
+    """
 
     def __init__(
         self,
@@ -90,10 +91,9 @@ class Worker:
         self._waiting: deque[WorkerCall] = deque()  # received, and not inference
         self._is_closed = False
         self._went_on_at = monotonic()  # when work that is not inference began again
-        pause = _InferenceFirst(self)
-        models, sessions = ModelTable(backend, pause), SessionTable(backend.open_whole, pause)
-        self._measurements = Measurements(backend, models, pause)
-        calls = RequestHandlers(backend, arena, models, sessions, self._measurements, pause)
+        models = ModelTable(backend, self)
+        self._measurements = Measurements(backend, models, self)
+        calls = RequestHandlers(backend, arena, models, self._measurements, self)
         self._calls = calls
         self.handlers: dict[type, Callable[[Any], AnyReply]] = {
             DescribeDevice: calls.describe_device,
@@ -213,7 +213,11 @@ class Worker:
         self._went_on_at = monotonic()
         return True
 
-    def pause(self) -> bool:
+    def answer(self) -> bool:
+        """Answer inference requests that have arrived."""
+        return self.receive(0)
+
+    def __call__(self) -> bool:
         """Let inference go first, between two steps of other work."""
         any_ran = self.let_inference_go_first()
         self._work.begin_step()
@@ -255,7 +259,7 @@ class Worker:
 
     def _fail(self, call: int | None, error: Exception) -> None:
         """Answer a call with an error; if the device is lost, raise DeviceLost instead."""
-        known = as_braid_error(error, self._backend)
+        known = _as_braid_error(error, self._backend)
         if isinstance(known, DeviceLost):
             raise known
         if isinstance(known, WorkerFault):
@@ -284,24 +288,18 @@ def _executable(call: WorkerCall) -> int:
     return call.request.number
 
 
-class _InferenceFirst(YieldToRequests):
-    """Pause of work that is not inference: requests go first."""
-
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
-    @property
-    def arrivals(self) -> int | None:
-        """File descriptor of the link."""
-        return self._worker.arrivals
-
-    def answer(self) -> bool:
-        """Answer requests that have arrived."""
-        return self._worker.receive(0)
-
-    def __call__(self) -> bool:
-        """Answer requests, and wait for the next ones for a moment."""
-        return self._worker.pause()
+def _as_braid_error(error: Exception, backend: Backend) -> BraidError:
+    """Return a BraidError as it is, and an error of a library as the BraidError that it means."""
+    if isinstance(error, BraidError):
+        return error
+    if (known := backend.fault(error)) is not None:
+        return known
+    text = str(error)
+    if isinstance(error, IndexError) or "out of range" in text or "out of bounds" in text:
+        return InvalidRequest(
+            "the model could not run on these values: an index in an input is out of range"
+        )
+    return WorkerFault(f"the device worker failed: {type(error).__name__}")
 
 
 def _warm_up() -> Task:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
@@ -63,6 +64,7 @@ class ModelTable:
         self._pause = pause
         self._models: dict[str, LoadedModel] = {}
         self._executables: dict[int, ReadyExecutable] = {}
+        self._sessions: WeakValueDictionary[str, Whole] = WeakValueDictionary()  # by model digest
 
     def load(self, digest: str, artefact: Path) -> None:
         """Read an artefact; does nothing if the model is loaded already."""
@@ -86,6 +88,22 @@ class ModelTable:
         if digest not in self._models:
             raise PreconditionFailed(f"model {digest[:12]} is not loaded on this device")
         return self._models[digest]
+
+    def session(self, digest: str) -> Whole:
+        """Find the ONNX Runtime session of a model, shared while it is used, or open it.
+
+        That takes seconds for a large model, so it is done in a thread of its own, while requests
+        go on being answered.
+
+        Raises:
+            PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it.
+        """
+        found = self._sessions.get(digest)
+        if found is None:
+            artefact = self.model(digest).artefact
+            found = in_thread(lambda: self._backend.open_whole(artefact, digest), self._pause)
+            self._sessions[digest] = found
+        return found
 
     def program(self, key: ProgramKey) -> Program:
         """Find a program, or bind it; its plans share it.

@@ -42,7 +42,6 @@ from braid.engine.worker.models import (
     spec_shape,
     static_tensors,
 )
-from braid.engine.worker.sessions import SessionTable
 
 log = logging.getLogger("braid.worker")
 
@@ -108,13 +107,11 @@ class RequestHandlers:
         backend: Backend,
         arena: mmap.mmap,
         models: ModelTable,
-        sessions: SessionTable,
         measurements: Measurements,
         pause: YieldToRequests,
     ) -> None:
         self._backend = backend
         self._models = models
-        self._sessions = sessions
         self._measurements = measurements
         self._slots = SlotViews(arena)
         self._pause = pause
@@ -199,7 +196,7 @@ class RequestHandlers:
     def _session(self, digest: str) -> Whole | None:
         """Open ONNX Runtime's session of a model; None if that fails, since the plan can run."""
         try:
-            return self._sessions.session(digest, self._models.model(digest).artefact)
+            return self._models.session(digest)
         except (PreconditionFailed, InvalidArtefact):
             log.exception("model %s runs under its plan instead", digest[:12])
             return None

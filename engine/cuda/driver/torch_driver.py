@@ -33,7 +33,7 @@ class TorchDriver:
     """A ``Driver`` over torch.cuda."""
 
     def __init__(self, index: int = 0) -> None:
-        """Take a GPU that engine/cuda/presence.py has checked."""
+        """Take a GPU that engine/cuda/opening.py has checked."""
         self.device = torch.device("cuda", index)
         torch.cuda.set_device(self.device)
         self._streams: dict[tuple[int, bool], Stream] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import mmap
 import os
@@ -14,38 +15,41 @@ import sys
 import torch
 
 from braid.core.errors import BraidError, DeviceLost
+from braid.core.json_form import from_json
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.device import Backend
 from braid.engine.link.frames import BlockingChannel
-from braid.engine.link.messages import DeviceIsLost
-from braid.engine.link.options import LOST_EXIT_CODE
+from braid.engine.link.messages import DeviceIsLost, WorkerCall, WorkerFailure
+from braid.engine.link.options import LOST_EXIT_CODE, WorkerOptions
 from braid.engine.runtime.affinity import usable_cpus
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.engine.timing.samples import TimerOptions
 from braid.engine.worker.loop import Worker
 from braid.engine.worker.process.current_work import CurrentWork
-from braid.engine.worker.process.error_answers import refuse
 from braid.engine.worker.process.memory_limit import limit_memory
 from braid.engine.worker.process.status_thread import answer_status
 
 
 @torch.inference_mode()
-def serve(options: argparse.Namespace) -> None:
-    """Serve one link until it closes; ``options`` are those of ``main``."""
+def serve(arguments: argparse.Namespace) -> None:
+    """Serve one link until it closes; ``arguments`` are those of ``main``."""
+    options: WorkerOptions = from_json(WorkerOptions, json.loads(arguments.options))
     if options.memory_bytes:
         limit_memory(options.memory_bytes)
     logging.basicConfig(stream=sys.stderr, format="%(levelname)s %(name)s %(message)s")
     keep_freed_memory()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the front end's business
     work = CurrentWork()
-    answer_status(socket.socket(fileno=options.control_fd), work)
-    channel = BlockingChannel(socket.socket(fileno=options.link_fd))
-    arena = mmap.mmap(options.arena_fd, options.arena_bytes)
+    answer_status(socket.socket(fileno=arguments.control_fd), work)
+    channel = BlockingChannel(socket.socket(fileno=arguments.link_fd))
+    arena = mmap.mmap(arguments.arena_fd, 0)  # all of it
     try:
-        backend = _cpu(options) if options.device == "cpu" else _cuda(options, channel)
+        backend = _cpu(options) if options.gpu is None else _cuda(options, channel)
     except BraidError as error:
-        refuse(channel, error)
+        for message in channel.receive() or ():
+            if isinstance(message, WorkerCall):
+                channel.send(WorkerFailure.of(message.number, error))
         return
     try:
         Worker(channel, arena, backend, work).serve()
@@ -55,7 +59,7 @@ def serve(options: argparse.Namespace) -> None:
         os._exit(LOST_EXIT_CODE)
 
 
-def _cpu(options: argparse.Namespace) -> Backend:
+def _cpu(options: WorkerOptions) -> Backend:
     if options.cores:
         os.sched_setaffinity(0, options.cores)
     cpus = usable_cpus()[: options.threads] if options.pin_threads else ()
@@ -64,7 +68,7 @@ def _cpu(options: argparse.Namespace) -> Backend:
     return CpuBackend(executor, options.activation_bytes, TimerOptions(options.timing_repeats))
 
 
-def _cuda(options: argparse.Namespace, channel: BlockingChannel) -> Backend:
+def _cuda(options: WorkerOptions, channel: BlockingChannel) -> Backend:
     """Open the only GPU that this process sees, once a call comes: a spare has no CUDA context."""
     select.select([channel], [], [])
     torch.set_num_threads(options.threads)

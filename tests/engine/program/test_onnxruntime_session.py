@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.program.onnxruntime_session import CUDA_PROVIDER, OnnxSession
 from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread
-from braid.engine.worker.sessions import SessionTable
+from braid.engine.worker.models import ModelTable
 from tests.models.small import small_cnn
 
 
@@ -28,9 +29,11 @@ def artefact(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def table() -> Iterator[SessionTable]:
+def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModelTable]:
+    loaded = SimpleNamespace(graph=None, weights={})
+    monkeypatch.setattr("braid.engine.worker.models.load_artefact", lambda _: loaded)
     executor = CpuExecutor(threads=2)
-    yield SessionTable(CpuBackend(executor).open_whole)
+    yield ModelTable(CpuBackend(executor))
     executor.close()
 
 
@@ -81,16 +84,15 @@ def test_what_onnxruntime_refuses_is_an_error_of_ours(tmp_path: Path) -> None:
         OnnxSession(tmp_path, file_digest(tmp_path / MODEL_FILE), 1)
 
 
-def test_sessions_are_shared_while_used_and_closed_after(
-    table: SessionTable, artefact: Path
-) -> None:
+def test_sessions_are_shared_while_used_and_closed_after(table: ModelTable, artefact: Path) -> None:
     digest = file_digest(artefact / MODEL_FILE)
+    table.load(digest, artefact)
 
-    first = table.session(digest, artefact)
-    assert table.session(digest, artefact) is first
+    first = table.session(digest)
+    assert table.session(digest) is first
     del first
 
-    second = table.session(digest, artefact)
+    second = table.session(digest)
     np.testing.assert_array_equal(second.run({"x": torch.ones(1, 3, 16, 16)})["y"].shape[0], 1)
 
 

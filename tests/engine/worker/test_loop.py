@@ -43,7 +43,7 @@ def test_a_step_ends_where_requests_go_first_however_many_they_are() -> None:
         activity.begin_step()
         now += 10.0
 
-        assert worker.pause()
+        assert worker()
 
     assert seen == [None, None]
     assert activity.status().step_s == 0.0

@@ -37,7 +37,7 @@ def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_other
     asked = PrepareExecutable(1, PlanToRun(ProgramKey("d", ())))
     requests, nothing = SlowRequests(), cast(Any, None)
     with mmap.mmap(-1, mmap.PAGESIZE) as arena:
-        calls = RequestHandlers(nothing, arena, models, nothing, nothing, requests)
+        calls = RequestHandlers(nothing, arena, models, nothing, requests)
         start = perf_counter_ns()
         answer = calls.prepare(asked)
         elapsed_ns = perf_counter_ns() - start

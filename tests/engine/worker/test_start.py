@@ -23,12 +23,10 @@ time.sleep(600)
 STARTS_A_WORKER = """
 import os, subprocess, sys, time
 from braid.core.python_process import python_command
-numbers = ("link-fd", "control-fd", "arena-fd", "arena-bytes", "threads", "memory-bytes",
-           "activation-bytes", "timing-repeats")
-options = [f"--{name}=1" for name in numbers]
+numbers = ("link-fd", "control-fd", "arena-fd")
+arguments = [f"--{name}=1" for name in numbers]
 worker = subprocess.Popen([
-    *python_command(sys.argv[1], *options), f"--parent={os.getpid()}",
-    "--device=cpu", "--cores=", "--no-pin-threads",
+    *python_command(sys.argv[1], *arguments), f"--parent={os.getpid()}", "--options={}",
 ])
 print(worker.pid, flush=True)
 time.sleep(600)
