@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 
@@ -79,12 +78,12 @@ def outcome_of(
         name: _cut(memory, run, run.ready.layout.outputs[name], axis, row, piece.rows)
         for name, axis in ((n, model.output_axes.get(n)) for n in request.outputs)
     }
-    is_whole = piece.rows == request.rows
-    if request.write is None or not is_whole:
+    write = request.write if piece.rows == request.rows else None
+    if write is None:
         outputs = {name: replace(each, data=bytes(each.data)) for name, each in outputs.items()}
     sent_ns, compute_us = run.sent_ns, run.compute_us
-    result = partial(
-        InferenceResult,
+    result = InferenceResult(
+        outputs=outputs,
         queue_us=(sent_ns - piece.ticket.accepted_ns) // 1000,
         transfer_us=max(0, (run.ended_ns - sent_ns) // 1000 - compute_us),
         compute_us=compute_us,
@@ -92,9 +91,7 @@ def outcome_of(
         batch_rows=run.rows,
         plan_id=run.ready.plan_id,
     )
-    if request.write is None or not is_whole:
-        return result(outputs)
-    return result({}, reply=request.write(model, result(outputs)))
+    return result if write is None else replace(result, outputs={}, reply=write(model, result))
 
 
 def _cut(

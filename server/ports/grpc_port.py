@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import grpc
 
@@ -101,11 +100,17 @@ class GrpcPorts:
     async def _start_admin(self, server: grpc.aio.Server) -> None:
         address = self._settings.admin_address
         if address.startswith("unix:"):
-            path = Path(address.removeprefix("unix:"))
-            await _start_on_socket(server, path, "BRAID_ADMIN_ADDRESS")
-            return
-        _bind(server, address, "BRAID_ADMIN_ADDRESS", self.certificates)
-        await server.start()
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(address.removeprefix("unix:"))  # of a server that was killed
+            before = os.umask(0o177)  # only the server's user may connect
+            try:
+                _bind(server, address, "BRAID_ADMIN_ADDRESS", None)
+                await server.start()
+            finally:
+                os.umask(before)
+        else:
+            _bind(server, address, "BRAID_ADMIN_ADDRESS", self.certificates)
+            await server.start()
 
 
 def _main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterceptor]:
@@ -153,28 +158,13 @@ def _bind(
         ) from error
 
 
-async def _start_on_socket(server: grpc.aio.Server, path: Path, setting: str) -> None:
-    """Listen on a Unix socket that only the server's user may connect to."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)  # of a server that was killed
-    before = os.umask(0o177)
-    try:
-        _bind(server, f"unix:{path}", setting, None)
-        await server.start()
-    finally:
-        os.umask(before)
-
-
 def _tokens(settings: Settings) -> Tokens:
     """Return the tokens of all roles."""
+    admin, infer = settings.admin_token.get_secret_value(), settings.infer_token.get_secret_value()
     return Tokens(
         [
-            TokenSource(
-                Role.ADMIN, settings.admin_token_file, settings.admin_token.get_secret_value()
-            ),
-            TokenSource(
-                Role.INFER, settings.infer_token_file, settings.infer_token.get_secret_value()
-            ),
+            TokenSource(Role.ADMIN, settings.admin_token_file, admin),
+            TokenSource(Role.INFER, settings.infer_token_file, infer),
         ]
     )
 

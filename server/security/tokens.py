@@ -86,7 +86,8 @@ class Tokens:
         """Return the role of a token by its digest; None once the token is withdrawn."""
         self._refresh()
         found = Role.ANYONE
-        for digest, role in self._all():
+        from_files = [(each, role) for at, role in self._files.items() for each in self._read[at]]
+        for digest, role in self._fixed + from_files:
             if hmac.compare_digest(given, digest):
                 found = max(found, role)
         return found or None
@@ -106,12 +107,6 @@ class Tokens:
             return Role.ANYONE
         token = _bearer_token(header)
         return None if token is None else self.role_of(token)
-
-    def _all(self) -> list[tuple[Digest, Role]]:
-        from_files = [
-            (digest, role) for file, role in self._files.items() for digest in self._read[file]
-        ]
-        return self._fixed + from_files
 
     def _refresh(self) -> None:
         for file in self._files:

@@ -149,6 +149,7 @@ class DriftMetrics:
             ("device",),
             registry=registry,
         )
+        self._gauges = (self.live_seconds, self.ratio, self.drifting)
 
     def drift_is(self, plan: PlanLabels, live_us: float, ratio: float, drifting: bool) -> None:
         """Set the latency of a plan now, in microseconds, and its ratio to the profiled one."""
@@ -159,7 +160,7 @@ class DriftMetrics:
 
     def drift_unknown(self, plan: PlanLabels) -> None:
         """Drop the drift of a plan that has not run lately."""
-        for gauge in (self.live_seconds, self.ratio, self.drifting):
+        for gauge in self._gauges:
             gauge.remove_by_labels(plan._asdict())
 
     def profiled_again(self, device: str) -> None:
@@ -172,5 +173,5 @@ class DriftMetrics:
 
     def remove_model(self, model: str, version: str) -> None:
         """Drop every series of a model version."""
-        for gauge in (self.live_seconds, self.ratio, self.drifting):
+        for gauge in self._gauges:
             gauge.remove_by_labels({"model": model, "version": version})

@@ -10,14 +10,14 @@ anyway. Fields that ask for any other behaviour are refused by name.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from google.protobuf import json_format
 
 from braid.core.errors import InvalidRequest, NotOffered
-from braid.server.models.loading import IndexEntry, ModelLoader
+from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
 from braid.server.rpc.status import Context, answering
 from braid.server.servicers.oip.models import BACKEND, PLATFORM
@@ -67,7 +67,17 @@ class RepositoryMethods:
         """List all versions, or those that answer."""
         async with answering(context):
             _one_repository(request.repository_name)
-            return index_of(await self._loader.index(request.ready))
+            return messages.RepositoryIndexResponse(
+                models=[
+                    messages.RepositoryIndexResponse.ModelIndex(
+                        name=each.name,
+                        version=str(each.version),
+                        state=each.state,
+                        reason=each.reason,
+                    )
+                    for each in await self._loader.index(request.ready)
+                ]
+            )
 
     async def RepositoryModelLoad(self, request: Any, context: Context) -> Any:
         """Load a model, from files in the request if there are any."""
@@ -95,18 +105,6 @@ class RepositoryMethods:
 def _one_repository(name: str) -> None:
     if name:
         raise NotOffered("there is one repository here, without a name; leave it out")
-
-
-def index_of(entries: Iterable[IndexEntry]) -> Any:
-    """Build a RepositoryIndexResponse."""
-    return messages.RepositoryIndexResponse(
-        models=[
-            messages.RepositoryIndexResponse.ModelIndex(
-                name=each.name, version=str(each.version), state=each.state, reason=each.reason
-            )
-            for each in entries
-        ]
-    )
 
 
 @dataclass(frozen=True, slots=True)
