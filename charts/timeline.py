@@ -52,15 +52,14 @@ class Timeline:
     title: str
     bars: tuple[Bar, ...]
     stages: tuple[StageSpan, ...]
-    lanes: int
     makespan_us: float  # end of the last unit; the sum of the stages where there are stages
     measured_us: float | None = None  # whole model as one, where it is the whole model
     is_estimated: bool = False  # some duration is a guess
 
     @property
-    def units(self) -> frozenset[int]:
-        """The units shown."""
-        return frozenset(bar.unit for bar in self.bars)
+    def lanes(self) -> int:
+        """Number of streams or threads shown."""
+        return max((bar.lane for bar in self.bars), default=0) + 1
 
 
 class UnitTimes:
@@ -113,8 +112,7 @@ def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timel
         bars += _stage_bars(stage, number, now, length, times)
         spans.append(StageSpan(number, now, length, stage.strategy, stage.groups))
         now += length
-    lanes = max((bar.lane for bar in bars), default=0) + 1
-    return Timeline(title, tuple(bars), tuple(spans), lanes, now, measured, guessed)
+    return Timeline(title, tuple(bars), tuple(spans), now, measured, guessed)
 
 
 def _title(schedule: Schedule) -> str:
@@ -155,7 +153,7 @@ def sequential(schedule: Schedule, units: Collection[int] | None = None) -> Time
         bars.append(Bar(unit, 0, now, times[unit], alone_us=times.known.get(unit)))
         now += times[unit]
     measured = schedule.provenance.sequential_us if units is None else None
-    return Timeline("sequential", tuple(bars), (), 1, now, measured, not times.cover(shown))
+    return Timeline("sequential", tuple(bars), (), now, measured, not times.cover(shown))
 
 
 def _simulated(
@@ -185,7 +183,6 @@ def _simulated(
         f"{title}, streams without stages",
         tuple(bars),
         (),
-        max((bar.lane for bar in bars), default=0) + 1,
         max(free),
         measured_us,
         is_estimated=True,

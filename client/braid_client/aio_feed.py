@@ -14,6 +14,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, I
 from typing import Any, TypeVar
 
 import grpc
+import grpc.aio
 
 from braid_client.errors import NotFound, error_of_call
 
@@ -32,7 +33,7 @@ class Feed(AsyncIterable[T]):
     def __init__(self, source: AsyncIterator[T]) -> None:
         self._source = source
         self._failure: Exception | None = None
-        self._status: asyncio.Future[_Status] = asyncio.get_running_loop().create_future()
+        self._status: asyncio.Future[grpc.RpcError] = asyncio.get_running_loop().create_future()
 
     async def __aiter__(self) -> AsyncIterator[T]:
         try:
@@ -48,8 +49,10 @@ class Feed(AsyncIterable[T]):
 
     def _note_status(self, call: Any) -> None:
         """Keep the status that grpc.aio sets if the server sent it."""
-        status = _Status(*map(_at_once, (call.code(), call.details(), call.trailing_metadata())))
-        if status.details() != OVERWRITTEN and not self._status.done():
+        details = _at_once(call.details())
+        if details != OVERWRITTEN and not self._status.done():
+            code, trailing = _at_once(call.code()), _at_once(call.trailing_metadata())
+            status = grpc.aio.AioRpcError(code, grpc.aio.Metadata(), trailing, details)
             self._status.set_result(status)
 
     async def reason(
@@ -67,24 +70,6 @@ class Feed(AsyncIterable[T]):
         except TimeoutError:
             return error_of_call(failure, not_found)
         return error_of_call(status, not_found)
-
-
-class _Status:
-    """Copy of a call's status at one moment, in the form of a failed call."""
-
-    def __init__(self, code: grpc.StatusCode, details: str, trailing: Iterable[Any]) -> None:
-        self._code = code
-        self._details = details
-        self._trailing = trailing
-
-    def code(self) -> grpc.StatusCode:
-        return self._code
-
-    def details(self) -> str:
-        return self._details
-
-    def trailing_metadata(self) -> Iterable[Any]:
-        return self._trailing
 
 
 def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -157,27 +157,15 @@ ERROR_CLASSES: Mapping[grpc.StatusCode, type[BraidError]] = {
 _BY_NUMBER: Mapping[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
-class FailedCall(Protocol):
-    """Interface that failed calls of ``grpc`` and of ``grpc.aio`` share."""
-
-    def code(self) -> grpc.StatusCode:
-        """The status."""
-
-    def details(self) -> str | None:
-        """The server's message."""
-
-    def trailing_metadata(self) -> Iterable[Any] | None:
-        """Pairs of key and value."""
-
-
-def error_of_call(call: FailedCall, not_found: type[NotFound] = NotFound) -> BraidError:
+def error_of_call(call: grpc.RpcError, not_found: type[NotFound] = NotFound) -> BraidError:
     """Translate a failed call.
 
     Args:
-        call: what ``grpc`` or ``grpc.aio`` raised.
+        call: what ``grpc`` or ``grpc.aio`` raised, or a call that has failed.
         not_found: class for NOT_FOUND; the caller knows what it asked for.
     """
-    trailing = dict(call.trailing_metadata() or ())
+    pairs: Iterable[Any] = call.trailing_metadata() or ()
+    trailing = dict(pairs)
     return make_error(
         call.code(),
         call.details() or "",

@@ -71,17 +71,13 @@ class BFloat16Bits(np.ndarray[Any, np.dtype[np.uint16]]):
         return NotImplemented
 
 
-def _bfloat16() -> np.dtype[Any] | None:
-    """numpy type of ``ml_dtypes`` for BF16; None if that package is not installed."""
-    try:
-        import ml_dtypes
-    except ImportError:
-        return None
-    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-    return dtype
-
-
-_BFLOAT16 = _bfloat16()
+# numpy type of ``ml_dtypes`` for BF16; None if that package is not installed.
+try:
+    import ml_dtypes
+except ImportError:
+    _BFLOAT16: np.dtype[Any] | None = None
+else:
+    _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def dtype_name(array: Array) -> str:

@@ -64,9 +64,10 @@ def drawn(name: str, schedule: Any, graph: Any, block: int | None = None) -> Dra
 
 
 def blocks_of(schedule: Schedule, graph: OpGraph) -> list[tuple[int, ...]]:
-    """Return the blocks that the schedule's planner solved one by one."""
+    """Return the blocks of several units that the schedule's planner solved one by one."""
     options = PlannerSettings.parse(schedule.key.planner)
-    return split_blocks(UnitGraph.from_graph(graph), options.max_block_ops)
+    blocks = split_blocks(UnitGraph.from_graph(graph), options.max_block_ops)
+    return [units for units in blocks if len(units) > 1]
 
 
 def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ...]:
@@ -75,7 +76,7 @@ def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ..
     Raises:
         InvalidRequest: there is no such block.
     """
-    found = [units for units in blocks_of(schedule, graph) if len(units) > 1]
+    found = blocks_of(schedule, graph)
     if not 1 <= abs(block) <= len(found):
         raise InvalidRequest(
             f"there is no block {block}: this model has {len(found)} blocks, 1 to {len(found)}, "

@@ -1,4 +1,4 @@
-"""Sessions of browsers that signed in to the console with an admin token.
+"""Sessions of browsers that signed in to the console with an admin token, and limited attempts.
 
 A session is a random name in a cookie that scripts cannot read and other sites do not send. It
 ends after ``SESSION_SECONDS``, and as soon as its token is withdrawn.
@@ -13,11 +13,16 @@ from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from time import monotonic
 
+from braid.server.security.addresses import network_of
 from braid.server.security.tokens import Digest, digest_of
 
 COOKIE = "braid-console"
 SESSION_SECONDS = 12 * 3600.0
 MAX_SESSIONS = 256
+
+MAX_FAILURES = 5
+WINDOW_SECONDS = 60.0
+MAX_PEERS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,37 @@ class Sessions:
             return True
         del self._sessions[key]  # for good, even if the token comes back
         return False
+
+
+class SignInLimit:
+    """Wrong tokens by the address that they came from, of ``MAX_PEERS`` addresses at most.
+
+    Tokens are too long to be guessed; the limit keeps guessing out of the logs and off the event
+    loop. The right token has to wait, too: otherwise the limit would tell which one it is.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._failures: dict[str, list[float]] = {}  # when; the address that failed last is last
+
+    def wait_seconds(self, peer: str) -> float:
+        """Return the seconds until this address may try again; 0: now."""
+        recent = self._recent(network_of(peer))
+        return recent[0] + WINDOW_SECONDS - self._clock() if len(recent) >= MAX_FAILURES else 0.0
+
+    def failed(self, peer: str) -> bool:
+        """Count a wrong token; returns bool: this address has to wait from now on."""
+        network = network_of(peer)
+        recent = [*self._recent(network), self._clock()]
+        self._failures.pop(network, None)
+        self._failures[network] = recent
+        if len(self._failures) > MAX_PEERS:
+            del self._failures[next(iter(self._failures))]
+        return len(recent) >= MAX_FAILURES
+
+    def _recent(self, network: str) -> list[float]:
+        since = self._clock() - WINDOW_SECONDS
+        return [when for when in self._failures.get(network, ()) if when > since]
 
 
 def set_cookie(name: str, *, secure: bool) -> tuple[str, str]:

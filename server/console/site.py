@@ -23,8 +23,7 @@ from braid.server.console.facts import Facts, ScheduleAddress
 from braid.server.console.pages import devices, jobs, models, schedules
 from braid.server.console.pages.html import h
 from braid.server.console.pages.layout import BASE, Page, framed, url
-from braid.server.console.sessions import Sessions, set_cookie
-from braid.server.console.sign_in_limit import SignInLimit
+from braid.server.console.sessions import Sessions, SignInLimit, set_cookie
 from braid.server.ports.http_messages import Request, Response, Route
 
 log = logging.getLogger("braid.console")

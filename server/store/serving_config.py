@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braid.core.errors import InvalidRequest
@@ -96,17 +96,9 @@ class ServingConfig:
         known = set(available)
         return self.versions.select(known) | (known & set(self.labels.values()))
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON form, the inverse of ``config_from_json``."""
-        return {
-            "versions": {"latest": self.versions.latest, "specific": list(self.versions.specific)},
-            "labels": dict(self.labels),
-            "batching": asdict(self.batching),
-        }
-
 
 def config_from_json(document: Mapping[str, Any]) -> ServingConfig:
-    """Read what ``ServingConfig.to_json`` wrote."""
+    """Read what ``dataclasses.asdict`` made of a ServingConfig."""
     versions = document["versions"]
     return ServingConfig(
         VersionPolicy(versions["latest"], tuple(versions["specific"])),

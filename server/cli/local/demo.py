@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         _heading("Exporting the networks as ONNX, starting a server")
         with _child(_export_command(args.networks, folder)) as export:
             server = stack.enter_context(_serving(folder))
-            _finish(export, "exporting the networks")
+            _finish(export)
         client = stack.enter_context(Client(server))
         outcomes = [_try_network(client, name, folder / f"{name}.onnx") for name in args.networks]
         _heading("Sequential against scheduled, measured in the same run")
@@ -181,12 +181,13 @@ def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-20:])
 
 
-def _finish(process: subprocess.Popen[bytes], doing: str) -> None:
-    """Wait until a process has ended; raise DemoFailed unless its exit code is 0."""
+def _finish(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the export has ended; raise DemoFailed unless its exit code is 0."""
     _, complaint = process.communicate()
     if process.returncode != 0:
         last = (complaint or b"").decode(errors="replace").strip().rpartition("\n")[2]
-        raise DemoFailed(f"{doing} failed: {last or f'exit code {process.returncode}'}")
+        reason = last or f"exit code {process.returncode}"
+        raise DemoFailed(f"exporting the networks failed: {reason}")
 
 
 def _try_network(client: Client, name: str, path: Path) -> Outcome:

@@ -7,17 +7,14 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.remote.register import extents
 from braid.server.cli.text import duration_text, print_table
 from braid_client import BFloat16Bits, Client, InferResult, InvalidArgument, TensorSpec
-
-Array = NDArray[Any]
+from braid_client.tensors import Array
 
 _REALS = {"FP16": np.float16, "BF16": np.float32, "FP32": np.float32, "FP64": np.float64}
 

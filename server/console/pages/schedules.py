@@ -30,7 +30,7 @@ async def one_schedule(facts: Facts, at: ScheduleAddress) -> Page:
     schedule, block = placed.schedule, at.block
     which = await facts.drawn(model, placed, block)
     picture = await asyncio.to_thread(pictures.svg, which)
-    blocks = await asyncio.to_thread(_choices, schedule, which)
+    blocks = len(await asyncio.to_thread(pictures.blocks_of, schedule, which.graph))
     where = ("schedules", model.name, model.version, at.batch_size)
     same: dict[str, str | int | None] = {"device": placed.device, "block": block}
     others = await facts.queries.schedules(model)
@@ -51,11 +51,6 @@ async def one_schedule(facts: Facts, at: ScheduleAddress) -> Page:
               right=("stage", "latency", "group"), caption="Stages", empty="a plan of streams"),
     )  # fmt: skip
     return Page(f"Schedule of {model.name}, batch {at.batch_size}", body, "Models")
-
-
-def _choices(schedule: Schedule, which: Drawn) -> int:
-    """Return the number of blocks to choose from."""
-    return sum(len(units) > 1 for units in pictures.blocks_of(schedule, which.graph))
 
 
 def _block_form(blocks: int, chosen: int | None, device: str) -> Html | None:

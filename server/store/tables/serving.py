@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from sqlalchemy import Connection, delete, insert, select
 
 from braid.server.store.serving_config import ServingConfig, config_from_json
@@ -11,7 +13,7 @@ from braid.server.store.tables.schema import serving
 def put(connection: Connection, name: str, config: ServingConfig) -> None:
     """Keep a model's configuration."""
     forget(connection, name)
-    connection.execute(insert(serving).values(name=name, config=config.to_json()))
+    connection.execute(insert(serving).values(name=name, config=asdict(config)))
 
 
 def every(connection: Connection) -> dict[str, ServingConfig]:

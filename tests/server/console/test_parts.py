@@ -9,8 +9,7 @@ import pytest
 from braid.server.console import sessions as sessions_module
 from braid.server.console.pages.html import Html, h, table
 from braid.server.console.rates import Rates, quantile
-from braid.server.console.sessions import Sessions
-from braid.server.console.sign_in_limit import MAX_PEERS, SignInLimit
+from braid.server.console.sessions import MAX_PEERS, Sessions, SignInLimit
 from braid.server.observability.metrics import Metrics
 from braid.server.security.roles import Role
 from braid.server.security.tokens import Tokens, TokenSource
