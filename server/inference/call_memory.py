@@ -33,17 +33,17 @@ class MemoryLimits:
 
 
 class EndingCall(Protocol):
-    """A call that tells when it is done, as gRPC's contexts do."""
+    """Call that tells when it is done, as gRPC's contexts do."""
 
     def add_done_callback(self, callback: Any, /) -> None:
         """Call ``callback`` once the call is done."""
 
 
 class Account(Protocol):
-    """A stream, or the connection of a call with one request: requests are charged to it."""
+    """Account that requests are charged to: a stream, or the connection of a single call."""
 
     async def take(self, size_bytes: int | None, deadline: float | None) -> Charge:
-        """Charge a request, as soon as there is room for it.
+        """Charge a request, as soon as there is room.
 
         Args:
             size_bytes: of the request and its answer; None: not known, counted as the limit of a
@@ -88,7 +88,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The reply to a request, and the memory charged for it."""
+    """Reply to a request, and the memory charged for the reply."""
 
     reply: bytes
     charge: Charge | None = None  # errors within a stream have none
@@ -130,7 +130,7 @@ class CallMemory:
         self._waiting[connection] = None
 
     def let_in(self) -> None:
-        """Let waiting requests of any connection in, as far as they fit now."""
+        """Let in the waiting requests of any connection that fit now."""
         for connection in list(self._waiting):
             if not connection.queue.let_in():
                 del self._waiting[connection]
@@ -266,7 +266,7 @@ class StreamMemory:
         return Charge(self, size)
 
     def close(self) -> None:
-        """Release all charges: the stream has ended, and its requests with it."""
+        """Release all charges at the end of the stream."""
         self.change(-self._charged_bytes, -self._unread_bytes)
         self._is_closed = True
 

@@ -1,4 +1,4 @@
-"""One version of a model that answers requests, and the executables it answers them with.
+"""One version of a model that answers requests, and the executables that run them.
 
     ModelReplica
       └── executables: (shape class, batch size) ──> Executable (sequential, or a schedule's plan)
@@ -55,7 +55,7 @@ class ShapeClass:
 
 
 class ModelReplica:
-    """A model version on one device, which keeps its model loaded until ``close``.
+    """Model version on one device; the model stays loaded until ``close``.
 
     Belongs to the event loop.
     """
@@ -104,7 +104,7 @@ class ModelReplica:
         await self.device.let_go(self.digest, executables)
 
     def latencies(self, shape_class: ShapeClass) -> LatencyTable:
-        """Expected latencies of batches of one class, by batch size."""
+        """Return the expected latencies of batches of one class, by batch size."""
         table = self._latencies.get(shape_class)
         if table is None:
             table = self._latencies[shape_class] = LatencyTable(self.batch_sizes)
@@ -118,7 +118,7 @@ class ModelReplica:
         self.latencies(self.profiled).expect(batch_size, latency_us / 1e6)
 
     def one_row(self, spec: TensorType) -> TensorType:
-        """The spec of a request's input for one row."""
+        """Return the spec of a request's input for one row."""
         return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
 
     async def use_plan(self, batch_size: int, schedule: Schedule | None = None) -> None:
@@ -139,7 +139,7 @@ class ModelReplica:
     def answer_bytes(
         self, shape_class: ShapeClass, rows: int, outputs: Sequence[str]
     ) -> int | None:
-        """Size of some outputs for a request of ``rows``; None while its class is not prepared."""
+        """Return the bytes of some outputs for ``rows``; None: the class is not prepared yet."""
         for batch_size in self.batch_sizes:
             ready = self._ready(shape_class, batch_size)
             if ready is not None:
@@ -151,7 +151,7 @@ class ModelReplica:
         return None
 
     def _ready(self, shape_class: ShapeClass, batch_size: int) -> Executable | None:
-        """The executable for batches of one size, or None if it was not made yet."""
+        """Return the executable for batches of one size; None: not made yet."""
         if ready := self._profiled.get((shape_class, batch_size)):
             return ready
         task = self._on_demand.get((shape_class, batch_size))
@@ -160,7 +160,7 @@ class ModelReplica:
         return task.result()
 
     async def executable(self, shape_class: ShapeClass, batch_size: int) -> Executable:
-        """The executable for batches of one size; made now if the shape class is new.
+        """Return the executable for batches of one size; made now if the shape class is new.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
@@ -179,7 +179,7 @@ class ModelReplica:
     def _to_run(
         self, shape_class: ShapeClass, batch_size: int, schedule: Schedule | None = None
     ) -> PlanToRun:
-        """The plan for batches of one size of a class: a schedule's, or the sequential one."""
+        """Return the plan for batches of one size: a schedule's, or the sequential one."""
         inputs = shape_class.inputs
         if self.batched:
             inputs = tuple(

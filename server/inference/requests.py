@@ -1,4 +1,4 @@
-"""Checks an inference request against the model's inputs and says exactly what is wrong.
+"""Checks an inference request against the model's inputs, and names the first mistake.
 
     message ──servicer──> GivenRequest ──check_request──> CheckedRequest ──> InferenceResult
 
@@ -39,7 +39,7 @@ class StoredContent(Protocol):
         """Copy of the content."""
 
     def read_into(self, memory: memoryview, start: int) -> None:
-        """Fill ``memory`` with what begins at byte ``start``.
+        """Fill ``memory`` from byte ``start`` of the content on.
 
         Raises:
             InvalidRequest: it cannot be read (any more).
@@ -52,7 +52,7 @@ Content = bytes | memoryview | StoredContent
 
 @dataclass(frozen=True, slots=True)
 class GivenTensor:
-    """An input of a request, not checked."""
+    """Input of a request, not checked."""
 
     name: str
     dtype: str
@@ -71,7 +71,7 @@ class OutputTensor:
 
 @dataclass(frozen=True, slots=True)
 class InferenceResult:
-    """A request's outputs, and the times and the batch that they took; times in microseconds."""
+    """Outputs of a request, with its times in microseconds and its batch."""
 
     outputs: Mapping[str, OutputTensor]
     queue_us: int
@@ -92,7 +92,7 @@ The outputs' data may be views of memory that is used again afterwards: nothing 
 
 @dataclass(frozen=True, slots=True)
 class GivenRequest:
-    """An inference request of any protocol, not checked."""
+    """Inference request of any protocol, not checked."""
 
     request_id: str
     inputs: Sequence[GivenTensor]
@@ -104,7 +104,7 @@ class GivenRequest:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """A request that the model can run."""
+    """Request that the model can run."""
 
     shape_class: ShapeClass
     rows: int  # 1 for models without a batch

@@ -1,4 +1,4 @@
-"""One version of a model on all devices that serve it, and which of them takes a request.
+"""One version of a model on all devices that serve it, and the choice of one for each request.
 
     request ──> the device, of those that are up, where it is expected to end first ──> its queue
 
@@ -20,7 +20,7 @@ from braid.server.inference.requests import CheckedRequest, InferenceResult
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QueuedReplica:
-    """A replica and the queues of its device, where its requests wait."""
+    """Replica, and the queues of its device."""
 
     replica: ModelReplica
     batcher: Batcher
@@ -32,11 +32,11 @@ class QueuedReplica:
         return await self.batcher.submit(self.replica, request, observer, deadline)
 
     def refusal(self) -> QueueFull | None:
-        """The error of any request that came now; None: some would be taken."""
+        """Return the error that any request would get now; None: some would be taken."""
         return self.batcher.refusal(self.replica)
 
     def expected_s(self, request: CheckedRequest) -> float:
-        """Expected seconds until a request that came now would be answered."""
+        """Return the expected seconds until a request that came now would be answered."""
         return self.batcher.expected_s(self.replica, request)
 
     async def end(self) -> None:
@@ -47,7 +47,7 @@ class QueuedReplica:
 
 
 class Replicas:
-    """The replicas of one version, at most one on each device. Belongs to the event loop."""
+    """Replicas of one version, at most one on each device. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._on: dict[str, QueuedReplica] = {}
@@ -60,7 +60,7 @@ class Replicas:
 
     @property
     def any(self) -> ModelReplica:
-        """One of the replicas: what callers see of a model is the same on all devices."""
+        """First replica: callers see the same inputs and outputs on all devices."""
         return self._first.replica
 
     @property
@@ -68,7 +68,7 @@ class Replicas:
         return next(iter(self._on.values()))
 
     def on(self, device: str) -> ModelReplica | None:
-        """The replica on one device."""
+        """Return the replica on one device; None: the device has none."""
         queued = self._on.get(device)
         return None if queued is None else queued.replica
 
@@ -81,7 +81,7 @@ class Replicas:
         return self._on.pop(device)
 
     def choose(self, request: CheckedRequest) -> QueuedReplica:
-        """The replica that takes a request; a full queue comes after one with room.
+        """Return the replica that takes a request; a full queue comes after one with room.
 
         If no device is up it is the first one, which says so.
         """

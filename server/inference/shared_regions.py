@@ -96,7 +96,7 @@ class SharedRegion:
         return SharedContent(self, offset, size_bytes)
 
     def read_into(self, memory: memoryview, offset: int) -> None:
-        """Fill ``memory`` with what begins at ``offset``.
+        """Fill ``memory`` from ``offset`` of the region on.
 
         Raises:
             InvalidRequest: outside the region, or the object was shortened since.
@@ -125,7 +125,7 @@ class SharedRegion:
 
 @dataclass(frozen=True, slots=True)
 class SharedContent:
-    """A part of a region, read when it is needed. Holds the region."""
+    """Part of a region, read when a batch is formed. Holds the region."""
 
     region: SharedRegion
     offset: int
@@ -140,7 +140,7 @@ class SharedContent:
         return bytes(content)
 
     def read_into(self, memory: memoryview, start: int) -> None:
-        """Fill ``memory`` with what begins at byte ``start``; see ``SharedRegion.read_into``."""
+        """Fill ``memory`` from byte ``start`` of the part on; see ``SharedRegion.read_into``."""
         self.region.read_into(memory, self.offset + start)
 
 
@@ -291,7 +291,7 @@ def _check_window(descriptor: int, key: str, offset: int, size_bytes: int) -> No
 
 @contextmanager
 def _as_invalid(name: str) -> Iterator[None]:
-    """Turn what the operating system refuses into InvalidRequest."""
+    """Raise errors of the operating system as InvalidRequest."""
     try:
         yield
     except OSError as error:

@@ -26,7 +26,7 @@ from braid.server.inference.requests import (
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """A batch that ran: its place in the slot, its rows and its times."""
+    """Batch that ran: slot offset, rows and times."""
 
     ready: Executable
     offset: int
@@ -57,7 +57,7 @@ def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Seque
 
 
 def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
-    """Copy a piece's rows of one input to the beginning of ``memory``; returns their bytes."""
+    """Copy a piece's rows of one input to the beginning of ``memory``; returns the bytes copied."""
     row = len(data) // piece.request.rows
     first, size = piece.first_row * row, piece.rows * row
     if not isinstance(data, bytes | memoryview):

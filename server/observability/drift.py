@@ -1,4 +1,4 @@
-"""Schedule drift: how long plans take now, beside how long they took when they were profiled.
+"""Schedule drift: present latencies of plans beside the profiled ones.
 
     Device ──ran(plan id, us)──> DriftWatch ──every few seconds──> gauges, and on_drift
     jobs ──schedule_chosen──────────┘
@@ -35,7 +35,7 @@ PAUSE_SECONDS = 6 * 3600.0  # between two reports of one plan: profiling again m
 
 @dataclass(slots=True)
 class _Plan:
-    """A plan that serves. Several models with the same bytes share one."""
+    """Plan that serves. Several models with the same bytes share one."""
 
     profiled_us: float
     labels: set[PlanLabels] = field(default_factory=set)
@@ -64,7 +64,7 @@ class DriftWatch:
         self._on_drift = on_drift
 
     def schedule_chosen(self, model: ModelVersion, device: str, schedule: Schedule) -> None:
-        """Expect what a schedule was measured at. Ignored for models that are gone."""
+        """Expect the latency that a schedule was measured at. Ignored for models that are gone."""
         labels = PlanLabels.of(model, device, schedule)
         if self._gauges.knows(labels.model, labels.version):
             self.expect(labels, schedule)

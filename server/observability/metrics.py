@@ -22,7 +22,7 @@ UNKNOWN_MODEL = "_unknown"
 
 
 class Metrics:
-    """All metrics of one server, on a registry of their own."""
+    """Metrics of one server, on a registry of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -47,7 +47,7 @@ class Metrics:
         return self._models[key]
 
     def find_model(self, model: str, version: int | str) -> ModelMetrics:
-        """Return the series of a model version, or of unknown models if it was not added."""
+        """Return the series of a model version, or those of unknown models."""
         return self._models.get((model, str(version)), self.unknown)
 
     def remove_model(self, model: str, version: int) -> None:

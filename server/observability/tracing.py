@@ -33,7 +33,7 @@ CARRIED = ("traceparent", "tracestate")
 
 @dataclass(slots=True)
 class Sampling:
-    """Which requests are traced. Belongs to the event loop."""
+    """Choice of the requests that are traced. Belongs to the event loop."""
 
     is_on: bool = True
     rate: int = 1  # one request of so many

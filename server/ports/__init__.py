@@ -1,1 +1,1 @@
-"""The gRPC and HTTP ports."""
+"""Ports of gRPC and HTTP."""

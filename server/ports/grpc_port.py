@@ -1,4 +1,4 @@
-"""The gRPC ports: which services each one offers, who may call them, and its limits.
+"""Ports of gRPC: services, guards and limits of each one.
 
 BRAID_GRPC_PORT       everything, or everything but admin calls where those have their own
 BRAID_ADMIN_ADDRESS   everything, on another port or a Unix socket

@@ -1,4 +1,4 @@
-"""HTTP requests and responses, and how they are read and written on asyncio streams."""
+"""HTTP requests and responses, read and written on asyncio streams."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_FORM_BYTES = 8 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request, as routes get it."""
+    """HTTP request, as routes get it."""
 
     method: str
     path: str
@@ -27,7 +27,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A whole answer."""
+    """HTTP response with its whole body."""
 
     body: bytes
     status: HTTPStatus = HTTPStatus.OK
@@ -44,7 +44,7 @@ def text(message: str, status: HTTPStatus = HTTPStatus.OK) -> Response:
 
 
 class BadRequest(Exception):
-    """The request cannot be answered; ``status`` says why."""
+    """Error of a request that cannot be answered; ``status`` says why."""
 
     def __init__(self, status: HTTPStatus, message: str = "") -> None:
         super().__init__(message or status.phrase)

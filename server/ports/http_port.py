@@ -1,4 +1,4 @@
-"""The HTTP port: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes, the console.
+"""HTTP port: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes, the console.
 
 A handful of routes on asyncio streams, without a framework: GET and HEAD, and POST of small forms
 below a *folder*; one request a connection.
@@ -130,7 +130,7 @@ class HttpServer:
         connection.task.add_done_callback(lambda _: self._connections.pop(connection, None))
 
     def _make_room(self) -> None:
-        """Drop the oldest idle connection of the address with the most of them."""
+        """Drop the oldest idle connection of the network that has most idle ones."""
         idle = [each for each in self._connections if not each.is_answering]
         held = Counter(each.network for each in idle)
         if idle:

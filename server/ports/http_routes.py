@@ -45,7 +45,7 @@ def _accepts_openmetrics(accept: str) -> bool:
 
 
 def health_routes(is_ready: Callable[[], bool]) -> dict[str, Route]:
-    """``/healthz`` answers while the process lives, ``/readyz`` while it takes requests."""
+    """Return routes: ``/healthz`` says that the process lives, ``/readyz`` that it is ready."""
 
     async def alive(_: Request) -> Response:
         return text("ok")

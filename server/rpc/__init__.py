@@ -1,1 +1,1 @@
-"""What all gRPC services share: status codes, handlers, guards."""
+"""Parts that all gRPC services share: status codes, handlers, guards."""

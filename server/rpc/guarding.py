@@ -1,4 +1,4 @@
-"""Between gRPC and every servicer: bad messages, callers that have left, unread answers.
+"""Guards between gRPC and every servicer: bad messages, callers that have left, unread answers.
 
     call ──gate──> handler ──this──> the same handler, which
                                        ├── refuses what is no message of its type: INVALID_ARGUMENT
@@ -108,7 +108,7 @@ def _reader(decode: Callable[[bytes], Any], method: str, is_stream: bool) -> Cal
 
 
 def _charging(behaviour: Behaviour, memory: CallMemory) -> Behaviour:
-    """Charge a method's answers, as large as its largest so far, if that is over SMALL_BYTES."""
+    """Charge each answer with the size of the method's largest so far, if over SMALL_BYTES."""
     largest_bytes = 0
 
     async def method(request: Any, context: Any) -> Any:
@@ -128,7 +128,7 @@ def _charging(behaviour: Behaviour, memory: CallMemory) -> Behaviour:
 
 
 def _writing(behaviour: Behaviour) -> Behaviour:
-    """Write the answers that a method yields, and keep none of them."""
+    """Write the answers that a method yields, and keep none."""
 
     async def method(request: Any, context: Any) -> None:
         async with aclosing(behaviour(request, context)) as answers:
@@ -140,7 +140,7 @@ def _writing(behaviour: Behaviour) -> Behaviour:
 
 
 def _reading(behaviour: Behaviour) -> Behaviour:
-    """Pass a method the messages of its stream, and keep none of them: gRPC keeps the last."""
+    """Pass a method the messages of its stream, and keep none: gRPC keeps the last one."""
 
     async def messages(context: Any) -> AsyncIterator[Any]:
         while (message := await context.read()) is not grpc.aio.EOF:

@@ -1,4 +1,4 @@
-"""How an error becomes a gRPC status: the one place that knows both.
+"""Table of errors and gRPC statuses: the one place that knows both.
 
     servicer ──raises──> braid.core.errors ──this table──> status, message, retry hint, request id
 
@@ -111,7 +111,7 @@ async def abort(context: Context, error: BaseException) -> NoReturn:
 
 
 class answering:
-    """Surround the body of a servicer's method: gives it a request id, maps what it raises.
+    """Surround the body of a servicer's method: sets a request id, maps errors to statuses.
 
     async def GetModel(self, request, context):
         async with answering(context):

@@ -1,4 +1,4 @@
-"""Who may call what, and over which connection.
+"""Rights of callers, and safety of their connections.
 
 tokens        bearer tokens, kept as hashes, each with a role
 roles         the role that each call needs

@@ -1,4 +1,4 @@
-"""The interceptor that lets a call in or refuses it, before anything of its body is read.
+"""Interceptor that admits or refuses a call before anything of its body is read.
 
 call ──> role it needs ──> role of its token ──> servicer
                                   └──> UNAUTHENTICATED (no or wrong token)

@@ -1,4 +1,4 @@
-"""The role that each call needs. A call that is not listed needs the most."""
+"""Roles that calls need. A call that is not listed needs the highest one."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def RegisterModel(
         self, request_iterator: AsyncIterator[wire.RegisterModelRequest], context: Context
     ) -> wire.RegisterModelResponse:
-        """Store the file, then answer with the job that will import and schedule it."""
+        """Store the file, then answer with the job that will import and schedule the model."""
         async with answering(context):
             parts = self._uploads.parts(request_iterator)
             header = await header_of(parts)
@@ -66,7 +66,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def WatchJob(
         self, request: wire.WatchJobRequest, context: Context
     ) -> AsyncIterator[wire.Job]:
-        """Yield the job as it is, then each change, until the job ends."""
+        """Yield the present state of the job, then each change, until the job ends."""
         async with answering(context):
             async for job in self._runner.watch(request.job_id):
                 yield job_to_wire(job)
@@ -122,7 +122,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     async def GetSchedule(
         self, request: wire.GetScheduleRequest, context: Context
     ) -> wire.GetScheduleResponse:
-        """Return the schedule of a model at one batch size, and the graph that it refers to."""
+        """Return the schedule of a model at one batch size, and the graph of its operators."""
         async with answering(context):
             model = await self._queries.find(request.model, request.version)
             placed = await self._queries.schedule(model, request.batch_size or 1, request.device)

@@ -60,7 +60,7 @@ _STATES = {ModelStatus.DAMAGED: "FAILED"}
 def model_to_wire(
     model: ModelVersion, served: ModelReplica | None, schedules: Iterable[Placed]
 ) -> wire.Model:
-    """Convert a model version; its inputs and outputs are known once it serves."""
+    """Convert a model version; inputs and outputs are known once the version serves."""
     message = wire.Model(
         name=model.name,
         version=str(model.version),

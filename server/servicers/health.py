@@ -16,7 +16,7 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Health:
-    """The health servicer and its answers. Belongs to the event loop."""
+    """Health servicer, and the answers that it gives. Belongs to the event loop."""
 
     def __init__(self, services: Sequence[str] = ()) -> None:
         self._services = services

@@ -1,4 +1,4 @@
-"""Uploads of model files: a header, chunks and a footer, as long as they keep arriving.
+"""Uploads of model files: a header, chunks and a footer, as long as messages keep arriving.
 
 A caller that stops sending must not keep its place among the uploads. The server may wait
 ``idle_s`` seconds for an upload; each part that arrives restores time in proportion to its bytes.
@@ -39,7 +39,7 @@ class IdleTime:
 async def arriving(
     parts: AsyncIterator[wire.RegisterModelRequest], idle_s: float
 ) -> AsyncIterator[wire.RegisterModelRequest]:
-    """Yield the parts of an upload while they keep arriving.
+    """Yield the parts of an upload until one comes too late.
 
     Raises:
         DeadlineExceeded: they stopped, or come too slowly.
@@ -86,7 +86,7 @@ class ModelUploads:
     def parts(
         self, messages: AsyncIterator[wire.RegisterModelRequest]
     ) -> AsyncIterator[wire.RegisterModelRequest]:
-        """Yield the messages while they keep arriving."""
+        """Yield the messages until one comes too late."""
         return arriving(messages, self._idle_s)
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Which requests may wait for a device: queue limits, expected waits, and refused versions.
+"""Admission of requests to a device's queues: queue limits, expected waits, and refused versions.
 
     request ──Quarantine.check──> DeviceLoad.admit ──> queue of the model
 

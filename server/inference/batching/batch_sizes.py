@@ -1,4 +1,4 @@
-"""What each batch size takes, how fast rows arrive, and which size ends the waiting soonest.
+"""Latency of each batch size, rate of arriving rows, and the size that ends the waiting soonest.
 
 Latencies are measured, never set: each starts as the schedule's, and follows what batches really
 take. A size that was neither scheduled nor seen is assumed to be as cheap as the known ones allow,

@@ -1,4 +1,4 @@
-"""Decides what a device runs next; every request ends exactly once.
+"""Decides which batch a device runs next; every request ends exactly once.
 
     submit ──DeviceLoad.admit──> queue of the model ──> Batch (one shape class, in order)
                                                            │
@@ -36,7 +36,7 @@ IN_FLIGHT = 2
 
 
 class Handle(Protocol):
-    """A callback that will be made, unless it is cancelled."""
+    """Handle of a callback to come, which may be cancelled."""
 
     def cancel(self) -> None:
         """Make no callback."""
@@ -63,7 +63,7 @@ class MonotonicClock:
 
 
 class Batcher:
-    """The queues of one device. Belongs to the event loop."""
+    """Queues of one device. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class Batcher:
     # -- forming batches ----------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Send what is to be sent now, and set the alarm for what may be sent later."""
+        """Send the batches that are due, and set the alarm for the next one."""
         now = wake_at = self._clock.now()
         while len(self._in_flight) < IN_FLIGHT and wake_at <= now:
             wake_at = self._send_next(now)

@@ -1,4 +1,4 @@
-"""One batch: its run on a device, and what becomes of its requests.
+"""Run of one batch on a device, and the ends of the batch's requests.
 
 BatchRunner.run ──> Execution.run: a slot of shared memory, rows in, the run, rows out
      └──> results to the requests; if the batch failed, each of its requests runs again alone,
@@ -185,7 +185,7 @@ class BatchRunner:
         return was_strike
 
     def _charge(self, batch: Batch, spent_s: float) -> None:
-        """Charge a batch that failed with the time that it took, if longer than expected.
+        """Charge a failed batch with the seconds that it took beyond the expected ones.
 
         Else a model whose runs are ended would get more of the device than its share.
         """

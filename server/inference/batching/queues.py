@@ -1,4 +1,4 @@
-"""What waits for one model: in order of priority, then of arrival, by shape class.
+"""Waiting requests of one model: in order of priority, then of arrival, by shape class.
 
     ModelQueue
       └── lanes: shape class ──> priority ──> tickets in order of arrival
@@ -22,7 +22,7 @@ MAX_IDLE_LANES = 64
 
 
 class BatchObserver(Protocol):
-    """Records what a queue does; see ``braid.server.observability.series.requests``."""
+    """Records waiting rows and batches, e.g. for ``braid.server.observability.series.requests``."""
 
     def queue_is(self, requests: int, rows: int) -> None:
         """Record the requests and rows that wait now."""
@@ -32,7 +32,7 @@ class BatchObserver(Protocol):
 
 
 class Level:
-    """The waiting tickets of one priority, by number, in order of arrival."""
+    """Waiting tickets of one priority, by number, in order of arrival."""
 
     def __init__(self) -> None:
         self.tickets: OrderedDict[int, Ticket] = OrderedDict()
@@ -40,7 +40,7 @@ class Level:
 
 
 class Lane:
-    """The waiting tickets of one shape class, and the latencies of its batches."""
+    """Waiting tickets of one shape class, and the latencies of its batches."""
 
     def __init__(self, table: LatencyTable) -> None:
         self.table = table
@@ -78,7 +78,7 @@ class Lane:
 
     @property
     def first(self) -> Ticket | None:
-        """The ticket that goes first."""
+        """First ticket in order; None: the lane is empty."""
         for level in self._levels.values():
             return next(iter(level.tickets.values()))
         return None
@@ -89,7 +89,7 @@ class Lane:
 
 
 class ModelQueue:
-    """The waiting requests of one model on one device."""
+    """Waiting requests of one model on one device."""
 
     def __init__(self, model: ModelReplica, observer: BatchObserver) -> None:
         self.model = model
@@ -125,7 +125,7 @@ class ModelQueue:
         self.requests += 1
 
     def discard(self, ticket: Ticket) -> bool:
-        """Take out a ticket that ended; False if nothing of it waited any more."""
+        """Take out a ticket that ended; returns bool: rows of the ticket still waited."""
         place = self._places.pop(ticket, None)
         if place is None:
             return False
@@ -161,7 +161,7 @@ class ModelQueue:
         return self._rows_to_take(lane.first, room, lane) if lane.first else 0
 
     def tell(self) -> None:
-        """Report what waits now."""
+        """Report the waiting requests and rows to the observer."""
         self.observer.queue_is(self.requests, self.rows)
 
     def _rows_to_take(self, ticket: Ticket, room: int, lane: Lane) -> int:

@@ -1,4 +1,4 @@
-"""One request on its way through the batcher, and the rows of it that ride in one batch.
+"""One request on its way through the batcher, and the rows that ride in one batch.
 
     submit ──> Ticket ──take──> Piece ──batch──> InferenceResult ──deliver──> Ticket.result
                   └─take──> Piece ──batch──> InferenceResult ───┘
@@ -18,7 +18,7 @@ from braid.server.inference.requests import CheckedRequest, InferenceResult
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A request from its acceptance to its end."""
+    """Request from its acceptance to its end."""
 
     request: CheckedRequest
     deadline: float | None  # by the batcher's clock

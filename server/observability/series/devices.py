@@ -1,4 +1,4 @@
-"""Series of devices: how often, and why, their workers died."""
+"""Series of devices: deaths of workers, by reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series of registration jobs and of what they measure."""
+"""Series of registration jobs and of stage measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Series of plans: what each schedule brings, and whether a plan still is as fast as profiled."""
+"""Series of plans: speed of each schedule, and drift from the profiled latency."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PlanLabels(NamedTuple):
 
     @staticmethod
     def of(model: ModelVersion, device: str, schedule: Schedule) -> PlanLabels:
-        """The labels of a model's schedule on a device."""
+        """Return the labels of a model's schedule on a device."""
         return PlanLabels(model.name, str(model.version), device, str(schedule.key.batch_size))
 
 

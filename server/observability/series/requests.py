@@ -23,7 +23,7 @@ REPLICA = (*MODEL, "device")
 
 @dataclass(slots=True)
 class Duration:
-    """Number of events, and the sum of their durations in nanoseconds."""
+    """Number of events, and the sum of the durations in nanoseconds."""
 
     count: int = 0
     ns: int = 0
@@ -111,7 +111,7 @@ class RequestMetrics:
 
 
 class ReplicaMetrics:
-    """Series of one model version on one device, which its queue and batches report to."""
+    """Series of one model version on one device, set by its queue and batches."""
 
     def __init__(
         self, families: RequestMetrics, labels: tuple[str, str, str], sums: Statistics
@@ -145,7 +145,7 @@ class ReplicaMetrics:
 
 
 class ModelMetrics:
-    """The series of one model version, looked up once so that requests do not pay for it.
+    """Series of one model version, looked up once and not for each request.
 
     After ``Metrics.remove_model`` late requests still report to it; the reports are not exported.
     """
@@ -195,6 +195,6 @@ class CallMetrics:
         )
 
     def watch(self, memory: CallMemory) -> None:
-        """Export what ``memory`` holds."""
+        """Export the bytes that ``memory`` holds."""
         self.held_bytes.set_function(lambda: memory.held_bytes)
         self.unread_bytes.set_function(lambda: memory.unread_bytes)

@@ -32,7 +32,7 @@ _RESPONSE = wire.InferStreamResponse.DESCRIPTOR.fields_by_name["response"].numbe
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """An InferRequest, its tensors apart."""
+    """Message of an InferRequest, and the tensors apart."""
 
     message: wire.InferRequest  # without its inputs
     inputs: Sequence[GivenTensor]

@@ -43,7 +43,7 @@ Message = TypeVar("Message")
 
 
 class TensorProtocol(Protocol[Message]):
-    """What one protocol has of its own: names of its methods, and its messages."""
+    """Methods and messages of one protocol."""
 
     service: str  # full name
     unary: str  # name of the method that takes one request
@@ -68,7 +68,7 @@ class TensorProtocol(Protocol[Message]):
 
 
 class Methods(grpc.GenericRpcHandler):
-    """The handlers of one service, by the method's full name."""
+    """Handlers of one service, by the method's full name."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Methods(grpc.GenericRpcHandler):
 
 @dataclass(slots=True)
 class _Progress:
-    """How far one request has come, for what is recorded when it ends."""
+    """State of one request, recorded when the request ends."""
 
     found: ResolvedModel
     memory: Account

@@ -21,7 +21,7 @@ MAX_IN_FLIGHT = 64
 
 
 class _Answering:
-    """The requests of one stream that have been read, and their answers."""
+    """Requests of one stream that have been read, and the answers to these requests."""
 
     def __init__(
         self, answer: Callable[[Any], Awaitable[Answer]], memory: StreamMemory, in_order: bool

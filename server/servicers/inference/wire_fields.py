@@ -84,7 +84,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def _varint(view: memoryview, position: int) -> tuple[int, int]:
-    """Return the integer at ``position`` and the position after it.
+    """Return the integer at ``position`` and the position after the integer.
 
     Raises:
         IndexError: it is cut off, or longer than ten bytes.

@@ -1,4 +1,4 @@
-"""The Open Inference Protocol v2 over gRPC, with Triton's extensions: what tritonclient speaks.
+"""Open Inference Protocol v2 over gRPC, with Triton's extensions: what tritonclient speaks.
 
     wire            messages, and the table of methods, each in one of the modules below
     models          server and models: metadata, configuration, statistics

@@ -1,4 +1,4 @@
-"""The server and its models as the protocol describes them: the RPCs, and their messages."""
+"""RPCs and messages that describe the server and the models in the protocol's terms."""
 
 from __future__ import annotations
 

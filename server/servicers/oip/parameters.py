@@ -53,7 +53,7 @@ class Wishes:
 
 
 def priority_and_timeout(parameters: Mapping[str, Any]) -> tuple[int, float | None]:
-    """Return the priority of a request, and its timeout in seconds if there is one.
+    """Return the priority of a request, and its timeout in seconds or None.
 
     Raises:
         InvalidRequest: one is of the wrong type, out of range or reserved.
@@ -84,7 +84,7 @@ def input_place(name: str, parameters: Mapping[str, Any]) -> RegionPart | None:
 
 
 def read_wishes(outputs: Sequence[Any], find_region: FindRegion) -> Wishes:
-    """Read what the requested outputs say beside their names.
+    """Read destination and classes of the requested outputs.
 
     Raises:
         BraidError: a parameter is wrong, or a region is not registered or too small.

@@ -1,4 +1,4 @@
-"""The repository: its RPCs, and the parameters of RepositoryModelLoad.
+"""RPCs of the model repository, and the parameters of RepositoryModelLoad.
 
     config                     JSON of a ModelConfig
     file:<version>/<name>      the model file of one version
@@ -177,7 +177,7 @@ def _parsed(model: str, text: str) -> Any:
 
 
 def _options(config: Any) -> RegistrationOptions:
-    """Return what to schedule: the preferred batch sizes, the largest, and 1."""
+    """Return the batch sizes to schedule: the preferred batch sizes, the largest, and 1."""
     sizes = {1, max(1, config.max_batch_size), *config.dynamic_batching.preferred_batch_size}
     return RegistrationOptions(batch_sizes=tuple(sizes))
 

@@ -1,4 +1,4 @@
-"""What callers may set on the server: how much is logged, and which requests are traced.
+"""Settings that callers may change: the log level, and which requests are traced.
 
     log_verbose_level 1+ = DEBUG    log_info = INFO    log_warning = WARNING    log_error = ERROR
 

@@ -47,7 +47,7 @@ _RESPONSE = messages.ModelStreamInferResponse.DESCRIPTOR.fields_by_name["infer_r
 
 @dataclass(frozen=True, slots=True)
 class SplitMessage:
-    """A ModelInferRequest or ModelInferResponse, its raw contents apart."""
+    """Message of a request or response, and the raw contents apart."""
 
     message: Any  # without its raw contents
     raw_contents: Sequence[bytes | memoryview] = ()
@@ -84,7 +84,7 @@ class OpenInference:
         return request.message.model_name, request.message.model_version
 
     def given(self, request: SplitMessage, context: Context, in_stream: bool) -> GivenRequest:
-        """Return the request in the server's own terms, its inputs from wherever they lie.
+        """Return the request in the server's terms; inputs lie in the message or in shared memory.
 
         Raises:
             BraidError: contents do not fit the inputs, or a parameter is wrong.

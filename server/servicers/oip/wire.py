@@ -1,4 +1,4 @@
-"""The protocol's messages and service, imported from tritonclient, and the table of its methods."""
+"""Messages of the protocol, imported from tritonclient, and the table of its methods."""
 
 from __future__ import annotations
 
