@@ -26,12 +26,14 @@ def log_failure(task: asyncio.Task[Any]) -> None:
 class BackgroundTasks:
     """Tasks beside the requests, kept until they end; their errors are logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str | None = None) -> None:
+        """Start nothing yet; ``name`` is that of each task in the log."""
+        self._name = name
         self._running: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` until it ends or ``cancel`` is called."""
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(work, name=self._name)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         task.add_done_callback(log_failure)
@@ -40,6 +42,10 @@ class BackgroundTasks:
         """Cancel all running tasks."""
         for task in self._running:
             task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until all tasks that run now have ended, failed or not."""
+        await asyncio.gather(*self._running, return_exceptions=True)
 
 
 async def ends_before(event: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:

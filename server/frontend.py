@@ -14,7 +14,6 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -25,7 +24,7 @@ from grpc_reflection.v1alpha import reflection
 from braid.core.background import BackgroundTasks, ends_before
 from braid.core.errors import BraidError, DamagedArtefact, StartupError
 from braid.engine.importer.host.launch import import_model
-from braid.engine.link.options import WorkerEnd, WorkerOptions
+from braid.engine.link.options import WorkerEnd
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.console.facts import Facts
 from braid.server.console.sessions import Sessions
@@ -122,7 +121,8 @@ class FrontEnd:
         )
         self.devices = Devices(settings, events, make_host)
         self.models = self._model_room()
-        self._inference = (self._braid_v1(), self._open_inference())
+        braid_v1 = TensorService(self.models.serving, self.memory, BraidV1()).methods()
+        self._inference = (braid_v1, self._open_inference())
         self._grpc = GrpcPorts(settings, self._add_services, self.sampling, self.memory)
         self._http = self._http_server()
 
@@ -176,9 +176,6 @@ class FrontEnd:
         )
         sessions = Sessions(self._grpc.tokens.is_admin)
         return Console(facts, sessions, is_tls=self.settings.tls_certificate is not None)
-
-    def _braid_v1(self) -> Methods:
-        return TensorService(self.models.serving, self.memory, BraidV1()).methods()
 
     def _open_inference(self) -> Methods:
         settings, models = self.settings, self.models
@@ -252,10 +249,6 @@ class FrontEnd:
                 "choose another with BRAID_HTTP_PORT or --http-port"
             ) from error
         self.grpc_port = await self._grpc.start()
-
-    def worker_options(self) -> Iterator[WorkerOptions]:
-        """Options that the workers of all devices are started with."""
-        return (device.link.options for device in self.devices.all)
 
     async def stop(self) -> None:
         """Finish the accepted requests, then stop all parts. Jobs go on at the next start.
@@ -360,7 +353,8 @@ async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_hos
         loop.add_signal_handler(number, stopping.set)
     try:
         if await ends_before(stopping, front.start()):
-            leave_cores_to_devices(pinned_cores(front.worker_options()))
+            workers = (device.link.options for device in front.devices.all)
+            leave_cores_to_devices(pinned_cores(workers))
             front.log_ready()
             await stopping.wait()
         log.info("stopping: accepted requests are finished first")

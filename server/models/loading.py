@@ -49,7 +49,8 @@ class ModelLoader:
         self._models = models
         self._store = store
         self._max_upload_bytes = max_upload_bytes
-        self._turns = KeyedLocks()
+        self.turns = KeyedLocks()
+        """By name of a model: its loads, unloads, configurations and deletions take turns."""
 
     async def index(self, ready_only: bool) -> list[IndexEntry]:
         """All versions of all models, or those that answer."""
@@ -59,10 +60,6 @@ class ModelLoader:
     async def started(self) -> None:
         """Wait until the models of the store are restored; no model changes before."""
         await self._runner.started()
-
-    def turn(self, name: str) -> asyncio.Lock:
-        """The lock of a name: its loads, unloads, configurations and deletions take turns."""
-        return self._turns.of(name)
 
     async def load(
         self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
@@ -140,7 +137,7 @@ class ModelLoader:
     async def _load(
         self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
     ) -> None:
-        async with self.turn(name):
+        async with self.turns.of(name):
             for version, content in sorted(files.items()):
                 await self._register(name, version, content, options or RegistrationOptions())
             if not files:
@@ -212,7 +209,7 @@ class ModelLoader:
         raise ModelImportError(message)
 
     async def _unload(self, name: str) -> None:
-        async with self.turn(name):
+        async with self.turns.of(name):
             for model in await self._store.call(self._store.versions, name):
                 if model.state not in (ModelStatus.LOADING, ModelStatus.SERVING):
                     continue

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
 from contextlib import suppress
 from math import inf
-from typing import Any, TypeVar
+from typing import TypeVar
 
+from braid.core.background import BackgroundTasks
 from braid.core.errors import WorkerRestarting
 from braid.engine.link.messages import DescribeDevice, LoadModel, ProgramRequest, UnloadModel
 from braid.engine.link.options import WorkerOptions
@@ -60,7 +60,7 @@ class MeasuringProcess(MeasuringHost):
         self._open_calls = 0
         self._is_closed = False
         self._ending: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks(f"bench of {name}")
 
     @property
     def is_measuring(self) -> bool:
@@ -89,7 +89,7 @@ class MeasuringProcess(MeasuringHost):
             async with self._changing:
                 await self._started()
 
-        self._spawn(start())
+        self._background.start(start())
         self._end_when_idle()
 
     def unload(self, digest: str) -> None:
@@ -102,7 +102,7 @@ class MeasuringProcess(MeasuringHost):
             async def hear() -> None:
                 await answer
 
-            self._spawn(hear())
+            self._background.start(hear())
 
     async def close(self) -> None:
         """End the worker; calls in flight fail with WorkerRestarting."""
@@ -111,7 +111,7 @@ class MeasuringProcess(MeasuringHost):
             self._ending.cancel()
         await self._end_now()  # a task that starts it, or loads a model, then releases the lock
         await self._end()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._background.ended()
 
     async def _with_model(self, digest: str) -> WorkerProcess:
         async with self._changing:
@@ -132,7 +132,7 @@ class MeasuringProcess(MeasuringHost):
                 raise WorkerRestarting(f"no process to measure in: {error}") from error
             self._process, self._loaded = process, set()
             log.info("bench of %s: worker %d", self._name, process.pid)
-            self._spawn(self._watch(process))
+            self._background.start(self._watch(process))
             if self._is_closed:  # by now; ``close`` waits for the lock
                 await self._end_now()
             self._check_open()
@@ -178,10 +178,9 @@ class MeasuringProcess(MeasuringHost):
         if self._ending is not None:
             self._ending.cancel()
         loop = asyncio.get_running_loop()
-        self._ending = loop.call_later(self._idle_seconds, self._idled)
-
-    def _idled(self) -> None:
-        self._spawn(self._end())
+        self._ending = loop.call_later(
+            self._idle_seconds, lambda: self._background.start(self._end())
+        )
 
     async def _end(self) -> None:
         async with self._changing:
@@ -193,13 +192,3 @@ class MeasuringProcess(MeasuringHost):
         process, self._process = self._process, None
         if process is not None:
             await process.end()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("bench of %s: %s", self._name, error)
