@@ -9,7 +9,6 @@ than sequential. Plans that are equal are offered once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from braid.core.graph import OpGraph
@@ -23,7 +22,10 @@ from braid.scheduler.planners import Planned, plan
 from braid.scheduler.units import UnitGraph, as_units
 
 CONTENDERS = ("sequential", "greedy", "rammer", "lios", "opara", "nimble", "lazy-ios")
-"""Planners that enter; ``ios`` would find what ``lazy-ios`` finds and measure more for it."""
+"""Planners that enter, the sequential one first.
+
+``ios`` would find what ``lazy-ios`` finds and measure more for it.
+"""
 
 _WITHOUT_BARRIERS: tuple[Join, ...] = ("group", "unit")
 
@@ -33,16 +35,15 @@ def candidates(
     cost: StageCost,
     options: PlannerSettings,
     facts: DeviceFacts | None = None,
-    contenders: Sequence[str] = CONTENDERS,
 ) -> list[Planned]:
-    """Plans of all contenders under the limits of ``options``, the sequential one first.
+    """Plans of all CONTENDERS under the limits of ``options``.
 
     ``cost`` is asked for the same stage by several planners; give one that remembers.
     """
     units = as_units(graph)
     unit_us = [cost.stage_latency_us(Stage(((unit,),))) for unit in range(len(units))]
     found: dict[StreamPlan, Planned] = {}
-    for planner in dict.fromkeys(("sequential", *contenders)):
+    for planner in CONTENDERS:
         entered = replace(options, planner=planner, join="stage")
         planned = plan(units, cost, entered, facts)
         _enter(found, planned)

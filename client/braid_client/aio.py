@@ -202,25 +202,14 @@ class AsyncClient(Connection):
         await self._call(rpcs.DELETE_MODEL, request, timeout_s)
 
     async def serving(self, name: str, *, timeout_s: float | None = None) -> Serving:
-        """Read how a model serves: versions, labels, batching.
-
-        Raises:
-            ModelNotFound: no such model.
-        """
+        """Read how a model serves: versions, labels, batching; see ``Client.serving``."""
         request = admin_pb2.GetServingRequest(model=name)
         return serving_from_wire(await self._call(rpcs.GET_SERVING, request, timeout_s))
 
     async def set_serving(
         self, name: str, serving: Serving, *, timeout_s: float | None = None
     ) -> Serving:
-        """Change how a model serves; return once the change is in force.
-
-        To change one thing: ``set_serving(name, replace(client.serving(name), latest=1))``.
-
-        Raises:
-            ModelNotFound: no such model, or a version that is named does not exist.
-            FailedPrecondition: a version that is named is not imported.
-        """
+        """Change how a model serves; see ``Client.set_serving``."""
         request = serving_to_wire(name, serving)
         return serving_from_wire(await self._call(rpcs.SET_SERVING, request, timeout_s))
 

@@ -14,7 +14,7 @@ from google.protobuf.message import Message
 
 from braid_client.errors import JobNotFound, ModelNotFound, NotFound, ScheduleNotFound
 from braid_client.retries import Attempts, Retry, RetryPolicy
-from braid_client.security import Tls, call_metadata, channel_credentials
+from braid_client.security import Tls
 from braid_client.wire import admin_pb2 as admin
 from braid_client.wire import inference_pb2 as inference
 
@@ -144,8 +144,12 @@ class Connection:
         self.address = address
         self.timeouts = timeouts or Timeouts()
         self.retry = retry or RetryPolicy()
-        self._metadata = call_metadata(metadata, token)
-        credentials = channel_credentials(credentials, tls)
+        own = (("authorization", f"Bearer {token}"),) if token else ()
+        self._metadata = (*metadata, *own)
+        if tls is not None:
+            if credentials is not None:
+                raise ValueError("give credentials or tls, not both")
+            credentials = tls.credentials()
         options = CHANNEL_OPTIONS
         if credentials is None:
             self._channel = self._transport.insecure_channel(address, options=options)

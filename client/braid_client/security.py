@@ -5,7 +5,6 @@ Client("braid.example:8001", token=token, tls=Tls(authority="ca.pem"))
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,23 +34,6 @@ class Tls:
             private_key=_read(self.key),
             certificate_chain=_read(self.certificate),
         )
-
-
-def channel_credentials(
-    credentials: grpc.ChannelCredentials | None, tls: Tls | None
-) -> grpc.ChannelCredentials | None:
-    """Credentials for a channel; None for a plain-text connection."""
-    if credentials is not None and tls is not None:
-        raise ValueError("give credentials or tls, not both")
-    return tls.credentials() if tls is not None else credentials
-
-
-def call_metadata(
-    metadata: Sequence[tuple[str, str]], token: str | None
-) -> tuple[tuple[str, str], ...]:
-    """Metadata of every call: the given pairs and the token."""
-    own = (("authorization", f"Bearer {token}"),) if token else ()
-    return (*metadata, *own)
 
 
 def _read(path: str | Path | None) -> bytes | None:

@@ -68,7 +68,7 @@ class Upload:
         trace: TracebackType | None,
     ) -> None:
         self._quota.end(self._caller)
-        await self.abort()
+        await asyncio.shield(asyncio.to_thread(self._close))
 
     async def write(self, chunk: bytes) -> None:
         """Append a chunk.
@@ -89,14 +89,10 @@ class Upload:
         """
         return await asyncio.to_thread(self._finish, expected_sha256)
 
-    async def abort(self) -> None:
-        """Close and remove the file, unless it was adopted. May be called twice."""
-        await asyncio.shield(asyncio.to_thread(self._abort))
-
     def _write(self, chunk: bytes) -> None:
         with self._lock:
             if self._descriptor is None:
-                return  # aborted while this write waited for a thread
+                return  # closed while this write waited for a thread
             if self._size_bytes + len(chunk) > self._limit_bytes:
                 raise UploadTooLarge(self._limit_bytes)
             self._quota.take(len(chunk))
@@ -109,7 +105,7 @@ class Upload:
 
     def _finish(self, expected_sha256: str) -> ReceivedUpload:
         with self._lock:
-            assert self._descriptor is not None, "the upload was aborted"
+            assert self._descriptor is not None, "the upload is closed"
             digest = self._hash.hexdigest()
             if not self._size_bytes:
                 raise InvalidUpload("the upload is empty; send the model file in chunks")
@@ -129,7 +125,8 @@ class Upload:
             self._descriptor = None
             return ReceivedUpload(self._path, digest, self._size_bytes)
 
-    def _abort(self) -> None:
+    def _close(self) -> None:
+        """Close and remove the file, unless it was adopted."""
         with self._lock:
             if self._descriptor is not None:
                 os.close(self._descriptor)

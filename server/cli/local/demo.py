@@ -36,6 +36,7 @@ from braid.server.cli.text import duration_text, latency_text, print_table, size
 from braid_client import Client, JobFailed, JobState, PlannerOptions, ScheduleSummary
 
 NETWORKS = ("squeezenet", "inception_v3")
+EXPORT = "braid.server.cli.local.demo_networks"  # in a process of its own, as it loads torch
 SHOWN = "squeezenet"
 TOLERANCE = 1e-4  # relative to the largest output
 # Of Inception V3, 956 distinct stages are measured rather than 3875 as by default: a minute or so.
@@ -79,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
         stack.callback(signal.signal, signal.SIGTERM, before)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="braid-demo-")))
         _heading("Exporting the networks as ONNX, starting a server")
-        with _child(_export_command(args.networks, folder)) as export:
+        command = python_command(EXPORT, *args.networks, "--out", str(folder))
+        with _child(command) as export:
             server = stack.enter_context(_serving(folder))
             _finish(export)
         client = stack.enter_context(Client(server))
@@ -100,11 +102,6 @@ def _as_interrupt(signum: int, frame: object) -> None:
 
 def _heading(text: str) -> None:
     print(f"\n== {text}", flush=True)
-
-
-def _export_command(networks: Sequence[str], folder: Path) -> list[str]:
-    """Command that exports networks, in a process of its own as it loads torch."""
-    return python_command("braid.server.cli.local.demo_networks", *networks, "--out", str(folder))
 
 
 @contextmanager

@@ -55,27 +55,19 @@ def table(
     empty: str = "nothing yet",
 ) -> Html:
     """Return a table; columns in ``right`` hold numbers. A row's first cell is its head."""
-    numeric = [column in right for column in columns]
+    kinds = ["number" if column in right else None for column in columns]
     body = [
-        h(
-            "tr",
-            [
-                h(
-                    "td" if index else "th",
-                    cell,
-                    class_="number" if numeric[index] else None,
-                    scope=None if index else "row",
-                )
-                for index, cell in enumerate(row)
-            ],
-        )
+        h("tr", [
+            h("td" if index else "th", cell, class_=kinds[index], scope=None if index else "row")
+            for index, cell in enumerate(row)
+        ])
         for row in rows
-    ]
+    ]  # fmt: skip
     if not body:
         return h("p", empty, class_="empty")
     heads = [
-        h("th", column, scope="col", class_="number" if is_number else None)
-        for column, is_number in zip(columns, numeric, strict=True)
+        h("th", column, scope="col", class_=kind)
+        for column, kind in zip(columns, kinds, strict=True)
     ]
     inner = h(
         "table",
