@@ -16,9 +16,9 @@ class KeyedLocks:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def of(self, key: str) -> asyncio.Lock:
-        """The lock of ``key``."""
+        """Lock of ``key``."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     def __len__(self) -> int:
-        """How many keys are in use."""
+        """Number of keys in use."""
         return len(self._locks)

@@ -89,7 +89,7 @@ LINGER_SECONDS = 0.2  # for the last answers to leave the process
 
 @dataclass(frozen=True, slots=True)
 class ModelRoom:
-    """The parts of the server that know models by name."""
+    """Parts of the server that know models by name."""
 
     serving: ServingModels
     runner: JobRunner

@@ -98,12 +98,12 @@ class Device:
 
     @property
     def is_up(self) -> bool:
-        """Whether the worker takes calls."""
+        """True if the worker takes calls."""
         return self.link.state is LinkState.UP
 
     @property
     def answers(self) -> bool:
-        """Whether the worker takes calls and has reported its status lately."""
+        """True if the worker takes calls and has reported its status lately."""
         return self.link.answers
 
     async def start(self) -> None:

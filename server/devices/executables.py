@@ -84,7 +84,7 @@ class Executable:
 
 
 class Executables:
-    """The executables of one device. Belongs to the event loop."""
+    """Executables of one device. Belongs to the event loop."""
 
     def __init__(self, link: WorkerLink, limits: RunLimits) -> None:
         self._link = link

@@ -25,7 +25,7 @@ log = logging.getLogger("braid.devices")
 
 
 class Devices:
-    """The devices that can be used, in the order of the setting. Belongs to the event loop."""
+    """Devices that can be used, in the order of the setting. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Devices:
 
     @property
     def any_up(self) -> bool:
-        """Whether one device or more is up and answers."""
+        """True if at least one device is up and answers."""
         return any(device.answers for device in self.all)
 
     def named(self, name: str) -> Device | None:

@@ -69,12 +69,12 @@ class ImportedModel:
         }
 
     def program(self, batch_size: int) -> ProgramKey:
-        """The program that a batch size is measured as, on its usual kernels."""
+        """Program that a batch size is measured as, on its usual kernels."""
         inputs = tuple(self.inputs(batch_size).items())
         return ProgramKey(self.digest, inputs, self.static, self.model.options.precision)
 
     def schedule_key(self, device_key: str, batch_size: int) -> ScheduleKey:
-        """The key of the schedule for a batch size on a device.
+        """Key of the schedule for a batch size on a device.
 
         Raises:
             InvalidRequest: two inputs give one symbol different extents.
@@ -104,7 +104,7 @@ class ImportedModel:
 def _static_spec(
     name: str, spec: TensorType, shape: tuple[int, ...], batch_size: int
 ) -> TensorType:
-    """The spec of one input at ``shape``, which has the batch as 1."""
+    """Spec of one input at ``shape``, which has the batch as 1."""
     fits = len(shape) == len(spec.shape) and all(
         isinstance(dim, str) or dim == extent for dim, extent in zip(spec.shape, shape, strict=True)
     )

@@ -168,7 +168,7 @@ def _size(upload: Path) -> int:
 def _may_need_more(
     error: ImportLimitExceeded | ImporterCrashed, first: ImportLimits, limits: ImportLimits
 ) -> bool:
-    """Whether a second try has more of what was short; a crash may be a lack of memory."""
+    """True if a second try has more of what was short; a crash may be a lack of memory."""
     if isinstance(error, ImporterCrashed):
         return True
     return bool(error.limit) and getattr(first, error.limit) < getattr(limits, error.limit)

@@ -90,7 +90,7 @@ class Measurer(Protocol):
         """Measure plans of a program in turns, the first being the sequential plan.
 
         With ``onnxruntime``, a session of the whole model runs too, and its measurement comes last.
-        Who errs by more than ``tolerance`` is not timed, but for the first.
+        A plan that errs by more than ``tolerance`` is not timed, but for the first.
         """
 
 
@@ -101,7 +101,7 @@ class ServingDevice(Protocol):
 
     @property
     def bench(self) -> Measurer:
-        """The measurer of this device."""
+        """Measurer of this device."""
 
     @property
     def device_key(self) -> str:
@@ -133,13 +133,13 @@ for the search, or the planner failed.
 
 
 class PlanTarget(Protocol):
-    """The models that answer requests."""
+    """Models that answer requests."""
 
     def register(self, model: ModelVersion) -> None:
         """Record a version, or its new state."""
 
     def was_not_restored(self, model: ModelVersion) -> bool:
-        """Whether a version that served before the server was restarted could not since."""
+        """True if a version served before the server's restart and could not be restored."""
 
     async def serve(self, imported: ImportedModel, device: str) -> None:
         """Let a model that is loaded on a device answer there, with its sequential plan.

@@ -33,7 +33,7 @@ REPORT_EVERY_S = 0.02
 
 @dataclass(frozen=True, slots=True)
 class ProgressReport:
-    """How far a job has come: fields of its ``Job`` record."""
+    """Progress of a job: fields of its ``Job`` record."""
 
     state: JobStatus
     progress: float  # of the whole job, 0 to 1
@@ -165,7 +165,7 @@ def _growth(size: int, other: int) -> float:
 
 @dataclass(slots=True)
 class BatchSizeProgress:
-    """The part of a job's progress that belongs to one batch size on one device."""
+    """Part of a job's progress that belongs to one batch size on one device."""
 
     report: ReportProgress
     label: str  # "batch size 4"

@@ -149,7 +149,7 @@ async def _read(model: ModelVersion, services: JobServices) -> ImportedModel:
 
 
 def _is_sound(folder: StoreFolder, sha256: str) -> bool:
-    """Whether an import is done and nothing of it was lost; removes a damaged artefact.
+    """True if an import is done and nothing of it was lost; removes a damaged artefact.
 
     Raises:
         DamagedArtefact: it is damaged or gone, and there is no upload to make another from.

@@ -220,12 +220,12 @@ class JobRunner:
         return live.job if live else await self._store.call(self._store.find_job, job_id)
 
     async def list(self, model: str | None = None, limit: int = 100) -> list[JobRecord]:
-        """The newest jobs, newest first; of one model if given."""
+        """Newest jobs, newest first; of one model if given."""
         stored = await self._store.call(self._store.jobs, model, limit)
         return [live.job if (live := self._live.get(job.id)) else job for job in stored]
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobRecord, None]:
-        """The job now, then each change until it ends. A slow reader misses changes, not the end.
+        """Yield the job now, then its changes; a slow reader misses changes, but not the end.
 
         Raises:
             JobNotFound: there is none.

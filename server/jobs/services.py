@@ -25,7 +25,7 @@ from braid.server.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class JobServices:
-    """The parts of the server that registrations use. One for all jobs."""
+    """Parts of the server that registrations use. One for all jobs."""
 
     store: Store
     import_model: ImportModel

@@ -64,7 +64,7 @@ class ModelLoader:
     async def load(
         self, name: str, files: Mapping[int, bytes], options: RegistrationOptions | None
     ) -> None:
-        """Let a model answer; returns when it does. Once begun it completes.
+        """Let a model answer; returns when it does. A load that began completes.
 
         Args:
             name: of the model.

@@ -45,7 +45,7 @@ class VersionPolicies:
             self._models.configure(name, config)
 
     def config(self, name: str) -> ServingConfig:
-        """The serving configuration of a model.
+        """Serving configuration of a model.
 
         Raises:
             ModelNotFound: nothing is registered under the name.

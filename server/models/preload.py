@@ -46,7 +46,7 @@ async def preload(
 
 
 def model_file(entry: str, path: str) -> Path:
-    """The path itself if it is a file, or the only .onnx in the folder.
+    """Return ``path`` if it is a file, else the only .onnx file in that folder.
 
     Raises:
         StartupError: there is no such file, or there are several.

@@ -49,7 +49,7 @@ class ModelQueries:
         return self._as_seen(await self._store.call(self._store.versions, name))
 
     async def find(self, name: str, version: str) -> ModelVersion:
-        """One version, by its number or a label; "" is the one that requests get.
+        """Version of a number or a label; "" is the version that requests get.
 
         Raises:
             ModelNotFound, VersionNotFound: there is none.
@@ -62,7 +62,7 @@ class ModelQueries:
         return list(map(self._models.as_seen, models))
 
     async def schedules(self, model: ModelVersion) -> list[Placed]:
-        """The schedules that a version was registered for, on the present devices in turn."""
+        """Schedules that a version was registered for, on the present devices in turn."""
         return [
             Placed(device.name, schedule)
             for device in self._devices.all
@@ -80,7 +80,7 @@ class ModelQueries:
         ]
 
     async def schedule(self, model: ModelVersion, batch_size: int, device: str = "") -> Placed:
-        """The schedule of one batch size; "" is the first device.
+        """Schedule of one batch size; "" is the first device.
 
         Raises:
             ScheduleNotFound: there is no such device, or no schedule yet.
@@ -105,7 +105,7 @@ class ModelQueries:
         return on
 
     async def graph(self, model: ModelVersion, placed: Placed) -> OpGraph:
-        """The units that a schedule's indices refer to: its static graph.
+        """Units that a schedule's indices refer to: its static graph.
 
         It is stored with the schedule. That of a schedule of an earlier version is asked of the
         device once, and stored.

@@ -38,6 +38,7 @@ from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.serving_config import ServingConfig
 
 _DEFAULT = ServingConfig()
+_NONE = ModelVersions()  # never changed
 
 OnServing = Callable[[str, bool], None]
 """Told a model's name and whether any of its versions answers now."""
@@ -48,14 +49,14 @@ OnVersion = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """The model that a request named, or the reason why it does not answer."""
+    """Model that a request named, or the reason why it does not answer."""
 
     metrics: ModelMetrics
     served: Replicas | None
     refusal: BraidError | None = None
 
     def require(self) -> Replicas:
-        """The model on its devices, or the error."""
+        """Model on its devices, or the error."""
         if self.served is None:
             assert self.refusal is not None
             raise self.refusal
@@ -97,7 +98,7 @@ class ServingModels:
         await asyncio.gather(*(batcher.drain() for batcher in self._batchers.values()))
 
     def for_request(self, name: str, version: str) -> ResolvedModel:
-        """The model, or the refusal, that a request for ``name`` gets.
+        """Model, or the refusal, that a request for ``name`` gets.
 
         Args:
             name: of the model.
@@ -116,7 +117,7 @@ class ServingModels:
         return ResolvedModel(metrics, served, refusal)
 
     def number(self, name: str, version: str) -> int:
-        """The version that ``version`` means: a number, a label, or "" (see ``for_request``).
+        """Version that ``version`` means: a number, a label, or "" (see ``for_request``).
 
         Raises:
             ModelNotFound, VersionNotFound: there is none.
@@ -131,8 +132,7 @@ class ServingModels:
 
     def as_seen(self, model: ModelVersion) -> ModelVersion:
         """Return a version as callers see it: one that is not restored yet is LOADING."""
-        known = self._names.get(model.name)
-        return model if known is None else known.as_seen(model)
+        return self._known(model.name).as_seen(model)
 
     def restoring(self, model: ModelVersion) -> None:
         """Record a version that served before the restart, and will again in a moment."""
@@ -141,17 +141,14 @@ class ServingModels:
 
     def restored(self, model: ModelVersion, problem: BraidError | None = None) -> None:
         """Record that a version serves again, or that a ``problem`` prevents it."""
-        known = self._names.get(model.name)
-        if known is not None:
-            known.restored(model.version, problem)
+        self._known(model.name).restored(model.version, problem)
 
     def was_not_restored(self, model: ModelVersion) -> bool:
-        """Whether a version that served before the server was restarted could not since."""
-        known = self._names.get(model.name)
-        return known is not None and model.version in known.problems
+        """True if a version served before the server's restart and could not be restored."""
+        return model.version in self._known(model.name).problems
 
     def refusal(self) -> ResolvedModel | None:
-        """The refusal that every request gets now; None: it depends on the model.
+        """Refusal that every request gets now; None: it depends on the model.
 
         So a request can be refused before it is read, while every model has all that may wait.
         """
@@ -171,34 +168,35 @@ class ServingModels:
             for replicas in known.served.values():
                 yield from replicas
 
+    def _known(self, name: str) -> ModelVersions:
+        """Versions of a name; the empty ``_NONE`` if nothing is registered under it."""
+        return self._names.get(name, _NONE)
+
     def knows(self, name: str) -> bool:
-        """Whether any version is registered under a name."""
+        """True if any version is registered under a name."""
         return name in self._names
 
     def answers(self, name: str) -> bool:
-        """Whether any version answers."""
-        known = self._names.get(name)
-        return known is not None and bool(known.served)
+        """True if any version answers."""
+        return bool(self._known(name).served)
 
     def config(self, name: str) -> ServingConfig:
-        """The serving configuration of a model."""
+        """Serving configuration of a model."""
         return self._configs.get(name, _DEFAULT)
 
     def configure(self, name: str, config: ServingConfig) -> None:
         """Apply labels and batching; ``braid.server.models.policies`` applies the versions."""
         self._configs[name] = config
-        known = self._names.get(name)
-        for replicas in known.served.values() if known else ():
+        for replicas in self._known(name).served.values():
             for queued in replicas:
                 queued.replica.policy = config.batching.over(self._policy)
 
     def served_version(self, name: str, version: int) -> Replicas | None:
-        """The replicas of one version, or None if it does not answer."""
-        known = self._names.get(name)
-        return known.served.get(version) if known else None
+        """Replicas of one version, or None if it does not answer."""
+        return self._known(name).served.get(version)
 
     def answers_with(self, replicas: Replicas, served: ModelReplica) -> bool:
-        """Whether requests still go to these replicas of a version; ``served`` is one of them."""
+        """True if requests still go to these replicas of a version; ``served`` is one of them."""
         return (
             not self._is_refusing and self.served_version(served.name, served.version) is replicas
         )
@@ -262,9 +260,8 @@ class ServingModels:
             self._on_version(model.name)
 
     def _lacks(self, model: ModelVersion, device: str) -> bool:
-        """Whether a version does not answer on a device; raises PreconditionFailed if deleted."""
-        known = self._names.get(model.name)
-        if known is None or model.version not in known.versions:
+        """True if a version does not answer on a device; raises PreconditionFailed if deleted."""
+        if model.version not in self._known(model.name).versions:
             raise PreconditionFailed(f"{model.name} version {model.version} was deleted")
         return self._on(model.name, model.version, device) is None
 

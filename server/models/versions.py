@@ -13,7 +13,7 @@ from braid.server.store.serving_config import STABLE
 
 @dataclass(slots=True)
 class ModelVersions:
-    """The versions of one name; all fields are by version number."""
+    """Versions of one name; all fields are by version number."""
 
     versions: dict[int, ModelVersion] = field(default_factory=dict)
     served: dict[int, Replicas] = field(default_factory=dict)  # of those that answer
@@ -22,14 +22,14 @@ class ModelVersions:
 
     @property
     def newest(self) -> int:
-        """The newest version that answers; else the newest that has not failed, else the newest."""
+        """Newest version that answers; else the newest that has not failed, else the newest."""
         if self.served or self.restoring:  # the usual case, which each request asks for
             return max((*self.served, *self.restoring))
         able = [number for number, each in self.versions.items() if not each.state.has_failed]
         return max(able or self.versions)
 
     def number(self, version: str, labels: Mapping[str, int]) -> int | None:
-        """The number that a number, a label, or "" for the default means; None: there is none."""
+        """Number that a number, a label, or "" for the default means; None: there is none."""
         if not version:
             stable = labels.get(STABLE)
             return self.newest if stable is None else stable
@@ -57,7 +57,7 @@ class ModelVersions:
         return replace(model, message=f"does not serve: {problem}") if problem else model
 
     def refusal(self, number: int) -> BraidError:
-        """The error that says why a version does not answer."""
+        """Error that says why a version does not answer."""
         model = self.versions[number]
         label = f"model {model.name!r} version {number}"
         if number in self.restoring:

@@ -27,7 +27,7 @@ class MeasuringHost(Protocol):
 
     @property
     def is_measuring(self) -> bool:
-        """Whether a call is open that competes with the serving worker for cores."""
+        """True if a call is open that competes with the serving worker for cores."""
 
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Send a request about a model that the device has loaded; returns its reply.

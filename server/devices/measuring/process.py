@@ -64,7 +64,7 @@ class MeasuringProcess(MeasuringHost):
 
     @property
     def is_measuring(self) -> bool:
-        """Whether a call is open."""
+        """True if a call is open."""
         return self._open_calls > 0
 
     @property

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 class ServingProcess(MeasuringHost):
-    """The worker that serves, which measures between requests."""
+    """Worker that serves, which measures between requests."""
 
     is_measuring = False
 

@@ -51,7 +51,7 @@ class PlansFound:
 
 @dataclass(frozen=True, slots=True)
 class PlanningError:
-    """The reason why there is no plan."""
+    """Reason why there is no plan."""
 
     text: str
 
@@ -60,7 +60,7 @@ PlannerMessage = PlanRequest | LatencyQuestion | Latencies | PlansFound | Planni
 
 
 def encode(message: PlannerMessage) -> bytes:
-    """One line, newline included."""
+    """Encode a message as one line, newline included."""
     return json.dumps(to_tagged_json(message)).encode() + b"\n"
 
 

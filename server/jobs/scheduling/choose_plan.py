@@ -64,7 +64,7 @@ class ComparedPlans:
 
 @dataclass(frozen=True, slots=True)
 class PlanChoice:
-    """The contender that serves, and why the one that was asked for does not."""
+    """Contender that serves, and why the one that was asked for does not."""
 
     contenders: tuple[Contender, ...]  # in the order of the measurements
     chosen: int  # the contender that the schedule is about
@@ -193,12 +193,12 @@ def _best(
 
 
 def _gains(speed: Speed | None) -> bool:
-    """Whether the whole interval of a speed is above 1, and its median by ``LEAST_GAIN``."""
+    """True if the whole interval of a speed is above 1, and its median by ``LEAST_GAIN``."""
     return speed is not None and speed.is_faster and speed.median > 1.0 + LEAST_GAIN
 
 
 def _is_faster(one: PlanMeasurement, other: PlanMeasurement) -> bool:
-    """Whether ``one`` is the faster, by the turns that both ran in, else by their medians."""
+    """True if ``one`` is the faster, by the turns that both ran in, else by their medians."""
     if one.turns_us and len(one.turns_us) == len(other.turns_us):
         return _gains(speed_beside(one.turns_us, other.turns_us))
     return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)

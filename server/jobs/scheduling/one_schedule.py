@@ -41,7 +41,7 @@ class _Compared:
 
     @property
     def chosen(self) -> Contender:
-        """The contender that the schedule is about."""
+        """Contender that the schedule is about."""
         return self.choice.contenders[self.choice.chosen]
 
     @property
