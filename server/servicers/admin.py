@@ -19,7 +19,7 @@ from braid.server.servicers.admin_messages import (
     serving_from_wire,
     serving_to_wire,
 )
-from braid.server.servicers.uploads import ModelUploads, caller_of, header_of
+from braid.server.servicers.uploads import ModelUploads, arriving, caller_of, header_of
 from braid.server.store.records import ModelVersion, check_model_name
 from braid_client.wire import admin_pb2 as wire
 from braid_client.wire import admin_pb2_grpc
@@ -49,7 +49,7 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
     ) -> wire.RegisterModelResponse:
         """Store the file, then answer with the job that will import and schedule the model."""
         async with answering(context):
-            parts = self._uploads.parts(request_iterator)
+            parts = arriving(request_iterator, self._uploads.idle_s)
             header = await header_of(parts)
             check_model_name(header.name)
             options = options_from_wire(header)

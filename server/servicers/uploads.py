@@ -81,13 +81,7 @@ class ModelUploads:
     def __init__(self, store: Store, max_bytes: int, idle_s: float) -> None:
         self._store = store
         self._max_bytes = max_bytes
-        self._idle_s = idle_s
-
-    def parts(
-        self, messages: AsyncIterator[wire.RegisterModelRequest]
-    ) -> AsyncIterator[wire.RegisterModelRequest]:
-        """Yield the messages until one comes too late."""
-        return arriving(messages, self._idle_s)
+        self.idle_s = idle_s  # of one upload; see ``arriving``
 
     @asynccontextmanager
     async def file(

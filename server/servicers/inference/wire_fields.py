@@ -12,7 +12,7 @@ are told apart here; protobuf parses their contents.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 MAX_FIELDS = 4096
@@ -66,11 +66,6 @@ def field(number: int, contents: Sequence[bytes | memoryview]) -> list[bytes | m
     """Return one length-delimited field whose content is the concatenation of ``contents``."""
     length = sum(map(len, contents))
     return [encode_varint(number << 3 | _LENGTH) + encode_varint(length), *contents]
-
-
-def fields(number: int, contents: Iterable[bytes | memoryview]) -> list[bytes | memoryview]:
-    """Return a repeated bytes field, element by element."""
-    return [part for content in contents for part in field(number, [content])]
 
 
 def encode_varint(value: int) -> bytes:

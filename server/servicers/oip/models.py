@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -73,7 +73,13 @@ class ModelMethods:
         async with answering(context):
             model = self._models.for_request(request.name, request.version).require().any
             served = [m.version for m in self._models.all_served() if m.name == model.name]
-            return metadata_of(model, served)
+            return messages.ModelMetadataResponse(
+                name=model.name,
+                versions=map(str, served),
+                platform=PLATFORM,
+                inputs=_tensors(model.inputs),
+                outputs=_tensors(model.output_specs),
+            )
 
     async def ModelConfig(self, request: Any, context: Context) -> Any:
         """Return how a model is served."""
@@ -96,17 +102,6 @@ class ModelMethods:
                     for m in models
                 ]
             )
-
-
-def metadata_of(model: ModelReplica, versions: Iterable[int]) -> Any:
-    """Build a ModelMetadataResponse; open extents, the batch among them, are -1."""
-    return messages.ModelMetadataResponse(
-        name=model.name,
-        versions=[str(version) for version in versions],
-        platform=PLATFORM,
-        inputs=_tensors(model.inputs),
-        outputs=_tensors(model.output_specs),
-    )
 
 
 def config_of(model: ModelReplica) -> Any:
@@ -156,6 +151,7 @@ def statistics_of(model: ModelReplica, seen: Statistics) -> Any:
 
 
 def _tensors(specs: Mapping[str, TensorType]) -> list[Any]:
+    """Build the metadata of tensors; open extents, the batch among them, are -1."""
     return [
         messages.ModelMetadataResponse.TensorMetadata(
             name=name, datatype=spec.dtype, shape=_dims(spec, without_batch=False)

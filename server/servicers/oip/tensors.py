@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from braid.core.errors import InvalidRequest, InvalidTensor
@@ -210,8 +211,8 @@ def reply_to(
 
 def write_reply(reply: SplitMessage) -> list[Part]:
     """Return the parts of a response, contents uncopied."""
-    contents = wire_fields.fields(_RAW_OUTPUTS, reply.raw_contents)
-    return [reply.message.SerializeToString(), *contents]
+    contents = (wire_fields.field(_RAW_OUTPUTS, [each]) for each in reply.raw_contents)
+    return [reply.message.SerializeToString(), *chain.from_iterable(contents)]
 
 
 def write_stream_reply(reply: SplitMessage, error_message: str = "") -> list[Part]:
