@@ -19,7 +19,7 @@ import base64
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from enum import Enum
 from functools import cache
 from pathlib import Path
@@ -104,10 +104,14 @@ def _unchanged(value: Any) -> Any:
 
 
 def _dataclass_writer(kind: Any) -> Convert:
-    fields = [(name, _writer(hint)) for name, hint in _hints(kind).items()]
+    fields = {name: _writer(hint) for name, hint in _hints(kind).items()}
+    converted = [(name, each) for name, each in fields.items() if each is not _unchanged]
 
     def write(value: Any) -> dict[str, Any]:
-        return {name: convert(getattr(value, name)) for name, convert in fields}
+        document = {name: getattr(value, name) for name in fields}
+        for name, convert in converted:
+            document[name] = convert(document[name])
+        return document
 
     return write
 
@@ -202,19 +206,18 @@ def _read_bytes(value: Any) -> bytes:
 
 
 def _union_reader(members: Sequence[Any]) -> Convert:
-    dataclass_members: list[Any] = [each for each in members if dataclasses.is_dataclass(each)]
-    classes = {each.__name__: _reader(each) for each in dataclass_members}
     others = [_reader(each) for each in members if each is not types.NoneType]
     if len(others) == 1:
         return lambda value: None if value is None else others[0](value)
+    dataclass_members: list[Any] = [each for each in members if dataclasses.is_dataclass(each)]
+    classes = {each.__name__: _dataclass_reader(each, {"type"}) for each in dataclass_members}
 
     def read_tagged(value: Any) -> Any:
         if value is None and types.NoneType in members:
             return None
         if not isinstance(value, dict) or value.get("type") not in classes:
             raise MalformedJson(f"{str(value)[:80]!r} is none of {', '.join(classes)}")
-        untagged = dict(value)
-        return classes[untagged.pop("type")](untagged)
+        return classes[value["type"]](value)
 
     def read_scalar(value: Any) -> Any:
         if type(value) not in members:
@@ -224,14 +227,15 @@ def _union_reader(members: Sequence[Any]) -> Convert:
     return read_tagged if classes else read_scalar
 
 
-def _dataclass_reader(kind: Any) -> Convert:
+def _dataclass_reader(kind: Any, tags: Set[str] = frozenset()) -> Convert:
     readers = {name: _reader(hint) for name, hint in _hints(kind).items()}
+    wanted = readers.keys() | tags
 
     def read(document: Any) -> Any:
         if not isinstance(document, dict):
             raise MalformedJson(f"{kind.__name__}: {str(document)[:80]!r} is not an object")
-        if document.keys() != readers.keys():
-            raise MalformedJson(f"{kind.__name__}: {_difference(document, readers)}")
+        if document.keys() != wanted:
+            raise MalformedJson(f"{kind.__name__}: {_difference(document.keys(), wanted)}")
         values, name = {}, ""
         try:
             for name, convert in readers.items():
@@ -243,8 +247,8 @@ def _dataclass_reader(kind: Any) -> Convert:
     return read
 
 
-def _difference(document: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    missing, unknown = wanted.keys() - document.keys(), document.keys() - wanted.keys()
+def _difference(names: Set[str], wanted: Set[str]) -> str:
+    missing, unknown = wanted - names, names - wanted
     parts = [f"missing {', '.join(sorted(missing))}"] if missing else []
     if unknown:
         parts.append(f"unknown {', '.join(sorted(map(str, unknown)))}")

@@ -49,9 +49,9 @@ class FrameDecoder:
                 end = start + _LENGTH.size + length
                 if len(buffer) < end:
                     break
-                body = bytes(buffer[start + _LENGTH.size : end])
+                text = buffer[start + _LENGTH.size : end].decode()
                 start = end
-                yield from_json(Message, json.loads(body))
+                yield from_json(Message, json.loads(text))
         finally:
             del buffer[:start]
 
