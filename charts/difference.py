@@ -1,4 +1,4 @@
-"""What differs between two schedules of one model: batch 1 against 32, CPU against GPU.
+"""Differences between two schedules of one model: batch 1 against 32, CPU against GPU.
 
 Units are matched by name, since another device may fuse other units. A stage of the first
 schedule is *kept* if the second has one with the same units, groups and strategy; *regrouped* if
@@ -18,7 +18,7 @@ Names = frozenset[str]
 
 @dataclass(frozen=True, slots=True)
 class StageChange:
-    """What became of one stage of the first schedule."""
+    """Change of one stage of the first schedule in the second."""
 
     number: int  # in the first schedule, from 1
     change: str  # "kept" | "regrouped" | "merged differently" | "joined" | "spread"
@@ -44,7 +44,7 @@ class Difference:
 
     @property
     def is_same(self) -> bool:
-        """Whether both run the same units in the same stages and streams."""
+        """True if both run the same units in the same stages and streams."""
         same_plan = (self.first.unit_names, self.first.plan) == (
             self.second.unit_names,
             self.second.plan,

@@ -68,7 +68,7 @@ def timeline_svg(tracks: Sequence[Timeline], graphs: Sequence[OpGraph], heading:
 
 
 def _track(track: Timeline, graph: OpGraph, y: float, scale: float) -> Iterator[str]:
-    """One timeline: its title, stages, lanes and bars."""
+    """Draw one timeline: its title, stages, lanes and bars."""
     total = f"makespan {time_text(track.makespan_us)}"
     if track.measured_us is not None:
         total += f", measured as a whole {time_text(track.measured_us)}"
@@ -89,7 +89,7 @@ def _track(track: Timeline, graph: OpGraph, y: float, scale: float) -> Iterator[
 
 
 def _bar(bar: Bar, graph: OpGraph, top: float, scale: float) -> str:
-    """One unit, with all that is known of it for whoever points at it."""
+    """Draw one unit; pointing at it shows all that is known of it."""
     op = graph.operators[bar.unit]
     family = family_of(op)
     x, width = GUTTER + bar.start_us * scale, max(bar.duration_us * scale, 0.8)
@@ -157,7 +157,7 @@ def _families(tracks: Sequence[Timeline], graphs: Sequence[OpGraph]) -> list[Fam
 
 
 def _legend(families: Sequence[Family], y: float) -> Iterator[str]:
-    """What the fills mean."""
+    """Draw the legend of the fills."""
     x = float(GUTTER)
     for family in families:
         box = f'x="{x:.0f}" y="{y:.0f}" width="22" height="14" stroke="#222"'
@@ -190,7 +190,7 @@ def _short(name: str) -> str:
 
 
 def _fitted(name: str, kind: str, width: float) -> str:
-    """As much of a label as fits, from its end, where names differ; nothing if too little."""
+    """End of a label, as much as fits, since names differ at their ends; empty if too little."""
     room = int((width - 6) / CHARACTER)
     if len(name) + len(kind) + 1 <= room:
         return f"{name} {kind}"

@@ -1,4 +1,4 @@
-"""When each unit runs under a schedule, on an axis in microseconds: what charts are drawn from.
+"""Timelines, from which charts are drawn: when each unit of a schedule runs, in microseconds.
 
     stage 1              stage 2
     |-- a --|-- b --|    |---- d ----|        stream 0
@@ -63,7 +63,7 @@ class Timeline:
 
 
 class UnitTimes:
-    """How long each unit takes alone, from what a schedule knows."""
+    """Latency of each unit alone, in microseconds, from what a schedule knows."""
 
     def __init__(self, schedule: Schedule) -> None:
         known = {
@@ -81,7 +81,7 @@ class UnitTimes:
         return max(self.known.get(unit, self._guess), 1e-3)
 
     def cover(self, units: Iterable[int]) -> bool:
-        """Whether all of these were measured."""
+        """True if all of ``units`` were measured."""
         return all(unit in self.known for unit in units)
 
 
@@ -116,7 +116,7 @@ def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timel
 
 
 def _title(schedule: Schedule) -> str:
-    """What made the plan, and what a reader must know to read the chart."""
+    """Title of a chart: what made the plan, and what a reader must know to read it."""
     title = f"{schedule.planner}, batch {schedule.key.batch_size}"
     if schedule.in_onnxruntime:
         return f"{title}: the plan that runs if ONNX Runtime cannot"
@@ -163,7 +163,7 @@ def _simulated(
     title: str,
     measured_us: float | None,
 ) -> Timeline:
-    """A plan without stages: units start when their stream is free and what they wait for ended."""
+    """Timeline without stages: a unit starts when its stream is free and its waits have ended."""
     free = [0.0] * schedule.plan.streams
     ended: dict[int, float] = {}
     bars = []
@@ -190,7 +190,7 @@ def _simulated(
 
 
 def describe_unit(graph: OpGraph, unit: int) -> list[str]:
-    """Lines about a unit for whoever points at it: kind, shapes, kernel."""
+    """Lines that describe a unit: kind, shapes, kernel."""
     op = graph.operators[unit]
     lines = [f"{op.name} ({op.kind})"]
     reads = [f"{name}: {_spec(graph, name)}" for name in op.inputs if name]

@@ -109,7 +109,7 @@ def _number(entry: Mapping[str, Any], field: str, default: float) -> float:
 def _facts(
     operators: list[dict[str, Any]], latencies: list[float], group_overhead_us: float
 ) -> DeviceFacts:
-    """A unit alone pays no fixed price; without a demand, a long unit demands much."""
+    """Facts of a device on which a unit alone pays no fixed price; demand defaults to latency."""
     return DeviceFacts(
         overheads=StageOverheads(stage_us=0.0, group_us=group_overhead_us),
         profiles=tuple(

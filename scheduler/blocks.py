@@ -81,7 +81,7 @@ def _best_cut(dag: Dag, start: int, stop: int) -> int:
 
 
 def searchable(block: UnitGraph) -> bool:
-    """Whether the exact search of this graph as one block visits no more states than allowed."""
+    """True if the exact search of this graph as one block visits no more states than allowed."""
     reads = [(1 << unit, mask) for unit, mask in enumerate(Dag.of(block.predecessors).before)]
     layer, count = {0}, 1
     while layer and count <= MAX_BLOCK_STATES:

@@ -1,4 +1,4 @@
-"""What is known of each ending of a block: its latency if measured, a lower bound if not.
+"""Latency of each ending of a block if measured, else a lower bound.
 
 Values only grow while nothing is measured twice, and are raised on demand: ``refresh`` brings
 one ending up to date with everything measured since it was last looked at.
@@ -63,7 +63,7 @@ class BoundTable(dict[int, float]):
         return "concurrent", self._space.endings.groups(ending)
 
     def measured(self, variant: Variant) -> bool:
-        """Whether the latency of a variant is known."""
+        """True if the latency of a variant is known."""
         return self._space.key(variant) in self._memo.latency_us
 
     def measure(self, ending: int, variant: Variant) -> float:

@@ -1,4 +1,4 @@
-"""What planners ask the engine, as Protocols, and one cost that needs no device.
+"""Protocols of what planners ask the engine, and one cost that needs no device.
 
 planner ──asks──> StageCost        how long a stage takes, measured
         ──reads─> DeviceFacts      merging, overheads, use of the device (core/measurement.py)

@@ -1,4 +1,4 @@
-"""How much a search looked at, in the units of IOS, Table 1."""
+"""Counts of what a search looked at, in the units of IOS, Table 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class SearchCounts:
     stages_measured: int = 0  # distinct stages whose latency was asked
 
     def __add__(self, block: SearchCounts) -> SearchCounts:
-        """These and the states and transitions of one more block."""
+        """Add the states and transitions of one more block."""
         return replace(
             self,
             states=self.states + block.states,

@@ -29,7 +29,7 @@ MAX_STATES = 200_000
 
 @dataclass(frozen=True, slots=True)
 class Pruning:
-    """Which endings count (IOS, section 4.3); None means no limit."""
+    """Limits of the endings that count (IOS, section 4.3); None means no limit."""
 
     max_group_ops: int | None = 3  # r
     max_groups: int | None = 8  # s

@@ -62,7 +62,7 @@ class LazySearch:
 
     @property
     def lower_us(self) -> float:
-        """No schedule of the block is faster than this, if the bounds are right."""
+        """Lower bound of all schedules of the block in microseconds, if the bounds are right."""
         lower = self._cost[self._space.endings.everything]
         return min(lower, self.upper_us) / (1 + self._table.violation)
 
@@ -141,7 +141,7 @@ class LazySearch:
 
 
 class Doubt:
-    """How far measurements lie above their bounds: an interference factor, learnt by width.
+    """Excess of measurements over their bounds: an interference factor, learnt by width.
 
     It orders measurements and never enters a bound.
     """
@@ -155,17 +155,17 @@ class Doubt:
             self._factors.setdefault(len(variant[1]), []).append(latency_us / bound_us - 1)
 
     def excess_us(self, bound_us: float, variant: Variant) -> float:
-        """How far the latency is expected above its bound."""
+        """Expected excess of the latency over its bound, in microseconds."""
         factors = self._factors.get(len(variant[1]))
         return bound_us * (fmean(factors) if factors else 1.0)
 
 
 @dataclass(slots=True)
 class Budget:
-    """When to stop: at a relative gap over the whole graph, or at a time.
+    """Limit of a search: a relative gap over the whole graph, or a time.
 
     Each block may use its share of the time left, by its number of units, so that the first one
-    does not use up everybody's.
+    does not use up the time of the rest.
     """
 
     gap: float
@@ -181,11 +181,11 @@ class Budget:
 
     @property
     def is_over(self) -> bool:
-        """Whether the block at hand has had its time."""
+        """True if the present block has used its time."""
         return time.monotonic() >= self.block_deadline
 
     def enough(self, lower_us: float, upper_us: float) -> bool:
-        """Whether the block at hand may stop; slack that earlier blocks left unused is its own."""
+        """True if the present block may stop; slack left by earlier blocks counts for it, too."""
         lower, upper = self.lower_us + lower_us, self.upper_us + upper_us
         return upper <= lower * (1 + self.gap) or self.is_over
 

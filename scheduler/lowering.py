@@ -1,4 +1,4 @@
-"""From stages to a stream plan: launch order, streams, barriers or events.
+"""Lowering of stages to a stream plan: launch order, streams, barriers or events.
 
     stages  [ (a) (b c) ] [ (d) ]   ──>   b(s0) c(s0) a(s1) | d(s0)       | = barrier
 

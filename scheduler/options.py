@@ -1,4 +1,4 @@
-"""What a planner may be told, with one canonical text that names it in cache keys."""
+"""Options of a planner, with one canonical text that names them in cache keys."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class PlannerSettings:
 
     @staticmethod
     def for_serving(text: str = "") -> PlannerSettings:
-        """What a registration asks for: a planner, with options or without, or nothing.
+        """Read the planner of a registration, with or without options; empty: the portfolio.
 
         A lazy search that is told no end stops when another percent is all there is to gain, or
         after a quarter of a minute.

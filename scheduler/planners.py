@@ -34,7 +34,7 @@ from braid.scheduler.units import UnitGraph, as_units
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan of one static graph, and what its planner knows of it."""
+    """Plan of one static graph, and what its planner knows of it."""
 
     planner: str  # with its options, as ``PlannerSettings.parse`` reads them
     plan: StreamPlan

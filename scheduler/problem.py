@@ -1,4 +1,4 @@
-"""What a planner works on: the units, what they cost, what is known, what is asked for."""
+"""Input of a planner: units, their cost, facts of the device, options."""
 
 from __future__ import annotations
 

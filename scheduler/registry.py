@@ -22,7 +22,7 @@ from braid.scheduler.waves import greedy, rammer
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a planner answers: stages, or streams where it knows no stages."""
+    """Result of a planner: stages, or streams where it knows no stages."""
 
     stages: tuple[Stage, ...] = ()
     streams: StreamSchedule | None = None

@@ -1,4 +1,4 @@
-"""When two stages are the same to the device: same units, same wiring, inside and across groups.
+"""Equality of stages to the device: same units, same wiring, inside and across groups.
 
 A measurement made for one stage holds for every stage with an equal signature, in any model.
 Weights count by shape. The order of the groups does not count, the order inside a group does.

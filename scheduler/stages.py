@@ -1,4 +1,4 @@
-"""What each ending of a block can run as, and how long that takes.
+"""Variants that each ending of a block can run as, and their latencies.
 
     ending (bit mask) ──variants──> (strategy, groups) ──key, stage──> StageMemo ──new──> StageCost
 
@@ -57,7 +57,7 @@ def _checked(latency_us: float, stage: Stage) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Strategies:
-    """What a stage may be, besides a unit alone."""
+    """Strategies that a stage may use, besides a unit alone."""
 
     concurrent: bool = True
     merge_groups: tuple[tuple[int, ...], ...] = ()  # units that can all become one kernel
@@ -93,7 +93,7 @@ class StageSpace:
         return found
 
     def key(self, variant: Variant) -> StageKey:
-        """What makes two variants the same to the device, in this search."""
+        """Key that two variants share if they are the same to the device, in this search."""
         return self.keys.key(variant[1], variant[0])
 
     def stage(self, variant: Variant, latency_us: float | None = None) -> Stage:

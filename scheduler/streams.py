@@ -1,4 +1,4 @@
-"""From units on streams to a stream plan with as few events as dependencies allow.
+"""Lowering of units on streams to a stream plan with as few events as dependencies allow.
 
 An event makes one unit wait for one unit of another stream. It is left out where something else
 already guarantees the order: the stream itself, or a wait, of this unit or of an earlier one.
@@ -21,7 +21,7 @@ Stream = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class StreamSchedule:
-    """What a planner without stages decides."""
+    """Decision of a planner without stages."""
 
     launch_order: tuple[int, ...]
     streams: tuple[Stream, ...]  # as many as the planner wants

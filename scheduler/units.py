@@ -75,7 +75,7 @@ class UnitGraph:
         )
 
     def restrict(self, units: Sequence[int]) -> UnitGraph:
-        """The graph of some units alone, renumbered; what they read from others is external."""
+        """The graph of some units alone, renumbered; values from other units are external."""
         local = {unit: i for i, unit in enumerate(units)}
         outside: dict[Operand, Operand] = {}
         operands = []

@@ -1,4 +1,4 @@
-"""Which page a request gets: the console's paths, who may do what, and its headers.
+"""Routing of the console: its paths, who may do what, and its headers.
 
 GET   models, jobs, schedules, devices  everyone who reaches the port
 POST  sign-in                           callers with an admin token; few attempts a minute

@@ -1,4 +1,4 @@
-"""How the requests of one model are batched: the part that people decide."""
+"""Policy by which the requests of one model are batched: the part that an operator sets."""
 
 from __future__ import annotations
 

@@ -43,21 +43,21 @@ class StoreFolder:
             ) from error
 
     def close(self) -> None:
-        """Give the lock back. The kernel does so too when the process dies."""
+        """Release the lock. The kernel does so too when the process dies."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def upload(self, sha256: str) -> Path:
-        """Where a complete upload lies until it is imported."""
+        """Path of a complete upload, which is kept until it is imported."""
         return self.uploads / _digest(sha256)
 
     def artefact(self, sha256: str) -> Path:
-        """Where the artefact of an upload lies, once imported."""
+        """Path of the artefact of an upload, once imported."""
         return self.artefacts / _digest(sha256)
 
     def has_artefact(self, sha256: str) -> bool:
-        """Whether the import is done: folders are renamed into place when complete."""
+        """True if the import is done: folders are renamed into place when complete."""
         return (self.artefact(sha256) / "graph.json").is_file()
 
     def adopt_upload(self, part: Path, sha256: str) -> None:
@@ -101,7 +101,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _digest(sha256: str) -> str:
-    """A digest is a file name here: nothing else may ever become one."""
+    """Digest, checked to be 64 hexadecimal digits, as it becomes a file name."""
     assert _DIGEST.fullmatch(sha256), sha256
     return sha256
 

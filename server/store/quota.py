@@ -1,4 +1,4 @@
-"""How much a store may hold: bytes on disk, model versions, uploads at once."""
+"""Limits of a store: bytes on disk, model versions, uploads at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BUSY_RETRY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class StoreLimits:
-    """What an operator allows."""
+    """Limits that an operator sets."""
 
     max_bytes: int = 0  # of the whole folder; 0: as much as the disk has
     max_models: int = 1000  # versions, of all names together
@@ -35,7 +35,7 @@ class Quota:
         self._used_bytes = 0  # as of the last upload that began, and what was written since
 
     def begin(self, caller: str = "") -> None:
-        """One more upload; "": the server's own.
+        """Count an upload that begins; caller "" is the server itself.
 
         Raises:
             ResourceExhausted: too many are under way.
@@ -55,13 +55,13 @@ class Quota:
         self._uploads[caller] += 1
 
     def look(self) -> None:
-        """See what the store holds now."""
+        """Read the size of the store in bytes from the disk."""
         if self._limits.max_bytes:
             with self._lock:
                 self._used_bytes = size_on_disk(self._root)
 
     def end(self, caller: str = "") -> None:
-        """An upload ended, either way."""
+        """Count an upload that ended, complete or not."""
         self._uploads[caller] -= 1
         self._uploads += Counter()  # forgets callers without any
 

@@ -1,4 +1,4 @@
-"""What the store keeps, as the rest of the server sees it."""
+"""Records that the store keeps: model versions, jobs, registrations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_model_name(name: str) -> None:
 
 
 class ModelStatus(enum.Enum):
-    """Where a model version stands. Values are those of the database."""
+    """State of a model version. Values are those of the database."""
 
     LOADING = "LOADING"  # registered; its job has not made it serve yet
     SERVING = "SERVING"  # answers requests, at least with its sequential plan
@@ -46,7 +46,7 @@ class ModelStatus(enum.Enum):
 
 
 class JobStatus(enum.Enum):
-    """Where a job stands. Values are those of the wire and of the database."""
+    """State of a job. Values are those of the wire and of the database."""
 
     QUEUED = "QUEUED"  # waits for its turn, also after a restart of the server
     IMPORTING = "IMPORTING"  # upload to artefact, then loaded and served sequentially
@@ -69,7 +69,7 @@ _ENDED = frozenset({JobStatus.READY, JobStatus.UNSCHEDULED, JobStatus.FAILED, Jo
 
 @dataclass(frozen=True, slots=True)
 class RegistrationOptions:
-    """What to schedule a model for. Equal options for equal bytes are the same registration."""
+    """Options to schedule a model for. Equal options for equal bytes are the same registration."""
 
     batch_sizes: tuple[int, ...] = (1,)  # ascending; ignored for models without a batch
     planner: PlannerSettings = field(default_factory=PlannerSettings)
@@ -161,7 +161,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedUpload:
-    """A file that came in whole, checked and on disk, still under its temporary name."""
+    """File that was received whole and checked; on disk under its temporary name."""
 
     path: Path | None  # None: there is none, as these bytes were imported before
     sha256: str
@@ -170,7 +170,7 @@ class ReceivedUpload:
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """What a registration led to."""
+    """Result of a registration: the model version and its job."""
 
     model: ModelVersion
     job: JobRecord

@@ -1,4 +1,4 @@
-"""How a model serves: which of its versions, under which labels, batched in which way.
+"""Configuration of how a model serves: versions, labels, batching.
 
 Kept by name, beside the versions, and changed while they serve.
 """
@@ -24,7 +24,7 @@ _LABEL = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 
 @dataclass(frozen=True, slots=True)
 class VersionPolicy:
-    """Which versions serve: the newest few, those named, or (neither given) all."""
+    """Choice of the versions that serve: the newest few, the named ones, or (neither given) all."""
 
     latest: int | None = None
     specific: tuple[int, ...] = ()
@@ -37,7 +37,7 @@ class VersionPolicy:
         object.__setattr__(self, "specific", tuple(sorted(set(self.specific))))
 
     def select(self, available: Iterable[int]) -> set[int]:
-        """Those of the ``available`` versions that serve."""
+        """Select the versions that serve from the ``available`` ones."""
         if self.latest is not None:
             return set(sorted(available)[-self.latest :])
         return set(available) & set(self.specific) if self.specific else set(available)
@@ -45,7 +45,7 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """What differs from the server's own batch policy."""
+    """Changes of one model to the server's own batch policy."""
 
     max_wait_ms: float | None = None
     split_requests: bool | None = None
@@ -73,7 +73,7 @@ class Batching:
 
 @dataclass(frozen=True, slots=True)
 class ServingConfig:
-    """How one model serves."""
+    """Versions, labels and batching of one model."""
 
     versions: VersionPolicy = field(default_factory=VersionPolicy)
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class ServingConfig:
                 raise InvalidRequest(f"label {label!r} names version {version}; they begin at 1")
 
     def wanted(self, available: Iterable[int]) -> set[int]:
-        """Those of the ``available`` versions that serve: by policy, or because of a label."""
+        """Select the ``available`` versions that serve: by policy, or because of a label."""
         known = set(available)
         return self.versions.select(known) | (known & set(self.labels.values()))
 

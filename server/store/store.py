@@ -139,7 +139,7 @@ class Store:
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
-        """All of it is on disk when this is left, or nothing is; and ends that were not, too.
+        """Open a transaction, which stores ends of jobs that could not be stored before, too.
 
         Raises:
             DiskFailure: the disk is full, read-only or failing.
@@ -155,7 +155,7 @@ class Store:
 
     @contextmanager
     def _reading(self, *, stored_only: bool = False) -> Iterator[Connection]:
-        """Shows what is stored, and the ends of jobs that could not be stored yet.
+        """Open a view of what is stored, and of the ends of jobs that could not be stored yet.
 
         Raises:
             DiskFailure: the disk fails.
@@ -186,7 +186,7 @@ class Store:
     # Registrations.
 
     def receive(self, limit_bytes: int, caller: str = "") -> Upload:
-        """A file that is about to come in; use with ``async with``. "": the server's own."""
+        """Return an upload to enter by ``async with``; caller "" is the server itself."""
         return Upload(self.folder.uploads, limit_bytes, self._quota, self._disk, caller)
 
     def register(
@@ -260,7 +260,7 @@ class Store:
     def _still_answers(
         self, model: ModelVersion, job: JobRecord, made_for: str, device_keys: str
     ) -> bool:
-        """Whether an earlier job stands for a registration made again."""
+        """True if an earlier job is the answer to a registration made again."""
         if not job.state.has_ended:
             return True
         is_there = model.state is ModelStatus.SERVING and self.folder.has_artefact(model.sha256)
@@ -402,7 +402,7 @@ class Store:
 
     @property
     def has_unstored_ends(self) -> bool:
-        """Whether jobs have ended whose end is not on disk."""
+        """True if jobs have ended whose end is not on disk."""
         return bool(self._unstored)
 
     # Schedules and measurements.
@@ -418,6 +418,6 @@ class Store:
 
 
 def _is_due(job: JobRecord, tries: int) -> bool:
-    """Whether a model is scheduled again whose last ``tries`` jobs ended UNSCHEDULED."""
+    """True if a model whose last ``tries`` jobs ended UNSCHEDULED is to be scheduled again now."""
     pause_s = 0.0 if tries == 1 else AGAIN_SECONDS * AGAIN_GROWTH ** (tries - 2)
     return time.time() >= job.updated_unix + pause_s

@@ -29,7 +29,7 @@ from braid.server.store.records import ReceivedUpload
 
 
 class Upload:
-    """One file on its way in. Used by one task; a write that was cancelled is waited for."""
+    """File that is being received. Used by one task; the end waits for a cancelled write."""
 
     def __init__(
         self, folder: Path, limit_bytes: int, quota: Quota, disk: DiskWatch, caller: str = ""
@@ -45,7 +45,7 @@ class Upload:
         self._descriptor: int | None = None
 
     async def __aenter__(self) -> Self:
-        """Begin.
+        """Count the upload and create its file.
 
         Raises:
             ResourceExhausted: too many uploads are under way.

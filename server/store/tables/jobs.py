@@ -19,7 +19,7 @@ _FIELDS = JobRecord.__slots__
 
 
 def add(connection: Connection, model: ModelVersion, device_keys: str) -> JobRecord:
-    """A new job for a model version, QUEUED."""
+    """Add a job, QUEUED, for a model version."""
     now = time.time()
     job = JobRecord(
         secrets.token_hex(8), model.name, model.version, created_unix=now, updated_unix=now
@@ -54,7 +54,7 @@ def end(connection: Connection, job: JobRecord) -> str | None:
 
 
 def get(connection: Connection, job_id: str) -> JobRecord:
-    """One job.
+    """Return one job.
 
     Raises:
         JobNotFound: there is none.

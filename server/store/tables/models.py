@@ -27,7 +27,7 @@ def add(
     options: RegistrationOptions,
     version: int | None = None,
 ) -> ModelVersion:
-    """A new version: ``version``, or one above every version this name ever had.
+    """Add a version: ``version``, or one above every version that the name ever had.
 
     Raises:
         PreconditionFailed: the name had ``version`` before, for something else.
@@ -56,7 +56,7 @@ def present(connection: Connection, name: str | None = None) -> list[ModelVersio
 
 
 def get(connection: Connection, name: str, version: int) -> ModelVersion:
-    """One version.
+    """Return one version.
 
     Raises:
         ModelNotFound, VersionNotFound: there is none, or it was deleted.
@@ -70,7 +70,7 @@ def get(connection: Connection, name: str, version: int) -> ModelVersion:
 
 
 def find(connection: Connection, name: str, version: int) -> ModelVersion | None:
-    """One version, if there is one that was not deleted."""
+    """Return one version; None if there is none, or it was deleted."""
     found = (model for model in present(connection, name) if model.version == version)
     return next(found, None)
 

@@ -149,7 +149,7 @@ def find_latencies(
 
 
 def _read(schedule_id: str, text: str) -> Schedule | None:
-    """A schedule that cannot be read is as good as none: it is made again."""
+    """Read a schedule; None, with a warning, if it cannot be read: it is made again then."""
     try:
         return schedule_from_json(json.loads(text))
     except (InvalidArtefact, ValueError) as error:

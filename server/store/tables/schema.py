@@ -188,7 +188,7 @@ def _name_unscheduled(connection: Connection) -> None:
 
 
 def _tune_sqlite(connection: DBAPIConnection, _: Any) -> None:
-    """Durable, and transactions begun by us, not guessed by the driver."""
+    """Make commits durable, and leave the begin of transactions to ``_begin_sqlite``."""
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
