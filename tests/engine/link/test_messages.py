@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -65,6 +66,10 @@ def of(kind: type) -> st.SearchStrategy[Any]:
 
 for kind in (PlanMeasurement, StageLatency):
     st.register_type_strategy(kind, of(kind))
+
+st.register_type_strategy(
+    Mapping, lambda kind: st.dictionaries(*map(st.from_type, get_args(kind) or (str, str)))
+)
 
 CLASSES = [kind for kind in get_args(Message) if kind not in (WorkerCall, WorkerAnswer)]
 MESSAGES = st.one_of(
