@@ -143,9 +143,7 @@ class Unavailable(BraidError):
 class ModelLoading(Unavailable):
     """The model is registered but not yet serving."""
 
-    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
-        super().__init__(message)
-        self.retry_after_s = retry_after_s
+    retry_after_s = 1.0
 
 
 class Draining(Unavailable):

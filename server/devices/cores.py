@@ -16,8 +16,16 @@ from braid.engine.link.options import WorkerOptions
 
 
 def pinned_cores(workers: Iterable[WorkerOptions]) -> set[int]:
-    """Numbers of the cores that threads of these workers are pinned to."""
-    return {core for options in workers for core in _pinned(options)}
+    """Numbers of the cores that threads of these workers are pinned to.
+
+    A worker of a GPU pins none, nor does one with more threads than cores.
+    """
+    return {
+        core
+        for options in workers
+        if options.gpu is None and options.pin_threads and options.threads <= len(options.cores)
+        for core in options.cores[: options.threads]
+    }
 
 
 def leave_cores_to_devices(cores: set[int]) -> None:
@@ -31,10 +39,3 @@ def leave_cores_to_devices(cores: set[int]) -> None:
     for thread in map(int, os.listdir("/proc/self/task")):
         with contextlib.suppress(OSError):  # it has ended
             os.sched_setaffinity(thread, others)
-
-
-def _pinned(options: WorkerOptions) -> tuple[int, ...]:
-    """Cores as the worker pins its threads: none where there are more threads than cores."""
-    on_cpu = options.gpu is None
-    is_pinned = on_cpu and options.pin_threads and options.threads <= len(options.cores)
-    return options.cores[: options.threads] if is_pinned else ()

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from braid.core.errors import DeviceOutOfMemory, RunStopped, Unavailable
@@ -24,8 +24,6 @@ log = logging.getLogger("braid.device")
 
 WhenUnwanted = Callable[[Callable[[], object]], object]
 """Calls its argument once no request waits for a run any more."""
-
-_EMPTY = slot_layout({}, {})
 
 FACTOR = 20.0
 LEAST_FACTOR = 3.0
@@ -96,16 +94,16 @@ class Executables:
     async def prepare(self, to_run: PlanToRun) -> Executable:
         """Make a plan ready to run, as ``Device.prepare`` does."""
         self._last_number += 1
-        asked = Executable(self._last_number, to_run, _EMPTY)
+        number = self._last_number
         try:
-            answer = await self._link.call(asked.request)
+            answer = await self._link.call(PrepareExecutable(number, to_run))
         except asyncio.CancelledError:  # the worker makes it all the same
             with suppress(Unavailable):
-                self._link.call(ReleaseExecutable(asked.number)).add_done_callback(_ignore)
+                self._link.call(ReleaseExecutable(number)).add_done_callback(_ignore)
             raise
         layout = slot_layout(to_run.program.specs, answer.outputs)
-        ready = replace(asked, layout=layout, bound=self._limits.bound(answer.run_s))
-        self._by_number[ready.number] = ready
+        ready = Executable(number, to_run, layout, self._limits.bound(answer.run_s))
+        self._by_number[number] = ready
         return ready
 
     async def release(self, ready: Executable) -> None:
