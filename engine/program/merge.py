@@ -58,12 +58,12 @@ def merged_unit(
         raise InvalidArtefact(f"the units {names} cannot run as one kernel")
     is_convolution = operators[0].kind == "aten.convolution"
     join, axis = (_joined_convolution, 1) if is_convolution else (_joined_linear, -1)
-    unit, weight, bias = join(operators, graph, constants)
+    unit, weight = join(operators, constants)
     results = [graph.spec(op.outputs[0]) for op in operators]
     parts = tuple(tuple(map(int, result.shape)) for result in results)
     shape = list(parts[0])
     shape[axis] = sum(part[axis] for part in parts)
-    tensors = dict(zip(unit.inputs[1:], (weight, bias), strict=True))
+    tensors = dict(zip(unit.inputs[1:], (weight, _joined_bias(operators, constants)), strict=True))
     dtype = results[0].dtype
     specs = {name: TensorType(dtype, tuple(tensor.shape)) for name, tensor in tensors.items()}
     enlarged = dataclasses.replace(
@@ -100,8 +100,8 @@ def _merge_key(unit: Operator, graph: OpGraph) -> Hashable | None:
 
 
 def _joined_convolution(
-    operators: Sequence[Operator], graph: OpGraph, constants: Mapping[str, Tensor]
-) -> tuple[Operator, Tensor, Tensor]:
+    operators: Sequence[Operator], constants: Mapping[str, Tensor]
+) -> tuple[Operator, Tensor]:
     weights = [constants[op.inputs[1]] for op in operators]
     kernel = [max(w.shape[axis] for w in weights) for axis in (2, 3)]
     first = operators[0]
@@ -120,14 +120,14 @@ def _joined_convolution(
     merged = _merged(
         operators, dataclasses.replace(first, attributes={**first.attributes, **window})
     )
-    return merged, torch.cat(widened), _joined_bias(operators, constants)
+    return merged, torch.cat(widened)
 
 
 def _joined_linear(
-    operators: Sequence[Operator], graph: OpGraph, constants: Mapping[str, Tensor]
-) -> tuple[Operator, Tensor, Tensor]:
+    operators: Sequence[Operator], constants: Mapping[str, Tensor]
+) -> tuple[Operator, Tensor]:
     weight = torch.cat([constants[op.inputs[1]] for op in operators])
-    return _merged(operators, operators[0]), weight, _joined_bias(operators, constants)
+    return _merged(operators, operators[0]), weight
 
 
 def _joined_bias(operators: Sequence[Operator], constants: Mapping[str, Tensor]) -> Tensor:

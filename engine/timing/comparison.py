@@ -19,10 +19,11 @@ from itertools import chain
 from statistics import median
 from time import monotonic, sleep
 
+import torch
+
 from braid.core.errors import BraidError, DeviceLost, WorkerFault
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-from braid.engine.timing.agreement import errors
 from braid.engine.timing.contenders import TimedContender, sample_us
 from braid.engine.timing.final_rounds import FinalRoundsOptions, last_contenders, run_final_rounds
 from braid.engine.timing.runs import Tensors
@@ -132,6 +133,24 @@ def _check(
         raise
     except BraidError as error:
         contender.problem = str(error)
+
+
+def errors(got: Tensors, reference: Tensors) -> tuple[float, float]:
+    """Largest absolute error over all outputs, and largest relative to its output's maximum.
+
+    A NaN or infinity must stand in the same place in both; elsewhere it counts as an infinite
+    error.
+    """
+    max_abs = max_rel = 0.0
+    for name, expected in reference.items():
+        want, have = expected.double().flatten(), got[name].double().flatten()
+        same = (want == have) | (want.isnan() & have.isnan())
+        gap = torch.where(same, 0.0, (want - have).abs()).nan_to_num(nan=float("inf"))
+        largest = want[want.isfinite()].abs().max().item() if want.isfinite().any() else 0.0
+        worst = gap.max().item() if gap.numel() else 0.0
+        max_abs = max(max_abs, worst)
+        max_rel = max(max_rel, worst / largest if largest else worst)
+    return max_abs, max_rel
 
 
 def _without_the_slow(

@@ -31,7 +31,7 @@ from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
-from braid.engine.timing.agreement import errors
+from braid.engine.timing.comparison import errors
 from braid.scheduler.blocks import split_blocks
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan

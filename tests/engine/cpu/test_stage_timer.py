@@ -19,7 +19,7 @@ from braid.engine.device import AskedStage
 from braid.engine.ops.kinds import operator
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import no_pause
-from braid.engine.timing.agreement import errors
+from braid.engine.timing.comparison import errors
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import TimerOptions, reduce_samples, steady, uninterrupted
 from tests.engine.timing.running import finish

@@ -21,7 +21,7 @@ from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Binding, bind
-from braid.engine.timing.agreement import errors
+from braid.engine.timing.comparison import errors
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import plan
 from tests.engine.cuda.graphs import RegistryKernels

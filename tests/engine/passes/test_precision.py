@@ -13,7 +13,7 @@ from braid.engine.passes.fusion.residual import fuse_residuals
 from braid.engine.passes.precision import in_precision
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
-from braid.engine.timing.agreement import errors
+from braid.engine.timing.comparison import errors
 
 WINDOW: dict[str, Literal] = {"stride": [], "padding": [1, 1], "dilation": []}
 

@@ -25,7 +25,7 @@ from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Binding, Program, bind
-from braid.engine.timing.agreement import errors
+from braid.engine.timing.comparison import errors
 from tests.engine.cuda.kernels.fakes import DecomposedOps
 from tests.models.small import small_cnn
 
