@@ -37,7 +37,7 @@ MOST_INTERLEAVED = 16
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """How often a native run stops to look, and the function it then calls.
+    """Interval of a native run's checks, and the function that each calls.
 
     What that raises ends the run.
     """

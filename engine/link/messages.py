@@ -304,7 +304,7 @@ class StopStep:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """What the device thread of a worker does, in seconds since it began with it."""
+    """Present work of a worker's device thread, with seconds since its start."""
 
     call: int | None = None  # of the oldest run; None: nothing runs
     run_s: float = 0.0

@@ -30,7 +30,7 @@ Lower = Callable[[OnnxNode, Builder], None]
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """How one operator of the default domain is lowered."""
+    """Lowering of one operator of the default domain."""
 
     op_type: str
     lower: Lower

@@ -34,7 +34,7 @@ class Body:
     top: bool  # False inside a branch
 
     def reads(self) -> Counter[str]:
-        """How often each value is read, by operators, their branches and as a result."""
+        """Number of reads of each value, by operators, their branches and as a result."""
         return Counter(name for op in self.operators for name in op.reads()) + Counter(self.results)
 
     def makers(self) -> dict[str, Operator]:

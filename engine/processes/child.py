@@ -34,7 +34,7 @@ _COUNTERS = Path("/proc/vmstat")
 
 
 class Streams(enum.Enum):
-    """What stdin, stdout and stderr of a child are."""
+    """Stdin, stdout and stderr of a child."""
 
     INHERITED = (DEVNULL, None, None)  # its output goes where the parent's goes
     KEPT = (DEVNULL, PIPE, STDOUT)  # the end of its output is kept
@@ -43,7 +43,7 @@ class Streams(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class ChildEnd:
-    """How a child ended."""
+    """End of a child process."""
 
     status: int  # exit code, or minus the number of the signal that killed it
     output: str = ""  # end of what it printed, unless that was inherited

@@ -108,7 +108,7 @@ class Driver(Protocol):
         """Give a pool's memory back; its graphs have been destroyed."""
 
     def begin_capture(self, origin: Stream, pool: Pool) -> None:
-        """From here on work is recorded instead of done, on ``origin`` and what waits for it."""
+        """Record work instead of doing it, on ``origin`` and what waits for it, until the end."""
 
     def end_capture(self) -> Graph:
         """Instantiate what was captured. All other streams have been joined."""

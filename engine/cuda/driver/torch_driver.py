@@ -92,7 +92,7 @@ class TorchDriver:
         self._captures.release(pool)
 
     def begin_capture(self, origin: Stream, pool: Pool) -> None:
-        """From here on work is recorded instead of done, on ``origin`` and what waits for it."""
+        """Record work instead of doing it, on ``origin`` and what waits for it, until the end."""
         self._captures.begin(origin.handle, pool)
 
     def end_capture(self) -> Graph:

@@ -120,7 +120,7 @@ class CudaKernels:
     def _site(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> CudaSite | None:
-        """Where cuDNN and cuBLASLt may run the unit; None if it is not for them."""
+        """Shapes and weights for cuDNN and cuBLASLt; None if the unit is not for them."""
         if unit.kind not in _CONVOLUTIONS | _LINEARS or unit.attributes.get("transposed"):
             return None
         weight_name, bias_name = (*unit.inputs, "")[1:3]

@@ -62,7 +62,7 @@ def _sum(a: list[Literal], b: list[int]) -> Literal:
 
 
 def _zeros(attributes: Mapping[str, Literal], spatial: int) -> list[int] | None:
-    """How many zeros the pad puts on both sides of each of the last axes; None if uneven."""
+    """Zeros that the pad puts on both sides of each of the last axes; None if uneven."""
     pads, axes = attributes.get("pads"), attributes.get("axes")
     value = attributes.get("value")
     zero = value in (None, 0, 0.0, [0], [0.0])

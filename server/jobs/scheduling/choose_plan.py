@@ -140,7 +140,7 @@ def _contender(
 
 
 def _remark(measurement: PlanMeasurement, tolerance: float) -> str:
-    """Why a contender cannot serve at any speed; empty if it can."""
+    """Reason that a contender cannot serve at any speed; empty if it can."""
     if measurement.problem:
         return measurement.problem
     error = math.nan if measurement.max_rel_error is None else measurement.max_rel_error
