@@ -1,4 +1,43 @@
-"""All errors a caller of Braid can meet, in one tree under ``BraidError``.
+"""All errors a caller of Braid can meet, in one tree.
+
+    BraidError
+    ├── InvalidRequest
+    │   ├── UndecodableMessage
+    │   ├── InvalidTensor
+    │   ├── InvalidUpload
+    │   │   └── UploadTooLarge
+    │   └── InvalidArtefact
+    ├── ModelImportError
+    │   ├── UnsupportedOperators
+    │   └── ImportLimitExceeded
+    ├── NotFound
+    │   ├── ModelNotFound
+    │   ├── VersionNotFound
+    │   ├── JobNotFound
+    │   └── ScheduleNotFound
+    ├── ResourceExhausted           carries ``retry_after_s`` where waiting helps
+    │   ├── QueueFull
+    │   ├── DeviceOutOfMemory
+    │   └── DiskFailure
+    ├── Unavailable                 true for a moment only: try again
+    │   ├── ModelLoading
+    │   ├── Draining
+    │   └── WorkerRestarting
+    ├── DeadlineExceeded
+    │   └── RunStopped
+    │       └── RunTooLong
+    ├── RequestCancelled
+    ├── PreconditionFailed          legal, but not in the present state
+    │   ├── ModelQuarantined
+    │   └── DamagedArtefact
+    ├── NotOffered
+    ├── Unauthenticated
+    ├── PermissionDenied
+    ├── SearchTooLarge
+    ├── WorkerFault
+    │   ├── DeviceLost
+    │   └── ImpossibleLatency
+    └── StartupError
 
 No class knows a transport; ``braid.server.rpc.status`` maps each one to a gRPC status code.
 """
