@@ -65,7 +65,8 @@ def test_groups_overlap_and_members_of_a_group_do_not(
 
     timing, yields = finish(timer.measure(program, lambda: inputs, AskedStage(groups), no_pause))
 
-    assert 60_000 <= timing.latency_us < 96_000  # one after the other: 105 or 120 ms
+    # One after the other: 105 or 120 ms. Time without a core is taken off, also beside a sleep.
+    assert 55_000 <= timing.latency_us < 96_000
     assert yields >= 5, "inference must get a turn after each sample"
 
 
