@@ -15,6 +15,14 @@ import pytest
 from tests.client.fake_server import FakeServer
 
 
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    """A server that the demo must not touch."""
+    fake = FakeServer()
+    yield fake
+    fake.stop()
+
+
 def start_demo(folder: Path, **variables: str) -> subprocess.Popen[str]:
     environment = {
         **os.environ,

@@ -78,6 +78,12 @@ def test_pip_wheel_needs_no_index_for_the_client(tmp_path: Path, checkout: Path)
     assert f"Requires-Dist: braid-client @ {client}" in metadata(wheel)
 
 
+@pytest.fixture(autouse=True)
+def _only_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let children find no packages, and pip no installed ones, by the path that tests have."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """The files of this checkout as a fresh clone has them, changes included."""
