@@ -102,6 +102,7 @@ def kill_once_it_gives_way(process: psutil.Process) -> psutil.Process:
     return process
 
 
+@pytest.mark.ci
 def test_a_registration_measures_in_a_process_that_gives_way_and_survives_its_death(
     braid: ServerProcess, models: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -127,6 +128,7 @@ def test_a_registration_measures_in_a_process_that_gives_way_and_survives_its_de
     assert braid.bench.pid != killed.pid
 
 
+@pytest.mark.ci
 def test_a_killed_server_finishes_the_registration_after_its_restart(
     braid: ServerProcess, tmp_path: Path
 ) -> None:
@@ -243,6 +245,7 @@ def test_a_taken_port_is_refused_with_one_line(shared: ServerProcess, tmp_path: 
     assert "Traceback" not in second.log
 
 
+@pytest.mark.ci
 def test_kills_of_whatever_measures_and_plans_end_a_registration_ready(
     braid: ServerProcess, tmp_path: Path
 ) -> None:
