@@ -140,7 +140,10 @@ class ChildProcess:
         return line if line.endswith(b"\n") else b""
 
     async def wait(self) -> ChildEnd:
-        """Wait until the child ends; what it started is killed then."""
+        """Wait until the child has ended and, where output is kept, that has ended, too.
+
+        What the child started is killed then. ``end`` does not wait for output that it holds open.
+        """
         return await asyncio.shield(self._end)
 
     def kill(self) -> None:
