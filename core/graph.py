@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from braid.core.errors import InvalidArtefact
-from braid.core.json_form import from_json, to_json, use_own_form
+from braid.core.json_form import from_stored_json, to_json, use_own_form
 from braid.core.tensor import TensorType
 
 GRAPH_FORMAT = 1
@@ -227,16 +227,22 @@ def graph_from_json(document: Any) -> OpGraph:
     try:
         graph = OpGraph(
             name=str(document["name"]),
-            inputs={k: from_json(TensorType, v) for k, v in document["inputs"].items()},
+            inputs=_specs_from_json(document["inputs"]),
             outputs={str(k): str(v) for k, v in document["outputs"].items()},
-            constants={k: from_json(TensorType, v) for k, v in document["constants"].items()},
+            constants={
+                k: from_stored_json(TensorType, v) for k, v in document["constants"].items()
+            },
             operators=tuple(_operator_from_json(op) for op in document["operators"]),
-            specs={k: from_json(TensorType, v) for k, v in document["specs"].items()},
+            specs=_specs_from_json(document["specs"]),
         )
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise InvalidArtefact(f"graph.json is malformed: {error!r}") from error
     graph.verify()
     return graph
+
+
+def _specs_from_json(document: Mapping[str, Any]) -> dict[str, TensorType]:
+    return {name: from_stored_json(TensorType, spec) for name, spec in document.items()}
 
 
 def _operator_from_json(document: Mapping[str, Any]) -> Operator:

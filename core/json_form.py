@@ -1,16 +1,17 @@
 """Dataclasses as JSON and back, by the types of their fields: no class writes its own pair.
 
-    to_json(value)           ──> dicts, lists, text, numbers
-    from_json(kind, document) ──> a value of ``kind``, or MalformedJson
+    to_json(value)                   ──> dicts, lists, text, numbers
+    from_json(kind, document)        ──> a value of ``kind``, or MalformedJson
+    from_stored_json(kind, document) ──> the same, of a file that another version may have written
 
     dataclass             {"field": ..., ...}; of a union of dataclasses also "type": class name
     tuple, list           list                  mapping with text keys     dict
     enum                  name of the member    bytes                      base64
     Path                  text                  Any                        as it is, JSON already
 
-Reading refuses fields that a class does not have, fields that are missing (also those with a
-default) and values of another type. Types whose JSON form is stored have a pair of their own
-(``use_own_form``).
+Reading refuses fields that are missing (also those with a default) and values of another type, and
+in messages fields that a class does not have; in stored documents it ignores those. Types whose
+JSON form is stored have a pair of their own (``use_own_form``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence, Set
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -70,6 +71,18 @@ def from_json(kind: Any, document: Any) -> Any:
         BraidError: the class refuses the values.
     """
     return _reader(kind)(document)
+
+
+def from_stored_json(kind: type[T], document: Any) -> T:
+    """Read a value of ``kind`` from a stored document; unknown fields are ignored.
+
+    Raises:
+        MalformedJson: a field is missing or of another type.
+        BraidError: the class refuses the values.
+    """
+    any_kind: Any = kind
+    value: T = _reader(any_kind, is_stored=True)(document)
+    return value
 
 
 @cache
@@ -125,22 +138,23 @@ def _union_writer(members: Sequence[Any]) -> Convert:
 
 
 @cache
-def _reader(kind: Any) -> Convert:
+def _reader(kind: Any, *, is_stored: bool = False) -> Convert:
     if kind in _OWN_FORMS:
         return _OWN_FORMS[kind][1]
     if dataclasses.is_dataclass(kind):
-        return _dataclass_reader(kind)
+        return _dataclass_reader(kind, is_stored=is_stored)
+    inner = partial(_reader, is_stored=is_stored)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        return _union_reader(arguments)
+        return _union_reader(arguments, inner)
     if origin is Literal:
         return _checked(lambda value: value in arguments, f"one of {arguments}")
     if origin is tuple and arguments[-1] is not ...:
-        return _row_reader([_reader(each) for each in arguments])
+        return _row_reader([inner(each) for each in arguments])
     if origin in (tuple, list, Sequence):
-        return _list_reader(list if origin is list else tuple, _reader(arguments[0]))
+        return _list_reader(list if origin is list else tuple, inner(arguments[0]))
     if origin in (dict, Mapping):
-        return _mapping_reader(_reader(arguments[1]))
+        return _mapping_reader(inner(arguments[1]))
     if kind is bytes:
         return _read_bytes
     if kind is Path:
@@ -205,8 +219,8 @@ def _read_bytes(value: Any) -> bytes:
         raise MalformedJson(f"{str(value)[:80]!r} is not base64") from error
 
 
-def _union_reader(members: Sequence[Any]) -> Convert:
-    others = [_reader(each) for each in members if each is not types.NoneType]
+def _union_reader(members: Sequence[Any], inner: Convert) -> Convert:
+    others = [inner(each) for each in members if each is not types.NoneType]
     if len(others) == 1:
         return lambda value: None if value is None else others[0](value)
     dataclass_members: list[Any] = [each for each in members if dataclasses.is_dataclass(each)]
@@ -227,14 +241,16 @@ def _union_reader(members: Sequence[Any]) -> Convert:
     return read_tagged if classes else read_scalar
 
 
-def _dataclass_reader(kind: Any, tags: Set[str] = frozenset()) -> Convert:
-    readers = {name: _reader(hint) for name, hint in _hints(kind).items()}
+def _dataclass_reader(
+    kind: Any, tags: Set[str] = frozenset(), *, is_stored: bool = False
+) -> Convert:
+    readers = {name: _reader(hint, is_stored=is_stored) for name, hint in _hints(kind).items()}
     wanted = readers.keys() | tags
 
     def read(document: Any) -> Any:
         if not isinstance(document, dict):
             raise MalformedJson(f"{kind.__name__}: {str(document)[:80]!r} is not an object")
-        if document.keys() != wanted:
+        if document.keys() != wanted and not (is_stored and document.keys() >= wanted):
             raise MalformedJson(f"{kind.__name__}: {_difference(document.keys(), wanted)}")
         values, name = {}, ""
         try:

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from braid.core.errors import InvalidArtefact
-from braid.core.json_form import from_json, to_json
+from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import Speed, is_latency
 from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
 
@@ -276,7 +276,7 @@ def schedule_from_json(document: Any) -> Schedule:
             planner=body["planner"],
             plan=plan_from_json(body["plan"]),
             stages=tuple(
-                from_json(Stage, possible(stage, "latency_us")) for stage in body["stages"]
+                from_stored_json(Stage, possible(stage, "latency_us")) for stage in body["stages"]
             ),
             unit_names=tuple(body["unit_names"]),
             provenance=provenance_from_json(body["provenance"]),

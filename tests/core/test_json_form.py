@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from braid.core.json_form import MalformedJson, from_json, to_json
+from braid.core.json_form import MalformedJson, from_json, from_stored_json, to_json
 
 
 class Colour(enum.Enum):
@@ -90,3 +90,27 @@ GOOD = to_json(Whole(b"ab", (("a", 1),), [0.5], {}, None, Other(Colour.RED), "ye
 def test_a_value_of_another_type_is_refused_with_its_field(name: str, value: Any, why: str) -> None:
     with pytest.raises(MalformedJson, match=rf"Whole\.{name}: .*{why}"):
         from_json(Whole, {**GOOD, name: value})
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A record that one version writes and another one reads."""
+
+    parts: tuple[Part, ...]
+    size: int = 3
+
+
+def test_fields_that_a_later_version_adds_are_ignored_in_stored_documents_only() -> None:
+    later = {"parts": [{"name": "a", "extent": 1, "colour": "RED"}], "size": 4, "more": [None]}
+
+    assert from_stored_json(Stored, later) == Stored((Part("a", 1),), 4)
+    with pytest.raises(MalformedJson, match="unknown more"):
+        from_json(Stored, later)
+
+
+@pytest.mark.parametrize(
+    "document", [{"parts": []}, {"parts": [{"name": "a"}], "size": 3}, {"parts": 1, "size": 3}]
+)
+def test_a_stored_document_lacks_no_field(document: dict[str, Any]) -> None:
+    with pytest.raises(MalformedJson):
+        from_stored_json(Stored, document)

@@ -19,7 +19,7 @@ from typing import Any
 
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import OpGraph, load_graph
-from braid.core.json_form import MalformedJson, from_json, to_json
+from braid.core.json_form import MalformedJson, from_stored_json, to_json
 
 REPORT_FORMAT = 1
 GRAPH_FILE = "graph.json"
@@ -84,7 +84,7 @@ def report_from_json(document: Any) -> Report:
     if isinstance(batch := body.get("batch"), dict):
         body["batch"] = {"alone": False, **batch}  # earlier versions did not write it
     try:
-        return from_json(Report, body)
+        return from_stored_json(Report, body)
     except MalformedJson as error:
         raise InvalidArtefact(f"{REPORT_FILE} is malformed: {error}") from error
 
