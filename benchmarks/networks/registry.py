@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from benchmarks.networks import deepfm
 from benchmarks.networks.bert import BertConfig, BertEncoder
 from benchmarks.networks.googlenet import GoogLeNet
+from benchmarks.networks.mnasnet import MnasNet
 from benchmarks.networks.nasnet import nasnet_large, nasnet_mobile
 from benchmarks.networks.randwire import RandWire
 from benchmarks.networks.resnet import ResNet50
@@ -56,6 +57,7 @@ NETWORKS: Mapping[str, Network] = {
         classifier("randwire_small", functools.partial(RandWire, 78, small=True), 224),
         classifier("nasnet_mobile", nasnet_mobile, 224),
         classifier("nasnet_large", nasnet_large, 331),
+        classifier("mnasnet", MnasNet, 224),
         classifier("resnet50", ResNet50, 224),
         _encoder("bert_base", BertEncoder, BertConfig()),
         _encoder("t5_encoder", T5Encoder, T5Config()),

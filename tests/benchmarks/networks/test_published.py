@@ -17,6 +17,7 @@ PUBLISHED_PARAMETERS = {
     "inception_v3": 23_834_568,
     "nasnet_mobile": 5_289_978,
     "nasnet_large": 88_753_150,
+    "mnasnet": 2_218_512,
     "resnet50": 25_557_032,
     "bert_base": 108_891_648,
     "t5_encoder": 109_628_544,

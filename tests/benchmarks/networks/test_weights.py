@@ -45,7 +45,9 @@ def test_rows_differ_and_the_softmax_is_not_saturated(name: str) -> None:
         assert (output[row] - output[0]).abs().max() > 0.005 * output.abs().max()
 
 
-@pytest.mark.parametrize("name", ["googlenet", "resnet50", "nasnet_mobile", "randwire_small"])
+@pytest.mark.parametrize(
+    "name", ["googlenet", "mnasnet", "resnet50", "nasnet_mobile", "randwire_small"]
+)
 def test_batch_norms_do_something_different_in_each_channel(name: str) -> None:
     for norm in NETWORKS[name].build().modules():
         if isinstance(norm, nn.BatchNorm2d):
