@@ -91,8 +91,9 @@ def test_a_time_counts_without_what_another_process_took_of_the_core() -> None:
             other.kill()
 
     assert left.was_interrupted
-    assert end - start > 70_000_000, "the other one had its turns"
-    assert left.us == pytest.approx(50_000, rel=0.2)
+    taken_us = (end - start) / 1e3 - 50_000
+    assert taken_us > 20_000, "the other one had its turns"
+    assert 45_000 < left.us < 50_000 + taken_us / 2  # the host may take its part uncounted
 
 
 class Clock:
