@@ -33,13 +33,16 @@ class Echo(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
         return response
 
 
-async def serve() -> None:
-    """Serve on a free port of the loopback interface until SIGTERM or SIGINT."""
+async def serve(port: int = 0, ready: str = "") -> None:
+    """Serve on ``port`` of the loopback interface, 0 takes a free one, until SIGTERM or SIGINT.
+
+    Prints ``ready``, or the port without it, as soon as it listens.
+    """
     server = grpc.aio.server()
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Echo(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
-    print(port, flush=True)
+    print(ready or port, flush=True)
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopped.set)

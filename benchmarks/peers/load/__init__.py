@@ -1,0 +1,1 @@
+"""The client program: prebuilt requests over gRPC or HTTP, every answer checked."""

@@ -1,0 +1,130 @@
+"""Blocking calls with requests built once: gRPC by the stubs of its C core, HTTP by a socket.
+
+A call returns when the answer's bytes have arrived; what it returns says whether they are right,
+which is not part of the time.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import grpc
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from benchmarks.peers.load.tensors import DATATYPES, Question
+
+MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
+_CHANNEL_OPTIONS = (
+    # Channels of one process otherwise share a connection; clients of their own do not.
+    ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+)
+
+
+class CallFailed(Exception):
+    """A request that was not answered; the message is a status code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server's model, and how it is asked."""
+
+    transport: str
+    address: str
+    model: str
+    path: str = "/infer"
+    timeout_s: float = 30.0
+
+
+Check = Callable[[], bool]
+Call = Callable[[int], Check]
+"""Sends question n modulo their number; returns a function that says if the answer is right."""
+
+
+@contextmanager
+def connected(target: Target, questions: Sequence[Question]) -> Iterator[Call]:
+    """A call over a connection of its own. Not for two threads at once if HTTP."""
+    if target.transport == "grpc":
+        with grpc.insecure_channel(target.address, options=_CHANNEL_OPTIONS) as channel:
+            yield _grpc_call(channel, target, questions)
+    else:
+        host, _, port = target.address.partition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=target.timeout_s)
+        with closing(connection):
+            yield _http_call(connection, target, questions)
+
+
+def _grpc_call(channel: grpc.Channel, target: Target, questions: Sequence[Question]) -> Call:
+    infer: Callable[..., bytes] = channel.unary_unary(MODEL_INFER)
+    messages = [_message(target.model, question) for question in questions]
+
+    def call(number: int) -> Check:
+        number %= len(messages)
+        try:
+            answer = infer(messages[number], timeout=target.timeout_s)
+        except grpc.RpcError as error:
+            raise CallFailed(error.code().name) from error
+        return lambda: _is_right(questions[number], answer)
+
+    return call
+
+
+def _message(model: str, question: Question) -> bytes:
+    request = service_pb2.ModelInferRequest(model_name=model)
+    for name, array in question.inputs.items():
+        request.inputs.add(name=name, datatype=DATATYPES[array.dtype], shape=array.shape)
+        request.raw_input_contents.append(array.tobytes())
+    return bytes(request.SerializeToString())
+
+
+def _is_right(question: Question, answer: bytes) -> bool:
+    response = service_pb2.ModelInferResponse.FromString(answer)
+    names = [output.name for output in response.outputs]
+    if response.raw_output_contents:
+        parts = [np.frombuffer(raw, np.float32) for raw in response.raw_output_contents]
+    else:
+        parts = [np.array(o.contents.fp32_contents, np.float32) for o in response.outputs]
+    if len(parts) != len(names) or (set(names) != set(question.outputs) and len(names) > 1):
+        return False
+    by_name = dict(zip(names, parts, strict=True))
+    return question.is_answer([by_name.get(name, parts[0]) for name in question.outputs])
+
+
+def _http_call(
+    connection: http.client.HTTPConnection, target: Target, questions: Sequence[Question]
+) -> Call:
+    bodies = [b"".join(a.tobytes() for a in each.inputs.values()) for each in questions]
+    headers = {"Content-Type": "application/octet-stream"}
+
+    def call(number: int) -> Check:
+        number %= len(bodies)
+        try:
+            connection.request("POST", target.path, bodies[number], headers)
+            response = connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()  # the next request connects again
+            raise CallFailed(type(error).__name__) from error
+        if response.status != 200:
+            raise CallFailed(f"HTTP {response.status}")
+        return lambda: _is_right_body(questions[number], answer)
+
+    return call
+
+
+def _is_right_body(question: Question, body: bytes) -> bool:
+    sizes = [output.nbytes for output in question.outputs.values()]
+    if len(body) != sum(sizes):
+        return False
+    ends = np.cumsum(sizes)
+    return question.is_answer(
+        [
+            np.frombuffer(body[end - size : end], np.float32)
+            for size, end in zip(sizes, ends, strict=True)
+        ]
+    )

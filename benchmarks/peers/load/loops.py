@@ -1,0 +1,112 @@
+"""Load patterns over blocking calls, a thread for each client."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from benchmarks.load.records import Samples
+from benchmarks.peers.load.calls import Call, CallFailed
+
+WRONG = "WRONG_ANSWER"
+_AFTER_FAILURE_S = 0.005
+
+
+class Window:
+    """The time of the measurement, and what was seen in it."""
+
+    def __init__(self, warmup_s: float, measure_s: float) -> None:
+        self.origin = time.perf_counter()
+        self.begin = self.origin + warmup_s
+        self.end = self.begin + measure_s
+        self.samples = Samples(seconds=measure_s)
+        self._lock = threading.Lock()
+
+    def timed(self, call: Call, number: int, since: float, is_counted: bool | None = None) -> None:
+        """Make one call; its latency counts from ``since``, in seconds of perf_counter.
+
+        Counted are latencies of calls that end after the warm-up, unless ``is_counted`` says.
+        """
+        check, failure = None, ""
+        try:
+            check = call(number)
+        except CallFailed as error:
+            failure = str(error)
+        now = time.perf_counter()
+        if is_counted is None:
+            is_counted = now >= self.begin
+        if check is not None and not check():
+            failure = WRONG
+        with self._lock:
+            if failure:
+                self.samples.errors[failure] += 1  # of the warm-up, too
+            else:
+                self.samples.in_time += self.begin <= now < self.end
+                if is_counted:
+                    self.samples.latency_us.append(round((now - since) * 1e6))
+        if failure:
+            time.sleep(_AFTER_FAILURE_S)
+
+
+def closed_loop(calls: Sequence[Call], warmup_s: float, measure_s: float) -> Samples:
+    """Let each of ``calls`` be a client that waits for its answer before it asks again.
+
+    Throughput is of answers within the measurement. Latencies are of all answers that end after
+    its begin, also of those after its end: dropping them would drop the slow ones.
+    """
+    window = Window(warmup_s, measure_s)
+
+    def client(index: int) -> None:
+        number = index
+        while (now := time.perf_counter()) < window.end:
+            window.timed(calls[index], number, now)
+            number += 1
+
+    _in_threads(client, len(calls))
+    return window.samples
+
+
+def open_loop(
+    calls: Sequence[Call], rate_per_s: float, warmup_s: float, measure_s: float, seed: int
+) -> Samples:
+    """Begin calls at Poisson moments, ``rate_per_s`` of them, whatever became of the others.
+
+    At most one call of each of ``calls`` is under way, the next waits; a latency counts from the
+    moment when the call was due.
+    """
+    window = Window(warmup_s, measure_s)
+    due_calls: queue.SimpleQueue[tuple[int, float] | None] = queue.SimpleQueue()
+
+    def arrivals() -> None:
+        random = np.random.default_rng(seed)
+        due, number = window.origin, 0
+        while (due := due + random.exponential(1 / rate_per_s)) < window.end:
+            if (pause := due - time.perf_counter()) > 0:
+                time.sleep(pause)
+            due_calls.put((number, due))
+            number += 1
+        for _ in calls:
+            due_calls.put(None)
+
+    def client(index: int) -> None:
+        if index == len(calls):
+            return arrivals()
+        while (each := due_calls.get()) is not None:
+            number, due = each
+            window.timed(calls[index], number, due, is_counted=due >= window.begin)
+        return None
+
+    _in_threads(client, len(calls) + 1)
+    return window.samples
+
+
+def _in_threads(work: Callable[[int], None], count: int) -> None:
+    threads = [threading.Thread(target=work, args=[index], daemon=True) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
