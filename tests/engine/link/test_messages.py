@@ -37,6 +37,7 @@ GRAPH = OpGraph(
     "g", {"x": SPEC}, {"y": "r"}, {}, (Operator("r", "aten.relu", ("x",), ("r",)),), {"r": SPEC}
 )
 LATENCIES = st.floats(1e-3, 1e9)
+NUMBERS = st.integers(0, 2**64 - 1)
 st.register_type_strategy(
     TensorType,
     st.builds(TensorType, st.sampled_from(["FP32", "INT8"]), st.tuples(st.integers(0, 9))),
@@ -59,6 +60,8 @@ def of(kind: type) -> st.SearchStrategy[Any]:
     drawn: dict[str, Any] = {}
     if "latency_us" in names:
         drawn["latency_us"] = LATENCIES
+    for name in names & {"number", "offset", "call", "compute_us"}:
+        drawn[name] = NUMBERS
     for name in names & {"ratios", "turns_us"}:
         drawn[name] = st.lists(LATENCIES).map(tuple)
     return st.builds(kind, **drawn)
@@ -73,8 +76,8 @@ st.register_type_strategy(
 
 CLASSES = [kind for kind in get_args(Message) if kind not in (WorkerCall, WorkerAnswer)]
 MESSAGES = st.one_of(
-    *(st.builds(WorkerCall, st.integers(), of(kind)) for kind in get_args(AnyRequest)),
-    *(st.builds(WorkerAnswer, st.integers(), of(kind)) for kind in get_args(AnyReply)),
+    *(st.builds(WorkerCall, NUMBERS, of(kind)) for kind in get_args(AnyRequest)),
+    *(st.builds(WorkerAnswer, NUMBERS, of(kind)) for kind in get_args(AnyReply)),
     *map(of, CLASSES),
 )
 
@@ -102,6 +105,14 @@ def test_messages_survive_any_chunking(messages: list[Message], cut: int) -> Non
 def test_a_frame_over_the_limit_is_refused() -> None:
     with pytest.raises(ValueError, match="over"):
         list(FrameDecoder().feed(b"\xff\xff\xff\xff{}"))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\x01", b"\x01" + bytes(25), b"\x02" + bytes(15), b"\x03", b"[]"]
+)
+def test_a_frame_that_is_no_message_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"Expecting value|is none of"):
+        list(FrameDecoder().feed(len(body).to_bytes(4, "little") + body))
 
 
 CALL = to_tagged_json(WorkerCall(1, RunExecutable(2, 64)))
