@@ -65,6 +65,7 @@ class PlanToRun:
     plan: StreamPlan | None = None  # None: sequential
     plan_id: str = SEQUENTIAL  # as Infer answers
     in_onnxruntime: bool = False  # ONNX Runtime runs the model, and the plan only if that cannot
+    side_by_side: int = 1  # runs at once, each on its part of the device's threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,6 +115,21 @@ class AskedStage:
     hopeless_us: float | None = None  # above it one sample is enough
 
 
+class Place(Protocol):
+    """Part of a device's threads, which does one work at a time beside the device's other parts."""
+
+    @property
+    def span(self) -> range:
+        """Threads of the device that belong to this part."""
+
+    @property
+    def backend(self) -> Backend:
+        """The part as a device of its own; what it prepares runs in the work of ``start``."""
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin ``work``, which raises nothing, on the place's own leading thread."""
+
+
 class StageTimer(Protocol):
     """Measures stages of one program at a time."""
 
@@ -168,6 +183,9 @@ class Backend(StageTimer, Protocol):
         Raises:
             DeviceOutOfMemory: there is no room for it.
         """
+
+    def places(self, count: int) -> Sequence[Place]:
+        """``count`` places of equally many threads; none if this device cannot be divided so."""
 
     def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
         """Outputs by the plain operators in the order of the graph: slow, and right."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.overheads import measure_overheads
+from braid.engine.cpu.places import CpuPlace, divided
 from braid.engine.cpu.segments import LanePlan
 from braid.engine.cpu.stage_timer import CpuStageTimer
 from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors
@@ -77,6 +78,7 @@ class CpuBackend:
         """Use ``executor``; keep at most ``activation_bytes`` while stages are measured."""
         self._executor = executor
         self._timer = CpuStageTimer(executor, activation_bytes, timer or TimerOptions())
+        self._places: dict[int, Sequence[CpuPlace]] = {}
 
     @property
     def threads(self) -> int:
@@ -108,6 +110,14 @@ class CpuBackend:
     ) -> LaidOut:
         """Assign launches to threads."""
         return LaidOut(self._executor, program, LanePlan(lay_out(program, plan, self.threads)))
+
+    def places(self, count: int) -> Sequence[CpuPlace]:
+        """``count`` places, made when first asked for; none if the threads do not divide so."""
+        if count < 2 or self.threads % count:
+            return ()
+        if count not in self._places:
+            self._places[count] = divided(self._executor, count, CpuBackend)
+        return self._places[count]
 
     def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
         """Run registry kernels one after the other, with low priority unless ``pause`` is none."""
@@ -162,4 +172,7 @@ class CpuBackend:
 
     def close(self) -> None:
         """End the threads."""
+        for places in self._places.values():
+            for place in places:
+                place.close()
         self._executor.close()

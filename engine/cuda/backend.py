@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -32,7 +32,7 @@ from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.kernels.candidates import offered_precisions
 from braid.engine.cuda.kernels.index_guard import check_indices, index_ranges
 from braid.engine.cuda.on_gpu import OnGpu
-from braid.engine.device import AskedStage, MakeInputs, Prepared, StageTimer, Tensors
+from braid.engine.device import AskedStage, MakeInputs, Place, Prepared, StageTimer, Tensors
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
@@ -128,6 +128,10 @@ class CudaBackend:
         if prepared.eager_because:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
         return OnGpu(self._executor, prepared, index_ranges(program.graph))
+
+    def places(self, count: int) -> Sequence[Place]:
+        """None: a GPU overlaps the work of one plan, and its runs follow on each other."""
+        return ()
 
     def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
         """Run registry kernels on the device, one after the other, in full FP32."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import threading
 from collections.abc import Iterator
 
 from braid.core.json_form import from_json, to_tagged_json
@@ -87,6 +88,7 @@ class BlockingChannel:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
+        self._sending = threading.Lock()
         self._decoder = FrameDecoder()
 
     def fileno(self) -> int:
@@ -101,5 +103,7 @@ class BlockingChannel:
         return list(self._decoder.feed(data))
 
     def send(self, message: Message) -> None:
-        """Send one message; blocks while the peer is slow."""
-        self._socket.sendall(encode(message))
+        """Send one message, from any thread; blocks while the peer is slow."""
+        frame = encode(message)
+        with self._sending:
+            self._socket.sendall(frame)

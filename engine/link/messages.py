@@ -309,6 +309,7 @@ class WorkerStatus:
     call: int | None = None  # of the oldest run; None: nothing runs
     run_s: float = 0.0
     step_s: float | None = None  # of the present step of other work; None: there is none
+    beside: tuple[tuple[int, float], ...] = ()  # other calls that run, each with its seconds
 
 
 ControlOrder = AskStatus | StopRun | StopStep

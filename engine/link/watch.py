@@ -96,7 +96,7 @@ class Watch:
         if self._status is not None and not self.problem:
             self._judge_silence()
             if not self.problem:
-                orders = [*self._judge_run(self._status), *self._judge_step(self._status)]
+                orders = [*self._judge_runs(self._status), *self._judge_step(self._status)]
         self._unanswered += 1
         return [*orders, AskStatus()]
 
@@ -115,14 +115,20 @@ class Watch:
         elif silence_s > self._limits.late_silence_s and late:
             self._replace(f"it did not answer for {silence_s:g} s, nor end a late run", late[0])
 
-    def _judge_run(self, status: WorkerStatus) -> list[ControlOrder]:
+    def _judge_runs(self, status: WorkerStatus) -> list[ControlOrder]:
+        """Judge the oldest run and those on other places of the device."""
+        if status.call is None:
+            return []
+        runs = (status.call, status.run_s), *status.beside
+        return [order for call, run_s in runs for order in self._judge_run(call, run_s)]
+
+    def _judge_run(self, call: int, run_s: float) -> list[ControlOrder]:
         """Stop a run that takes too long; replace the worker if it goes on."""
-        call = status.call
-        run = None if call is None else self._runs.get(call)
-        if call is None or run is None:
+        run = self._runs.get(call)
+        if run is None:
             return []
         now = self._clock()
-        ran_s = status.run_s + now - self._heard_at
+        ran_s = run_s + now - self._heard_at
         if ran_s > run.bound.limit_s and not run.is_too_long:
             run.is_too_long = True
             run.stopped_at = run.stopped_at or now

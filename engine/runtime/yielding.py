@@ -216,7 +216,7 @@ def in_thread(call: Callable[[], T], pause: YieldToRequests) -> T:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     try:
-        _answer_until(done, pause)
+        answer_until(done, pause)
         thread.join()
     finally:
         os.close(done)
@@ -225,7 +225,7 @@ def in_thread(call: Callable[[], T], pause: YieldToRequests) -> T:
     return results[0]
 
 
-def _answer_until(done: int, pause: YieldToRequests) -> None:
+def answer_until(done: int, pause: YieldToRequests) -> None:
     """Answer what arrives until the descriptor ``done`` can be read."""
     while True:
         poller = select.poll()

@@ -48,9 +48,10 @@ from braid.engine.link.messages import (
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.measurements import Measurements, Task
-from braid.engine.worker.models import ModelTable
+from braid.engine.worker.models import ModelTable, ReadyExecutable
 from braid.engine.worker.process.current_work import CurrentWork
 from braid.engine.worker.requests import RequestHandlers, RunUnderway
+from braid.engine.worker.side_by_side import SideRuns
 
 log = logging.getLogger("braid.worker")
 
@@ -95,6 +96,7 @@ class Worker(YieldToRequests):
         self._measurements = Measurements(backend, models, self)
         calls = RequestHandlers(backend, arena, models, self._measurements, self)
         self._calls = calls
+        self._side_runs = SideRuns()
         self.handlers: dict[type, Callable[[Any], AnyReply]] = {
             DescribeDevice: calls.describe_device,
             LoadModel: calls.load,
@@ -165,19 +167,41 @@ class Worker(YieldToRequests):
         With ``and_more``, also those that come meanwhile, unless something else waits.
         """
         left, underway = deque(requests), deque[tuple[int, RunUnderway]]()
-        while left or underway:
+        while left or underway or self._side_runs.any:
             if underway and _is_due(underway, left):
                 self._finish(*underway.popleft())
-            elif left:
-                self._begin(left.popleft(), underway)
+            elif left and self._begin(left[0], underway):
+                left.popleft()
+            elif left or self._side_runs.any:
+                left += self._arrived_beside(and_more=and_more and not self._waiting)
             elif and_more and not self._waiting:
                 left += self._arrived(0)
             else:
                 self._finish(*underway.popleft())
 
-    def _begin(self, call: WorkerCall, underway: deque[tuple[int, RunUnderway]]) -> None:
+    def _arrived_beside(self, *, and_more: bool) -> list[WorkerCall]:
+        """Wait until a place is free, or requests have come if ``and_more``; returns those."""
+        poller = select.poll()
+        poller.register(self._side_runs.freed, select.POLLIN)
+        if and_more and not self._is_closed:
+            poller.register(self._channel.fileno(), select.POLLIN)
+        ready = [descriptor for descriptor, _ in poller.poll()]
+        if self._side_runs.freed in ready:
+            self._side_runs.seen()
+        return self._arrived(0) if self._channel.fileno() in ready else []
+
+    def _begin(self, call: WorkerCall, underway: deque[tuple[int, RunUnderway]]) -> bool:
+        """Begin a run; returns whether its part of the device was free, so that it began."""
         assert isinstance(call.request, RunExecutable)
         try:
+            copies = self._calls.places(call.request)
+            if copies:
+                free = self._side_runs.free_copy(copies)
+                if free is not None:
+                    self._begin_beside(call.number, free, call.request)
+                return free is not None
+            if self._side_runs.any:
+                return False
             with self._work.running(call.number):
                 run = self._calls.begin(call.request)
         except Exception as error:
@@ -185,6 +209,22 @@ class Worker(YieldToRequests):
             self._fail(call.number, error)
         else:
             underway.append((call.number, run))
+        return True
+
+    def _begin_beside(self, call: int, ready: ReadyExecutable, request: RunExecutable) -> None:
+        """Begin a run on a free place, whose thread answers it."""
+        run = self._calls.run_on_place(ready, request)
+
+        def work() -> None:
+            try:
+                with self._work.running_beside(call):
+                    reply = run()
+            except Exception as error:
+                self._fail(call, error)
+            else:
+                self._channel.send(WorkerAnswer(call, reply))
+
+        self._side_runs.begin(ready, work)
 
     def _finish(self, call: int, run: RunUnderway) -> None:
         try:

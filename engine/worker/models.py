@@ -9,6 +9,7 @@ that it can tell a restarted worker the same things again.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +18,12 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor
 
-from braid.core.errors import PreconditionFailed
+from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan, sequential_plan, verify_plan
-from braid.core.program import ProgramKey
+from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
-from braid.engine.device import Backend, Prepared, Whole
+from braid.engine.device import Backend, Place, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
@@ -33,6 +34,8 @@ from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 
+log = logging.getLogger("braid.worker")
+
 
 @dataclass(slots=True)
 class LoadedModel:
@@ -42,18 +45,19 @@ class LoadedModel:
     template: OpGraph
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
-    programs: dict[ProgramKey, Program] = field(default_factory=dict)
+    programs: dict[tuple[ProgramKey, Place | None], Program] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyExecutable:
-    """A static graph under one plan."""
+    """A static graph under one plan, on all of the device or on one place of it."""
 
     digest: str
     program: Program
     prepared: Prepared
     layout: SlotLayout
     session: Whole | None = None  # runs instead of the plan, as long as it can
+    place: Place | None = None  # where it runs; None: on all of the device
 
 
 class ModelTable:
@@ -63,8 +67,8 @@ class ModelTable:
         self._backend = backend
         self._pause = pause
         self._models: dict[str, LoadedModel] = {}
-        self._executables: dict[int, ReadyExecutable] = {}
-        self._sessions: WeakValueDictionary[str, Whole] = WeakValueDictionary()  # by model digest
+        self._executables: dict[int, Sequence[ReadyExecutable]] = {}  # one for each place
+        self._sessions: WeakValueDictionary[tuple[str, range | None], Whole] = WeakValueDictionary()
 
     def load(self, digest: str, artefact: Path) -> None:
         """Read an artefact; does nothing if the model is loaded already."""
@@ -75,9 +79,10 @@ class ModelTable:
     def unload(self, digest: str) -> None:
         """Forget a model and its executables."""
         self._models.pop(digest, None)
-        gone = [n for n, ready in self._executables.items() if ready.digest == digest]
+        gone = [n for n, copies in self._executables.items() if copies[0].digest == digest]
         for number in gone:
-            self._executables.pop(number).prepared.release()
+            for ready in self._executables.pop(number):
+                ready.prepared.release()
 
     def model(self, digest: str) -> LoadedModel:
         """Find a loaded model.
@@ -89,8 +94,10 @@ class ModelTable:
             raise PreconditionFailed(f"model {digest[:12]} is not loaded on this device")
         return self._models[digest]
 
-    def session(self, digest: str) -> Whole:
+    def session(self, digest: str, place: Place | None = None) -> Whole:
         """Find the ONNX Runtime session of a model, shared while it is used, or open it.
+
+        Places of one thread share a session: it has no threads but those that call it.
 
         That takes seconds for a large model, so it is done in a thread of its own, while requests
         go on being answered.
@@ -98,73 +105,97 @@ class ModelTable:
         Raises:
             PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it.
         """
-        found = self._sessions.get(digest)
+        span = None if place is None else place.span if len(place.span) > 1 else range(1)
+        found = self._sessions.get((digest, span))
         if found is None:
             artefact = self.model(digest).artefact
-            found = in_thread(lambda: self._backend.open_whole(artefact, digest), self._pause)
-            self._sessions[digest] = found
+            backend = self._backend if place is None else place.backend
+            found = in_thread(lambda: backend.open_whole(artefact, digest), self._pause)
+            self._sessions[digest, span] = found
         return found
 
-    def program(self, key: ProgramKey) -> Program:
-        """Find a program, or bind it; its plans share it.
+    def program(self, key: ProgramKey, place: Place | None = None) -> Program:
+        """Find a program, or bind it for all of the device or for one place; its plans share it.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
         model = self.model(key.digest)
-        if key not in model.programs:
+        if place is not None and (key, place) not in model.programs:
+            whole = self.program(key)
+            model.programs[key, place] = place.backend.bind(
+                *(whole.graph, whole.constants(), model.packed, self._pause),
+                *(key.precision, dict(key.choices)),
+            )
+        elif (key, place) not in model.programs:
             graph, constants = specialise(
                 model.template, model.weights, key.specs, static_tensors(key), self._pause
             )
             graph = fuse_residuals(graph)
             graph, constants = in_precision(graph, constants, key.precision, model.packed)
             graph.verify()
-            model.programs[key] = self._backend.bind(
+            model.programs[key, None] = self._backend.bind(
                 graph, constants, model.packed, self._pause, key.precision, dict(key.choices)
             )
-        return model.programs[key]
+        return model.programs[key, place]
 
-    def prepare(
-        self,
-        number: int,
-        digest: str,
-        program: Program,
-        plan: StreamPlan | None,
-        session: Whole | None = None,
-    ) -> ReadyExecutable:
-        """Make ``plan`` (None: the sequential plan) ready and keep it under ``number``."""
-        ready = ReadyExecutable(
-            digest,
-            program,
-            self.ready(program, plan),
-            slot_layout(program.graph.inputs, output_specs(program.graph)),
-            session,
-        )
-        self._executables[number] = ready
-        return ready
+    def places(self, count: int) -> Sequence[Place | None]:
+        """Where ``count`` runs go on at once; None stands for all of the device.
 
-    def ready(self, program: Program, plan: StreamPlan | None) -> Prepared:
+        Raises:
+            PreconditionFailed: the device cannot be divided so.
+        """
+        if count == 1:
+            return (None,)
+        places = self._backend.places(count)
+        if not places:
+            raise PreconditionFailed(f"this device does not run {count} plans side by side")
+        return places
+
+    def prepare(self, number: int, copies: Sequence[ReadyExecutable]) -> None:
+        """Keep an executable, once or once for each place, under ``number``."""
+        self._executables[number] = copies
+
+    def executable_of(self, to_run: PlanToRun, place: Place | None) -> ReadyExecutable:
+        """Make a plan ready on all of the device or on one place."""
+        key = to_run.program
+        program = self.program(key, place)
+        session = self._session(key.digest, place) if to_run.in_onnxruntime else None
+        layout = slot_layout(program.graph.inputs, output_specs(program.graph))
+        prepared = self.ready(program, to_run.plan, place)
+        return ReadyExecutable(key.digest, program, prepared, layout, session, place)
+
+    def _session(self, digest: str, place: Place | None) -> Whole | None:
+        """Open ONNX Runtime's session of a model; None if that fails, since the plan can run."""
+        try:
+            return self.session(digest, place)
+        except (PreconditionFailed, InvalidArtefact):
+            log.exception("model %s runs under its plan instead", digest[:12])
+            return None
+
+    def ready(
+        self, program: Program, plan: StreamPlan | None, place: Place | None = None
+    ) -> Prepared:
         """Verify a plan (None: the sequential plan) against the graph and prepare it."""
         if plan is None:
             plan = sequential_plan(len(program.units))
         verify_plan(plan, program.graph.predecessors())
-        return self._backend.prepare(program, plan, self._pause)
+        backend = self._backend if place is None else place.backend
+        return backend.prepare(program, plan, self._pause)
 
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""
-        gone = self._executables.pop(number, None)
-        if gone is None:
-            return
-        gone.prepared.release()
-        if gone.digest not in self._models:
-            return
-        if not any(ready.program is gone.program for ready in self._executables.values()):
-            programs = self._models[gone.digest].programs
-            for key in [key for key, program in programs.items() if program is gone.program]:
-                del programs[key]
+        copies = self._executables.pop(number, ())
+        used = {id(ready.program) for each in self._executables.values() for ready in each}
+        for gone in copies:
+            gone.prepared.release()
+            if gone.digest in self._models and id(gone.program) not in used:
+                programs = self._models[gone.digest].programs
+                for key in [key for key, program in programs.items() if program is gone.program]:
+                    del programs[key]
 
-    def executable(self, number: int) -> ReadyExecutable:
-        """Find a prepared executable.
+    def executables(self, number: int) -> Sequence[ReadyExecutable]:
+        """Find a prepared executable: one, or one for each place that it can run on.
 
         Raises:
             PreconditionFailed: no such number (the worker restarted, or it was released).

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter_ns
@@ -13,8 +14,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from braid.core.errors import InvalidArtefact, PreconditionFailed
-from braid.engine.device import Backend, FinishedRun, PendingRun, Tensors, Whole
+from braid.core.errors import PreconditionFailed
+from braid.engine.device import Backend, FinishedRun, PendingRun, Tensors
 from braid.engine.link.messages import (
     Acknowledged,
     DescribeDevice,
@@ -42,6 +43,7 @@ from braid.engine.worker.models import (
     spec_shape,
     static_tensors,
 )
+from braid.engine.worker.side_by_side import call_on
 
 log = logging.getLogger("braid.worker")
 
@@ -121,7 +123,7 @@ class RequestHandlers:
         """Begin to run an executable on its slot."""
         began_ns = perf_counter_ns()
         number = request.number
-        ready = self._models.executable(number)
+        (ready,) = self._models.executables(number)
         inputs, outputs = self._slots.of(number, request.offset, ready.layout)
         pending = self._pending(ready, inputs, outputs)
         return RunUnderway(number, began_ns, pending, outputs, ready.layout.size_bytes)
@@ -131,13 +133,26 @@ class RequestHandlers:
 
         The time that counts is that since the device had done the run before.
         """
-        found = run.pending.finish()
-        if found is not run.outputs:
-            with on_one_thread(run.size_bytes):
-                for name, tensor in found.items():
-                    run.outputs[name].copy_(tensor)
+        _put(run.pending.finish(), run.outputs, run.size_bytes)
         began_ns, self._free_ns = max(run.began_ns, self._free_ns), perf_counter_ns()
         return RunDone((self._free_ns - began_ns) // 1000)
+
+    def places(self, request: RunExecutable) -> Sequence[ReadyExecutable]:
+        """Executables of a run that goes on one place of the device; none if it needs all of it."""
+        copies = self._models.executables(request.number)
+        return copies if copies[0].place is not None else ()
+
+    def run_on_place(self, ready: ReadyExecutable, request: RunExecutable) -> Callable[[], RunDone]:
+        """Return the run on a place, for the place's thread."""
+        inputs, outputs = self._slots.of(request.number, request.offset, ready.layout)
+
+        def run() -> RunDone:
+            began_ns = perf_counter_ns()
+            found = self._pending(ready, inputs, outputs).finish()
+            _put(found, outputs, ready.layout.size_bytes)
+            return RunDone((perf_counter_ns() - began_ns) // 1000)
+
+        return run
 
     def _pending(self, ready: ReadyExecutable, inputs: Tensors, outputs: Tensors) -> PendingRun:
         """Begin a run; returns ``outputs`` itself where the run has written them there."""
@@ -170,19 +185,31 @@ class RequestHandlers:
     def prepare(self, request: PrepareExecutable) -> ExecutableReady:
         """Make an executable, and run it once to warm up."""
         to_run, key = request.to_run, request.to_run.program
-        program = self._models.program(key)
-        ready = self._models.prepare(
-            request.number,
-            key.digest,
-            program,
-            to_run.plan,
-            self._session(key.digest) if to_run.in_onnxruntime else None,
-        )
-        run_s = self._warm_up(ready, seeded_inputs(program.graph, static_tensors(key), 0))
-        return ExecutableReady(output_specs(program.graph), run_s)
+        graph = self._models.program(key).graph
+        inputs = seeded_inputs(graph, static_tensors(key), 0)
+        places = self._models.places(to_run.side_by_side)
+        copies = [self._models.executable_of(to_run, place) for place in places]
+        self._models.prepare(request.number, copies)
+        run_s = max(self._warm_up(ready, inputs) for ready in copies)
+        return ExecutableReady(output_specs(graph), run_s)
 
     def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
-        """Run for the first time; returns its seconds, without those of requests in between."""
+        """Run for the first time; returns its seconds."""
+        if (place := ready.place) is None:
+            return self._warm_up_all(ready, inputs)
+
+        def run() -> float:
+            began_ns = perf_counter_ns()
+            if ready.session is not None:
+                with suppress(PreconditionFailed):  # said in the log when a request runs
+                    ready.session.run(inputs)
+            ready.prepared.run(inputs)
+            return (perf_counter_ns() - began_ns) / 1e9
+
+        return call_on(place, run, self._pause)
+
+    def _warm_up_all(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
+        """As ``_warm_up``, on all of the device, without the seconds of requests in between."""
         pause, start_ns = NetClock(self._pause), perf_counter_ns()
         session = ready.session
         if session is not None:
@@ -192,14 +219,6 @@ class RequestHandlers:
                 log.exception("model %s runs under its plan instead", ready.digest[:12])
         ready.prepared.run(inputs, pause)
         return pause.net_time(start_ns, perf_counter_ns()).us / 1e6
-
-    def _session(self, digest: str) -> Whole | None:
-        """Open ONNX Runtime's session of a model; None if that fails, since the plan can run."""
-        try:
-            return self._models.session(digest)
-        except (PreconditionFailed, InvalidArtefact):
-            log.exception("model %s runs under its plan instead", digest[:12])
-            return None
 
     def release(self, request: ReleaseExecutable) -> Acknowledged:
         """Forget an executable."""
@@ -219,6 +238,14 @@ class RequestHandlers:
             tuple(self._backend.precisions),
             self._backend.software(),
         )
+
+
+def _put(found: Tensors, outputs: Mapping[str, Tensor], size_bytes: int) -> None:
+    """Copy what was found into ``outputs``, unless it is there already."""
+    if found is not outputs:
+        with on_one_thread(size_bytes):
+            for name, tensor in found.items():
+                outputs[name].copy_(tensor)
 
 
 def _are_finite(ready: ReadyExecutable, tensors: Tensors) -> bool:

@@ -2,8 +2,9 @@
 
     device thread ──begin, end, step──> CurrentWork <──status, stop── status_thread.py
 
-A worker does one thing at a time: a run that a request waits for, or a step of other work. Each has
-a signal that ends it (engine/runtime/stopping.py).
+A device thread does one thing at a time: a run that a request waits for, or a step of other work.
+Runs on places of the device (engine/worker/side_by_side.py) go on beside it and each other. Each
+has a signal that ends it (engine/runtime/stopping.py).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class CurrentWork:
         self._lock = threading.Lock()
         self._runs: dict[int, float] = {}  # by call, in order: when the device began with it
         self._stopped: dict[int, str] = {}  # calls that are not to run any more, and why
+        self._beside: dict[int, tuple[float, StopSignal]] = {}  # runs on places: when they began
+        self._signals: list[StopSignal] = []  # of places, to be used again
         self._latest = 0  # the last call that began to run
         self._step_began: float | None = None  # None: waits for messages
         self._inference, self._other = StopSignal(), StopSignal()
@@ -41,9 +44,7 @@ class CurrentWork:
             RunStopped: the call was to end before it began.
         """
         with self._lock:
-            self._latest = max(self._latest, call)
-            if self._stopped and (reason := self._stopped.pop(call, None)) is not None:
-                raise RunStopped(reason)
+            self._note(call)
             if not self._runs:
                 self._inference.clear()
             self._runs[call] = self._clock()
@@ -52,6 +53,33 @@ class CurrentWork:
             yield
         finally:
             stop_signal.reset(token)
+
+    @contextmanager
+    def running_beside(self, call: int) -> Iterator[None]:
+        """Surround a run on a place, in the place's thread, so that it can be stopped alone.
+
+        Raises:
+            RunStopped: the call was to end before it began.
+        """
+        with self._lock:
+            self._note(call)
+            signal = self._signals.pop() if self._signals else StopSignal()
+            self._beside[call] = self._clock(), signal
+        token = stop_signal.set(signal)
+        try:
+            yield
+        finally:
+            stop_signal.reset(token)
+            with self._lock:
+                del self._beside[call]
+            signal.clear()  # no other thread knows it any more
+            self._signals.append(signal)
+
+    def _note(self, call: int) -> None:
+        """Note that a call begins, unless it was stopped before."""
+        self._latest = max(self._latest, call)
+        if self._stopped and (reason := self._stopped.pop(call, None)) is not None:
+            raise RunStopped(reason)
 
     def ended(self, call: int) -> None:
         """Record that a run is over, or failed; the device goes on with the next one."""
@@ -80,7 +108,9 @@ class CurrentWork:
     def stop(self, call: int, reason: str) -> None:
         """End a run, or keep it from beginning; does nothing if it is over."""
         with self._lock:
-            if call in self._runs:
+            if call in self._beside:
+                self._beside[call][1].stop(reason)
+            elif call in self._runs:
                 if call == next(iter(self._runs)):
                     self._inference.stop(reason)
             elif call > self._latest:
@@ -97,9 +127,12 @@ class CurrentWork:
         """
         with self._lock:
             now = self._clock()
-            run = next(iter(self._runs.items()), None)
+            runs = list(self._runs.items())[:1]  # the next one waits for the device
+            runs += [(call, began) for call, (began, _) in self._beside.items()]
             step = self._step_began
         step_s = None if step is None else now - step
-        if run is None:
+        if not runs:
             return WorkerStatus(step_s=step_s)
-        return WorkerStatus(run[0], now - run[1], step_s)
+        (call, began), *others = runs
+        beside = tuple((other, now - since) for other, since in others)
+        return WorkerStatus(call, now - began, step_s, beside)

@@ -31,9 +31,14 @@ def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_other
         pause()
         return {}
 
-    prepared = SimpleNamespace(session=None, prepared=SimpleNamespace(run=run))
+    ready = SimpleNamespace(session=None, prepared=SimpleNamespace(run=run), place=None)
     program = SimpleNamespace(graph=SimpleNamespace(inputs={}, outputs={}))
-    models: Any = SimpleNamespace(program=lambda *_: program, prepare=lambda *_: prepared)
+    models: Any = SimpleNamespace(
+        program=lambda *_: program,
+        places=lambda _: (None,),
+        executable_of=lambda *_: ready,
+        prepare=lambda *_: None,
+    )
     asked = PrepareExecutable(1, PlanToRun(ProgramKey("d", ())))
     requests, nothing = SlowRequests(), cast(Any, None)
     with mmap.mmap(-1, mmap.PAGESIZE) as arena:

@@ -1,0 +1,61 @@
+"""Places of a CPU: equal parts of its threads, on which runs go side by side.
+
+    4 threads, 2 places:   place 0: core 0, core 1 │ place 1: core 2, core 3
+
+Two runs on one thread each wait for each other at no operator, so together they compute more than
+one run after the other on both threads; each by itself takes longer. A place has a leading thread
+with a pinned team and activation memory of its own. It runs programs that are bound for it alone:
+a primitive has one caller at a time (engine/onednn/library.py). Packed weights are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.device import Backend
+from braid.engine.runtime.pinned_team import PinnedTeam
+
+
+class CpuPlace:
+    """A ``Place`` with a ``CpuExecutor`` of its own; used by one thread."""
+
+    def __init__(
+        self, span: range, cpus: Sequence[int], backend_of: Callable[[CpuExecutor], Backend]
+    ) -> None:
+        """Start ``len(span)`` threads on ``cpus``; empty leaves them to the kernel."""
+        self.span = span
+        self._team = PinnedTeam(f"place-{span.start}+{len(span)}", len(span), ())
+        self._has_begun = False
+        made: list[CpuExecutor] = []
+        self.start(lambda: made.append(CpuExecutor(len(span), cpus)))
+        self._wait()
+        self._executor = made[0]
+        self.backend = backend_of(self._executor)
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Begin ``work``; waits for the work before it."""
+        self._wait()
+        self._has_begun = True
+        self._team.start(work)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._wait()
+        self._team.close()
+        self._executor.close()
+
+    def _wait(self) -> None:
+        if self._has_begun:
+            self._has_begun = False
+            if (error := self._team.join()) is not None:
+                raise error
+
+
+def divided(
+    executor: CpuExecutor, count: int, backend_of: Callable[[CpuExecutor], Backend]
+) -> list[CpuPlace]:
+    """Places that share the threads and cores of ``executor``, of which ``count`` is a divisor."""
+    threads = executor.threads // count
+    spans = [range(first, first + threads) for first in range(0, executor.threads, threads)]
+    return [CpuPlace(span, executor.cpus[span.start : span.stop], backend_of) for span in spans]
