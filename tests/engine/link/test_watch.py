@@ -22,12 +22,14 @@ class World:
         self.running: int | None = None
         self.began = 0.0
         self.step_began: float | None = None
+        self.beside: dict[int, float] = {}  # when they began
         self.watch.heard(self.status())
 
     def status(self) -> WorkerStatus:
         run_s = self.now - self.began if self.running is not None else 0.0
         step_s = None if self.step_began is None else self.now - self.step_began
-        return WorkerStatus(self.running, run_s, step_s)
+        beside = tuple((call, self.now - began) for call, began in self.beside.items())
+        return WorkerStatus(self.running, run_s, step_s, beside)
 
     def runs(self, call: int, bound: RunBound | None = None) -> None:
         self.watch.sent(call, bound or RunBound())
@@ -51,6 +53,19 @@ def test_a_run_that_is_wanted_and_not_too_long_is_left_alone() -> None:
     assert world.goes_on(29.0) == []
     assert not world.watch.problem
     assert world.watch.answered(7) is False
+
+
+def test_a_run_over_its_limit_costs_the_worker_also_if_another_one_began_earlier() -> None:
+    world = World()
+    world.runs(6, RunBound(limit_s=100.0))
+    world.watch.sent(7, RunBound(limit_s=3.0))
+    world.beside[7] = world.now
+
+    (order,) = world.goes_on(3.5)
+    assert isinstance(order, StopRun)
+    assert order.call == 7
+    world.goes_on(2.0)
+    assert world.watch.hung_call == 7
 
 
 def test_a_run_over_its_limit_is_stopped_and_then_costs_the_worker() -> None:

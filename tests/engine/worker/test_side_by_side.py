@@ -1,0 +1,269 @@
+"""Runs on places of a CPU: right outputs, at once, and each stopped alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor
+
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.program import PlanToRun, ProgramKey
+from braid.core.tensor import TensorType
+from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.executor import CpuExecutor
+from braid.engine.device import Backend, FinishedRun, Place
+from braid.engine.importer.artefact import write_artefact
+from braid.engine.importer.host.report import Report, Verified
+from braid.engine.link.messages import (
+    LoadModel,
+    PrepareExecutable,
+    RunExecutable,
+    UnloadModel,
+    WorkerAnswer,
+    WorkerFailure,
+)
+from braid.engine.link.shared_memory import slot_layout
+from braid.engine.runtime.stopping import check_stopped
+from tests.engine.worker.serving import ServedWorker
+
+DIGEST, CHANNELS, EXTENT = "d" * 64, 8, 12
+SPEC = TensorType("FP32", (1, CHANNELS, EXTENT, EXTENT))
+KEY = ProgramKey(DIGEST, (("x", SPEC),))
+LAYOUT = slot_layout({"x": SPEC}, {"y": SPEC})
+TIMEOUT_S = 60
+ALL, BESIDE = 1, 2
+"""Numbers of executables: on all of the device, and side by side."""
+
+
+#   x ──> a ──> b ──> y, 3x3 convolutions
+def convolutions(folder: Path) -> dict[str, Tensor]:
+    """Write the artefact; returns the weights."""
+    attributes: dict[str, Literal] = {
+        "stride": [1, 1], "padding": [1, 1], "dilation": [1, 1], "transposed": False,
+        "output_padding": [0, 0], "groups": 1,
+    }  # fmt: skip
+    names, units, read = ["a", "b", "y"], [], "x"
+    for name in names:
+        inputs = (read, f"w_{name}", "")
+        units.append(Operator(name, "aten.convolution", inputs, (name,), attributes))
+        read = name
+    weight = TensorType("FP32", (CHANNELS, CHANNELS, 3, 3))
+    constants = {f"w_{name}": weight for name in names}
+    values = dict.fromkeys(names, SPEC)
+    graph = OpGraph("c", {"x": SPEC}, {"y": "y"}, constants, tuple(units), values)
+    random = torch.Generator().manual_seed(1)
+    weights = {
+        name: torch.randn(CHANNELS, CHANNELS, 3, 3, generator=random) / 9 for name in constants
+    }
+    verified = Verified("none", (1,), 0.0, 1e-4)
+    shapes = {"x": (1, CHANNELS, EXTENT, EXTENT)}
+    report = Report(DIGEST, 1, "onnx", 17, None, (), shapes, {}, (), verified)
+    write_artefact(folder, graph, weights, report)
+    return weights
+
+
+def expected(x: Tensor, weights: dict[str, Tensor]) -> Tensor:
+    """Output of the model in torch's own operators, in double precision."""
+    y = x.double()
+    for weight in weights.values():
+        y = torch.nn.functional.conv2d(y, weight.double(), padding=1)
+    return y
+
+
+class Front:
+    """The front end of a worker: slots with inputs and outputs."""
+
+    def __init__(self, worker: ServedWorker) -> None:
+        self.worker = worker
+
+    def tensor(self, slot: int, name: str) -> Tensor:
+        place = {**LAYOUT.inputs, **LAYOUT.outputs}[name]
+        offset = slot * LAYOUT.size_bytes + place.offset
+        return self.worker.view(offset, (1, CHANNELS, EXTENT, EXTENT))
+
+    def run(self, number: int, slot: int) -> int:
+        return self.worker.send(RunExecutable(number, slot * LAYOUT.size_bytes))
+
+
+@pytest.fixture
+def cpu(tmp_path: Path) -> Iterator[tuple[Front, dict[str, Tensor]]]:
+    weights = convolutions(tmp_path / "artefact")
+    worker = ServedWorker(lambda: CpuBackend(CpuExecutor(2)), 1 << 20)
+    worker.call(LoadModel(DIGEST, str(tmp_path / "artefact")))
+    worker.call(PrepareExecutable(ALL, PlanToRun(KEY)))
+    worker.call(PrepareExecutable(BESIDE, PlanToRun(KEY, side_by_side=2)))
+    yield Front(worker), weights
+    worker.close()
+    assert worker.error is None
+
+
+def test_runs_side_by_side_and_on_all_threads_give_right_outputs_in_any_order(
+    cpu: tuple[Front, dict[str, Tensor]],
+) -> None:
+    front, weights = cpu
+    inputs = torch.randn(12, CHANNELS, EXTENT, EXTENT)
+    for slot in range(12):
+        front.tensor(slot, "x").copy_(inputs[slot : slot + 1])
+
+    calls = [front.run(ALL if slot in (3, 4, 9) else BESIDE, slot) for slot in range(12)]
+    answers = [front.worker.answer(call) for call in calls]
+
+    assert all(isinstance(answer, WorkerAnswer) for answer in answers), answers
+    for slot in range(12):
+        want = expected(inputs[slot : slot + 1], weights)
+        assert torch.allclose(front.tensor(slot, "y").double(), want, atol=1e-4)
+
+
+def test_a_model_that_ran_side_by_side_is_unloaded(cpu: tuple[Front, dict[str, Tensor]]) -> None:
+    front, _ = cpu
+    front.worker.answer(front.run(BESIDE, 0))
+
+    front.worker.call(UnloadModel(DIGEST))
+
+    assert "not prepared" in front.worker.fail(RunExecutable(BESIDE, 0))[1]
+
+
+def test_a_device_that_cannot_be_divided_so_says_it(cpu: tuple[Front, dict[str, Tensor]]) -> None:
+    front, _ = cpu
+    name, text = front.worker.fail(PrepareExecutable(3, PlanToRun(KEY, side_by_side=3)))
+    assert (name, text) == ("PreconditionFailed", "this device does not run 3 plans side by side")
+
+
+@dataclass(eq=False)
+class HeldRun:
+    """A run that goes on until it is let go or stopped."""
+
+    go: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, eq=False)
+class HeldPlace:
+    """A place whose runs are the device's."""
+
+    real: Place
+    backend: Any
+
+    @property
+    def span(self) -> range:
+        return self.real.span
+
+    def start(self, work: Callable[[], None]) -> None:
+        self.real.start(work)
+
+
+class HeldDevice:
+    """A device of two threads on which runs go on until they are let go or stopped."""
+
+    def __init__(self, real: Backend) -> None:
+        self._real = real
+        self.begun: list[HeldRun] = []
+        self.changed = threading.Condition()
+        self._places: list[HeldPlace] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+    def prepare(self, program: Any, plan: Any, pause: Any) -> Any:
+        return SimpleNamespace(
+            run=lambda *_: {}, begin=self.begin, release=lambda: None, activation_bytes=None
+        )
+
+    def begin(self, inputs: Any, outputs: Any) -> FinishedRun:
+        run = HeldRun()
+        with self.changed:
+            self.begun.append(run)
+            self.changed.notify_all()
+        while not run.go.wait(0.005):
+            check_stopped()
+        return FinishedRun(outputs)
+
+    def places(self, count: int) -> list[HeldPlace]:
+        if not self._places:
+            self._places = [HeldPlace(each, self) for each in self._real.places(count)]
+        return self._places
+
+    def wait_for(self, runs: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.begun) == runs, TIMEOUT_S)
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[tuple[Front, Callable[[], HeldDevice]]]:
+    convolutions(tmp_path / "artefact")
+    devices: list[HeldDevice] = []
+
+    def make() -> Backend:
+        devices.append(HeldDevice(CpuBackend(CpuExecutor(2))))
+        return cast(Backend, devices[0])
+
+    worker = ServedWorker(make, 1 << 20)
+    worker.call(LoadModel(DIGEST, str(tmp_path / "artefact")))
+    worker.call(PrepareExecutable(ALL, PlanToRun(KEY)))
+    worker.call(PrepareExecutable(BESIDE, PlanToRun(KEY, side_by_side=2)))
+    yield Front(worker), lambda: devices[0]
+    worker.close()
+
+
+def test_two_runs_go_on_at_once_and_what_needs_all_threads_waits_for_both(
+    held: tuple[Front, Callable[[], HeldDevice]],
+) -> None:
+    front, device = held
+    first, second, whole = front.run(BESIDE, 0), front.run(BESIDE, 1), front.run(ALL, 2)
+    device().wait_for(2)
+    status = front.worker.work.status()
+    assert {status.call, *(call for call, _ in status.beside)} == {first, second}
+
+    device().begun[0].go.set()
+    assert isinstance(front.worker.answer(first), WorkerAnswer)
+    assert len(device().begun) == 2
+    device().begun[1].go.set()
+    device().wait_for(3)
+    device().begun[2].go.set()
+
+    assert isinstance(front.worker.answer(whole), WorkerAnswer)
+    assert isinstance(front.worker.answer(second), WorkerAnswer)
+
+
+def test_one_of_two_runs_is_stopped_and_the_other_goes_on(
+    held: tuple[Front, Callable[[], HeldDevice]],
+) -> None:
+    front, device = held
+    first, second = front.run(BESIDE, 0), front.run(BESIDE, 1)
+    device().wait_for(2)
+
+    front.worker.work.stop(first, "not wanted")
+    failed = front.worker.answer(first)
+    assert isinstance(failed, WorkerFailure)
+    assert (failed.error_class, failed.text) == ("RunStopped", "not wanted")
+    third = front.run(BESIDE, 0)
+    device().wait_for(3)
+    for run in device().begun:
+        run.go.set()
+
+    assert isinstance(front.worker.answer(second), WorkerAnswer)
+    assert isinstance(front.worker.answer(third), WorkerAnswer)
+
+
+def test_a_run_that_was_stopped_before_it_began_does_not_begin(
+    held: tuple[Front, Callable[[], HeldDevice]],
+) -> None:
+    front, device = held
+    calls = [front.run(BESIDE, slot) for slot in range(3)]
+    device().wait_for(2)
+
+    front.worker.work.stop(calls[2], "not wanted")
+    for run in device().begun:
+        run.go.set()
+
+    assert [type(front.worker.answer(call)) for call in calls] == [
+        *(WorkerAnswer, WorkerAnswer),
+        WorkerFailure,
+    ]
+    assert len(device().begun) == 2
