@@ -1,4 +1,4 @@
-"""Units on oneDNN primitives: convolution, linear, pooling, concatenation, sum and others.
+"""Units on oneDNN primitives: convolution, linear, pooling, concatenation and others.
 
     bind_directly(unit, binding) ──> Kernel, or None where oneDNN has nothing fast
 
@@ -16,7 +16,8 @@ from functools import partial
 from torch import Tensor
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.epilogues import POINTWISE, post_op, post_ops
+from braid.engine.cpu.kernels.elementwise_units import pointwise, scaled, summed
+from braid.engine.cpu.kernels.epilogues import POINTWISE, post_ops
 from braid.engine.cpu.kernels.image_units import batch_norm, sliced
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.onednn.library import (
@@ -34,7 +35,6 @@ from braid.engine.onednn.library import (
     Primitive,
 )
 from braid.engine.onednn.recipe import Buffer, Recipe
-from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.ops.layers.convolution import same_padding
 from braid.engine.program.attributes import image_window, wholes
 from braid.engine.program.kernel import Kernel
@@ -178,45 +178,6 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
     return binding.kernel(describe, arguments, Buffer(result, images=True))
 
 
-def _sum(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    left, right = unit.inputs
-    shape = binding.shape(unit.outputs[0])
-    same = binding.is_plain(right) and binding.shape(left) == binding.shape(right) == shape
-    if not same or set(unit.attributes) - {EPILOGUE}:
-        return None
-    describe = partial(binding.library.add, math.prod(shape), steps)
-    arguments, buffer = {SRC: 0, SRC_1: 1}, Buffer(shape, len(shape) == 4)
-    return binding.kernel(describe, arguments, buffer, needs_finite=bool(steps))
-
-
-def _pointwise(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    attributes = {name: value for name, value in unit.attributes.items() if name != EPILOGUE}
-    first = post_op(unit.kind, attributes)
-    shape = binding.shape(unit.outputs[0])
-    if first is None or len(unit.inputs) != 1 or binding.shape(unit.inputs[0]) != shape:
-        return None
-    describe = partial(binding.library.elementwise, math.prod(shape), first, steps)
-    return binding.kernel(describe, {SRC: 0}, Buffer(shape, len(shape) == 4), needs_finite=True)
-
-
-def _scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Kernel of a product with one number that is a constant."""
-    if set(unit.attributes) - {EPILOGUE}:
-        return None
-    shape = binding.shape(unit.outputs[0])
-    for position, factor in ((0, unit.inputs[1]), (1, unit.inputs[0])):
-        number, data = binding.constant(factor), unit.inputs[position]
-        if number is None or number.numel() != 1 or not binding.is_plain(data):
-            continue
-        if binding.shape(data) != shape:
-            continue
-        scale: PostOp = "linear", float(number), 0.0
-        describe = partial(binding.library.elementwise, math.prod(shape), scale, steps)
-        buffer = Buffer(shape, len(shape) == 4)
-        return binding.kernel(describe, {SRC: position}, buffer, needs_finite=bool(steps))
-    return None
-
-
 _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | None]] = {
     "aten.convolution": _convolution,
     "braid.convolution_add": _convolution,
@@ -228,9 +189,9 @@ _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | 
     "aten.cat": _concatenation,
     "aten.batch_norm": batch_norm,
     "braid.slice": sliced,
-    "aten.add": _sum,
-    "aten.mul": _scaled,
-    **dict.fromkeys(POINTWISE, _pointwise),
+    "aten.add": summed,
+    "aten.mul": scaled,
+    **dict.fromkeys(POINTWISE, pointwise),
 }
 
 

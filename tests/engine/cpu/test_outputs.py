@@ -159,3 +159,28 @@ def test_dense_outputs_are_written_in_place(executor: CpuExecutor) -> None:
 
     copied = {name for name, tensor in outputs.items() if tensor.data_ptr() in copies.targets}
     assert copied == set(outputs) - set(WRITTEN)
+
+
+@pytest.mark.skipif(find_runner() is None, reason="needs the part in C")
+def test_images_that_only_elementwise_units_touch_stay_row_major(executor: CpuExecutor) -> None:
+    """x ─> doubled ─> y, of four axes and three channels."""
+    spec, factor = TensorType("FP32", (2, 3, 5, 7)), torch.tensor(2.0)
+    operators = (
+        Operator("doubled", "aten.mul", ("x", "factor"), ("doubled",)),
+        Operator("y", "aten.relu", ("doubled",), ("y",)),
+    )
+    constants = {"factor": TensorType("FP32", ())}
+    template = OpGraph("chain", {"x": spec}, {"y": "y"}, constants, operators)
+    program = bind_on_cpu(
+        *specialise(template, {"factor": factor}, template.inputs, {}), PackedWeights(), 2
+    )
+    plan = LanePlan(lay_out(program, sequential_plan(len(program.units)), executor.threads))
+    x = torch.randn(2, 3, 5, 7)
+    wanted = {"y": (2 * x.double()).relu()}
+    outputs = slot(wanted)
+
+    with Copies() as copies:
+        executor.run(program, plan, {"x": x}, outputs=outputs)
+
+    check(outputs, wanted)
+    assert outputs["y"].data_ptr() not in copies.targets
