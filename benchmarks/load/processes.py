@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from benchmarks.load.children import ChildFailed, free_ports, module, read_line, running
-from benchmarks.load.records import Endpoint, Job, Samples
+from benchmarks.load.records import Endpoint, LoadJob, Samples
 from braid_client import Client, Unavailable
 
 _START_S = 60.0
@@ -66,7 +66,7 @@ class LoadGenerators:
     def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
         self._processes = processes
 
-    def run(self, job: Job) -> Samples:
+    def run(self, job: LoadJob) -> Samples:
         """Run ``job`` in all processes at once and put what they saw together.
 
         Raises:
@@ -90,8 +90,10 @@ class LoadGenerators:
 
 
 @contextmanager
-def load_generators(count: int) -> Iterator[LoadGenerators]:
-    """Start ``count`` processes to load endpoints from."""
-    command = module("benchmarks.load.generator")
+def load_generators(
+    count: int, program: str = "benchmarks.load.generator"
+) -> Iterator[LoadGenerators]:
+    """Start ``count`` processes of the module ``program`` to load endpoints from."""
+    command = module(program)
     with ExitStack() as stack:
         yield LoadGenerators([stack.enter_context(running(command)) for _ in range(count)])

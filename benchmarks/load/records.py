@@ -17,26 +17,32 @@ class Endpoint:
     shared_memory: bool = False  # tensors lie in system shared memory, not in the messages
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What to load, and how.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadJob:
+    """A pattern of load.
 
     Closed loop: each client sends its next request when it has its answer. Open loop: requests
     begin at random moments (Poisson) at ``rate_per_s`` together, whatever became of the others,
     over the clients' connections in turn.
     """
 
-    address: str
-    model: str
-    scale: float
-    shape: tuple[int, ...]
     clients: int
     warmup_s: float
     measure_s: float
     rate_per_s: float | None = None  # None: closed loop
-    shared_memory: bool = False
     timeout_s: float = 30.0
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(LoadJob):
+    """What to load, and how."""
+
+    address: str
+    model: str
+    scale: float
+    shape: tuple[int, ...]
+    shared_memory: bool = False
 
 
 @dataclass(slots=True)

@@ -40,7 +40,7 @@ class Server:
         self.address = ""
         self._process = process
         self._log = log
-        self._started = time.perf_counter()
+        self.started = time.perf_counter()  # seconds
 
     def await_line(self, *words: str) -> str:
         """Wait until the program has printed a line that is one of ``words``; returns the first.
@@ -52,7 +52,7 @@ class Server:
             lines = self._log.read_text(errors="replace").splitlines()
             if found := [line for line in lines if line in words]:
                 return found[0]
-            late = time.perf_counter() - self._started > START_S
+            late = time.perf_counter() - self.started > START_S
             if late or self._process.poll() is not None:
                 raise ChildFailed(self.failure(f"printed none of {' '.join(words)}"))
             time.sleep(_POLL_S)

@@ -14,30 +14,22 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.load.records import Samples
+from benchmarks.load.records import LoadJob, Samples
 from benchmarks.peers.load.calls import Target, connected
 from benchmarks.peers.load.loops import closed_loop, open_loop
 from benchmarks.peers.load.tensors import read_questions
 from braid.engine.runtime.allocator import keep_freed_memory
 
-OPEN_LOOP_CONNECTIONS = 32
 
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What to load, and how."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job(LoadJob):
+    """What to load, and how. Each client has at most one request under way."""
 
     transport: str
     address: str
     model: str
     path: str
     questions: str  # file of the requests and their answers
-    clients: int  # connections; each has at most one request under way
-    warmup_s: float
-    measure_s: float
-    rate_per_s: float | None = None  # None: closed loop
-    timeout_s: float = 20.0
-    seed: int = 0
 
 
 def run(job: Job) -> Samples:

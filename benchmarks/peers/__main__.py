@@ -1,0 +1,118 @@
+"""Compare Braid with other servers: ``python -m benchmarks.peers [--quick] --out FOLDER``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from benchmarks import environment
+from benchmarks.load.processes import load_generators
+from benchmarks.peers.hosting.contract import SERVERS, Contender, find_contenders
+from benchmarks.peers.hosting.servers import Hosting
+from benchmarks.peers.load.loops import WRONG
+from benchmarks.peers.models import NAMES, prepare
+from benchmarks.peers.records import BATCHINGS, DYNAMIC, Case, path_of, read_cases, write_case
+from benchmarks.peers.report import write_report
+from benchmarks.peers.rounds import Course, run_course, started
+from benchmarks.peers.stands import Stand
+
+DEFAULT_OUT = environment.REPOSITORY / "benchmarks" / "results" / "local" / "peers"
+CLIENT_PROGRAM = "benchmarks.peers.load.client"
+
+
+def measure(model: str, batching: str, options: argparse.Namespace) -> Case:
+    """Compare all contenders that serve ``model``."""
+    prepared = prepare(model, options.model_files)
+    facts = environment.describe("grpcio", "numpy", "onnxruntime", "tritonclient")
+    case = Case(model, batching, facts, options.threads)
+    course = Course(options.rounds, options.clients, options.parts, options.warmup, options.seconds)
+    with tempfile.TemporaryDirectory(prefix="braid-peers-") as folder:
+        stands = []
+        for contender in options.peers:
+            if contender.serves(model):
+                sizes = _batch_sizes(contender, batching, options)
+                hosting = Hosting(prepared.file, model, options.threads, sizes)
+                stands.append(Stand(contender, prepared, hosting, Path(folder)))
+        case.rows = {stand.contender.name: stand.row for stand in stands}
+        with load_generators(1, CLIENT_PROGRAM) as clients, started(stands):
+            run_course(course, stands, clients, case)
+    return case
+
+
+def _batch_sizes(contender: Contender, batching: str, options: argparse.Namespace) -> Sequence[int]:
+    is_dynamic = batching == DYNAMIC and contender.dynamic_batching
+    return tuple(options.batch_sizes) if is_dynamic else (1,)
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+def _parts(text: str) -> list[float]:
+    return [int(part) / 100 for part in text.split(",") if part]
+
+
+def _names(text: str) -> list[str]:
+    return [part for part in text.split(",") if part]
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers")
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="folder of the results")
+    parser.add_argument("--models", type=_names, default=list(NAMES), help=",".join(NAMES))
+    parser.add_argument("--peers", type=_names, default=[], help="contenders; default: all")
+    parser.add_argument("--batching", type=_names, default=list(BATCHINGS), help="off,dynamic")
+    parser.add_argument("--batch-sizes", type=_numbers, default=[1, 2, 4, 8], help="if dynamic")
+    parser.add_argument("--clients", type=_numbers, default=[1, 4, 16], help="of closed loops")
+    parser.add_argument("--parts", type=_parts, default=[0.5, 0.8], help="open loops: 50,80 %%")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="measured, per turn, at least")
+    parser.add_argument("--warmup", type=float, default=0.3, help="seconds before that")
+    parser.add_argument("--model-files", type=Path, help="folder of the ONNX files; default: OUT")
+    parser.add_argument("--servers", type=Path, default=SERVERS, help="folder of the peers")
+    parser.add_argument("--resume", action="store_true", help="leave out what is in OUT")
+    parser.add_argument("--report", action="store_true", help="measure nothing; tables of OUT")
+    parser.add_argument("--quick", action="store_true", help="one round of short turns")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        options.rounds, options.seconds, options.warmup = 1, 0.3, 0.1
+    options.model_files = options.model_files or options.out / "models"
+    try:
+        options.peers = find_contenders(options.peers, options.servers)
+    except ValueError as error:
+        parser.error(str(error))
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison. Returns 1 if a contender failed or gave a wrong answer."""
+    options = _options(arguments)
+    signal.signal(signal.SIGTERM, _end)
+    options.out.mkdir(parents=True, exist_ok=True)
+    for model in [] if options.report else options.models:
+        for batching in options.batching:
+            if not (options.resume and path_of(options.out, model, batching).exists()):
+                write_case(measure(model, batching, options), options.out)
+    cases = list(read_cases(options.out))
+    print(write_report(cases, options.out))
+    return 1 if any(map(_is_bad, cases)) else 0
+
+
+def _is_bad(case: Case) -> bool:
+    is_failed = any(row.failed for row in case.rows.values())
+    return is_failed or any(WRONG in turn.errors for turn in case.turns)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

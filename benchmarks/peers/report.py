@@ -1,0 +1,148 @@
+"""The comparison as Markdown and as a chart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.peers.models import IDENTITY, NAMES
+from benchmarks.peers.records import BATCHINGS, DYNAMIC, ECHO, OFF, Case, Load
+from benchmarks.peers.results import (
+    BRAID,
+    METRICS,
+    THIRTY_LINES,
+    Cell,
+    best_value,
+    cells_of,
+    compare,
+    real,
+    tally,
+)
+
+_LEGEND = """\
+Cells: p50 ms / p99 ms / requests per second from the client, medians over the rounds; the best of a
+column in bold. *n clients*: closed loop. *n % load*: Poisson arrivals at that part of the best
+server's capacity. *Memory*: proportional set size of all processes. *First answer* counts from
+the upload, or from the start of a server that loads its model then; *best speed* where it comes
+later."""
+
+
+def write_report(cases: Sequence[Case], folder: Path) -> str:
+    """Write peers.md and peers.svg; returns the Markdown."""
+    ordered = sorted(cases, key=_rank)
+    text = "\n".join([*_summary(ordered), "", *_tables(ordered)]) + "\n"
+    (folder / "peers.md").write_text(text)
+    draw(ordered, folder / "peers.svg")
+    return text
+
+
+def _rank(case: Case) -> tuple[int, str, int]:
+    known = NAMES.index(case.model) if case.model in NAMES else len(NAMES)
+    return known, case.model, BATCHINGS.index(case.batching)
+
+
+def _summary(cases: Sequence[Case]) -> Iterator[str]:
+    comparisons = [each for case in real(cases) for each in compare(case)]
+    closed = [each for each in comparisons if not each.load.part]
+    arrivals = [each for each in comparisons if each.load.part]
+    yield from ("| Braid, real models | first in | ", "|---|---|")
+    yield f"| p50 and requests/s, closed loops | {tally(closed)} |"
+    yield f"| p50 and p99, open loops | {tally(arrivals)} |"
+    yield f"| closed loops, against {THIRTY_LINES} | {tally(closed, against=THIRTY_LINES)} |"
+    yield f"| open loops, against {THIRTY_LINES} | {tally(arrivals, against=THIRTY_LINES)} |"
+    for case in cases:
+        if case.model == IDENTITY:
+            cells = cells_of(case, Load(clients=1))
+            if BRAID in cells and ECHO in cells:
+                ratio = cells[BRAID].p50_us / cells[ECHO].p50_us
+                yield f"| identity, batching {case.batching}: p50 to the bare echo | {ratio:.2f}x |"
+    lost = [each for each in comparisons if each.winner != BRAID]
+    yield from ("", "Where Braid is not first:", "", "| | first | Braid |", "|---|---|---|")
+    for each in sorted(lost, key=lambda one: one.standing.get(BRAID, 0.0)):
+        yield f"| {each} | {each.winner} | {each.standing.get(BRAID, 0.0):.2f} |"
+
+
+def _tables(cases: Sequence[Case]) -> Iterator[str]:
+    yield from (_LEGEND, "")
+    for case in cases:
+        facts = case.environment
+        rounds = max((turn.round for turn in case.turns), default=-1) + 1
+        yield from (f"### {case.model}, batching {case.batching}", "")
+        yield (
+            f"{facts['cpu']}, {case.threads} threads, commit {str(facts['commit'])[:7]}, "
+            f"{str(facts['date'])[:10]}, {rounds} rounds"
+        )
+        yield ""
+        yield from _table(case)
+        yield ""
+
+
+def _table(case: Case) -> Iterator[str]:
+    columns = [*map(str, case.loads), "memory MiB", "first answer s", "best speed s"]
+    yield f"| server | {' | '.join(columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for name, row in case.rows.items():
+        texts = [_cell_text(case, load, name) for load in case.loads]
+        first = "–" if row.first_answer_s is None else f"{row.first_answer_s:.1f}"
+        best = first if row.best_speed_s is None else f"{row.best_speed_s:.1f}"
+        yield f"| {name} | {' | '.join(texts)} | {row.memory_mib:.0f} | {first} | {best} |"
+    for name, row in case.rows.items():
+        if row.failed:
+            yield from ("", f"{name} failed: {row.failed.splitlines()[0]}")
+
+
+def _cell_text(case: Case, load: Load, name: str) -> str:
+    cells = cells_of(case, load)
+    if name not in cells:
+        return "–"
+    cell = cells[name]
+    if cell.errors:
+        return f"{cell.errors} errors"
+    peers = {other: each for other, each in cells.items() if other != ECHO}
+    return " / ".join(_number(cell, metric, best_value(peers, metric)) for metric in METRICS)
+
+
+def _number(cell: Cell, metric: str, best: float) -> str:
+    value = cell.value(metric)
+    scaled = value / 1000 if metric.endswith("_us") else value
+    text = f"{scaled:.0f}" if scaled >= 100 else f"{scaled:.3g}"
+    return f"**{text}**" if value == best else text
+
+
+def draw(cases: Sequence[Case], path: Path) -> None:
+    """Bars relative to Braid: latency of one client, throughput of most clients."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    panels = [(OFF, "p50_us", "p50 of one client, batching off"), (DYNAMIC, "requests_per_s",
+              "requests/s of most clients, dynamic batching")]  # fmt: skip
+    names = list(dict.fromkeys(name for case in cases for name in case.rows if name != ECHO))
+    figure, rows = pyplot.subplots(len(panels), 1, figsize=(12, 8), layout="constrained")
+    for axes, (batching, metric, title) in zip(rows, panels, strict=True):
+        shown = [case for case in cases if case.batching == batching and case.loads]
+        width = 0.8 / max(1, len(names))
+        for number, name in enumerate(names):
+            places = [x + (number - len(names) / 2) * width for x in range(len(shown))]
+            heights = [_to_braid(case, metric, name) for case in shown]
+            axes.bar(places, heights, width, label=name)
+        axes.axhline(1.0, color="black", linewidth=0.5)
+        axes.set_xticks(range(len(shown)), [case.model for case in shown])
+        axes.set_ylabel("relative to Braid")
+        axes.set_title(title)
+    rows[0].legend(fontsize=8, ncols=3)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def _to_braid(case: Case, metric: str, name: str) -> float:
+    closed = sorted((load for load in case.loads if not load.part), key=lambda each: each.clients)
+    if not closed:
+        return 0.0
+    cells = cells_of(case, closed[0] if metric == "p50_us" else closed[-1])
+    if name not in cells or BRAID not in cells:
+        return 0.0
+    ratio = cells[name].value(metric) / cells[BRAID].value(metric)
+    return 0.0 if math.isnan(ratio) else ratio
