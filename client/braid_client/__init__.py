@@ -4,7 +4,8 @@
     records                 Job, Model, InferResult, ...: frozen dataclasses
     errors                  one tree, BraidError at its root
     security, serving       tokens and TLS; versions, labels, batching
-    tensors                 numpy <-> wire, BF16 included
+    messages, tensors       requests and results, numpy <-> wire, BF16 included
+    wire_fields             tensors in and out of serialised messages
     retries, upload, rpcs   what both clients share; no I/O
     wire                    generated code
 

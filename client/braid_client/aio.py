@@ -31,6 +31,12 @@ import grpc.aio
 from braid_client import rpcs
 from braid_client.aio_feed import Feed, each, in_threads
 from braid_client.errors import WATCH_CUT, BraidError, JobFailed, Unavailable, error_of_call
+from braid_client.messages import (
+    read_answer,
+    read_result,
+    write_request,
+    write_stream_request,
+)
 from braid_client.records import (
     InferRequest,
     InferResult,
@@ -40,12 +46,9 @@ from braid_client.records import (
     PlannerOptions,
     StreamAnswer,
     accepted_job,
-    answer_from_wire,
     job_from_wire,
     model_from_wire,
     register_header,
-    result_from_wire,
-    stream_request,
     version_text,
 )
 from braid_client.rpcs import Connection, Request, Response, Rpc
@@ -85,8 +88,8 @@ class AsyncClient(Connection):
         timeout_s: float | None = None,
     ) -> InferResult:
         """Run a model once; see ``Client.infer``."""
-        request = InferRequest(model, inputs, outputs, version, request_id, priority).to_wire()
-        return result_from_wire(await self._call(rpcs.INFER, request, timeout_s))
+        request = InferRequest(model, inputs, outputs, version, request_id, priority)
+        return read_result(await self._call(rpcs.INFER, write_request(request), timeout_s))
 
     async def infer_stream(
         self,
@@ -99,12 +102,12 @@ class AsyncClient(Connection):
         ``requests`` is read in this event loop; give an async iterable if it has to wait.
         """
         rpc = rpcs.INFER_STREAM
-        feed = Feed(stream_request(request) async for request in each(requests))
+        feed = Feed(write_stream_request(request) async for request in each(requests))
         call = self._start(rpc, feed, self._timeout_s(rpc, timeout_s))
         feed.feeds(call)
         try:
             async for message in call:
-                yield answer_from_wire(message)
+                yield read_answer(message)
         except (grpc.RpcError, asyncio.CancelledError) as failure:
             raise await feed.reason(failure, rpc.not_found) from None
         finally:

@@ -20,6 +20,12 @@ import grpc
 
 from braid_client import rpcs
 from braid_client.errors import WATCH_CUT, BraidError, JobFailed, Unavailable, error_of_call
+from braid_client.messages import (
+    read_answer,
+    read_result,
+    write_request,
+    write_stream_request,
+)
 from braid_client.records import (
     InferRequest,
     InferResult,
@@ -29,12 +35,9 @@ from braid_client.records import (
     PlannerOptions,
     StreamAnswer,
     accepted_job,
-    answer_from_wire,
     job_from_wire,
     model_from_wire,
     register_header,
-    result_from_wire,
-    stream_request,
     version_text,
 )
 from braid_client.rpcs import Connection, Request, Response, Rpc
@@ -101,8 +104,8 @@ class Client(Connection):
             Unavailable: the server is not reachable or the model is not loaded yet.
             DeadlineExceeded: no answer in time.
         """
-        request = InferRequest(model, inputs, outputs, version, request_id, priority).to_wire()
-        return result_from_wire(self._call(rpcs.INFER, request, timeout_s))
+        request = InferRequest(model, inputs, outputs, version, request_id, priority)
+        return read_result(self._call(rpcs.INFER, write_request(request), timeout_s))
 
     def infer_stream(
         self, requests: Iterable[InferRequest], *, timeout_s: float | None = None
@@ -114,12 +117,12 @@ class Client(Connection):
         thread; what it raises, this iterator raises. Nothing is retried.
         """
         rpc = rpcs.INFER_STREAM
-        feed = Feed(map(stream_request, requests))
+        feed = Feed(map(write_stream_request, requests))
         call = self._start(rpc, iter(feed), self._timeout_s(rpc, timeout_s))
         feed.feeds(call.cancel)
         try:
             for message in call:
-                yield answer_from_wire(message)
+                yield read_answer(message)
         except grpc.RpcError as failure:
             if feed.failure is None:
                 raise error_of_call(failure, rpc.not_found) from failure

@@ -1,4 +1,4 @@
-"""Frozen dataclasses that the client sends and receives, and their conversion from and to the wire.
+"""Frozen dataclasses that the client sends and receives, and how registrations and models are read.
 
 register ──> Job        infer ──> InferResult        infer_stream ──> StreamAnswer
 models ──> Model ──┬── TensorSpec (inputs, outputs)
@@ -7,17 +7,16 @@ models ──> Model ──┬── TensorSpec (inputs, outputs)
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
-from braid_client.errors import BraidError, error_of_code
-from braid_client.tensors import Array, array_from_tensor, tensor_from_array
-from braid_client.wire import admin_pb2, inference_pb2
+from braid_client.errors import BraidError
+from braid_client.tensors import Array
+from braid_client.wire import admin_pb2
 
 S = TypeVar("S", bound=StrEnum)
 
@@ -163,22 +162,6 @@ class InferRequest:
     priority: int = 0  # 1 (goes first) to 10; 0: the default
     timeout_s: float | None = None  # for this request alone, beside that of the stream
 
-    def to_wire(self) -> inference_pb2.InferRequest:
-        """Convert to the message of the wire.
-
-        Raises:
-            InvalidArgument: an input is not an array, or of a type that the wire has not.
-        """
-        return inference_pb2.InferRequest(
-            model=self.model,
-            version=version_text(self.version),
-            request_id=self.request_id or "",
-            inputs=[tensor_from_array(name, array) for name, array in self.inputs.items()],
-            outputs=self.outputs or (),
-            priority=self.priority,
-            timeout_us=0 if self.timeout_s is None else max(1, round(self.timeout_s * 1e6)),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class InferResult:
@@ -254,43 +237,6 @@ def model_from_wire(message: admin_pb2.Model) -> Model:
             "warnings": tuple(message.warnings),
         }
     )
-
-
-def result_from_wire(message: inference_pb2.InferResponse) -> InferResult:
-    """Read an answer.
-
-    Raises:
-        ServerError: an output contradicts itself.
-    """
-    timing = message.timing
-    return InferResult(
-        outputs={tensor.name: array_from_tensor(tensor) for tensor in message.outputs},
-        timing=Timing(timing.queue_us, timing.compute_us, timing.total_us),
-        batch_size=message.batch_size,
-        batch_rows=message.batch_rows,
-        plan_id=message.plan_id,
-        model=message.model,
-        version=message.version,
-        request_id=message.request_id,
-    )
-
-
-def answer_from_wire(message: inference_pb2.InferStreamResponse) -> StreamAnswer:
-    """Read one answer of a stream; a malformed answer becomes an error of its request alone."""
-    name = message.request_id
-    if message.WhichOneof("outcome") != "response":
-        return StreamAnswer(
-            name, error=error_of_code(message.error.code, message.error.message, name)
-        )
-    try:
-        return StreamAnswer(name, result_from_wire(message.response))
-    except BraidError as error:
-        return StreamAnswer(name, error=error)
-
-
-def stream_request(request: InferRequest) -> inference_pb2.InferRequest:
-    """Message of a request on a stream, with an id that its answer carries."""
-    return replace(request, request_id=request.request_id or uuid.uuid4().hex).to_wire()
 
 
 def register_header(

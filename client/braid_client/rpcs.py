@@ -43,6 +43,7 @@ class Rpc(Generic[Request, Response]):
     request: type[Request]
     response: type[Response]
     kind: Kind = "unary_unary"
+    in_bytes: bool = False  # requests and responses are given as bytes of their messages
     retry: Retry = Retry.NEVER
     not_found: type[NotFound] = ModelNotFound
 
@@ -50,14 +51,19 @@ class Rpc(Generic[Request, Response]):
 _INFERENCE = "/braid.v1.InferenceService/"
 _ADMIN = "/braid.v1.AdminService/"
 
-INFER = Rpc(
-    _INFERENCE + "Infer", inference.InferRequest, inference.InferResponse, retry=Retry.INFER
+INFER: Rpc[Any, Any] = Rpc(
+    _INFERENCE + "Infer",
+    inference.InferRequest,
+    inference.InferResponse,
+    in_bytes=True,
+    retry=Retry.INFER,
 )
-INFER_STREAM = Rpc(
+INFER_STREAM: Rpc[Any, Any] = Rpc(
     _INFERENCE + "InferStream",
     inference.InferRequest,
     inference.InferStreamResponse,
     kind="stream_stream",
+    in_bytes=True,
 )
 REGISTER_MODEL = Rpc(
     _ADMIN + "RegisterModel",
@@ -158,8 +164,8 @@ class Connection:
         self._calls = {
             rpc.path: getattr(self._channel, rpc.kind)(
                 rpc.path,
-                request_serializer=rpc.request.SerializeToString,
-                response_deserializer=rpc.response.FromString,
+                request_serializer=None if rpc.in_bytes else rpc.request.SerializeToString,
+                response_deserializer=None if rpc.in_bytes else rpc.response.FromString,
             )
             for rpc in RPCS
         }

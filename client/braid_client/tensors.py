@@ -2,8 +2,9 @@
 
     array, any layout and byte order ──> little-endian bytes, row-major ──> read-only array
 
-Sending copies an array once; receiving copies nothing: the array reads the message's bytes and
-is therefore read-only (``array.copy()`` gives one to write to).
+Sending copies an array once, into the message. Receiving copies at most once: the array reads the
+message's bytes if they are aligned, and is therefore read-only (``array.copy()`` gives one to
+write to).
 
 BF16 has no numpy type. With the package ``ml_dtypes`` installed, BF16 tensors are arrays of
 ``ml_dtypes.bfloat16``; without it they are ``BFloat16Bits``.
@@ -19,10 +20,14 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from braid_client import wire_fields
 from braid_client.errors import InvalidArgument, ServerError
 from braid_client.wire import inference_pb2 as wire
+from braid_client.wire_fields import Part
 
 Array = NDArray[Any]
+
+_DATA = wire.Tensor.DESCRIPTOR.fields_by_name["data"].number
 
 # Open Inference Protocol v2 name -> numpy type as it lies on the wire.
 _WIRE_TYPES: Mapping[str, np.dtype[Any]] = {
@@ -96,8 +101,10 @@ def dtype_name(array: Array) -> str:
     return name
 
 
-def tensor_from_array(name: str, array: Array) -> wire.Tensor:
-    """Return the tensor of an array of any layout and byte order.
+def write_tensor(name: str, array: Array) -> list[Part]:
+    """Return the parts of the Tensor of an array of any layout and byte order.
+
+    The array's own memory is among them if that lies as the wire wants it.
 
     Raises:
         InvalidArgument: not an array, or of a type that the wire has not.
@@ -110,24 +117,32 @@ def tensor_from_array(name: str, array: Array) -> wire.Tensor:
     array = np.asanyarray(array)
     dtype = dtype_name(array)
     if dtype == "BF16":
-        bits = np.ascontiguousarray(array).view(np.uint16)
-        data = np.asarray(bits).astype("<u2", copy=False).tobytes()
+        stored = np.ascontiguousarray(array).view(np.uint16).astype("<u2", copy=False)
     else:
-        data = array.astype(_WIRE_TYPES[dtype], copy=False).tobytes()
-    return wire.Tensor(name=name, dtype=dtype, shape=array.shape, data=data)
+        stored = np.ascontiguousarray(array, _WIRE_TYPES[dtype])
+    head = wire.Tensor(name=name, dtype=dtype, shape=array.shape).SerializeToString()
+    return [head, *wire_fields.field(_DATA, [stored.reshape(-1).view(np.uint8).data])]
 
 
-def array_from_tensor(tensor: wire.Tensor) -> Array:
-    """Return a read-only array over the tensor's bytes.
+def read_tensor(message: bytes | memoryview) -> tuple[str, Array]:
+    """Return name and array of a serialised Tensor; the array is read-only.
+
+    It lies over the message's bytes, or over a copy where they are not aligned for its type.
 
     Raises:
+        DecodeError: no such message.
         ServerError: the tensor contradicts itself; nothing that a caller can mend.
     """
+    rest, contents = wire_fields.split(message, _DATA) or (bytes(message), [])
+    tensor = wire.Tensor.FromString(rest)
+    return tensor.name, _array(tensor, contents[-1] if contents else tensor.data)
+
+
+def _array(tensor: wire.Tensor, data: bytes | memoryview) -> Array:
     shape = tuple(tensor.shape)
     stored = np.dtype("<u2") if tensor.dtype == "BF16" else _WIRE_TYPES.get(tensor.dtype)
     if stored is None:
         raise ServerError(f"output {tensor.name!r} has the unknown dtype {tensor.dtype!r}")
-    data = tensor.data
     if any(extent < 0 for extent in shape) or len(data) != math.prod(shape) * stored.itemsize:
         raise ServerError(
             f"output {tensor.name!r} is {tensor.dtype}{list(shape)} but has {len(data)} bytes"
@@ -135,7 +150,9 @@ def array_from_tensor(tensor: wire.Tensor) -> Array:
     array = np.frombuffer(data, stored).reshape(shape)
     if sys.byteorder == "big":
         array = array.astype(stored.newbyteorder("="))
-        array.flags.writeable = False
+    elif not array.flags.aligned:
+        array = array.copy()
+    array.flags.writeable = False
     if tensor.dtype != "BF16":
         return array
     return array.view(BFloat16Bits) if _BFLOAT16 is None else array.view(_BFLOAT16)

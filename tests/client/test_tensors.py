@@ -10,7 +10,7 @@ import pytest
 
 from braid.core.tensor import DTYPE_BYTES
 from braid_client import BFloat16Bits, InvalidArgument, ServerError, tensors
-from braid_client.tensors import Array, array_from_tensor, tensor_from_array
+from braid_client.tensors import Array, read_tensor, write_tensor
 from braid_client.wire import inference_pb2 as wire
 
 CASES: list[tuple[str, Any, list[Any]]] = [
@@ -31,9 +31,10 @@ CASES: list[tuple[str, Any, list[Any]]] = [
 
 
 def sent_and_received(array: Array) -> tuple[wire.Tensor, Array]:
-    data = tensor_from_array("x", array).SerializeToString()
-    tensor = wire.Tensor.FromString(data)
-    return tensor, array_from_tensor(tensor)
+    data = b"".join(write_tensor("x", array))
+    name, back = read_tensor(data)
+    assert name == "x"
+    return wire.Tensor.FromString(data), back
 
 
 def same(left: Array, right: Array) -> bool:
@@ -91,10 +92,15 @@ def test_every_layout_is_sent_row_major(dtype: Any, layout: Any) -> None:
     assert same(back, np.array(array))
 
 
-def test_received_arrays_are_read_only_views_of_the_message() -> None:
-    _, back = sent_and_received(np.zeros(4, np.float32))
+@pytest.mark.parametrize("filler", range(8))
+def test_received_arrays_are_aligned_and_read_only(filler: int) -> None:
+    array = np.arange(4, dtype=np.float64)
+    message = b"".join(write_tensor("x" * filler, array))
 
-    assert not back.flags.owndata
+    _, back = read_tensor(memoryview(message))
+
+    assert back.flags.aligned
+    assert same(back, array)
     with pytest.raises(ValueError, match="read-only"):
         back[0] = 1
 
@@ -104,12 +110,12 @@ def test_received_arrays_are_read_only_views_of_the_message() -> None:
 )
 def test_types_that_the_wire_has_not_are_refused_by_name(array: Array) -> None:
     with pytest.raises(InvalidArgument, match=r"cannot be sent; convert it to one of BOOL, UINT8"):
-        tensor_from_array("x", array)
+        write_tensor("x", array)
 
 
 def test_a_list_is_refused_because_its_type_is_a_guess() -> None:
     with pytest.raises(InvalidArgument, match="'x' is a list; give a numpy array"):
-        tensor_from_array("x", [1.0])  # type: ignore[arg-type]
+        write_tensor("x", [1.0])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +128,7 @@ def test_a_list_is_refused_because_its_type_is_a_guess() -> None:
 )
 def test_an_output_that_contradicts_itself_is_the_servers_fault(tensor: wire.Tensor) -> None:
     with pytest.raises(ServerError, match="output 'y'"):
-        array_from_tensor(tensor)
+        read_tensor(tensor.SerializeToString())
 
 
 class TestWithoutMlDtypes:

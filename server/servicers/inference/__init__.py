@@ -4,5 +4,5 @@ service       one request from its bytes to the bytes of its answer; refusals be
 streams       many requests on one call
 braid_v1      the messages of ``braid.v1.InferenceService``
               (those of the Open Inference Protocol: ``braid.server.servicers.oip.tensors``)
-wire_fields   large fields in and out of serialised messages, for both
+              (tensors in and out of serialised messages: ``braid_client.wire_fields``)
 """

@@ -20,9 +20,9 @@ from braid.server.inference.requests import (
     GivenTensor,
     InferenceResult,
 )
-from braid.server.servicers.inference import wire_fields
-from braid.server.servicers.inference.wire_fields import Part
+from braid_client import wire_fields
 from braid_client.wire import inference_pb2 as wire
+from braid_client.wire_fields import Part
 
 _INPUTS = wire.InferRequest.DESCRIPTOR.fields_by_name["inputs"].number
 _OUTPUTS = wire.InferResponse.DESCRIPTOR.fields_by_name["outputs"].number

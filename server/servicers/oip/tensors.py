@@ -27,8 +27,6 @@ from braid.server.inference.requests import (
 )
 from braid.server.inference.shared_regions import SharedRegions
 from braid.server.rpc.status import Context
-from braid.server.servicers.inference import wire_fields
-from braid.server.servicers.inference.wire_fields import Part
 from braid.server.servicers.oip.contents import classify, raw_bytes
 from braid.server.servicers.oip.parameters import (
     FindRegion,
@@ -40,6 +38,8 @@ from braid.server.servicers.oip.parameters import (
 )
 from braid.server.servicers.oip.shared_memory import owner_of
 from braid.server.servicers.oip.wire import INFER, SERVICE_NAME, STREAM, messages
+from braid_client import wire_fields
+from braid_client.wire_fields import Part
 
 _RAW_INPUTS = messages.ModelInferRequest.DESCRIPTOR.fields_by_name["raw_input_contents"].number
 _RAW_OUTPUTS = messages.ModelInferResponse.DESCRIPTOR.fields_by_name["raw_output_contents"].number

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from braid.server.servicers.inference import wire_fields
+from braid_client import wire_fields
 from braid.server.servicers.oip.tensors import (
     OpenInference,
     SplitMessage,

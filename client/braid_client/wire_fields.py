@@ -5,8 +5,9 @@
 
 Protobuf copies bytes fields when it parses a message and again at each access, and it serialises
 from copies of copies. For a tensor of 600 KB that takes longer than the rest of its way through
-the server. The protobuf wire format lets fields stand in any order and be put together by
-concatenation (https://protobuf.dev/programming-guides/encoding/), so only the outermost fields
+the server or the client, which both use this. The protobuf wire format lets fields stand in any
+order and be put together by concatenation
+(https://protobuf.dev/programming-guides/encoding/), so only the outermost fields
 are told apart here; protobuf parses their contents.
 """
 

@@ -1,0 +1,104 @@
+"""Inference messages of the wire, written from requests and read into results.
+
+    InferRequest ──write_request──> bytes ──gRPC──> bytes ──read_result──> InferResult
+
+gRPC passes these bytes as they are. Tensors are neither put into protobuf's messages nor taken out
+of them, as each of that copies (``wire_fields``); what else a message holds is protobuf's.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+
+from google.protobuf.message import DecodeError
+
+from braid_client import wire_fields
+from braid_client.errors import BraidError, ServerError, error_of_code
+from braid_client.records import InferRequest, InferResult, StreamAnswer, Timing, version_text
+from braid_client.tensors import read_tensor, write_tensor
+from braid_client.wire import inference_pb2 as wire
+from braid_client.wire_fields import Part
+
+_INPUTS = wire.InferRequest.DESCRIPTOR.fields_by_name["inputs"].number
+_OUTPUTS = wire.InferResponse.DESCRIPTOR.fields_by_name["outputs"].number
+_RESPONSE = wire.InferStreamResponse.DESCRIPTOR.fields_by_name["response"].number
+
+
+def write_request(request: InferRequest) -> bytes:
+    """Return the InferRequest of a request.
+
+    Raises:
+        InvalidArgument: an input is not an array, or of a type that the wire has not.
+    """
+    head = wire.InferRequest(
+        model=request.model,
+        version=version_text(request.version),
+        request_id=request.request_id or "",
+        outputs=request.outputs or (),
+        priority=request.priority,
+        timeout_us=0 if request.timeout_s is None else max(1, round(request.timeout_s * 1e6)),
+    )
+    parts: list[Part] = [head.SerializeToString()]
+    for name, array in request.inputs.items():
+        parts += wire_fields.field(_INPUTS, write_tensor(name, array))
+    return b"".join(parts)
+
+
+def write_stream_request(request: InferRequest) -> bytes:
+    """Return the message of a request on a stream, with an id that its answer carries."""
+    return write_request(replace(request, request_id=request.request_id or uuid.uuid4().hex))
+
+
+def read_result(data: bytes | memoryview) -> InferResult:
+    """Read an InferResponse.
+
+    Raises:
+        ServerError: no such message, or an output contradicts itself.
+    """
+    try:
+        rest, tensors = wire_fields.split(data, _OUTPUTS) or (bytes(data), [])
+        message = wire.InferResponse.FromString(rest)
+        outputs = dict(map(read_tensor, tensors or _serialised(message)))
+    except DecodeError:
+        raise ServerError("the server's answer cannot be decoded") from None
+    timing = message.timing
+    return InferResult(
+        outputs=outputs,
+        timing=Timing(timing.queue_us, timing.compute_us, timing.total_us),
+        batch_size=message.batch_size,
+        batch_rows=message.batch_rows,
+        plan_id=message.plan_id,
+        model=message.model,
+        version=message.version,
+        request_id=message.request_id,
+    )
+
+
+def read_answer(data: bytes) -> StreamAnswer:
+    """Read an InferStreamResponse; a malformed result becomes an error of its request alone.
+
+    Raises:
+        ServerError: no such message.
+    """
+    rest, responses = wire_fields.split(data, _RESPONSE) or (data, [])
+    try:
+        message = wire.InferStreamResponse.FromString(rest)
+        if len(responses) > 1 or (responses and message.HasField("error")):
+            message, responses = wire.InferStreamResponse.FromString(data), []
+    except DecodeError:
+        raise ServerError("the server's answer cannot be decoded") from None
+    name = message.request_id
+    if not responses and message.WhichOneof("outcome") != "response":
+        error = error_of_code(message.error.code, message.error.message, name)
+        return StreamAnswer(name, error=error)
+    try:
+        result = read_result(responses[0] if responses else message.response.SerializeToString())
+        return StreamAnswer(name, result)
+    except BraidError as error:
+        return StreamAnswer(name, error=error)
+
+
+def _serialised(message: wire.InferResponse) -> list[bytes]:
+    """Outputs of a message that protobuf has read as a whole."""
+    return [tensor.SerializeToString() for tensor in message.outputs]
