@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from braid_client import wire_fields
 from braid.server.servicers.oip.tensors import (
     OpenInference,
     SplitMessage,
     write_reply,
     write_stream_reply,
 )
+from braid_client import wire_fields
 
 Request = service_pb2.ModelInferRequest
 
