@@ -10,16 +10,23 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from braid.core.errors import DamagedArtefact, InvalidArtefact, Unavailable
 from braid.core.graph import OpGraph
 from braid.core.program import PlanToRun, ProgramKey
-from braid.engine.link.messages import DescribeProgram, DeviceDescription, LoadModel, UnloadModel
+from braid.engine.link.messages import (
+    DescribeProgram,
+    DeviceDescription,
+    LoadModel,
+    RunDone,
+    UnloadModel,
+)
 from braid.engine.link.options import WorkerEnd, WorkerOptions
 from braid.engine.link.shared_memory import Arena
 from braid.engine.link.supervisor import LinkEvents, LinkState, WorkerLink
@@ -210,12 +217,13 @@ class Device:
         """Forget an executable that no batch uses any more."""
         await self._executables.release(ready)
 
-    async def run(
+    def run(
         self, ready: Executable, offset: int, when_unwanted: WhenUnwanted = lambda _: None
-    ) -> int:
-        """Run one batch whose inputs lie in the slot at ``offset``; returns microseconds.
+    ) -> Coroutine[Any, Any, int]:
+        """Run one batch whose inputs lie in the slot at ``offset``; brings microseconds.
 
-        The run is ended when ``when_unwanted`` says so, or when it takes far too long.
+        The worker is told before this returns, unless it has to prepare the plan first. The run is
+        ended when ``when_unwanted`` says so, or when it takes far too long.
 
         Raises:
             DeviceOutOfMemory: there is no room for it.
@@ -226,7 +234,10 @@ class Device:
         """
         if ready.digest in self._damaged:
             raise self._damaged[ready.digest]
-        compute_us = await self._executables.run(ready, offset, when_unwanted)
+        return self._ended(ready, self._executables.run(ready, offset, when_unwanted))
+
+    async def _ended(self, ready: Executable, answer: Awaitable[RunDone]) -> int:
+        compute_us = (await answer).compute_us
         self._events.ran(ready.plan_id, compute_us)
         return compute_us
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from braid.core.errors import DeviceOutOfMemory, RunStopped, Unavailable
 from braid.core.program import PlanToRun
-from braid.engine.link.messages import PrepareExecutable, ReleaseExecutable, RunExecutable
+from braid.engine.link.messages import PrepareExecutable, ReleaseExecutable, RunDone, RunExecutable
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.link.supervisor import WorkerLink
 from braid.engine.link.watch import RunBound
@@ -117,14 +117,22 @@ class Executables:
         for number in [n for n, ready in self._by_number.items() if ready.digest == digest]:
             del self._by_number[number]
 
-    async def run(self, ready: Executable, offset: int, when_unwanted: WhenUnwanted) -> int:
-        """Run one batch as ``Device.run`` does; returns microseconds."""
+    def run(
+        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted
+    ) -> Awaitable[RunDone]:
+        """Run one batch as ``Device.run`` does."""
         if ready.number in self._without_room:
-            await self._link.call(ready.request)
-            self._without_room.discard(ready.number)
-        answered = self._link.run(RunExecutable(ready.number, offset), ready.bound)
-        when_unwanted(lambda: self._link.stop(answered))
-        return (await answered).compute_us
+            return self._prepare_and_run(ready, offset, when_unwanted)
+        answer = self._link.run(RunExecutable(ready.number, offset), ready.bound)
+        when_unwanted(lambda: self._link.stop(answer))
+        return answer
+
+    async def _prepare_and_run(
+        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted
+    ) -> RunDone:
+        await self._link.call(ready.request)
+        self._without_room.discard(ready.number)
+        return await self.run(ready, offset, when_unwanted)
 
     async def replay(self) -> None:
         """Have a new worker prepare all executables, whose models it has loaded."""

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from braid.core.program import (
@@ -141,7 +140,7 @@ class ModelReplica:
     ) -> int | None:
         """Return the bytes of some outputs for ``rows``; None: the class is not prepared yet."""
         for batch_size in self.batch_sizes:
-            ready = self._ready(shape_class, batch_size)
+            ready = self.ready(shape_class, batch_size)
             if ready is not None:
                 sizes = {name: ready.layout.outputs[name].size_bytes for name in outputs}
                 return sum(
@@ -150,7 +149,7 @@ class ModelReplica:
                 )
         return None
 
-    def _ready(self, shape_class: ShapeClass, batch_size: int) -> Executable | None:
+    def ready(self, shape_class: ShapeClass, batch_size: int) -> Executable | None:
         """Return the executable for batches of one size; None: not made yet."""
         if ready := self._profiled.get((shape_class, batch_size)):
             return ready
@@ -208,16 +207,15 @@ class ModelReplica:
         else:
             await self.device.release(ready)
 
-    @contextmanager
-    def using(self, ready: Executable) -> Iterator[None]:
-        """Keep an executable from being released while a batch uses it."""
+    def begin_use(self, ready: Executable) -> None:
+        """Keep an executable from being released until ``end_use``: a batch uses it."""
         self._in_use[ready] = self._in_use.get(ready, 0) + 1
-        try:
-            yield
-        finally:
-            self._in_use[ready] -= 1
-            if not self._in_use[ready]:
-                del self._in_use[ready]
-                if ready in self._retired:
-                    self._retired.discard(ready)
-                    self._releasing = asyncio.create_task(self.device.release(ready))
+
+    def end_use(self, ready: Executable) -> None:
+        """Release an executable that was replaced, if this was the last batch that used it."""
+        self._in_use[ready] -= 1
+        if not self._in_use[ready]:
+            del self._in_use[ready]
+            if ready in self._retired:
+                self._retired.discard(ready)
+                self._releasing = asyncio.create_task(self.device.release(ready))

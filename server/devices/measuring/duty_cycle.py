@@ -40,6 +40,8 @@ class DutyCycle:
 
     async def before_run(self) -> None:
         """Wait until a run may begin; if a pause is due, that is after it."""
+        if self.begin_now():
+            return
         async with self._beginning:
             self._count_idle()
             if self._clock() - self._since >= BETWEEN_S:
@@ -50,6 +52,16 @@ class DutyCycle:
                     await asyncio.sleep(PAUSE_S)
                 self._since, self._idle_s = self._clock(), 0.0
             self._running += 1
+
+    def begin_now(self) -> bool:
+        """Begin a run at once, unless something is measured; returns bool: the run began."""
+        if self._is_measuring() or self._beginning.locked():
+            return False
+        self._count_idle()
+        if self._clock() - self._since >= BETWEEN_S:
+            self._since, self._idle_s = self._clock(), 0.0
+        self._running += 1
+        return True
 
     def after_run(self) -> None:
         """Count the end of a run, failed or not."""

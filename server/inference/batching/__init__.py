@@ -7,5 +7,5 @@
     batch_sizes  what each batch size takes, and which one ends the waiting soonest
     execution    one batch on a device, and what becomes of its requests
 
-Time and execution come in as Protocols (``batcher.Clock``, ``execution.Execution``).
+Time and execution come in as Protocols (``clock.Clock``, ``execution.Execution``).
 """

@@ -44,6 +44,7 @@ class LatencyTable:
         self._known: dict[int, float] = {}
         self._seconds: dict[int, float] = {}  # what follows from ``_known``, as it is asked for
         self._told: dict[int, float] = {}  # as of ``revision``
+        self._sizes_for: dict[int, int] = {}  # by rows, as of ``revision``
 
     def expect(self, size: int, seconds: float) -> None:
         """Set the latency of a size: a schedule was made, or another plan serves."""
@@ -91,9 +92,13 @@ class LatencyTable:
 
     def size_for(self, rows: int) -> int:
         """Return the cheapest batch size that holds ``rows``, or the largest size."""
-        if rows >= self.sizes[-1]:
-            return self.sizes[-1]
-        return min([size for size in self.sizes if size >= rows], key=self.seconds)
+        found = self._sizes_for.get(rows)
+        if found is None:
+            if rows >= self.sizes[-1]:
+                return self.sizes[-1]
+            found = min([size for size in self.sizes if size >= rows], key=self.seconds)
+            self._sizes_for[rows] = found
+        return found
 
     @property
     def seconds_per_row(self) -> float:
@@ -113,6 +118,7 @@ class LatencyTable:
         if told is None or abs(self._known[size] - told) > NOTICED * told:
             self._told[size] = self._known[size]
             self.revision += 1
+            self._sizes_for.clear()
 
 
 class ArrivalRate:

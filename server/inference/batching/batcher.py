@@ -18,48 +18,22 @@ A request leaves at once when its caller goes away or its deadline passes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Sequence
 from math import inf
-from time import monotonic, perf_counter_ns
-from typing import Protocol
+from time import perf_counter_ns
 
 from braid.core.errors import QueueFull
 from braid.server.inference.batching.admission import DeviceLoad, Quarantine
-from braid.server.inference.batching.execution import Batch, BatchRunner, Execution
-from braid.server.inference.batching.queues import BatchObserver, ModelQueue
-from braid.server.inference.batching.tickets import Ticket
+from braid.server.inference.batching.batch_runner import Batch, BatchRunner
+from braid.server.inference.batching.clock import Clock, Handle, MonotonicClock
+from braid.server.inference.batching.execution import Execution
+from braid.server.inference.batching.queues import BatchObserver, Lane, ModelQueue
+from braid.server.inference.batching.tickets import Piece, Ticket
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, InferenceResult
 
 IN_FLIGHT = 2
 """Batches sent to a device at once: one runs, the next is already there."""
-
-
-class Handle(Protocol):
-    """Handle of a callback to come, which may be cancelled."""
-
-    def cancel(self) -> None:
-        """Make no callback."""
-
-
-class Clock(Protocol):
-    """Time, in seconds from an arbitrary moment, and callbacks."""
-
-    def now(self) -> float:
-        """Return the time that deadlines refer to."""
-
-    def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
-        """Call back at ``when``, or soon if that is past."""
-
-
-class MonotonicClock:
-    """``time.monotonic`` and the running event loop."""
-
-    now = staticmethod(monotonic)
-
-    def call_at(self, when: float, callback: Callable[[], object]) -> Handle:
-        """Call back at ``when``."""
-        return asyncio.get_running_loop().call_later(max(0.0, when - monotonic()), callback)
 
 
 class Batcher:
@@ -79,7 +53,7 @@ class Batcher:
         self._free_at = 0.0  # when the device will have done what was sent to it
         self._used_s = 0.0  # of the queue that went last: where a queue that wakes up begins
         self._alarm: Handle | None = None
-        self._progress = asyncio.Event()  # set, and replaced, whenever something ended
+        self._draining: list[asyncio.Future[None]] = []  # done as soon as something ends
 
     async def submit(
         self,
@@ -104,11 +78,15 @@ class Batcher:
             WorkerRestarting: the worker died, or is not up again yet.
         """
         queue, ticket = self._accept(model, request, observer, deadline)
-        alarm = None if deadline is None else self._clock.call_at(deadline, ticket.expire)
+        alarm = None
         try:
-            self._pump()
-            if not queue.is_empty:
-                queue.tell()
+            if not self._send_alone(queue, ticket):
+                queue.add(ticket)
+                self._pump()
+                if not queue.is_empty:
+                    queue.tell()
+            if deadline is not None:
+                alarm = self._clock.call_at(deadline, ticket.expire)
             return await ticket.result
         finally:
             if alarm is not None:
@@ -125,7 +103,7 @@ class Batcher:
         observer: BatchObserver,
         deadline: float | None,
     ) -> tuple[ModelQueue, Ticket]:
-        """Queue a request, or raise why it is refused."""
+        """Return a request's queue and its ticket, or raise why it is refused."""
         self._quarantine.check(model.name, model.version)
         queue = self._queues.get(model)
         if queue is None:
@@ -137,7 +115,6 @@ class Batcher:
         ticket = Ticket(request, deadline, now, perf_counter_ns(), result)
         if queue.is_empty:
             queue.used_s = max(queue.used_s, self._used_s)
-        queue.add(ticket)
         return queue, ticket
 
     def _load(self, now: float) -> DeviceLoad:
@@ -165,7 +142,9 @@ class Batcher:
             for at, queue in self._queues.items()
             if model in (None, at)
         ):
-            await self._progress.wait()
+            progress = asyncio.get_running_loop().create_future()
+            self._draining.append(progress)
+            await progress
 
     def forget(self, model: ModelReplica) -> None:
         """Drop the (empty) queue of a model that is gone."""
@@ -196,6 +175,26 @@ class Batcher:
                 break  # the batch is next, and waits for the device only: no other goes before it
         return wake_at
 
+    def _send_alone(self, queue: ModelQueue, ticket: Ticket) -> bool:
+        """Send a request by itself, past the queue, if that is what ``_pump`` would do with it.
+
+        So it is if nothing runs or waits, waiting for more rows would not pay, and one batch holds
+        all rows; returns bool: it was sent.
+        """
+        if self._in_flight or any(not each.is_empty for each in self._queues.values()):
+            return False
+        lane, rows, now = (
+            queue.lane(ticket.request.shape_class),
+            ticket.rows_left,
+            self._clock.now(),
+        )
+        if rows > 1 and lane.plan.best_size(rows, queue.arrivals.gap_s(now)) < rows:
+            return False
+        if rows < lane.table.sizes[-1] and self._idle_send_at(queue, lane, ticket, rows, now) > now:
+            return False
+        self._start(queue, lane, [ticket.take(rows)], now)
+        return True
+
     def _send_at(self, queue: ModelQueue, now: float) -> float:
         """Return the time at which the next batch of a queue should go, as far as is known."""
         lane = queue.next_lane()
@@ -204,16 +203,21 @@ class Batcher:
         busy_until = self._free_at - 2 * self._runner.handover_s
         if self._in_flight and busy_until > now:
             return busy_until
-        ticket = lane.first
-        assert ticket is not None
-        size = lane.table.size_for(lane.rows)
+        assert lane.first is not None
+        return self._idle_send_at(queue, lane, lane.first, lane.rows, now)
+
+    def _idle_send_at(
+        self, queue: ModelQueue, lane: Lane, ticket: Ticket, rows: int, now: float
+    ) -> float:
+        """Return the time at which ``rows`` rows go to an idle device, with ``ticket`` first."""
+        size = lane.table.size_for(rows)
         latest = ticket.accepted_at + queue.model.policy.max_wait_s
         if ticket.deadline is not None:
             latest = min(
                 latest, ticket.deadline - lane.table.seconds(size) - self._runner.handover_s
             )
         gap_s = queue.arrivals.gap_s(now)
-        if not lane.plan.waiting_pays(lane.rows, gap_s, latest - now):
+        if not lane.plan.waiting_pays(rows, gap_s, latest - now):
             return now
         assert gap_s is not None
         return min(latest, now + 2 * gap_s)
@@ -224,12 +228,15 @@ class Batcher:
         room = max(wanted, lane.table.size_for(queue.first_piece_rows(lane)))
         pieces = queue.take(lane, room, now)
         queue.tell()
-        if not pieces:
-            return
+        if pieces:
+            self._start(queue, lane, pieces, now)
+
+    def _start(self, queue: ModelQueue, lane: Lane, pieces: Sequence[Piece], now: float) -> None:
+        """Send pieces as one batch."""
         size = lane.table.size_for(sum(piece.rows for piece in pieces))
         self._used_s = max(self._used_s, queue.used_s)
         expected_s = lane.table.seconds(size)
-        batch = Batch(queue, lane, pieces, size, expected_s, was_idle=not self._in_flight)
+        batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=not self._in_flight)
         self._free_at = max(now, self._free_at) + expected_s
         queue.used_s += expected_s / queue.model.policy.share
         task = asyncio.create_task(self._runner.run(batch))
@@ -249,5 +256,7 @@ class Batcher:
         self._pump()
 
     def _has_progressed(self) -> None:
-        self._progress.set()
-        self._progress = asyncio.Event()
+        draining, self._draining = self._draining, []
+        for progress in draining:
+            if not progress.done():
+                progress.set_result(None)

@@ -1,0 +1,139 @@
+"""Ends of the requests of one batch.
+
+BatchRunner.run ──> Execution.run ──> results to the requests
+     └──the batch failed──> each of its requests runs again alone, so that a bad one harms no other
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from braid.core.errors import ModelQuarantined, RunTooLong, Unavailable
+from braid.server.inference.batching.admission import Quarantine
+from braid.server.inference.batching.execution import Execution, Running
+from braid.server.inference.batching.queues import Lane, ModelQueue
+from braid.server.inference.batching.tickets import Piece
+from braid.server.inference.replica import ModelReplica
+from braid.server.inference.requests import InferenceResult
+from braid.server.inference.slot_rows import join
+
+log = logging.getLogger("braid.batching")
+
+HANDOVER_S, LONGEST_HANDOVER_S = 0.001, 0.01
+"""Cost of a batch beside the computing, in seconds: a first guess, and the most assumed."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """Pieces of one shape class that are sent to the device together."""
+
+    queue: ModelQueue
+    lane: Lane
+    pieces: Sequence[Piece]
+    size: int
+    expected_s: float
+    sent_at: float  # by the batcher's clock
+    was_idle: bool  # the device had nothing else to do
+
+
+class BatchRunner:
+    """Runs the batches of one device, and ends their pieces. Belongs to the event loop."""
+
+    def __init__(
+        self, execution: Execution, now: Callable[[], float], quarantine: Quarantine
+    ) -> None:
+        """Take the time, in seconds, from ``now``."""
+        self.handover_s = HANDOVER_S  # of a batch, beside the computing
+        self._execution = execution
+        self._now = now
+        self._quarantine = quarantine
+
+    def run(self, batch: Batch) -> Coroutine[Any, Any, bool]:
+        """Run one batch and end all its pieces; brings bool: that was a strike.
+
+        The batch is with the device when this returns, if nothing has to be waited for.
+        """
+        model = batch.queue.model
+        try:
+            self._quarantine.check(model.name, model.version)  # it may have waited for long
+            running = self._execution.run(model, batch.pieces, batch.size)
+        except Exception as error:
+            return self._failed(batch, error)
+        return self._finish(batch, running)
+
+    async def _finish(self, batch: Batch, running: Running) -> bool:
+        model = batch.queue.model
+        try:
+            ran = await running
+        except Exception as error:
+            self._charge(batch, self._now() - batch.sent_at)
+            return await self._failed(batch, error)
+        spent_s = self._now() - batch.sent_at
+        for piece, outcome in ran.outcomes:
+            self._deliver(model, piece, outcome)
+        await asyncio.sleep(0)  # the answers go out first
+        if ran.rows:
+            batch.queue.observer.batch_ran(ran.batch_size, ran.rows, ran.compute_us)
+            self._learn(batch, ran.compute_us / 1e6, spent_s)
+        return False
+
+    async def _failed(self, batch: Batch, error: Exception) -> bool:
+        """End the pieces of a batch that failed; returns bool: that was a strike.
+
+        One request that never ends is one strike: of a batch that took too long, only the pieces
+        that do so alone count, or the batch itself if none does.
+        """
+        was_strike = False
+        if len(batch.pieces) > 1 and not isinstance(error, Unavailable | ModelQuarantined):
+            was_strike = await self._run_each_alone(batch)
+        else:
+            for piece in batch.pieces:
+                piece.ticket.fail(error)
+        if isinstance(error, RunTooLong) and not was_strike:
+            self._strike(batch.queue.model)
+            return True
+        return was_strike
+
+    def _charge(self, batch: Batch, spent_s: float) -> None:
+        """Charge a failed batch with the seconds that it took beyond the expected ones.
+
+        Else a model whose runs are ended would get more of the device than its share.
+        """
+        more_s = max(0.0, spent_s - batch.expected_s)
+        batch.queue.used_s += more_s / batch.queue.model.policy.share
+
+    def _strike(self, model: ModelReplica) -> None:
+        if self._quarantine.strike(model.name, model.version):
+            facts = {"model": model.name, "version": model.version}
+            log.error("a model is refused for a while: it held its device up", extra=facts)
+
+    async def _run_each_alone(self, batch: Batch) -> bool:
+        """Run each piece alone, as one of them is bad; returns bool: one was a strike."""
+        was_strike = False
+        for piece in batch.pieces:
+            if not piece.ticket.has_ended:
+                size = batch.lane.table.size_for(piece.rows)
+                alone = replace(batch, pieces=[piece], size=size, sent_at=self._now())
+                was_strike |= await self.run(alone)
+        return was_strike
+
+    def _deliver(self, model: ModelReplica, piece: Piece, outcome: InferenceResult) -> None:
+        """Give a piece's rows to its request, and end a request whose rows are all computed."""
+        ticket = piece.ticket
+        if ticket.has_ended:
+            return
+        if parts := ticket.deliver(piece, outcome):
+            whole = parts[0] if len(parts) == 1 else join(model, ticket.request, parts)
+            ticket.result.set_result(whole)
+
+    def _learn(self, batch: Batch, compute_s: float, spent_s: float) -> None:
+        """Correct the estimates that the batch was sent with."""
+        batch.lane.table.observe(batch.size, max(1e-6, compute_s))
+        batch.queue.used_s += (compute_s - batch.expected_s) / batch.queue.model.policy.share
+        if batch.was_idle:
+            handover_s = min(max(0.0, spent_s - compute_s), LONGEST_HANDOVER_S)
+            self.handover_s += 0.1 * (handover_s - self.handover_s)
