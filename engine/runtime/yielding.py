@@ -16,7 +16,6 @@ taking off all of it made latencies of 0 us under load.
 from __future__ import annotations
 
 import os
-import resource
 import select
 import threading
 from collections.abc import Callable
@@ -25,6 +24,8 @@ from contextvars import copy_context
 from math import ceil
 from time import get_clock_info, perf_counter_ns
 from typing import NamedTuple, TypeVar
+
+from braid.engine.runtime.lost_cores import LostCores
 
 T = TypeVar("T")
 
@@ -73,6 +74,7 @@ class Waited(NamedTuple):
 
     least: int  # certainly in it
     most: int  # in it, or shortly before or after it
+    threads_ns: int = 0  # all threads of the process together, if any of them lost its core
 
 
 class CoreWait:
@@ -109,14 +111,25 @@ class NetClock(YieldToRequests):
         pause: YieldToRequests,
         now_ns: NowNs = perf_counter_ns,
         waited_ns: NowNs | None = None,
+        harmless: float | None = None,
     ) -> None:
+        """Begin now.
+
+        Args:
+            pause: answers the requests.
+            now_ns: the clock.
+            waited_ns: returns how long this thread has waited for its core since it started.
+            harmless: part of a time that waits for cores may take; None: 0.01 of this thread's
+                time, none of other threads' short times.
+        """
         self._pause = pause
+        self._harmless = _HARMLESS if harmless is None else harmless
         self._spans_ns: list[tuple[int, int]] = []
         self.count = 0  # of pauses in which something ran
         self._now_ns = now_ns
         self._counter_ns = waited_ns or waited_for_core_ns
         self._wait = CoreWait(now_ns, self._counter_ns)
-        self._switches = involuntary_switches()
+        self._lost_cores = LostCores(how_long=harmless is not None)
 
     @property
     def arrivals(self) -> int | None:
@@ -142,7 +155,8 @@ class NetClock(YieldToRequests):
     def net_time(self, start_ns: int, end_ns: int, elsewhere: Waited | None = None) -> NetTime:
         """A time that has just ended, without answers to requests and waits for the core.
 
-        ``elsewhere`` is how long another thread waited for its core, if that one did the work.
+        ``elsewhere`` is how long another thread waited for its core, if that one did the work; the
+        hand-over to it, in which one thread always gives way to the other, does not count.
         Where more was taken than there was, nothing is known: then it is the whole time, as
         interrupted. What is told is never below the clock's resolution.
         """
@@ -150,23 +164,18 @@ class NetClock(YieldToRequests):
         spans = [min(end, end_ns) - max(start, start_ns) for start, end in self._spans_ns]
         answered_ns = sum(span for span in spans if span > 0)
         if elsewhere is None:
+            threads_ns = self._lost_cores.waited_ns()
             outside_ns = sum(end - start for start, end in self._spans_ns) - answered_ns
             waited = self._wait.within(start_ns, end_ns, outside_ns)
             taken_ns = answered_ns + waited.least
         else:
-            waited = elsewhere
+            waited, threads_ns = elsewhere, elsewhere.threads_ns
             taken_ns = max(answered_ns, waited.least)  # it also waits while this thread answers
         left_ns = elapsed_ns - taken_ns
         if left_ns <= RESOLUTION_NS:
             return NetTime(max(elapsed_ns, RESOLUTION_NS) / 1e3, was_interrupted=True)
-        lost_a_core = involuntary_switches() > self._switches and left_ns < _SHORT_NS
-        any_ran = self.count > 0
-        return NetTime(left_ns / 1e3, any_ran or lost_a_core or waited.most > _HARMLESS * left_ns)
-
-
-def involuntary_switches() -> int:
-    """Number of times that a thread of this process has lost its core to another one."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        most_ns = max(waited.most, threads_ns if left_ns < _SHORT_NS else 0)
+        return NetTime(left_ns / 1e3, self.count > 0 or most_ns > self._harmless * left_ns)
 
 
 class _Statistics:

@@ -80,6 +80,8 @@ def compare(
         until = began + options.budget_s
         for fraction in run_final_rounds(staying, inputs, options.final_rounds, until, pause):
             yield fraction and rounds + (1 - rounds) * fraction
+        turns = len(staying[0].final_turns_us)
+        staying = [contender for contender in staying if len(contender.final_turns_us) == turns]
     return [_result(contender, contenders[0], contender in staying) for contender in contenders]
 
 
@@ -171,7 +173,7 @@ def _result(contender: TimedContender, baseline: TimedContender, stayed: bool) -
     turns_us = [median(turn) for turn in contender.final_turns_us]
     if turns_us:
         samples = list(chain.from_iterable(contender.final_turns_us))
-        usual_us = [median(turn) for turn in baseline.final_turns_us]
+        usual_us = [median(turn) for turn in baseline.final_turns_us[: len(turns_us)]]
     else:
         samples = turns_us = list(contender.samples_us.values())
         usual_us = [baseline.samples_us[round_] for round_ in contender.samples_us]

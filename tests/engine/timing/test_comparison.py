@@ -18,8 +18,9 @@ from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.comparison import ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
-from braid.engine.timing.final_rounds import FinalRoundsOptions
+from braid.engine.timing.final_rounds import CLEAR_TURNS, MOST_LOST, FinalRoundsOptions
 from braid.engine.timing.runs import TimedRun, timed, timed_aside
+from braid.server.jobs.scheduling.sign_test import sign_test_interval
 from tests.engine.timing.running import finish
 
 REFERENCE = {"y": torch.tensor([1.0, -2.0])}
@@ -97,13 +98,42 @@ def test_finals_show_who_is_faster_in_the_runs_that_follow_on_each_other() -> No
 
 def test_turns_of_the_finals_take_the_opposite_order_each_time() -> None:
     machine = Machine()
-    plans = [Scripted(9, on=machine), Scripted(9, on=machine)]
+    plans = [Scripted(9, on=machine), Scripted(8.9, on=machine)]
     held(*plans)
 
     # Each turn: one run that does not count, then two.
     last = machine.ran[-6 * 2 * 3 :]
     first_of_bursts = [plans.index(last[at]) for at in range(0, len(last), 3)]
     assert first_of_bursts == [0, 1, 1, 0] * 3
+
+
+def test_final_turns_end_once_one_has_won_enough_of_them() -> None:
+    baseline, faster = held(Scripted(9.0), Scripted(8.9), options=ComparisonOptions(1e-4))
+
+    assert len(baseline.turns_us) == len(faster.turns_us) == CLEAR_TURNS < 15
+
+
+def test_who_lost_too_many_turns_to_be_faster_without_doubt_leaves() -> None:
+    options = ComparisonOptions(1e-4)
+
+    baseline, slower, faster = held(Scripted(9.0), Scripted(9.05), Scripted(8.8), options=options)
+
+    assert (len(slower.ratios), slower.turns_us) == (MOST_LOST + 1, ())
+    assert len(baseline.turns_us) == len(faster.turns_us) == CLEAR_TURNS
+    lost = [9.0 / 9.05] * (MOST_LOST + 1)
+    hopeless, hopeful = (sign_test_interval([*some, *[1.1] * (15 - len(some))])
+                         for some in (lost, lost[1:]))  # fmt: skip
+    assert hopeless is not None
+    assert hopeful is not None
+    assert hopeless.least < 1.0 < hopeful.least
+
+
+def test_a_draw_between_two_that_are_faster_takes_all_turns() -> None:
+    options = ComparisonOptions(1e-4, final_rounds=FinalRoundsOptions(pause_s=0.0))
+
+    baseline, one, other = held(Scripted(9.0), Scripted(8.8), Scripted(8.8), options=options)
+
+    assert len(baseline.turns_us) == len(one.turns_us) == len(other.turns_us) == 15
 
 
 def test_only_the_fastest_few_and_the_baseline_hold_finals() -> None:
