@@ -145,8 +145,8 @@ def report(subject: Subject, found: Sequence[Timeline]) -> None:
     for timeline in found:
         for name, seconds in timeline.lasted_s().items():
             steps.setdefault(name, []).append(seconds)
-    for name, seconds in steps.items():
-        print(f"  {median(seconds):8.2f} s  {name}")
+    for name, taken in steps.items():
+        print(f"  {median(taken):8.2f} s  {name}")
 
 
 def files(folder: Path, names: Sequence[str]) -> dict[str, Path]:

@@ -120,12 +120,15 @@ def test_who_lost_too_many_turns_to_be_faster_without_doubt_leaves() -> None:
 
     assert (len(slower.ratios), slower.turns_us) == (MOST_LOST + 1, ())
     assert len(baseline.turns_us) == len(faster.turns_us) == CLEAR_TURNS
-    lost = [9.0 / 9.05] * (MOST_LOST + 1)
-    hopeless, hopeful = (sign_test_interval([*some, *[1.1] * (15 - len(some))])
-                         for some in (lost, lost[1:]))  # fmt: skip
-    assert hopeless is not None
-    assert hopeful is not None
-    assert hopeless.least < 1.0 < hopeful.least
+    won, lost = 1.1, 9.0 / 9.05
+    assert not sure_of([lost] * (MOST_LOST + 1) + [won] * (14 - MOST_LOST))
+    assert sure_of([lost] * MOST_LOST + [won] * (15 - MOST_LOST))
+
+
+def sure_of(ratios: list[float]) -> bool:
+    """Whether the sign test says that one with these speed-ups is faster."""
+    speed = sign_test_interval(ratios)
+    return speed is not None and speed.is_faster
 
 
 def test_a_draw_between_two_that_are_faster_takes_all_turns() -> None:
