@@ -43,6 +43,7 @@ from braid.engine.importer.verification.verify import (
     verify_single,
 )
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.meta_kernels import leave_compiler_out
 from braid.engine.passes import run_passes
 from braid.engine.passes.specialise import static_inputs
 
@@ -73,6 +74,7 @@ def import_upload(source: UploadedModel, request: ImportRequest, on_progress: On
         MemoryError, OSError: a limit of the process was met.
     """
     torch.set_num_threads(THREADS)
+    leave_compiler_out()
     upload, shapes = request.upload, request.example_shapes
     on_progress(0.1, "lowering the operators")
     template, weights, remark = _template(source, on_progress, shapes)

@@ -22,6 +22,7 @@ from braid.engine.device import Backend
 from braid.engine.link.frames import BlockingChannel
 from braid.engine.link.messages import DeviceIsLost, WorkerCall, WorkerFailure
 from braid.engine.link.options import LOST_EXIT_CODE, WorkerOptions
+from braid.engine.ops.meta_kernels import leave_compiler_out
 from braid.engine.runtime.affinity import usable_cpus
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.engine.timing.samples import TimerOptions
@@ -60,6 +61,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def _cpu(options: WorkerOptions) -> Backend:
+    leave_compiler_out()
     if options.cores:
         os.sched_setaffinity(0, options.cores)
     cpus = usable_cpus()[: options.threads] if options.pin_threads else ()
