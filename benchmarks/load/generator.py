@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
 
 import grpc
 import numpy as np
@@ -114,8 +113,7 @@ def main() -> None:
     """Run the jobs that come on standard input, until it ends."""
     keep_freed_memory()
     for line in sys.stdin:
-        samples = asyncio.run(run(Job(**json.loads(line))))
-        print(json.dumps(asdict(samples)), flush=True)
+        print(asyncio.run(run(Job(**json.loads(line)))).to_json(), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
@@ -84,8 +83,7 @@ class LoadGenerators:
             process.stdin.flush()
         samples = Samples()
         for process, _ in busy:
-            answer = json.loads(read_line(process))
-            samples.merge(Samples(**{**answer, "errors": Counter(answer["errors"])}))
+            samples.merge(Samples.from_json(read_line(process)))
         return samples
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -57,6 +58,17 @@ class Samples:
     in_time: int = 0  # answers that came within the seconds of the measurement; 0: not counted
     latency_us: list[int] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def from_json(cls, text: str) -> Samples:
+        """What ``to_json`` of another process wrote."""
+        said = json.loads(text)
+        return cls(**{**said, "errors": Counter(said["errors"])})
+
+    def to_json(self) -> str:
+        """All fields in one line."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return json.dumps(fields)
 
     def merge(self, other: Samples) -> None:
         """Add what another process saw in the same time."""

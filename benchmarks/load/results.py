@@ -70,7 +70,7 @@ def summarise(endpoint: Endpoint, load: Load, round_number: int, samples: Sample
         load=load,
         round=round_number,
         requests=requests,
-        errors=samples.errors,
+        errors=dict(samples.errors),
         seconds=samples.seconds,
         p50_us=percentile(samples.latency_us, 50),
         p99_us=percentile(samples.latency_us, 99),

@@ -72,17 +72,20 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--clients", type=_numbers, default=[1, 4, 16], help="of closed loops")
     parser.add_argument("--parts", type=_parts, default=[0.5, 0.8], help="open loops: 50,80 %%")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="measured, per turn, at least")
-    parser.add_argument("--warmup", type=float, default=0.3, help="seconds before that")
+    parser.add_argument("--rounds", type=int, help="5; 1 if quick")
+    parser.add_argument("--seconds", type=float, help="measured, a turn, at least: 1; 0.3")
+    parser.add_argument("--warmup", type=float, help="seconds before that: 0.3; 0.1")
     parser.add_argument("--model-files", type=Path, help="folder of the ONNX files; default: OUT")
     parser.add_argument("--servers", type=Path, default=SERVERS, help="folder of the peers")
     parser.add_argument("--resume", action="store_true", help="leave out what is in OUT")
     parser.add_argument("--report", action="store_true", help="measure nothing; tables of OUT")
     parser.add_argument("--quick", action="store_true", help="one round of short turns")
     options = parser.parse_args(arguments)
-    if options.quick:
-        options.rounds, options.seconds, options.warmup = 1, 0.3, 0.1
+    usual = {"rounds": 5, "seconds": 1.0, "warmup": 0.3}
+    quick = {"rounds": 1, "seconds": 0.3, "warmup": 0.1}
+    for name, value in (quick if options.quick else usual).items():
+        if getattr(options, name) is None:
+            setattr(options, name, value)
     options.model_files = options.model_files or options.out / "models"
     try:
         options.peers = find_contenders(options.peers, options.servers)

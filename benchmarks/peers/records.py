@@ -96,6 +96,9 @@ def read_cases(folder: Path) -> Iterator[Case]:
     """The cases in ``folder``, ordered by name."""
     for path in sorted(folder.glob("*-*.json")):
         said = json.loads(path.read_text())
-        said["rows"] = {name: Row(**row) for name, row in said["rows"].items()}
+        said["rows"] = {
+            name: Row(**{**row, "batch_sizes": tuple(row["batch_sizes"])})
+            for name, row in said["rows"].items()
+        }
         said["turns"] = [Turn(**{**turn, "load": Load(**turn["load"])}) for turn in said["turns"]]
         yield Case(**said)

@@ -22,10 +22,10 @@ from benchmarks.peers.load.calls import CallFailed
 from benchmarks.peers.records import ECHO, Case, Load, Turn
 from benchmarks.peers.stands import Pace, Stand
 
-RESTLESS_CORES = 0.02
+RESTLESS_CORES = 0.03
 """Cores used without requests from which on a server is up only while it is loaded."""
 _ANSWERS = 25
-_IDLE_S = 1.0
+_SETTLE_S, _IDLE_S = 0.5, 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def _failing(stand: Stand) -> Iterator[None]:
 def _stop_restless(stands: Sequence[Stand]) -> None:
     """Measure what each uses without requests; stop those that use too much."""
     up = [stand for stand in stands if not stand.row.failed]
-    time.sleep(_IDLE_S)
+    time.sleep(_SETTLE_S)
     before = [(stand.cpu_s, time.perf_counter()) for stand in up]
     time.sleep(_IDLE_S)
     for stand, (cpu_s, since) in zip(up, before, strict=True):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.load.children import ChildFailed
 from benchmarks.load.processes import LoadGenerators
+from benchmarks.load.records import Samples
 from benchmarks.load.results import percentile
 from benchmarks.peers.hosting.contract import Contender
 from benchmarks.peers.hosting.environments import python_of, versions_in
@@ -101,7 +102,7 @@ class Stand:
             timeout_s=TIMEOUT_S,
             seed=round_number,
         )
-        samples = clients.run(job)
+        samples = _run(clients, job)
         self._server.check()
         self.row.memory_mib = max(self.row.memory_mib, self._server.memory_mib())
         return Turn(
@@ -109,7 +110,7 @@ class Stand:
             load=load,
             round=round_number,
             answers=len(samples.latency_us),
-            errors=samples.errors,
+            errors=dict(samples.errors),
             seconds=samples.seconds,
             p50_us=percentile(samples.latency_us, 50),
             p99_us=percentile(samples.latency_us, 99),
@@ -155,6 +156,13 @@ class Stand:
                 if not check():
                     raise CallFailed("wrong answer")
         return percentile(seconds, 50)
+
+
+def _run(clients: LoadGenerators, job: Job) -> Samples:
+    try:
+        return clients.run(job)
+    except ChildFailed as error:  # no fault of the server
+        raise SystemExit(f"the client program failed: {error}") from error
 
 
 def _versions(contender: Contender) -> Mapping[str, str]:

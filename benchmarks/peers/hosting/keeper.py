@@ -1,6 +1,6 @@
 """Keeper of one server's process tree: starts it, and ends all of it whatever way it ends itself.
 
-    python keeper.py COMMAND...       SIGTERM, SIGINT, or the end of the parent: end the tree
+    python keeper.py PARENT COMMAND...     SIGTERM, SIGINT, the end of process PARENT: end the tree
 
 Processes that lose their parent, daemons included, become children of the keeper, so that the tree
 is always what descends from it. The standard library only: started once a server.
@@ -69,8 +69,8 @@ def _reap() -> None:
         return
 
 
-def main(command: list[str]) -> int:
-    """Run ``command`` until it ends or this process is told to end; returns its exit status."""
+def main(parent: int, command: list[str]) -> int:
+    """Run ``command`` until it, ``parent`` or this process ends; returns its exit status."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -80,6 +80,8 @@ def main(command: list[str]) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, told)
+    if os.getppid() != parent:  # it ended before prctl
+        return 1
     try:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL).wait()
     finally:
@@ -89,4 +91,4 @@ def main(command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -102,8 +103,9 @@ def serving(contender: Contender, hosting: Hosting, folder: Path) -> Iterator[Se
     folder.mkdir(parents=True)
     (port,) = free_ports(1)
     log = folder / "log"
-    command = [sys.executable, "-I", "-S", keeper.__file__, str(python_of(contender)), "-u"]
+    command = [sys.executable, "-I", "-S", keeper.__file__, str(os.getpid())]
     command += [
+        *(str(python_of(contender)), "-u"),
         str(contender.folder / "serve.py"),
         f"--model={hosting.model_file}",
         f"--name={hosting.model}",

@@ -21,6 +21,7 @@ MODEL_INFER = "/inference.GRPCInferenceService/ModelInfer"
 _CHANNEL_OPTIONS = (
     # Channels of one process otherwise share a connection; clients of their own do not.
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
 )
@@ -48,14 +49,26 @@ Call = Callable[[int], Check]
 
 @contextmanager
 def connected(target: Target, questions: Sequence[Question]) -> Iterator[Call]:
-    """A call over a connection of its own. Not for two threads at once if HTTP."""
+    """A call over a connection of its own. Not for two threads at once if HTTP.
+
+    Raises:
+        CallFailed: there is no connection in time.
+    """
     if target.transport == "grpc":
         with grpc.insecure_channel(target.address, options=_CHANNEL_OPTIONS) as channel:
+            try:
+                grpc.channel_ready_future(channel).result(target.timeout_s)
+            except grpc.FutureTimeoutError as error:
+                raise CallFailed("no connection") from error
             yield _grpc_call(channel, target, questions)
     else:
         host, _, port = target.address.partition(":")
         connection = http.client.HTTPConnection(host, int(port), timeout=target.timeout_s)
         with closing(connection):
+            try:
+                connection.connect()
+            except OSError as error:
+                raise CallFailed("no connection") from error
             yield _http_call(connection, target, questions)
 
 

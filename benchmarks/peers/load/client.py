@@ -9,15 +9,17 @@ answer's. Requests are built before; answers are compared after the clock has st
 from __future__ import annotations
 
 import json
+import os
 import sys
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.load.records import LoadJob, Samples
 from benchmarks.peers.load.calls import Target, connected
 from benchmarks.peers.load.loops import closed_loop, open_loop
 from benchmarks.peers.load.tensors import read_questions
+from braid.core.child_process import end_with_parent
 from braid.engine.runtime.allocator import keep_freed_memory
 
 
@@ -45,9 +47,10 @@ def run(job: Job) -> Samples:
 
 def main() -> None:
     """Run the jobs that come on standard input, until it ends."""
+    end_with_parent(os.getppid())
     keep_freed_memory()
     for line in sys.stdin:
-        print(json.dumps(asdict(run(Job(**json.loads(line))))), flush=True)
+        print(run(Job(**json.loads(line))).to_json(), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,128 @@
+"""Process trees end whole; peers say what they are; an environment has what it asks for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.peers.hosting import keeper
+from benchmarks.peers.hosting.contract import Contender, find_contenders, read_peer
+from benchmarks.peers.hosting.environments import python_of, versions_in
+
+DAEMON = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        open(sys.argv[1], "w").write(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+if sys.argv[2] == "stay":
+    time.sleep(600)
+"""
+
+
+def keep(tmp_path: Path, what: str) -> tuple[subprocess.Popen[bytes], psutil.Process]:
+    """A keeper of a process with a daemon, and that daemon. SIGTERM they ignore."""
+    file = tmp_path / "pid"
+    tree = [sys.executable, "-c", DAEMON, str(file), what]
+    start = f"import sys; sys.path[0] = {str(Path(keeper.__file__).parent)!r}; import keeper; "
+    start += "keeper.GRACE_S = 0.2; sys.exit(keeper.main(int(sys.argv[1]), sys.argv[2:]))"
+    process = subprocess.Popen([sys.executable, "-c", start, str(os.getpid()), *tree])
+    deadline = time.monotonic() + 30
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process, psutil.Process(int(file.read_text()))
+
+
+@pytest.mark.parametrize("what", ["stay", "end"])
+def test_a_daemon_that_ignores_sigterm_ends_with_its_server(tmp_path: Path, what: str) -> None:
+    process, daemon = keep(tmp_path, what)
+
+    if what == "stay":
+        process.terminate()
+
+    assert process.wait(timeout=30) == (143 if what == "stay" else 0)
+    assert not daemon.is_running()
+
+
+def test_descendants_are_those_of_psutil() -> None:
+    command = [sys.executable, "-c", "import subprocess as s; s.run(['sleep', '60'])"]
+    with subprocess.Popen(command, start_new_session=True) as process:
+        me = psutil.Process()
+        while len(keeper.descendants(process.pid)) < 1:
+            assert process.poll() is None
+        expected = {child.pid for child in me.children(recursive=True)}
+        found = set(keeper.descendants(me.pid))
+        for child in psutil.Process(process.pid).children():
+            child.kill()
+    assert {process.pid} < found
+    assert found == expected
+
+
+def peer(folder: Path, text: str) -> Path:
+    folder.mkdir()
+    (folder / "peer.toml").write_text(text)
+    return folder
+
+
+def test_a_peer_is_one_contender_unless_it_names_several(tmp_path: Path) -> None:
+    peer(tmp_path / "one", 'transport = "grpc"\nmodels = ["identity"]')
+    peer(tmp_path / "two", 'transport = "http"\n[contenders]\nb = []\na = ["--x"]')
+
+    found = {each.name: each for each in find_contenders(servers=tmp_path)}
+
+    assert list(found) == ["one", "b", "a"]
+    assert found["a"].arguments == ("--x",)
+    assert found["one"].serves("identity")
+    assert not found["one"].serves("squeezenet")
+    assert [c.name for c in find_contenders(["two"], tmp_path)] == ["b", "a"]
+    with pytest.raises(ValueError, match="no peer named three"):
+        find_contenders(["three", "a"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('transport = "pigeon"', "grpc, http"),
+        ('transport = "grpc"\ncolour = 1', "colour"),
+        ("", "transport"),
+    ],
+)
+def test_a_peer_that_breaks_the_contract_is_refused(tmp_path: Path, text: str, fault: str) -> None:
+    with pytest.raises(ValueError, match=fault):
+        read_peer(peer(tmp_path / "odd", text))
+
+
+def test_peers_of_the_repository_pin_every_package() -> None:
+    for contender in find_contenders():
+        assert (contender.folder / "serve.py").exists()
+        if contender.requirements:
+            for line in contender.requirements.read_text().splitlines():
+                assert not line or line.startswith("#") or "==" in line
+
+
+@pytest.mark.slow
+def test_an_environment_is_made_once_and_has_what_is_asked_for(tmp_path: Path) -> None:
+    folder = peer(tmp_path / "some", 'transport = "grpc"')
+    (folder / "requirements.txt").write_text("packaging==26.3\n")
+    contender = Contender("some", folder, "grpc")
+
+    python = python_of(contender, tmp_path / "cache")
+
+    assert versions_in(python)["packaging"] == "26.3"
+    made = python.parents[1].stat().st_mtime_ns
+    assert python_of(contender, tmp_path / "cache") == python
+    assert python.parents[1].stat().st_mtime_ns == made
+    code = "import packaging, sys; print(packaging.__file__.startswith(sys.prefix))"
+    seen = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    assert seen.stdout == "True\n"
