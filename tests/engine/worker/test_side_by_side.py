@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -136,13 +136,6 @@ def test_a_device_that_cannot_be_divided_so_says_it(cpu: tuple[Front, dict[str, 
     assert (name, text) == ("PreconditionFailed", "this device does not run 3 plans side by side")
 
 
-@dataclass(eq=False)
-class HeldRun:
-    """A run that goes on until it is let go or stopped."""
-
-    go: threading.Event = field(default_factory=threading.Event)
-
-
 @dataclass(frozen=True, eq=False)
 class HeldPlace:
     """A place whose runs are the device's."""
@@ -163,7 +156,7 @@ class HeldDevice:
 
     def __init__(self, real: Backend) -> None:
         self._real = real
-        self.begun: list[HeldRun] = []
+        self.begun: dict[int, threading.Event] = {}  # by slot; set: the run ends
         self.changed = threading.Condition()
         self._places: list[HeldPlace] = []
 
@@ -176,11 +169,11 @@ class HeldDevice:
         )
 
     def begin(self, inputs: Any, outputs: Any) -> FinishedRun:
-        run = HeldRun()
+        slot, go = round(inputs["x"][0, 0, 0, 0].item()), threading.Event()
         with self.changed:
-            self.begun.append(run)
+            self.begun[slot] = go
             self.changed.notify_all()
-        while not run.go.wait(0.005):
+        while not go.wait(0.005):
             check_stopped()
         return FinishedRun(outputs)
 
@@ -189,9 +182,9 @@ class HeldDevice:
             self._places = [HeldPlace(each, self) for each in self._real.places(count)]
         return self._places
 
-    def wait_for(self, runs: int) -> None:
+    def wait_for(self, *slots: int) -> None:
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.begun) == runs, TIMEOUT_S)
+            assert self.changed.wait_for(lambda: {*slots} == self.begun.keys(), TIMEOUT_S)
 
 
 @pytest.fixture
@@ -207,7 +200,10 @@ def held(tmp_path: Path) -> Iterator[tuple[Front, Callable[[], HeldDevice]]]:
     worker.call(LoadModel(DIGEST, str(tmp_path / "artefact")))
     worker.call(PrepareExecutable(ALL, PlanToRun(KEY)))
     worker.call(PrepareExecutable(BESIDE, PlanToRun(KEY, side_by_side=2)))
-    yield Front(worker), lambda: devices[0]
+    front = Front(worker)
+    for slot in range(4):
+        front.tensor(slot, "x").fill_(slot)
+    yield front, lambda: devices[0]
     worker.close()
 
 
@@ -216,16 +212,16 @@ def test_two_runs_go_on_at_once_and_what_needs_all_threads_waits_for_both(
 ) -> None:
     front, device = held
     first, second, whole = front.run(BESIDE, 0), front.run(BESIDE, 1), front.run(ALL, 2)
-    device().wait_for(2)
+    device().wait_for(0, 1)
     status = front.worker.work.status()
     assert {status.call, *(call for call, _ in status.beside)} == {first, second}
 
-    device().begun[0].go.set()
+    device().begun[0].set()
     assert isinstance(front.worker.answer(first), WorkerAnswer)
-    assert len(device().begun) == 2
-    device().begun[1].go.set()
-    device().wait_for(3)
-    device().begun[2].go.set()
+    assert 2 not in device().begun
+    device().begun[1].set()
+    device().wait_for(0, 1, 2)
+    device().begun[2].set()
 
     assert isinstance(front.worker.answer(whole), WorkerAnswer)
     assert isinstance(front.worker.answer(second), WorkerAnswer)
@@ -236,16 +232,16 @@ def test_one_of_two_runs_is_stopped_and_the_other_goes_on(
 ) -> None:
     front, device = held
     first, second = front.run(BESIDE, 0), front.run(BESIDE, 1)
-    device().wait_for(2)
+    device().wait_for(0, 1)
 
     front.worker.work.stop(first, "not wanted")
     failed = front.worker.answer(first)
     assert isinstance(failed, WorkerFailure)
     assert (failed.error_class, failed.text) == ("RunStopped", "not wanted")
-    third = front.run(BESIDE, 0)
-    device().wait_for(3)
-    for run in device().begun:
-        run.go.set()
+    third = front.run(BESIDE, 2)
+    device().wait_for(0, 1, 2)
+    for go in device().begun.values():
+        go.set()
 
     assert isinstance(front.worker.answer(second), WorkerAnswer)
     assert isinstance(front.worker.answer(third), WorkerAnswer)
@@ -256,14 +252,14 @@ def test_a_run_that_was_stopped_before_it_began_does_not_begin(
 ) -> None:
     front, device = held
     calls = [front.run(BESIDE, slot) for slot in range(3)]
-    device().wait_for(2)
+    device().wait_for(0, 1)
 
     front.worker.work.stop(calls[2], "not wanted")
-    for run in device().begun:
-        run.go.set()
+    for go in [*device().begun.values()]:
+        go.set()
 
     assert [type(front.worker.answer(call)) for call in calls] == [
         *(WorkerAnswer, WorkerAnswer),
         WorkerFailure,
     ]
-    assert len(device().begun) == 2
+    assert 2 not in device().begun
