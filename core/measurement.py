@@ -112,6 +112,24 @@ class Speed:
         return self.least is not None and self.least > 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Throughput of runs on equal parts of a device's threads, beside the plan on all threads."""
+
+    count: int  # runs at once, each on its part of the threads
+    in_onnxruntime: bool  # else under the sequential plan
+    latency_us: float  # of one of them, while all parts run
+    gain: Speed  # runs a second over those of the plan that serves
+
+    def __post_init__(self) -> None:
+        check_latency(self.latency_us)
+
+    @property
+    def pays(self) -> bool:
+        """True if more runs a second are computed so, without doubt."""
+        return self.gain.is_faster
+
+
 def speed_text(speed: Speed | None, unknown: str = "-") -> str:
     """Text of a speed: ``1.031x (1.012 to 1.048)``; without an interval the median alone."""
     if speed is None:

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
-from braid.core.measurement import Speed, is_latency
+from braid.core.measurement import SideBySide, Speed, is_latency
 from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
 
 SCHEDULE_FORMAT = 1
@@ -88,6 +88,9 @@ SEQUENTIAL = "sequential"
 
 PARALLEL = "parallel"
 """First part of the ids of plans in which units may run side by side."""
+
+SIDE_BY_SIDE = "side-by-side"
+"""First part of the ids of what runs several times at once, each on a part of the threads."""
 
 USUAL_KERNELS: Mapping[str, str] = MappingProxyType({})
 """Choice of kernels that is empty: every unit runs on the kernel that is usually fastest."""
@@ -162,12 +165,15 @@ class Provenance:
     candidates: tuple[Contender, ...] = ()  # all that were measured for this, sequential first
     kernels: Mapping[str, str] = field(default_factory=dict)  # unit -> variant, where measured
     choices: Mapping[str, str] = field(default_factory=dict)  # signature -> unusual variant
+    side_by_side: SideBySide | None = None  # runs on parts of the threads; None: not measured
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
     """Read a provenance; fields that older versions did not record are at their defaults."""
     candidates = tuple(map(contender_from_json, document.get("candidates", ())))
     seen = possible(document, "measured_us", "sequential_us")
+    if (beside := document.get("side_by_side")) is not None:
+        seen["side_by_side"] = from_stored_json(SideBySide, beside)
     return Provenance(**{**seen, "candidates": candidates})
 
 
@@ -205,8 +211,24 @@ class Schedule:
         Equal content has an equal name, also if another planner found it or at another time. The
         content is the plan with its kernels, and its model, shapes, precision and device.
         """
+        kind = SEQUENTIAL if runs_in_sequence(self.plan) else PARALLEL
+        kind = ONNXRUNTIME if self.in_onnxruntime else kind
+        return f"{kind}-{_checksum(self._content)[:16]}"
+
+    @property
+    def side_by_side_id(self) -> str:
+        """Id of what runs side by side on parts of the threads, as answered by Infer; or empty."""
+        found = self.provenance.side_by_side
+        if found is None:
+            return ""
+        ran = {"plan": SEQUENTIAL, "onnxruntime": found.in_onnxruntime, "beside": found.count}
+        return f"{SIDE_BY_SIDE}-{found.count}-{_checksum({**self._content, **ran})[:16]}"
+
+    @property
+    def _content(self) -> dict[str, Any]:
+        """Everything that decides what runs."""
         key = self.key
-        content = {
+        return {
             "model": key.model_digest,
             "device": key.device_key,
             "shapes": [key.batch_size, key.shapes],
@@ -215,9 +237,6 @@ class Schedule:
             "plan": plan_to_json(self.plan),
             "choices": dict(self.provenance.choices),
         }
-        kind = SEQUENTIAL if runs_in_sequence(self.plan) else PARALLEL
-        kind = ONNXRUNTIME if self.in_onnxruntime else kind
-        return f"{kind}-{_checksum(content)[:16]}"
 
     @property
     def chosen(self) -> Contender | None:

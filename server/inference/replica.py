@@ -12,10 +12,12 @@ made on demand, sequential, and the least recently used ones are dropped.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from braid.core.errors import DeviceOutOfMemory, PreconditionFailed
 from braid.core.program import (
     PlanToRun,
     ProgramKey,
@@ -29,6 +31,8 @@ from braid.server.devices.executables import Executable
 from braid.server.inference.batching.batch_sizes import LatencyTable
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.batching_policy import BatchPolicy
+
+log = logging.getLogger("braid.replica")
 
 MAX_ON_DEMAND = 32
 """Executables kept for shape classes that were not profiled."""
@@ -86,6 +90,7 @@ class ModelReplica:
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}  # of requests that were right
         self._latencies: OrderedDict[ShapeClass, LatencyTable] = OrderedDict()
         self._profiled: dict[tuple[ShapeClass, int], Executable] = {}
+        self._beside: dict[int, tuple[int, Executable]] = {}  # by size: side by side, if it pays
         self._on_demand: OrderedDict[tuple[ShapeClass, int], asyncio.Task[Executable]]
         self._on_demand = OrderedDict()
         self._in_use: dict[Executable, int] = {}  # by batches being formed or running
@@ -99,7 +104,8 @@ class ModelReplica:
         self._is_closed = True
         made = await asyncio.gather(*self._on_demand.values(), return_exceptions=True)
         on_demand = [each for each in made if isinstance(each, Executable)]
-        executables = {*self._profiled.values(), *self._retired, *on_demand}
+        beside = [each for _, each in self._beside.values()]
+        executables = {*self._profiled.values(), *beside, *self._retired, *on_demand}
         await self.device.let_go(self.digest, executables)
 
     def latencies(self, shape_class: ShapeClass) -> LatencyTable:
@@ -134,6 +140,35 @@ class ModelReplica:
         self._profiled[key] = ready
         if old is not None:
             await self._retire(old)
+        await self._use_beside(batch_size, schedule)
+
+    async def _use_beside(self, batch_size: int, schedule: Schedule | None) -> None:
+        """Let batches of one size run side by side as a schedule says, or not any more."""
+        found = None if schedule is None else schedule.provenance.side_by_side
+        table, old = self.latencies(self.profiled), self._beside.pop(batch_size, None)
+        table.forget_beside(batch_size)
+        if old is not None:
+            await self._retire(old[1])
+        if schedule is None or found is None or not found.pays:
+            return
+        to_run = replace(
+            self._to_run(self.profiled, batch_size, schedule),
+            plan=None,
+            plan_id=schedule.side_by_side_id,
+            in_onnxruntime=found.in_onnxruntime,
+            side_by_side=found.count,
+        )
+        try:
+            ready = await self.device.prepare(to_run)
+        except (DeviceOutOfMemory, PreconditionFailed) as error:  # the plan serves without it
+            facts = {"model": self.name, "version": self.version, "reason": str(error)}
+            log.error("batches do not run side by side", extra=facts)
+            return
+        if self._is_closed:
+            await self.device.release(ready)
+            return
+        self._beside[batch_size] = found.count, ready
+        table.expect(batch_size, found.latency_us / 1e6, found.count)
 
     def answer_bytes(
         self, shape_class: ShapeClass, rows: int, outputs: Sequence[str]
@@ -149,8 +184,15 @@ class ModelReplica:
                 )
         return None
 
-    def ready(self, shape_class: ShapeClass, batch_size: int) -> Executable | None:
-        """Return the executable for batches of one size; None: not made yet."""
+    def ready(self, shape_class: ShapeClass, batch_size: int, beside: int = 1) -> Executable | None:
+        """Return the executable for batches of one size; None: not made yet.
+
+        With ``beside``, the one of so many batches side by side, as long as there is one.
+        """
+        if beside > 1 and shape_class == self.profiled:
+            count, on_places = self._beside.get(batch_size, (1, None))
+            if count == beside and on_places is not None:
+                return on_places
         if ready := self._profiled.get((shape_class, batch_size)):
             return ready
         task = self._on_demand.get((shape_class, batch_size))
@@ -158,14 +200,16 @@ class ModelReplica:
             return None
         return task.result()
 
-    async def executable(self, shape_class: ShapeClass, batch_size: int) -> Executable:
+    async def executable(
+        self, shape_class: ShapeClass, batch_size: int, beside: int = 1
+    ) -> Executable:
         """Return the executable for batches of one size; made now if the shape class is new.
 
         Raises:
             InvalidRequest: the model cannot run at these shapes.
         """
         key = (shape_class, batch_size)
-        if ready := self._profiled.get(key):
+        if key in self._profiled and (ready := self.ready(shape_class, batch_size, beside)):
             return ready
         task = self._on_demand.get(key)
         if task is None or (task.done() and (task.cancelled() or task.exception())):

@@ -38,6 +38,11 @@ class Batch:
     expected_s: float
     sent_at: float  # by the batcher's clock
     was_idle: bool  # the device had nothing else to do
+    beside: int = 1  # batches that the device runs side by side, this one among them
+
+    def share_of(self, seconds: float) -> float:
+        """Device time by share for a batch that takes so many seconds on its part of the device."""
+        return seconds / self.beside / self.queue.model.policy.share
 
 
 class BatchRunner:
@@ -60,7 +65,7 @@ class BatchRunner:
         model = batch.queue.model
         try:
             self._quarantine.check(model.name, model.version)  # it may have waited for long
-            running = self._execution.run(model, batch.pieces, batch.size)
+            running = self._execution.run(model, batch.pieces, batch.size, batch.beside)
         except Exception as error:
             return self._failed(batch, error)
         return self._finish(batch, running)
@@ -104,7 +109,7 @@ class BatchRunner:
         Else a model whose runs are ended would get more of the device than its share.
         """
         more_s = max(0.0, spent_s - batch.expected_s)
-        batch.queue.used_s += more_s / batch.queue.model.policy.share
+        batch.queue.used_s += batch.share_of(more_s)
 
     def _strike(self, model: ModelReplica) -> None:
         if self._quarantine.strike(model.name, model.version):
@@ -117,7 +122,8 @@ class BatchRunner:
         for piece in batch.pieces:
             if not piece.ticket.has_ended:
                 size = batch.lane.table.size_for(piece.rows)
-                alone = replace(batch, pieces=[piece], size=size, sent_at=self._now())
+                now = self._now()
+                alone = replace(batch, pieces=[piece], size=size, sent_at=now, beside=1)
                 was_strike |= await self.run(alone)
         return was_strike
 
@@ -132,8 +138,8 @@ class BatchRunner:
 
     def _learn(self, batch: Batch, compute_s: float, spent_s: float) -> None:
         """Correct the estimates that the batch was sent with."""
-        batch.lane.table.observe(batch.size, max(1e-6, compute_s))
-        batch.queue.used_s += (compute_s - batch.expected_s) / batch.queue.model.policy.share
+        batch.lane.table.observe(batch.size, max(1e-6, compute_s), batch.beside)
+        batch.queue.used_s += batch.share_of(compute_s - batch.expected_s)
         if batch.was_idle:
             handover_s = min(max(0.0, spent_s - compute_s), LONGEST_HANDOVER_S)
             self.handover_s += 0.1 * (handover_s - self.handover_s)

@@ -8,6 +8,8 @@ While the device is busy, what arrives collects: the next batch is sent just bef
 one ends, or as soon as a largest batch is full. With the device idle, the batch size is the one
 that ends the waiting soonest (``batch_sizes``), and a model waits for more rows only while that is
 expected to pay, at most as long as its policy says and as every deadline in the batch allows.
+Where batches side by side on parts of the threads end the waiting sooner, they run so
+(``device_time``, docs/decisions/0011-batching.md).
 
 Models that have work share the device's time by their policies' shares: the one that used the
 least goes first. Inside a model the priority decides, then the order of arrival.
@@ -25,15 +27,14 @@ from time import perf_counter_ns
 from braid.core.errors import QueueFull
 from braid.server.inference.batching.admission import DeviceLoad, Quarantine
 from braid.server.inference.batching.batch_runner import Batch, BatchRunner
+from braid.server.inference.batching.batch_sizes import Way
 from braid.server.inference.batching.clock import Clock, Handle, MonotonicClock
+from braid.server.inference.batching.device_time import DeviceTime
 from braid.server.inference.batching.execution import Execution
 from braid.server.inference.batching.queues import BatchObserver, Lane, ModelQueue
 from braid.server.inference.batching.tickets import Piece, Ticket
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, InferenceResult
-
-IN_FLIGHT = 2
-"""Batches sent to a device at once: one runs, the next is already there."""
 
 
 class Batcher:
@@ -50,7 +51,7 @@ class Batcher:
         self._runner = BatchRunner(execution, self._clock.now, self._quarantine)
         self._queues: dict[ModelReplica, ModelQueue] = {}
         self._in_flight: dict[asyncio.Task[bool], Batch] = {}
-        self._free_at = 0.0  # when the device will have done what was sent to it
+        self._time = DeviceTime(self._clock.now)
         self._used_s = 0.0  # of the queue that went last: where a queue that wakes up begins
         self._alarm: Handle | None = None
         self._draining: list[asyncio.Future[None]] = []  # done as soon as something ends
@@ -118,7 +119,7 @@ class Batcher:
         return queue, ticket
 
     def _load(self, now: float) -> DeviceLoad:
-        return DeviceLoad(self._queues.values(), now, max(0.0, self._free_at - now))
+        return DeviceLoad(self._queues.values(), now, self._time.left_s())
 
     def expected_s(self, model: ModelReplica, request: CheckedRequest) -> float:
         """Return the expected seconds until a request that came now would be answered."""
@@ -156,9 +157,9 @@ class Batcher:
     def _pump(self) -> None:
         """Send the batches that are due, and set the alarm for the next one."""
         now = wake_at = self._clock.now()
-        while len(self._in_flight) < IN_FLIGHT and wake_at <= now:
+        while wake_at <= now:
             wake_at = self._send_next(now)
-        self._wake(wake_at if len(self._in_flight) < IN_FLIGHT else inf)
+        self._wake(wake_at)
 
     def _send_next(self, now: float) -> float:
         """Send the next batch if one should go now; returns when to look again."""
@@ -188,8 +189,10 @@ class Batcher:
             ticket.rows_left,
             self._clock.now(),
         )
-        if rows > 1 and lane.plan.best_size(rows, queue.arrivals.gap_s(now)) < rows:
-            return False
+        if rows > 1:
+            way = lane.plan.best_way(rows, queue.arrivals.gap_s(now))
+            if way.size < rows or way.beside > 1:
+                return False
         if rows < lane.table.sizes[-1] and self._idle_send_at(queue, lane, ticket, rows, now) > now:
             return False
         self._start(queue, lane, [ticket.take(rows)], now)
@@ -198,11 +201,16 @@ class Batcher:
     def _send_at(self, queue: ModelQueue, now: float) -> float:
         """Return the time at which the next batch of a queue should go, as far as is known."""
         lane = queue.next_lane()
+        way = self._way(queue, lane, now)
+        if not self._time.takes(way.beside):
+            return inf  # looked at again when a batch ends
         if lane.rows >= lane.table.sizes[-1]:
             return now
-        busy_until = self._free_at - 2 * self._runner.handover_s
+        busy_until = self._time.free_at(way.beside) - 2 * self._runner.handover_s
         if self._in_flight and busy_until > now:
             return busy_until
+        if way.beside > 1:
+            return now
         assert lane.first is not None
         return self._idle_send_at(queue, lane, lane.first, lane.rows, now)
 
@@ -222,23 +230,41 @@ class Batcher:
         assert gap_s is not None
         return min(latest, now + 2 * gap_s)
 
+    def _way(self, queue: ModelQueue, lane: Lane, now: float) -> Way:
+        """Return how the next batch of a lane should run; it holds the first ticket's piece."""
+        table = lane.table
+        way = lane.plan.best_way(lane.rows, queue.arrivals.gap_s(now))
+        if way.beside == 1 and self._in_flight and table.beside:
+            way = min((way, *table.beside), key=lambda each: self._ends_at(lane, each))
+        least = queue.first_piece_rows(lane)
+        return way if way.size >= least else table.way_for(least, way.beside)
+
+    def _ends_at(self, lane: Lane, way: Way) -> float:
+        """Return when the rows that wait would all be done if the next batch ran in one way."""
+        if way.beside == 1:
+            return self._time.free_at() + lane.table.clearing_s(lane.rows)
+        left = max(0, lane.rows - way.size)
+        ends_at = self._time.free_at(way.beside) + lane.table.seconds(*way)
+        return ends_at + lane.table.clearing_s(left)
+
     def _send(self, queue: ModelQueue, now: float) -> None:
         lane = queue.next_lane()
-        wanted = lane.plan.best_size(lane.rows, queue.arrivals.gap_s(now))
-        room = max(wanted, lane.table.size_for(queue.first_piece_rows(lane)))
-        pieces = queue.take(lane, room, now)
+        way = self._way(queue, lane, now)
+        pieces = queue.take(lane, way.size, now)
         queue.tell()
         if pieces:
-            self._start(queue, lane, pieces, now)
+            self._start(queue, lane, pieces, now, way.beside)
 
-    def _start(self, queue: ModelQueue, lane: Lane, pieces: Sequence[Piece], now: float) -> None:
+    def _start(
+        self, queue: ModelQueue, lane: Lane, pieces: Sequence[Piece], now: float, beside: int = 1
+    ) -> None:
         """Send pieces as one batch."""
-        size = lane.table.size_for(sum(piece.rows for piece in pieces))
+        size, beside = lane.table.way_for(sum(piece.rows for piece in pieces), beside)
         self._used_s = max(self._used_s, queue.used_s)
-        expected_s = lane.table.seconds(size)
-        batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=not self._in_flight)
-        self._free_at = max(now, self._free_at) + expected_s
-        queue.used_s += expected_s / queue.model.policy.share
+        expected_s, idle = lane.table.seconds(size, beside), not self._in_flight
+        batch = Batch(queue, lane, pieces, size, expected_s, now, was_idle=idle, beside=beside)
+        self._time.sent(batch)
+        queue.used_s += batch.share_of(expected_s)
         task = asyncio.create_task(self._runner.run(batch))
         self._in_flight[task] = batch
         task.add_done_callback(self._ended)
@@ -249,9 +275,7 @@ class Batcher:
         self._alarm = None if when == inf else self._clock.call_at(when, self._pump)
 
     def _ended(self, task: asyncio.Task[bool]) -> None:
-        del self._in_flight[task]
-        left_s = sum(each.expected_s for each in self._in_flight.values())
-        self._free_at = self._clock.now() + left_s
+        self._time.ended(self._in_flight.pop(task))
         self._has_progressed()
         self._pump()
 

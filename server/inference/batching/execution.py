@@ -42,8 +42,10 @@ Running = Coroutine[Any, Any, BatchResult]
 class Execution(Protocol):
     """Runs batches: ``DeviceExecution``, or a fake in tests."""
 
-    def run(self, model: ModelReplica, pieces: Sequence[Piece], size: int) -> Running:
-        """Run pieces of one shape class as a batch of ``size`` rows."""
+    def run(
+        self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int = 1
+    ) -> Running:
+        """Run pieces of one shape class as a batch of ``size`` rows, one of ``beside`` at once."""
 
 
 @dataclass(slots=True)
@@ -68,8 +70,10 @@ class DeviceExecution:
         self._duty_cycle = DutyCycle(lambda: device.bench.host.is_measuring)
         self._slot_freed = asyncio.Event()
 
-    def run(self, model: ModelReplica, pieces: Sequence[Piece], size: int) -> Running:
-        """Run pieces of one shape class as a batch of ``size`` rows.
+    def run(
+        self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int = 1
+    ) -> Running:
+        """Run pieces of one shape class as a batch of ``size`` rows, one of ``beside`` at once.
 
         The device is asked before this returns if nothing has to be waited for: then no task and no
         turn of the event loop lies between a request and its run. What ended before is left out;
@@ -78,23 +82,23 @@ class DeviceExecution:
         Raises:
             BraidError: (now, or by what is returned) the whole batch failed.
         """
-        ready = model.ready(pieces[0].request.shape_class, size)
+        ready = model.ready(pieces[0].request.shape_class, size, beside)
         if ready is None:
-            return self._wait_and_run(model, pieces, size)
+            return self._wait_and_run(model, pieces, size, beside)
         offset = self._device.arena.allocate(ready.layout.size_bytes)
         if offset is None:
-            return self._wait_and_run(model, pieces, size)
+            return self._wait_and_run(model, pieces, size, beside)
         model.begin_use(ready)
         if not self._duty_cycle.begin_now():
             self._free(model, ready, offset)
-            return self._wait_and_run(model, pieces, size)
+            return self._wait_and_run(model, pieces, size, beside)
         return self._finish(self._send(model, ready, offset, pieces, size))
 
     async def _wait_and_run(
-        self, model: ModelReplica, pieces: Sequence[Piece], size: int
+        self, model: ModelReplica, pieces: Sequence[Piece], size: int, beside: int
     ) -> BatchResult:
         """Wait for the executable, for a slot and for a pause to end; then run."""
-        ready = await model.executable(pieces[0].request.shape_class, size)
+        ready = await model.executable(pieces[0].request.shape_class, size, beside)
         model.begin_use(ready)
         offset = None
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -80,8 +81,14 @@ async def settle() -> None:
 class FakeModel:
     """As much of a ModelReplica as the batcher looks at."""
 
-    def __init__(self, latencies_s: Mapping[int, float], policy: BatchPolicy | None = None) -> None:
+    def __init__(
+        self,
+        latencies_s: Mapping[int, float],
+        policy: BatchPolicy | None = None,
+        beside_s: Mapping[int, float] | None = None,
+    ) -> None:
         self.name, self.version = "fake", 1
+        self.beside_s = beside_s or {}  # of each of two batches side by side
         self.batched = True
         self.batch_sizes = tuple(sorted(latencies_s))
         self.policy = policy or BatchPolicy()
@@ -90,6 +97,8 @@ class FakeModel:
         self._table = LatencyTable(self.batch_sizes)
         for size, seconds in latencies_s.items():
             self._table.expect(size, seconds)
+        for size, seconds in self.beside_s.items():
+            self._table.expect(size, seconds, PARTS)
 
     def latencies(self, shape_class: ShapeClass) -> LatencyTable:
         return self._table
@@ -103,20 +112,31 @@ class Batch:
     began: float
     size: int
     rows: tuple[int, ...]
+    beside: int = 1
+
+
+PARTS = 2
 
 
 class FakeExecution:
-    """One batch after the other; each takes what the model says; answers the rows it was given."""
+    """Runs what was sent, in order: one batch on both parts, or two beside each other.
+
+    Each takes what the model says; answers the rows it was given.
+    """
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
+        self._free = PARTS
         self._turn = asyncio.Lock()
+        self._freed = asyncio.Event()
         self.batches: list[Batch] = []
         self.is_bad: Callable[[int], bool] = lambda row: False
         self.error: BraidError = BraidError("a row is bad")
 
-    async def run(self, model: Any, pieces: Sequence[Piece], size: int) -> BatchResult:
-        async with self._turn:
+    async def run(
+        self, model: Any, pieces: Sequence[Piece], size: int, beside: int = 1
+    ) -> BatchResult:
+        async with self._part(beside):
             pieces = still_wanted(pieces, self._clock.now())
             given = [_rows(piece) for piece in pieces]
             rows = tuple(row for each in given for row in each)
@@ -125,8 +145,8 @@ class FakeExecution:
             assert len(rows) <= size
             assert size in model.batch_sizes
             assert not any(piece.ticket.is_late(self._clock.now()) for piece in pieces)
-            self.batches.append(Batch(model, self._clock.now(), size, rows))
-            seconds = model.latencies_s[size]
+            self.batches.append(Batch(model, self._clock.now(), size, rows, beside))
+            seconds = model.latencies_s[size] if beside == 1 else model.beside_s[size]
             await self._clock.sleep(seconds)
             if any(map(self.is_bad, rows)):
                 raise self.error
@@ -136,6 +156,21 @@ class FakeExecution:
                 for piece, each in zip(pieces, given, strict=True)
             ]
             return BatchResult(outcomes, size, len(rows), compute_us)
+
+    @asynccontextmanager
+    async def _part(self, beside: int) -> AsyncIterator[None]:
+        """Wait for the turn, and then for the parts of the device that a batch needs."""
+        parts = PARTS // beside
+        async with self._turn:
+            while self._free < parts:
+                self._freed.clear()
+                await self._freed.wait()
+            self._free -= parts
+        try:
+            yield
+        finally:
+            self._free += parts
+            self._freed.set()
 
 
 def _rows(piece: Piece) -> list[int]:
@@ -163,10 +198,15 @@ class Watcher:
 class Bench:
     """A batcher with its fakes. Requests are made of rows that are numbered."""
 
-    def __init__(self, latencies_s: Mapping[int, float], policy: BatchPolicy | None = None) -> None:
+    def __init__(
+        self,
+        latencies_s: Mapping[int, float],
+        policy: BatchPolicy | None = None,
+        beside_s: Mapping[int, float] | None = None,
+    ) -> None:
         self.clock = FakeClock()
         self.device = FakeExecution(self.clock)
-        self.model = FakeModel(latencies_s, policy)
+        self.model = FakeModel(latencies_s, policy, beside_s)
         self.batcher = Batcher(self.device, self.clock)
         self.watcher = Watcher()
         self._next_row = 0

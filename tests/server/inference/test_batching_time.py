@@ -124,7 +124,7 @@ def test_batch_sizes_end_the_waiting_as_soon_as_any_order_could(
 
     total, left = 0.0, rows
     while left > 0:
-        size = plan.best_size(left)
+        size = plan.best_way(left).size
         total += latencies[size] * left
         left -= size
 

@@ -1,0 +1,84 @@
+"""What is sent to a device, and when each part of it will have done that.
+
+Batches begin in the order in which they were sent. One that is to run beside others takes its part
+of the device's threads, any other one all of them, and waits until they are free:
+
+    2 parts     │ beside A ──── │ beside C ──────── │
+                │ beside B ───────── │ (waits)      │ D, on all threads ── │
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import lcm
+
+from braid.server.inference.batching.batch_runner import Batch
+
+IN_FLIGHT = 2
+"""Batches sent to each part of a device at once: one runs, the next is already there."""
+
+
+_ROUNDING = 1e-9
+"""Error of a sum of parts."""
+
+
+class DeviceTime:
+    """Batches in flight on one device. Belongs to the event loop."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """Take the time, in seconds, from ``now``."""
+        self._now = now
+        self._began: dict[Batch, float | None] = {}  # in order; None: the part is not free yet
+
+    def sent(self, batch: Batch) -> None:
+        """Count a batch that was sent."""
+        self._began[batch] = None
+        self._begin()
+
+    def ended(self, batch: Batch) -> None:
+        """Count the end of a batch."""
+        del self._began[batch]
+        self._begin()
+
+    @property
+    def is_idle(self) -> bool:
+        """Bool: nothing was sent, or all of it has ended."""
+        return not self._began
+
+    def takes(self, beside: int) -> bool:
+        """Return whether one of ``beside`` batches side by side may be sent now."""
+        return self._used() + 1 / beside <= IN_FLIGHT + _ROUNDING
+
+    def free_at(self, beside: int = 1) -> float:
+        """Return the time at which one of ``beside`` batches side by side could begin."""
+        free, _ = self._free(beside)
+        return max(self._now(), free[len(free) // beside - 1])
+
+    def left_s(self) -> float:
+        """Return the expected seconds of all threads for what was sent."""
+        free, now = self._free(1)
+        return sum(max(0.0, each - now) for each in free) / len(free)
+
+    def _used(self) -> float:
+        return sum(1 / batch.beside for batch in self._began)
+
+    def _begin(self) -> None:
+        """Note which batches have begun, as parts of the device have become free."""
+        used = 0.0
+        for batch, began in self._began.items():
+            used += 1 / batch.beside
+            if used > 1 + _ROUNDING:
+                break
+            if began is None:
+                self._began[batch] = self._now()
+
+    def _free(self, beside: int) -> tuple[list[float], float]:
+        """Return when each of the equal parts is free, in order, and the present time."""
+        now = self._now()
+        free = [now] * lcm(beside, *(batch.beside for batch in self._began))
+        for batch, began in self._began.items():
+            parts = len(free) // batch.beside
+            begins = free[parts - 1] if began is None else began
+            free[:parts] = [max(now, begins + batch.expected_s)] * parts
+            free.sort()
+        return free, now
