@@ -114,8 +114,11 @@ def register(client: Client, name: str, model: Path) -> Served:
 
 
 @contextmanager
-def beside_a_registration(client: Client, name: str, model: Path) -> Iterator[threading.Event]:
-    """Register a network in the block; the event is set when that is over. Cancelled at the end."""
+def beside_a_registration(client: Client, name: str, model: Path) -> Iterator[Callable[[], bool]]:
+    """Register a network in the block, which gets a function that tells whether that is over.
+
+    At its end a registration that is not over is cancelled, and the network is deleted.
+    """
     over = threading.Event()
     job = client.register(f"{name}_beside", model)
 
@@ -128,11 +131,13 @@ def beside_a_registration(client: Client, name: str, model: Path) -> Iterator[th
     waiting = threading.Thread(target=wait)
     waiting.start()
     try:
-        yield over
+        yield over.is_set
     finally:
         with suppress(BraidError):
             client.cancel_job(job.id)
         waiting.join()
+        with suppress(BraidError):  # a cancelled one is gone
+            client.delete(f"{name}_beside")
 
 
 @contextmanager
@@ -160,12 +165,10 @@ def measure(args: argparse.Namespace, store: Path, models: Path) -> list[Served]
             if "after" in args.phases:
                 served.phases["after"] = observe(client, served, args.pause, _for(args.seconds))
             if args.during:
-                time_is_up = _for(args.during_seconds)
                 other = _file(args.during, models)
-                with beside_a_registration(client, args.during, other) as over:
-                    until = lambda: over.is_set() or time_is_up()  # noqa: E731
-                    served.phases["during"] = observe(client, served, args.pause, until)
-                client.delete(f"{args.during}_beside")
+                with beside_a_registration(client, args.during, other) as is_over:
+                    is_over = _first(is_over, _for(args.during_seconds))
+                    served.phases["during"] = observe(client, served, args.pause, is_over)
         if "quiet" in args.phases:
             with server(store) as client:
                 _wait_until_serving(client, name)
@@ -177,6 +180,10 @@ def measure(args: argparse.Namespace, store: Path, models: Path) -> list[Served]
 def _for(seconds: float) -> Callable[[], bool]:
     until = time.monotonic() + seconds
     return lambda: time.monotonic() >= until
+
+
+def _first(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: one() or other()
 
 
 def _wait_until_serving(client: Client, name: str) -> None:

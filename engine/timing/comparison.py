@@ -3,9 +3,9 @@
     each once: errors ──wrong or failing ones leave──> rounds, all contenders in turns
          └─ after 2, 4, 8 rounds the clearly slower ones leave ─> final rounds of those left
 
-Each contender runs once a round, in an order that rotates, so that drift hits all alike; a pause
-after each run lets thread pools go to sleep. A quick one runs twice and the second run counts: when
-it serves, it finds its weights in the caches, not those of a dozen others. Where runs take so long
+Each contender runs once a round, in an order that rotates, so that drift hits all alike; in a pause
+before the run thread pools go to sleep. A quick one runs twice and the second run counts: when it
+serves, it finds its weights in the caches, not those of a dozen others. Where runs take so long
 that this does not show, there are no final rounds: rounds go on until the time is used up.
 Contender 0 is the baseline and always stays. The numerical reference is none of the contenders: it
 is the plain interpreter over registry kernels in fp32.
@@ -17,14 +17,14 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
-from time import monotonic, sleep
+from time import monotonic
 
 import torch
 
 from braid.core.errors import BraidError, DeviceLost, WorkerFault
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
-from braid.engine.timing.contenders import TimedContender, sample_us
+from braid.engine.timing.contenders import PAUSE_S, TimedContender, sample_us
 from braid.engine.timing.final_rounds import FinalRoundsOptions, last_contenders, run_final_rounds
 from braid.engine.timing.runs import Tensors
 from braid.engine.timing.samples import reduce_samples
@@ -45,7 +45,7 @@ class ComparisonOptions:
     max_rounds: int = 40  # of contenders that are not quick
     quick_rounds: int = 8  # rounds of quick contenders, before the final rounds
     budget_s: float = 10.0  # a round that began is finished, and min_rounds are always held
-    pause_s: float = 0.0005
+    pause_s: float = PAUSE_S
     final_rounds: FinalRoundsOptions = field(default_factory=FinalRoundsOptions)
 
 
@@ -104,8 +104,7 @@ def _run_rounds(
             if contender.is_quick:
                 contender.run(inputs, pause)
                 yield None
-            contender.samples_us[round_] = sample_us(contender, inputs, pause)
-            sleep(options.pause_s)
+            contender.samples_us[round_] = sample_us(contender, inputs, pause, options.pause_s)
             held, taken_s = round_ + place / len(staying), monotonic() - began
             if baseline.is_quick:
                 yield _part_of_all(taken_s, held / rounds, options.budget_s)

@@ -1,12 +1,12 @@
 """Final rounds of a comparison: the last contenders run as they would serve, many times in a row.
 
-    a turn:  │ pause │ A a a a a │ pause │ B b b b b │      the next one:  │ B b b b b │ A a a a a │
+    a turn:  │ A · a · a · a │ B · b · b · b │      the next one:  │ B · b · b · b │ A · a · a · a │
 
 What a plan leaves in the caches helps its next run, and between two runs of a server there is none
-of another plan. So a turn of a contender is several runs in a row, of which the first does not
-count, and turns take the opposite order each time. The numbers of one turn belong together: the
-machine may be faster in the next one, but then for all contenders
-(server/jobs/scheduling/sign_test.py compares by turns).
+of another plan. So a turn of a contender is several runs, of which the first does not count, with
+pauses (·) as between the requests of one client, and turns take the opposite order each time. The
+numbers of one turn belong together: the machine may be faster in the next one, but then for all
+contenders (server/jobs/scheduling/sign_test.py compares by turns).
 
 A contender leaves once no further turn can let it serve: it was not faster than the baseline in too
 many turns, or another one was faster in each of ``CLEAR_TURNS``. The turns end when nothing is left
@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from time import monotonic, sleep
+from time import monotonic
 
 from braid.engine.runtime.yielding import YieldToRequests
-from braid.engine.timing.contenders import TimedContender, sample_us
+from braid.engine.timing.contenders import PAUSE_S, TimedContender, sample_us
 from braid.engine.timing.runs import Tensors
 
 CLEAR_TURNS = 7
@@ -44,7 +44,7 @@ class FinalRoundsOptions:
     turn_s: float = 0.06  # of one contender's turn, about, without its first run
     min_runs: int = 2
     max_runs: int = 30
-    pause_s: float = 0.002  # longer than thread pools spin after a run
+    pause_s: float = PAUSE_S
 
 
 def last_contenders(
@@ -76,19 +76,18 @@ def run_final_rounds(
     """
     contenders = list(contenders)
     fastest_us = min(median(contender.samples_us.values()) for contender in contenders)
-    count = round(options.turn_s * 1e6 / fastest_us)
+    count = round(options.turn_s / (fastest_us * 1e-6 + options.pause_s))
     count = max(options.min_runs, min(options.max_runs, count))
     began = monotonic()
     for turn in range(options.max_turns):
         if turn >= options.min_turns and monotonic() >= until:
             return
         for contender in contenders[:: -1 if turn % 2 else 1]:
-            sleep(options.pause_s)
             contender.run(inputs, pause)
             yield None
             turn_us = []
             for _ in range(count):
-                turn_us.append(sample_us(contender, inputs, pause))
+                turn_us.append(sample_us(contender, inputs, pause, options.pause_s))
                 yield None
             contender.final_turns_us.append(turn_us)
         contenders = _undecided(contenders)
