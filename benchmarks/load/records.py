@@ -55,7 +55,7 @@ class Samples:
     """
 
     seconds: float = 0.0
-    in_time: int = 0  # answers that came within the seconds of the measurement; 0: not counted
+    answers_per_s: float = 0.0  # as ``benchmarks.peers`` counts; 0: not counted
     latency_us: list[int] = field(default_factory=list)
     errors: Counter[str] = field(default_factory=Counter)
 
@@ -73,6 +73,6 @@ class Samples:
     def merge(self, other: Samples) -> None:
         """Add what another process saw in the same time."""
         self.seconds = max(self.seconds, other.seconds)
-        self.in_time += other.in_time
+        self.answers_per_s += other.answers_per_s
         self.errors.update(other.errors)
         self.latency_us.extend(other.latency_us)

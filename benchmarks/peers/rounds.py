@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from benchmarks.load.children import ChildFailed
@@ -24,7 +24,8 @@ from benchmarks.peers.stands import Pace, Stand
 
 RESTLESS_CORES = 0.03
 """Cores used without requests from which on a server is up only while it is loaded."""
-_ANSWERS = 25
+_ANSWERS, _ANSWERS_EACH = 12, 2.5
+"""That the fastest server gives in one turn at least, together and to each client."""
 _SETTLE_S, _IDLE_S = 0.5, 1.0
 
 
@@ -58,21 +59,24 @@ def run_course(
     course: Course, stands: Sequence[Stand], clients: LoadGenerators, case: Case
 ) -> None:
     """Measure ``stands``, which are started, and add the turns to ``case``."""
-    pace = _pace(course, stands)
-    closed = [(Load(clients=count), pace) for count in course.clients]
+    fastest_s = min((s.unloaded_s for s in stands if s.unloaded_s), default=0.0)
+    closed = [
+        (Load(clients=count), _pace(course, fastest_s * max(_ANSWERS, _ANSWERS_EACH * count)))
+        for count in course.clients
+    ]
     _rounds(course.rounds, closed, stands, clients, case)
     case.capacity_per_s = _capacity(case.turns)
-    open_loops = [
-        (Load(part=part), Pace(pace.warmup_s, pace.measure_s, part * case.capacity_per_s))
+    pace = _pace(course, fastest_s * _ANSWERS)
+    arrivals = [
+        (Load(part=part), replace(pace, rate_per_s=part * case.capacity_per_s))
         for part in course.parts
         if case.capacity_per_s
     ]
-    _rounds(course.rounds, open_loops, stands, clients, case)
+    _rounds(course.rounds, arrivals, stands, clients, case)
 
 
-def _pace(course: Course, stands: Sequence[Stand]) -> Pace:
-    fastest_s = min((s.unloaded_s for s in stands if s.unloaded_s), default=0.0)
-    return Pace(course.warmup_s + 2 * fastest_s, max(course.measure_s, _ANSWERS * fastest_s))
+def _pace(course: Course, least_s: float) -> Pace:
+    return Pace(course.warmup_s + least_s / _ANSWERS, max(course.measure_s, least_s))
 
 
 def _rounds(

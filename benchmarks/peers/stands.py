@@ -114,7 +114,7 @@ class Stand:
             seconds=samples.seconds,
             p50_us=percentile(samples.latency_us, 50),
             p99_us=percentile(samples.latency_us, 99),
-            requests_per_s=samples.in_time / samples.seconds,
+            requests_per_s=samples.answers_per_s,
             rate_per_s=pace.rate_per_s,
         )
 

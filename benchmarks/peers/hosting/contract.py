@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SERVERS = Path(__file__).parents[1] / "servers"
+FIRST = ("braid", "thirty_lines")
+"""First parts of names of peers that come before others."""
 TRANSPORTS = ("grpc", "http")
 
 
@@ -73,7 +75,8 @@ def find_contenders(names: Sequence[str] = (), servers: Path = SERVERS) -> list[
     Raises:
         ValueError: nothing has one of the names.
     """
-    folders = sorted(path.parent for path in servers.glob("*/peer.toml"))
+    folders = [path.parent for path in servers.glob("*/peer.toml")]
+    folders.sort(key=lambda folder: (not folder.name.startswith(FIRST), folder.name))
     known = [contender for folder in folders for contender in read_peer(folder)]
     unknown = set(names) - {c.name for c in known} - {c.folder.name for c in known}
     if unknown:

@@ -24,6 +24,7 @@ class Window:
         self.begin = self.origin + warmup_s
         self.end = self.begin + measure_s
         self.samples = Samples(seconds=measure_s)
+        self.ends: dict[Call, list[float]] = {}  # of right answers in time
         self._lock = threading.Lock()
 
     def timed(self, call: Call, number: int, since: float, is_counted: bool | None = None) -> None:
@@ -45,7 +46,8 @@ class Window:
             if failure:
                 self.samples.errors[failure] += 1  # of the warm-up, too
             else:
-                self.samples.in_time += self.begin <= now < self.end
+                if self.begin <= now < self.end:
+                    self.ends.setdefault(call, []).append(now)
                 if is_counted:
                     self.samples.latency_us.append(round((now - since) * 1e6))
         if failure:
@@ -55,8 +57,8 @@ class Window:
 def closed_loop(calls: Sequence[Call], warmup_s: float, measure_s: float) -> Samples:
     """Let each of ``calls`` be a client that waits for its answer before it asks again.
 
-    Throughput is of answers within the measurement. Latencies are of all answers that end after
-    its begin, also of those after its end: dropping them would drop the slow ones.
+    Latencies are of all answers that end after the begin of the measurement, also of those after
+    its end: dropping them would drop the slow ones.
     """
     window = Window(warmup_s, measure_s)
 
@@ -67,7 +69,22 @@ def closed_loop(calls: Sequence[Call], warmup_s: float, measure_s: float) -> Sam
             number += 1
 
     _in_threads(client, len(calls))
+    window.samples.answers_per_s = closed_rate(
+        [window.ends.get(call, []) for call in calls], measure_s
+    )
     return window.samples
+
+
+def closed_rate(ends: Sequence[Sequence[float]], seconds: float) -> float:
+    """Answers per second of clients that never pause, from the moments of each one's answers.
+
+    The sum over the clients of answers after the first by the time since that: where batches of
+    answers come together, counting in a fixed time is off by up to a batch. That is done where a
+    client has fewer than two answers.
+    """
+    if all(len(each) > 1 for each in ends):
+        return sum((len(each) - 1) / (each[-1] - each[0]) for each in ends)
+    return sum(map(len, ends)) / seconds
 
 
 def open_loop(
@@ -101,6 +118,7 @@ def open_loop(
         return None
 
     _in_threads(client, len(calls) + 1)
+    window.samples.answers_per_s = sum(map(len, window.ends.values())) / measure_s
     return window.samples
 
 
