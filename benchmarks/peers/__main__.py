@@ -14,6 +14,7 @@ from types import FrameType
 from benchmarks import environment
 from benchmarks.load.processes import load_generators
 from benchmarks.peers.hosting.contract import SERVERS, Contender, find_contenders
+from benchmarks.peers.hosting.environments import SetupFailed, python_of
 from benchmarks.peers.hosting.servers import Hosting
 from benchmarks.peers.load.loops import WRONG
 from benchmarks.peers.models import NAMES, prepare
@@ -77,6 +78,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--warmup", type=float, help="seconds before that: 0.3; 0.1")
     parser.add_argument("--model-files", type=Path, help="folder of the ONNX files; default: OUT")
     parser.add_argument("--servers", type=Path, default=SERVERS, help="folder of the peers")
+    parser.add_argument(
+        "--setup", action="store_true", help="make the environments, measure nothing"
+    )
     parser.add_argument("--resume", action="store_true", help="leave out what is in OUT")
     parser.add_argument("--report", action="store_true", help="measure nothing; tables of OUT")
     parser.add_argument("--quick", action="store_true", help="one round of short turns")
@@ -95,17 +99,33 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the comparison. Returns 1 if a contender failed or gave a wrong answer."""
+    """Run the comparison.
+
+    Returns 1 if a contender failed, gave a wrong answer or has no environment.
+    """
     options = _options(arguments)
     signal.signal(signal.SIGTERM, _end)
+    try:
+        for contender in [] if options.report else options.peers:
+            python_of(contender)
+    except SetupFailed as error:
+        print(error, file=sys.stderr)
+        return 1
+    if options.setup:
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
-    for model in [] if options.report else options.models:
-        for batching in options.batching:
-            if not (options.resume and path_of(options.out, model, batching).exists()):
-                write_case(measure(model, batching, options), options.out)
+    if not options.report:
+        _measure_all(options)
     cases = list(read_cases(options.out))
     print(write_report(cases, options.out))
     return 1 if any(map(_is_bad, cases)) else 0
+
+
+def _measure_all(options: argparse.Namespace) -> None:
+    for model in options.models:
+        for batching in options.batching:
+            if not (options.resume and path_of(options.out, model, batching).exists()):
+                write_case(measure(model, batching, options), options.out)
 
 
 def _is_bad(case: Case) -> bool:
