@@ -80,13 +80,20 @@ class InferenceResult:
     batch_size: int
     batch_rows: int
     plan_id: str
-    reply: bytes | None = None  # as the request's ``write`` made it; then ``outputs`` is empty
+    reply: bytes | None = None  # as the request's ``reply`` made it; then ``outputs`` is empty
 
 
-WriteReply = Callable[[ModelReplica, InferenceResult], bytes]
-"""Makes the protocol's reply to a request.
+WriteReply = Callable[[InferenceResult], bytes]
+"""Writes the reply that was prepared; the result's ``outputs`` are not looked at.
 
-The outputs' data may be views of memory that is used again afterwards: nothing of it may be kept.
+Afterwards the memory of the outputs is used again: nothing of it may be kept.
+"""
+
+PrepareReply = Callable[[ModelReplica, Mapping[str, OutputTensor]], WriteReply]
+"""Prepares the protocol's reply to a request while the device computes its outputs.
+
+Dtypes and shapes of the outputs are known; their data are views of memory that is not filled before
+the reply is written. Raises nothing: what may fail is left to the writing.
 """
 
 
@@ -98,7 +105,7 @@ class GivenRequest:
     inputs: Sequence[GivenTensor]
     outputs: Sequence[str]  # none: all
     priority: int = DEFAULT_PRIORITY
-    write: WriteReply | None = None  # saves a copy of the outputs
+    reply: PrepareReply | None = None  # saves a copy of the outputs
     timeout_s: float | None = None  # as the message says, beside the deadline of the call
 
 
@@ -111,7 +118,7 @@ class CheckedRequest:
     inputs: Mapping[str, Content]  # all rows
     outputs: tuple[str, ...]  # wanted, in the model's order
     priority: int = DEFAULT_PRIORITY  # 1 goes first
-    write: WriteReply | None = None
+    reply: PrepareReply | None = None
 
 
 def check_request(model: ModelReplica, request: GivenRequest) -> CheckedRequest:
@@ -134,7 +141,7 @@ def check_request(model: ModelReplica, request: GivenRequest) -> CheckedRequest:
         inputs={tensor.name: tensor.data for tensor in request.inputs},
         outputs=_wanted(request.outputs, model.outputs),
         priority=request.priority,
-        write=request.write,
+        reply=request.reply,
     )
 
 

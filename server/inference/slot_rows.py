@@ -1,12 +1,12 @@
 """Rows on their way through a batch: cut from requests, laid into a slot, cut out again.
 
-pieces ──write_rows──> slot ──device──> slot ──outcome──> each piece's rows ──join──> the
-request's answer
+pieces ──write_rows──> slot ──device──> slot ──outcome_of──> each piece's rows ──join──> the
+   └──draft_of, while the device computes────────┘                              request's answer
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,20 +21,19 @@ from braid.server.inference.requests import (
     Content,
     InferenceResult,
     OutputTensor,
+    WriteReply,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRun:
-    """Batch that ran: slot offset, rows and times."""
+    """Batch that the device was sent: its slot, rows and time."""
 
     ready: Executable
     offset: int
     batch_size: int
     rows: int
     sent_ns: int
-    ended_ns: int
-    compute_us: int
 
 
 def with_rows(pieces: Sequence[Piece]) -> Iterator[tuple[int, Piece]]:
@@ -69,29 +68,76 @@ def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
     return size
 
 
-def outcome_of(
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What is known of a piece's outcome before its run has ended; ``outcome_of`` completes it."""
+
+    piece: Piece
+    row: int  # first one in the batch
+    outputs: Mapping[str, OutputTensor] | None = None  # views of the slot; None: to be copied
+    write: WriteReply | None = None  # of a whole request
+
+
+def draft_of(
     memory: memoryview, model: ModelReplica, run: BatchRun, piece: Piece, row: int
+) -> Draft:
+    """Prepare the outcome of a piece, as far as it does not depend on what the outputs contain."""
+    request = piece.request
+    if any(_needs_copy(model, run, name, piece.rows) for name in request.outputs):
+        return Draft(piece, row)
+    outputs = _outputs(memory, model, run, piece, row)
+    return Draft(piece, row, outputs, _prepared_reply(model, piece, outputs))
+
+
+def outcome_of(
+    memory: memoryview,
+    model: ModelReplica,
+    run: BatchRun,
+    draft: Draft,
+    compute_us: int,
+    ended_ns: int,
 ) -> InferenceResult:
     """Cut one piece's rows out of the slot; a whole request's reply is written from the slot."""
-    request = piece.request
-    outputs = {
-        name: _cut(memory, run, run.ready.layout.outputs[name], axis, row, piece.rows)
-        for name, axis in ((n, model.output_axes.get(n)) for n in request.outputs)
-    }
-    write = request.write if piece.rows == request.rows else None
+    piece, outputs, write = draft.piece, draft.outputs, draft.write
+    if outputs is None:
+        outputs = _outputs(memory, model, run, piece, draft.row)
+        write = _prepared_reply(model, piece, outputs)
     if write is None:
         outputs = {name: replace(each, data=bytes(each.data)) for name, each in outputs.items()}
-    sent_ns, compute_us = run.sent_ns, run.compute_us
     result = InferenceResult(
-        outputs=outputs,
-        queue_us=(sent_ns - piece.ticket.accepted_ns) // 1000,
-        transfer_us=max(0, (run.ended_ns - sent_ns) // 1000 - compute_us),
+        outputs={} if write is not None else outputs,
+        queue_us=(run.sent_ns - piece.ticket.accepted_ns) // 1000,
+        transfer_us=max(0, (ended_ns - run.sent_ns) // 1000 - compute_us),
         compute_us=compute_us,
         batch_size=run.batch_size,
         batch_rows=run.rows,
         plan_id=run.ready.plan_id,
     )
-    return result if write is None else replace(result, outputs={}, reply=write(model, result))
+    return result if write is None else replace(result, reply=write(result))
+
+
+def _prepared_reply(
+    model: ModelReplica, piece: Piece, outputs: Mapping[str, OutputTensor]
+) -> WriteReply | None:
+    """The reply of a piece that is a whole request; None: its outputs are copied and joined."""
+    prepare = piece.request.reply
+    return None if prepare is None or piece.rows < piece.request.rows else prepare(model, outputs)
+
+
+def _outputs(
+    memory: memoryview, model: ModelReplica, run: BatchRun, piece: Piece, row: int
+) -> dict[str, OutputTensor]:
+    places, axes = run.ready.layout.outputs, model.output_axes
+    return {
+        name: _cut(memory, run, places[name], axes.get(name), row, piece.rows)
+        for name in piece.request.outputs
+    }
+
+
+def _needs_copy(model: ModelReplica, run: BatchRun, name: str, rows: int) -> bool:
+    """Bool: ``rows`` rows of an output do not lie together in the slot."""
+    axis, shape = model.output_axes.get(name), run.ready.layout.outputs[name].shape
+    return bool(axis) and rows != shape[axis or 0]
 
 
 def _cut(

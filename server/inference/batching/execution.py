@@ -20,7 +20,7 @@ from braid.server.devices.measuring.duty_cycle import DutyCycle
 from braid.server.inference.batching.tickets import Piece, still_wanted, when_all_ended
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import InferenceResult
-from braid.server.inference.slot_rows import BatchRun, outcome_of, with_rows, write_rows
+from braid.server.inference.slot_rows import BatchRun, draft_of, outcome_of, with_rows, write_rows
 
 SLOT_SECONDS = 30.0
 
@@ -133,21 +133,28 @@ class DeviceExecution:
         return sent
 
     async def _finish(self, sent: _Sent) -> BatchResult:
-        """Wait for the device's answer, cut the rows out of the slot, and free it."""
+        """Wait for the device's answer, cut the rows out of the slot, and free it.
+
+        What can be prepared of the outcomes is, while the device computes.
+        """
         try:
             if sent.answer is None:
                 return BatchResult((), sent.size, 0, 0)
-            compute_us = await sent.answer
+            model, memory = sent.model, self._device.arena.view
+            size = sent.size if model.batched else 1
+            run = BatchRun(sent.ready, sent.offset, size, sent.rows, sent.sent_ns)
+            try:
+                drafts = [
+                    draft_of(memory, model, run, piece, row)
+                    for row, piece in with_rows(sent.pieces)
+                ]
+            finally:
+                compute_us = await sent.answer  # the slot is in use until then, whatever happens
             ended_ns = perf_counter_ns()
-            model, size = sent.model, sent.size if sent.model.batched else 1
-            run = BatchRun(
-                sent.ready, sent.offset, size, sent.rows, sent.sent_ns, ended_ns, compute_us
-            )
-            memory = self._device.arena.view
             outcomes = [
-                (piece, outcome_of(memory, model, run, piece, row))
-                for row, piece in with_rows(sent.pieces)
-                if not piece.ticket.has_ended
+                (draft.piece, outcome_of(memory, model, run, draft, compute_us, ended_ns))
+                for draft in drafts
+                if not draft.piece.ticket.has_ended
             ]
             return BatchResult(outcomes, size, sent.rows, compute_us)
         finally:

@@ -6,7 +6,7 @@ InferenceResult (outputs as views of the slot) ──write_response──> Infer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter_ns
@@ -19,6 +19,8 @@ from braid.server.inference.requests import (
     GivenRequest,
     GivenTensor,
     InferenceResult,
+    OutputTensor,
+    WriteReply,
 )
 from braid_client import wire_fields
 from braid_client.wire import inference_pb2 as wire
@@ -82,7 +84,7 @@ class BraidV1:
             outputs=message.outputs,
             priority=message.priority or DEFAULT_PRIORITY,
             timeout_s=message.timeout_us / 1e6 if message.timeout_us else None,
-            write=partial(_write, message, in_stream, perf_counter_ns()),
+            reply=partial(_reply, message, in_stream, perf_counter_ns()),
         )
 
     def failure(self, request: ReadRequest, code: int, reason: str) -> bytes:
@@ -105,22 +107,43 @@ def _given(tensor: wire.Tensor, data: bytes | memoryview) -> GivenTensor:
     return GivenTensor(tensor.name, tensor.dtype, tuple(tensor.shape), data)
 
 
-def _write(
+def _reply(
     request: wire.InferRequest,
     in_stream: bool,
     began_ns: int,
     model: ModelReplica,
-    result: InferenceResult,
-) -> bytes:
-    us = (perf_counter_ns() - began_ns) // 1000
-    write = write_stream_response if in_stream else write_response
-    return b"".join(write(request, model.version, result, us))
+    outputs: Mapping[str, OutputTensor],
+) -> WriteReply:
+    write, tensors = write_stream_response if in_stream else write_response, write_tensors(outputs)
+
+    def write_reply(result: InferenceResult) -> bytes:
+        us = (perf_counter_ns() - began_ns) // 1000
+        return b"".join(write(request, model.version, tensors, result, us))
+
+    return write_reply
+
+
+def write_tensors(outputs: Mapping[str, OutputTensor]) -> list[Part]:
+    """Return the parts of a response that carry outputs, contents uncopied."""
+    parts: list[Part] = []
+    for name, tensor in outputs.items():
+        named = wire.Tensor(name=name, dtype=tensor.dtype, shape=tensor.shape)
+        data = wire_fields.field(_DATA, [tensor.data])
+        parts += wire_fields.field(_OUTPUTS, [named.SerializeToString(), *data])
+    return parts
 
 
 def write_response(
-    request: wire.InferRequest, version: int, result: InferenceResult, us: int
+    request: wire.InferRequest,
+    version: int,
+    tensors: Sequence[Part],
+    result: InferenceResult,
+    us: int,
 ) -> list[Part]:
-    """Return the parts of the response to a request that took ``us`` microseconds."""
+    """Return the parts of the response to a request that took ``us`` microseconds.
+
+    ``tensors`` are those of ``write_tensors``.
+    """
     head = wire.InferResponse(
         model=request.model,
         version=str(version),
@@ -130,18 +153,17 @@ def write_response(
         batch_rows=result.batch_rows,
         plan_id=result.plan_id,
     )
-    parts: list[Part] = [head.SerializeToString()]
-    for name, tensor in result.outputs.items():
-        named = wire.Tensor(name=name, dtype=tensor.dtype, shape=tensor.shape)
-        data = wire_fields.field(_DATA, [tensor.data])
-        parts += wire_fields.field(_OUTPUTS, [named.SerializeToString(), *data])
-    return parts
+    return [head.SerializeToString(), *tensors]
 
 
 def write_stream_response(
-    request: wire.InferRequest, version: int, result: InferenceResult, us: int
+    request: wire.InferRequest,
+    version: int,
+    tensors: Sequence[Part],
+    result: InferenceResult,
+    us: int,
 ) -> list[Part]:
     """Return the parts of a stream's response."""
     head = wire.InferStreamResponse(request_id=request.request_id).SerializeToString()
-    response = wire_fields.field(_RESPONSE, write_response(request, version, result, us))
+    response = wire_fields.field(_RESPONSE, write_response(request, version, tensors, result, us))
     return [head, *response]

@@ -3,7 +3,7 @@
     call ──Methods──> refused unread while every model's queue is full
       └──TensorProtocol.read──> its message ──given──> GivenRequest ──check──> CheckedRequest
            ──> waits while its caller holds too much memory ──Batcher──> InferenceResult
-           ──GivenRequest.write──> bytes of the answer, as soon as its batch has ended
+           ──GivenRequest.reply──> bytes of the answer, as soon as its batch has ended
 
 gRPC asks for a method's handler when a call's headers have arrived, and reads its message only if
 the handler wants it. Reading a tensor that is refused afterwards costs more than everything else
@@ -57,7 +57,7 @@ class TensorProtocol(Protocol[Message]):
         """Name and version of the model that a request is for."""
 
     def given(self, message: Message, context: Context, in_stream: bool, /) -> GivenRequest:
-        """Return the request in the server's own terms; its ``write`` is always set.
+        """Return the request in the server's own terms; its ``reply`` is always set.
 
         Raises:
             BraidError: the message contradicts itself.
@@ -204,8 +204,8 @@ class TensorService:
         soon(series.request_computed, result.queue_us / 1e6, result.compute_us / 1e6)
         reply = result.reply
         if reply is None:
-            assert given.write is not None
-            reply = given.write(served, result)
+            assert given.reply is not None
+            reply = given.reply(served, result.outputs)(result)
         charge.answered(len(reply))
         return Answer(reply, charge)
 

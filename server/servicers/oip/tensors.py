@@ -4,13 +4,14 @@
     InferenceResult ──reply_to──> SplitMessage (the message without contents, views of them)
                     ──write_reply──> ModelInferResponse
 
-Inputs and outputs may lie in shared memory that the caller has registered. Replies are written as
-soon as a batch has ended, straight from the memory that it shared with the device.
+Inputs and outputs may lie in shared memory that the caller has registered. Replies are prepared
+while the device computes, and written as soon as a batch has ended, straight from the memory that
+it shared with the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -24,8 +25,9 @@ from braid.server.inference.requests import (
     GivenTensor,
     InferenceResult,
     OutputTensor,
+    WriteReply,
 )
-from braid.server.inference.shared_regions import SharedRegions
+from braid.server.inference.shared_regions import SharedRegion, SharedRegions
 from braid.server.rpc.status import Context
 from braid.server.servicers.oip.contents import classify, raw_bytes
 from braid.server.servicers.oip.parameters import (
@@ -101,7 +103,7 @@ class OpenInference:
             outputs=_names(message.outputs),
             priority=priority,
             timeout_s=timeout_s,
-            write=partial(_write, message, wishes, in_stream),
+            reply=partial(_reply, message, wishes, in_stream),
         )
 
     def failure(self, request: SplitMessage, _: int, reason: str) -> bytes:
@@ -161,28 +163,42 @@ def _names(outputs: Sequence[Any]) -> list[str]:
 # Replies.
 
 
-def _write(
-    request: Any, wishes: Wishes, in_stream: bool, model: ModelReplica, result: InferenceResult
-) -> bytes:
-    reply = reply_to(request, model, result.outputs, wishes)
-    if not in_stream:
-        return b"".join(write_reply(reply))
-    reply.message.parameters["triton_final_response"].bool_param = True  # the only one
-    return b"".join(write_stream_reply(reply))
+def _reply(
+    request: Any,
+    wishes: Wishes,
+    in_stream: bool,
+    model: ModelReplica,
+    outputs: Mapping[str, OutputTensor],
+) -> WriteReply:
+    def prepare() -> tuple[list[Part], list[Callable[[], None]]]:
+        reply, to_regions = reply_to(request, model, outputs, wishes)
+        if not in_stream:
+            return write_reply(reply), to_regions
+        reply.message.parameters["triton_final_response"].bool_param = True  # the only one
+        return write_stream_reply(reply), to_regions
+
+    early = None if wishes.classes else prepare()  # classes depend on what the outputs contain
+
+    def write(_: InferenceResult) -> bytes:
+        parts, to_regions = early or prepare()
+        for write_output in to_regions:
+            write_output()
+        return b"".join(parts)
+
+    return write
 
 
 def reply_to(
     request: Any, model: ModelReplica, outputs: Mapping[str, OutputTensor], wishes: Wishes
-) -> SplitMessage:
-    """Return the response to one request; writes outputs to shared memory where that is wanted.
+) -> tuple[SplitMessage, list[Callable[[], None]]]:
+    """Return the response to one request, and calls that write outputs to shared memory.
 
-    ``raw_output_contents`` has one entry for each output, empty where it went to shared memory:
-    clients find an output's bytes by its position.
-
-    Raises:
-        InvalidRequest: an output does not fit where it was to go.
+    ``raw_output_contents`` has one entry for each output, empty where it goes to shared memory:
+    clients find an output's bytes by its position. Such a call raises InvalidRequest if the output
+    does not fit where it is to go.
     """
     raw_contents: list[bytes | memoryview] = []
+    to_regions: list[Callable[[], None]] = []
     response = messages.ModelInferResponse(
         model_name=request.model_name, model_version=str(model.version), id=request.id
     )
@@ -194,19 +210,25 @@ def reply_to(
             raw_contents.append(tensor.data)
             continue
         region, place = wishes.destinations[name]
-        size = len(tensor.data)
-        if size > place.size_bytes:
-            raise InvalidRequest(
-                f"output {name!r} takes {size} bytes, its place in shared memory region "
-                f"{place.region!r} has {place.size_bytes}"
-            )
-        region.write(place.offset, tensor.data)
+        to_regions.append(partial(_write_to_region, name, tensor, region, place))
         raw_contents.append(b"")
         output.parameters["shared_memory_region"].string_param = place.region
-        output.parameters["shared_memory_byte_size"].int64_param = size
+        output.parameters["shared_memory_byte_size"].int64_param = len(tensor.data)
         if place.offset:
             output.parameters["shared_memory_offset"].int64_param = place.offset
-    return SplitMessage(response, raw_contents)
+    return SplitMessage(response, raw_contents), to_regions
+
+
+def _write_to_region(
+    name: str, tensor: OutputTensor, region: SharedRegion, place: RegionPart
+) -> None:
+    size = len(tensor.data)
+    if size > place.size_bytes:
+        raise InvalidRequest(
+            f"output {name!r} takes {size} bytes, its place in shared memory region "
+            f"{place.region!r} has {place.size_bytes}"
+        )
+    region.write(place.offset, tensor.data)
 
 
 def write_reply(reply: SplitMessage) -> list[Part]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,8 @@ from braid.server.inference.requests import (
     GivenRequest,
     GivenTensor,
     InferenceResult,
+    OutputTensor,
+    WriteReply,
     check_request,
 )
 from braid.server.jobs.imported_model import ImportedModel
@@ -184,6 +187,39 @@ def test_every_caller_gets_its_own_rows(rows: list[int], sizes: set[int]) -> Non
         assert service.watcher.waiting == (0, 0)
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("outputs", [("y",), ("y", "t")])
+async def test_a_reply_is_written_once_from_outputs_that_are_complete(
+    device: FakeDevice, outputs: tuple[str, ...]
+) -> None:
+    """Of three rows padded to four, y lies together in the slot and is prepared early, t not."""
+    service, events = Service(device), list[str]()
+    x = rows_from(5, 3)
+
+    def prepare(_: ModelReplica, found: Mapping[str, OutputTensor]) -> WriteReply:
+        events.append("prepared")
+
+        def write(_: InferenceResult) -> bytes:
+            events.append("written")
+            return b"".join(bytes(found[name].data) for name in outputs)
+
+        return write
+
+    device.gate.clear()
+    given = replace(request_of(x, outputs), reply=prepare)
+    running = asyncio.create_task(
+        service.batcher.submit(service.model, check_request(service.model, given), service.watcher)
+    )
+    await settle()
+    early = list(events)
+    device.gate.set()
+    result = await running
+
+    assert early == (["prepared"] if outputs == ("y",) else [])
+    assert events == ["prepared", "written"]
+    assert result.reply == b"".join([(x + 1).tobytes(), x.T.tobytes()][: len(outputs)])
+    assert not result.outputs
 
 
 async def test_requests_that_wait_together_share_a_batch(device: FakeDevice) -> None:

@@ -15,6 +15,7 @@ from braid.server.servicers.inference.braid_v1 import (
     ReadRequest,
     write_response,
     write_stream_response,
+    write_tensors,
 )
 from braid_client.wire.inference_pb2 import (
     InferRequest,
@@ -77,8 +78,9 @@ def test_responses_are_written_as_protobuf_writes_them(request: Any, outputs: li
         batch_size=4, batch_rows=3, plan_id="plan",
     )  # fmt: skip
 
-    unary = b"".join(write_response(request, 7, outcome, 33))
-    streamed = b"".join(write_stream_response(request, 7, outcome, 33))
+    tensors = write_tensors(outcome.outputs)
+    unary = b"".join(write_response(request, 7, tensors, outcome, 33))
+    streamed = b"".join(write_stream_response(request, 7, tensors, outcome, 33))
 
     assert InferResponse.FromString(unary) == wanted
     assert InferStreamResponse.FromString(streamed) == InferStreamResponse(
