@@ -45,7 +45,7 @@ async def one_schedule(facts: Facts, at: ScheduleAddress) -> Page:
           h("a", "Perfetto trace", href=url(*where, "perfetto", **same)), " ",
           h("a", "JSON", href=url(*where, "json", device=placed.device)), class_="note"),
         _compare_links(model, placed, others),
-        _provenance(schedule),
+        _provenance(schedule, facts.drift(model, placed)),
         h("h2", "Stages"),
         table(("stage", "strategy", "latency", "group", "units"), _stages(which),
               right=("stage", "latency", "group"), caption="Stages", empty="a plan of streams"),
@@ -88,13 +88,15 @@ def _named(other: Placed, shown: Placed) -> str:
     return f"batch {other.schedule.key.batch_size}{where}"
 
 
-def _provenance(schedule: Schedule) -> Html:
+def _provenance(schedule: Schedule, live_ratio: float | None) -> Html:
+    """``live_ratio``: live over profiled latency; None: not known."""
     seen = schedule.provenance
     return pairs(
         ("plan", h("code", schedule.plan_id)),
         ("planner", f"{schedule.planner} (asked: {schedule.key.planner})"),
         ("precision", schedule.key.precision),
         ("measured (spread)", latency(seen.measured_us, seen.spread)),
+        ("live / profiled", "–" if live_ratio is None else f"{live_ratio:.2f}"),
         ("sequential, same run", latency(seen.sequential_us, schedule.sequential_spread)),
         ("speed-up over sequential", speed_text(schedule.speed, "–")),
         ("sum of the stages", duration(seen.predicted_us)),
