@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 import grpc
@@ -24,6 +25,7 @@ from grpc_reflection.v1alpha import reflection
 from braid.core.background import BackgroundTasks, ends_before
 from braid.core.errors import BraidError, DamagedArtefact, StartupError
 from braid.engine.importer.host.launch import import_model
+from braid.engine.importer.host.process import SpareImporter
 from braid.engine.link.options import WorkerEnd
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.server.console.facts import Facts
@@ -120,6 +122,7 @@ class FrontEnd:
             self._worker_changed, self._worker_ended, self.drift.ran, self._model_lost
         )
         self.devices = Devices(settings, events, make_host)
+        self._spare_importer = SpareImporter()
         self.models = self._model_room()
         braid_v1 = TensorService(self.models.serving, self.memory, BraidV1()).methods()
         self._inference = (braid_v1, self._open_inference())
@@ -138,7 +141,10 @@ class FrontEnd:
         limits, together_bytes = import_limits(settings), settings.import_together_bytes
         services = JobServices(
             store=store,
-            import_model=Imports(import_model, limits, together_bytes),
+            import_model=Imports(
+                partial(import_model, spare=self._spare_importer), limits, together_bytes
+            ),
+            prepare_import=self._prepare_import,
             devices=self.devices.all,
             planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
             models=serving,
@@ -269,6 +275,7 @@ class FrontEnd:
         await asyncio.sleep(LINGER_SECONDS)
         self._background.cancel()
         await self.models.runner.stop()
+        await self._spare_importer.close()
         await self._http.stop()
         await self.devices.close()
         self.store.close()
@@ -298,6 +305,10 @@ class FrontEnd:
         """
         logging.shutdown()
         os._exit(0)
+
+    def _prepare_import(self) -> None:
+        if self.settings.spare_importer:
+            self._spare_importer.prepare()
 
     def _plan_drifted(self, plan: PlanLabels) -> None:
         """Profile a model again whose plan is slower than it was, if that is wanted."""

@@ -130,6 +130,10 @@ class Settings(BaseSettings):
     # dies; costs the memory of a process with torch loaded, none of a GPU's.
     spare_worker: bool = True
 
+    # An idle importer process with its libraries loaded, which takes the next upload: that serves
+    # some seconds earlier. Costs the memory of a process with torch loaded.
+    spare_importer: bool = True
+
     # Activations kept on a device while its stages are measured; beyond it they are made up.
     profiling_memory_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=MIB)
 

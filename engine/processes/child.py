@@ -126,6 +126,10 @@ class ChildProcess:
         """Whether the process has not ended, as far as is known."""
         return self._process.returncode is None
 
+    def count_from_now(self) -> None:
+        """Forget that memory was short before now: the child was idle."""
+        self._oom_kills = oom_kills()
+
     async def send(self, line: bytes) -> None:
         """Write a line to the child's stdin; a dead child is noticed by ``receive``."""
         assert self._process.stdin is not None

@@ -56,7 +56,8 @@ class ServerProcess:
         self._command = command
         self._folder = folder
         self.log_path = store.with_name(f"{store.name}.log")
-        self._environment = {**os.environ, "BRAID_LOG_LEVEL": "DEBUG", **environment}
+        usual = {"BRAID_LOG_LEVEL": "DEBUG", "BRAID_SPARE_IMPORTER": "false"}
+        self._environment = {**os.environ, **usual, **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, grpc_port: str = "0") -> ServerProcess:

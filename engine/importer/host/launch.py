@@ -1,6 +1,6 @@
 """The server's side of an import: start the process, listen, and clean up whatever happens.
 
-    import_model(upload, artefact) ──spawn──> ../sandbox   (own session and limits)
+    import_model(upload, artefact) ──process.py──> ../sandbox   (own session and limits)
           ▲   JSON lines on a pipe (messages.py)   │ writes <artefacts>/.import-XXXX/artefact/
           └── checks the artefact, renames it into place
 
@@ -12,24 +12,18 @@ Needs no torch and no onnx.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
 import logging
-import os
 import tempfile
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from braid.core.background import to_the_end
 from braid.core.disk import disk_failure
 from braid.core.errors import DiskFailure, InvalidArtefact, ModelImportError, Unavailable
-from braid.core.json_form import to_json
 from braid.engine.importer.host.killed import how_killed
 from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import (
-    MAX_LINE_BYTES,
     MAX_REPORT_BYTES,
     Done,
     Failed,
@@ -39,9 +33,10 @@ from braid.engine.importer.host.messages import (
     Progress,
     decode,
 )
+from braid.engine.importer.host.process import ImporterProcess, SpareImporter
 from braid.engine.importer.host.report import read_report, sync_folder, verify_files
 from braid.engine.importer.host.request import ImportRequest
-from braid.engine.processes.child import ChildEnd, ChildProcess, Streams
+from braid.engine.processes.child import ChildEnd, ChildProcess
 from braid.engine.runtime.out_of_memory import says_out_of_memory
 
 _log = logging.getLogger(__name__)
@@ -71,6 +66,8 @@ async def import_model(
     limits: ImportLimits,
     on_progress: OnProgress,
     example_shapes: Mapping[str, tuple[int, ...]] | None = None,
+    *,
+    spare: SpareImporter | None = None,
 ) -> None:
     """Import an uploaded file into the folder ``artefact``.
 
@@ -80,6 +77,7 @@ async def import_model(
         limits: enforced on the importer process.
         on_progress: called with a fraction in [0, 1] and the present step.
         example_shapes: shapes to verify at, by input, for models with open extents.
+        spare: holds a process that was started ahead, perhaps.
 
     Raises:
         UnsupportedOperators: naming all of them.
@@ -94,7 +92,8 @@ async def import_model(
             prefix=WORK_PREFIX, dir=artefact.parent, ignore_cleanup_errors=True
         ) as folder:
             written = Path(folder) / "artefact"
-            await _import(ImportRequest(upload, written, limits, example_shapes or {}), on_progress)
+            request = ImportRequest(upload, written, limits, example_shapes or {})
+            await _import(request, on_progress, spare)
             await to_the_end(asyncio.to_thread(_accept, written, artefact))
     except (OSError, DiskFailure) as error:
         if failure := disk_failure(error, artefact.parent):
@@ -102,13 +101,15 @@ async def import_model(
         raise
 
 
-async def _import(request: ImportRequest, on_progress: OnProgress) -> None:
+async def _import(
+    request: ImportRequest, on_progress: OnProgress, spare: SpareImporter | None
+) -> None:
     """Write the artefact of a request in an importer process.
 
     Raises:
         DiskFailure, ModelImportError: why there is none.
     """
-    async with _process(request) as (child, reports):
+    async with _process(request, spare) as (child, reports):
         last = await _conversation(child, reports, request.limits, on_progress)
     match last:
         case Failed(error):
@@ -119,58 +120,22 @@ async def _import(request: ImportRequest, on_progress: OnProgress) -> None:
             raise _post_mortem(await child.wait(), request.limits)
 
 
-def _argument(request: ImportRequest) -> str:
-    """Return the command-line argument that carries a request; its paths are absolute."""
-    upload, artefact = request.upload.absolute(), request.artefact.absolute()
-    return json.dumps(to_json(replace(request, upload=upload, artefact=artefact)))
-
-
 class ImporterCrashed(ModelImportError):
     """The importer process ended by itself without a result."""
 
 
 @asynccontextmanager
 async def _process(
-    request: ImportRequest,
+    request: ImportRequest, spare: SpareImporter | None
 ) -> AsyncIterator[tuple[ChildProcess, asyncio.StreamReader]]:
-    """Start an importer that reports to the reader; on the way out, wait for its killed group."""
-    work = request.artefact.parent
-    read_end, write_end = os.pipe()
-    reports = asyncio.StreamReader(limit=MAX_LINE_BYTES)
-    with contextlib.ExitStack() as stack:
-        try:
-            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-                lambda: asyncio.StreamReaderProtocol(reports), os.fdopen(read_end, "rb", 0)
-            )
-            stack.callback(transport.close)
-            child = await ChildProcess.start(
-                "braid.engine.importer.sandbox",
-                f"--report-fd={write_end}",
-                _argument(request),
-                environment=_environment(work),
-                streams=Streams.KEPT,
-                pass_fds=(write_end,),
-                folder=work,
-            )
-        finally:
-            os.close(write_end)
-        async with child:
-            yield child, reports
-
-
-def _environment(work: Path) -> dict[str, str]:
-    """Environment of the importer process: enough of the server's to find libraries."""
-    names = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
-    kept = {name: os.environ[name] for name in names if name in os.environ}
-    return kept | {
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "HOME": str(work),
-        "TMPDIR": str(work),
-        "CUDA_VISIBLE_DEVICES": "",  # the device belongs to its worker
-        "OMP_NUM_THREADS": "1",
-        "OMP_WAIT_POLICY": "PASSIVE",  # no spinning beside inference
-        "LANG": "C.UTF-8",
-    }
+    """Ask an importer, which reports to the reader; on the way out, wait for its killed group."""
+    process = await spare.take() if spare is not None else None
+    process = process or await ImporterProcess.start()
+    try:
+        await process.ask(request)
+        yield process.child, process.reports
+    finally:
+        await to_the_end(process.end())
 
 
 async def _conversation(

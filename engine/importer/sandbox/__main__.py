@@ -1,8 +1,12 @@
-"""The importer process: ``-m braid.engine.importer.sandbox --report-fd=N --parent=PID REQUEST``.
+"""The importer process, ``python -m braid.engine.importer.sandbox``: imports one upload.
 
-Confines itself first and loads libraries only then, so that the limits hold for them too; torch,
-which takes longest, after the file has proved to be a model. Reports go to the pipe; what libraries
-print goes to standard output, which the server keeps the end of.
+    give up rights ─> request ─> limits ─> read the file ─> load torch ─> import      usually
+    give up rights ─> load libraries ─> request ─> limits ─> read the file ─> import  ``--spare``
+
+Whatever is loaded is loaded without network or other programs, and no byte of the file is read
+before the limits are set. Without ``--spare`` torch, which takes longest, is loaded after the file
+has proved to be a model. Reports go to the pipe; what libraries print goes to standard output,
+which the server keeps the end of.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import argparse
 import errno
 import json
 import os
+import tempfile
 import traceback
 
 from braid.core.disk import disk_failure
@@ -19,7 +24,7 @@ from braid.core.json_form import from_json
 from braid.engine.importer.host.limits import ImportLimits, limit_exceeded
 from braid.engine.importer.host.messages import Done, Failed, Message, OnProgress, Progress, encode
 from braid.engine.importer.host.request import ImportRequest
-from braid.engine.importer.sandbox.confinement import confine
+from braid.engine.importer.sandbox.confinement import give_up_rights, set_limits
 from braid.engine.importer.sandbox.run_limit import bound_trials
 from braid.engine.importer.upload.uploaded_model import open_upload
 from braid.engine.runtime.out_of_memory import is_out_of_memory
@@ -29,12 +34,16 @@ def main() -> None:
     """Import one upload as the request says and report the outcome."""
     parser = argparse.ArgumentParser(prog="braid.engine.importer.sandbox")
     parser.add_argument("--report-fd", type=int, required=True)
+    parser.add_argument("--request-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
-    parser.add_argument("request", type=json.loads)
+    parser.add_argument("--spare", action="store_true", help="load libraries before the request")
     arguments = parser.parse_args()
-    request = from_json(ImportRequest, arguments.request)
     reports: int = arguments.report_fd
-    confine(request.limits, arguments.parent)
+    give_up_rights(arguments.parent)
+    if arguments.spare:
+        _load_libraries()
+    request = _receive(arguments.request_fd)
+    set_limits(request.limits)
     try:
         _import(request, lambda fraction, step: _send(reports, Progress(fraction, step)))
     except Exception as error:
@@ -44,6 +53,30 @@ def main() -> None:
         os._exit(1)
     _send(reports, Done())
     os._exit(0)  # the libraries' threads and destructors have nothing left to do
+
+
+def _load_libraries() -> None:
+    """Load what an import of an ONNX file needs, as far as that takes long."""
+    import torch
+
+    from braid.engine.ops.meta_kernels import leave_compiler_out
+
+    leave_compiler_out()
+    torch.relu(torch.empty(1, device="meta"))  # loads what torch keeps until such a tensor is used
+
+
+def _receive(descriptor: int) -> ImportRequest:
+    """Wait for the request, and work in its folder; ends the process if none will come."""
+    with os.fdopen(descriptor, "rb") as requests:
+        line = requests.readline()
+    if not line:
+        os._exit(0)
+    request = from_json(ImportRequest, json.loads(line))
+    work = request.artefact.parent
+    os.chdir(work)
+    os.environ["HOME"] = os.environ["TMPDIR"] = str(work)
+    tempfile.tempdir = None
+    return request
 
 
 def _import(request: ImportRequest, on_progress: OnProgress) -> None:

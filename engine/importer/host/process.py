@@ -1,0 +1,152 @@
+"""An importer process: started for one request, or ahead of it as a spare, and asked once.
+
+    start ──ask(request)──> reports ──end──> gone with all that it started
+      └─ as a spare: loads its libraries, which takes seconds, and waits for its request
+
+A spare has given up the same rights before it loads anything, and sets its limits before it looks
+at the file. It imports one file and ends, like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+from braid.core.json_form import to_json
+from braid.engine.importer.host.messages import MAX_LINE_BYTES
+from braid.engine.importer.host.request import ImportRequest
+from braid.engine.processes.child import ChildProcess, Streams
+
+log = logging.getLogger("braid.import")
+
+MODULE = "braid.engine.importer.sandbox"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImporterProcess:
+    """A confined process that imports one file. Belongs to one event loop."""
+
+    child: ChildProcess
+    reports: asyncio.StreamReader
+    _transport: asyncio.ReadTransport
+    _requests: int  # descriptor that the request is written to
+
+    @classmethod
+    async def start(cls, *options: str) -> Self:
+        """Start a process; ``options`` of its command line: ``--spare``.
+
+        Raises:
+            OSError: no process, memory or descriptor is left.
+        """
+        (read_end, report_end), (request_end, requests) = os.pipe(), os.pipe()
+        reports, transport = asyncio.StreamReader(limit=MAX_LINE_BYTES), None
+        try:
+            transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(reports), os.fdopen(read_end, "rb", 0)
+            )
+            child = await ChildProcess.start(
+                MODULE,
+                f"--report-fd={report_end}",
+                f"--request-fd={request_end}",
+                *options,
+                environment=_environment(),
+                streams=Streams.KEPT,
+                pass_fds=(report_end, request_end),
+                folder=Path("/"),
+            )
+        except BaseException:
+            if transport is not None:
+                transport.close()
+            os.close(requests)
+            raise
+        finally:
+            os.close(report_end)
+            os.close(request_end)
+        return cls(child, reports, transport, requests)
+
+    async def ask(self, request: ImportRequest) -> None:
+        """Send the request; a process that has ended is noticed by who reads the reports."""
+        upload, artefact = request.upload.absolute(), request.artefact.absolute()
+        line = json.dumps(to_json(replace(request, upload=upload, artefact=artefact))).encode()
+        await asyncio.to_thread(_write, self._requests, line + b"\n")
+
+    async def end(self) -> None:
+        """Kill the process and what it started, if it has not ended; wait for that."""
+        try:
+            await self.child.end()
+        finally:
+            self._transport.close()
+            os.close(self._requests)
+
+
+class SpareImporter:
+    """An importer process that is started before it is needed. Belongs to one event loop."""
+
+    def __init__(self) -> None:
+        self._starting: asyncio.Task[ImporterProcess] | None = None
+        self._is_closed = False
+
+    def prepare(self) -> None:
+        """Begin to start a process, unless one is there."""
+        if self._is_closed or (self._starting is not None and not _has_failed(self._starting)):
+            return
+        self._starting = asyncio.create_task(ImporterProcess.start("--spare"), name="spare")
+
+    async def take(self) -> ImporterProcess | None:
+        """Hand over the process, which may still be loading; None if there is none."""
+        starting, self._starting = self._starting, None
+        if starting is None:
+            return None
+        try:
+            process = await asyncio.shield(starting)
+        except OSError as error:
+            log.warning("no spare importer could be started: %s", error)
+            return None
+        except asyncio.CancelledError:
+            self._starting = starting
+            raise
+        if process.child.is_alive:
+            process.child.count_from_now()
+            return process
+        await process.end()
+        return None
+
+    async def close(self) -> None:
+        """End the process; no other one is started."""
+        self._is_closed = True
+        process = await self.take()
+        if process is not None:
+            await process.end()
+
+
+def _has_failed(starting: asyncio.Task[ImporterProcess]) -> bool:
+    """Whether a process could not be started."""
+    return starting.done() and starting.exception() is not None
+
+
+def _write(descriptor: int, line: bytes) -> None:
+    try:
+        while line:
+            line = line[os.write(descriptor, line) :]
+    except BrokenPipeError:
+        return
+
+
+def _environment() -> dict[str, str]:
+    """Environment of an importer: enough of the server's to find libraries."""
+    names = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+    kept = {name: os.environ[name] for name in names if name in os.environ}
+    return kept | {
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "HOME": "/nonexistent",  # until the process knows its own folder
+        "TMPDIR": "/nonexistent",
+        "CUDA_VISIBLE_DEVICES": "",  # the device belongs to its worker
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",  # no spinning beside inference
+        "LANG": "C.UTF-8",
+    }
