@@ -90,7 +90,8 @@ def run_final_rounds(
                 turn_us.append(sample_us(contender, inputs, pause, options.pause_s))
                 yield None
             contender.final_turns_us.append(turn_us)
-        contenders = _undecided(contenders)
+        if turn + 1 >= options.min_turns:
+            contenders = _undecided(contenders)
         if not contenders:
             yield 1.0
             return

@@ -118,7 +118,7 @@ def test_who_lost_too_many_turns_to_be_faster_without_doubt_leaves() -> None:
 
     baseline, slower, faster = held(Scripted(9.0), Scripted(9.05), Scripted(8.8), options=options)
 
-    assert (len(slower.ratios), slower.turns_us) == (MOST_LOST + 1, ())
+    assert (len(slower.ratios), slower.turns_us) == (FinalRoundsOptions().min_turns, ())
     assert len(baseline.turns_us) == len(faster.turns_us) == CLEAR_TURNS
     won, lost = 1.1, 9.0 / 9.05
     assert not sure_of([lost] * (MOST_LOST + 1) + [won] * (14 - MOST_LOST))
