@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +55,7 @@ class FakeDevice:
         self.before_run: Callable[[np.ndarray[Any, Any]], None] = lambda x: None
         self.released: list[int] = []
         self.unwanted: list[int] = []  # batches, by their number
+        self.asked = 0  # how often
         self._number = 0
 
     @property
@@ -75,9 +76,13 @@ class FakeDevice:
     async def release(self, ready: Executable) -> None:
         self.released.append(ready.number)
 
-    async def run(
+    def run(
         self, ready: Executable, offset: int, when_unwanted: WhenUnwanted = lambda _: None
-    ) -> int:
+    ) -> Coroutine[Any, Any, int]:
+        self.asked += 1
+        return self._run(ready, offset, when_unwanted)
+
+    async def _run(self, ready: Executable, offset: int, when_unwanted: WhenUnwanted) -> int:
         number = len(self.batches)
         when_unwanted(lambda: self.unwanted.append(number))
         x = self._array(ready.layout.inputs["x"], offset).copy()
@@ -220,6 +225,55 @@ async def test_a_reply_is_written_once_from_outputs_that_are_complete(
     assert events == ["prepared", "written"]
     assert result.reply == b"".join([(x + 1).tobytes(), x.T.tobytes()][: len(outputs)])
     assert not result.outputs
+
+
+async def test_a_request_that_finds_its_device_idle_is_sent_without_a_turn_of_the_loop(
+    device: FakeDevice,
+) -> None:
+    service = Service(device)
+    await service.infer(rows_from(0, 1))  # makes the executable
+    await settle()
+    device.gate.clear()
+
+    running = asyncio.create_task(service.infer(rows_from(1, 1)))
+    await asyncio.sleep(0)
+    asked = device.asked
+    device.gate.set()
+    await running
+
+    assert asked == 2
+
+
+class Unreadable:
+    """Content that is gone when a batch is formed."""
+
+    def __len__(self) -> int:
+        return WIDTH * 4
+
+    def __bytes__(self) -> bytes:
+        return bytes(len(self))
+
+    def read_into(self, memory: memoryview, start: int) -> None:
+        raise InvalidRequest("it is gone")
+
+
+async def test_a_request_that_cannot_be_copied_fails_and_leaves_nothing_behind(
+    device: FakeDevice,
+) -> None:
+    service = Service(device)
+    await service.infer(rows_from(0, 1))
+    given = replace(
+        request_of(rows_from(1, 1)), inputs=[GivenTensor("x", "FP32", (1, WIDTH), Unreadable())]
+    )
+    checked = check_request(service.model, given)
+
+    with pytest.raises(InvalidRequest, match="it is gone"):
+        await service.batcher.submit(service.model, checked, service.watcher)
+    await service.batcher.drain()
+
+    assert device.asked == 1
+    assert device.arena.used_bytes == 0
+    await service.infer(rows_from(2, 1))
 
 
 async def test_requests_that_wait_together_share_a_batch(device: FakeDevice) -> None:
