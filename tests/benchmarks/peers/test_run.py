@@ -110,13 +110,13 @@ def test_a_signal_ends_all_processes(
     log = tmp_path / "log"
     with log.open("w") as file:
         process = subprocess.Popen(command, cwd=REPOSITORY, stderr=file)
-    eventually(lambda: "starting thirty_lines_ort" in log.read_text())
+    eventually(lambda: "starting right" in log.read_text())
     tree = psutil.Process(process.pid).children(recursive=True)
 
     os.kill(process.pid, number)
 
     assert process.wait(timeout=60) != 0
-    assert len(tree) >= 3  # the client program, a keeper, its server
+    assert len(tree) >= 3  # the client program, the keeper of the first server, that server
     eventually(lambda: not any(map(is_running, tree)))
 
 
