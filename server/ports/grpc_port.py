@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from braid.core.errors import StartupError
+from braid.server.http2.connection import ConnectionLimits
+from braid.server.http2.server import Server
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling, start_tracing
 from braid.server.rpc.guarding import Guarding, filter_grpc_log
@@ -59,11 +61,14 @@ class GrpcPorts:
         self.certificates = _certificates(settings)
         self.telemetry = start_tracing(settings.tracing, sampling)
         traced: list[grpc.aio.ServerInterceptor] = [self.telemetry] if self.telemetry else []
-        self._main = _server(settings, memory, [*_main_gate(settings, self.tokens), *traced])
+        gate = _main_gate(settings, self.tokens)
+        plain = settings if self.certificates is None else _by_grpc(settings)
+        self._main = _server(plain, memory, [*gate, *traced])
         servers = [self._main]
         self._admin: grpc.aio.Server | None = None
         if settings.admin_address:
-            self._admin = _server(settings, memory, [Gate(self.tokens), *traced])
+            by_grpc = _by_grpc(settings)  # which has Unix sockets, and TLS
+            self._admin = _server(by_grpc, memory, [Gate(self.tokens), *traced])
             servers.append(self._admin)
         for server in servers:
             add_services(server)
@@ -121,16 +126,31 @@ def _main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterc
     return [Gate(tokens, anonymous=anonymous, admin_elsewhere=settings.admin_address)]
 
 
+def _by_grpc(settings: Settings) -> Settings:
+    """Return the settings of a port that gRPC's own server serves."""
+    return settings.model_copy(update={"grpc_transport": "grpcio"})
+
+
 def _server(
     settings: Settings, memory: CallMemory, interceptors: Sequence[grpc.aio.ServerInterceptor]
 ) -> grpc.aio.Server:
     """Return a server that does not listen yet."""
     filter_grpc_log()
+    guards = [*interceptors, Guarding(memory)]
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
+    message_bytes = max(limit, UPLOAD_CHUNK_BYTES + 1024)
+    if settings.grpc_transport == "asyncio":
+        limits = ConnectionLimits(
+            message_bytes=message_bytes,
+            streams=settings.max_concurrent_streams,
+            keepalive_s=settings.keepalive_seconds,
+            answer_s=KEEPALIVE_ANSWER_MS / 1000,
+        )
+        return Server(limits, guards)
     return grpc.aio.server(
-        interceptors=[*interceptors, Guarding(memory)],
+        interceptors=guards,
         options=[
-            ("grpc.max_receive_message_length", max(limit, UPLOAD_CHUNK_BYTES + 1024)),
+            ("grpc.max_receive_message_length", message_bytes),
             ("grpc.max_send_message_length", -1),
             ("grpc.max_concurrent_streams", settings.max_concurrent_streams),
             ("grpc.so_reuseport", 0),

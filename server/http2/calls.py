@@ -1,0 +1,262 @@
+"""One call of gRPC: found, run and answered, with what its handler asks of it.
+
+    stream ──> Call: interceptors ──> handler(request, call) ──> answer, status ──> stream
+
+The handler runs in a task of its own, which is cancelled when the caller leaves or the deadline
+passes. Done callbacks are called when the last byte of the answer is on its way, or never will be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any, NamedTuple
+
+import grpc
+
+from braid.server.http2.connection import Connection, Stream
+from braid.server.http2.headers import Metadata, write_begin, write_end
+from braid.server.http2.messages import BadMessage, TooLarge
+
+log = logging.getLogger("braid.rpc")
+
+Code = grpc.StatusCode
+FindHandler = Callable[[Any], Any]
+
+
+class CallDetails(NamedTuple):
+    """Method and metadata of a call, for interceptors."""
+
+    method: str
+    invocation_metadata: Metadata
+
+
+class Call:
+    """Context of one call, as ``grpc.aio.ServicerContext`` describes it."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream: Stream,
+        interceptors: Sequence[Any],
+        find: FindHandler,
+    ) -> None:
+        self._connection = connection
+        self._stream = stream
+        self._interceptors = interceptors
+        self._find = find
+        self._handler: Any = None
+        self._callbacks: list[Callable[[Any], object]] = []
+        self._trailing: Metadata = ()
+        self._code: Any = None
+        self._details = ""
+        self._has_begun = self._has_status = False
+        self._abort: grpc.aio.AbortError | None = None
+        self._deadline: float | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._is_late = False
+        loop = asyncio.get_running_loop()
+        if stream.head.timeout_s is not None:
+            self._deadline = time.monotonic() + stream.head.timeout_s
+            self._alarm = loop.call_later(stream.head.timeout_s, self._expire)
+        self._task = loop.create_task(self._run())
+        self._task.add_done_callback(self._close)
+
+    # -- what a handler asks --------------------------------------------------------------------
+
+    def peer(self) -> str:
+        """Name of the caller's connection."""
+        return self._connection.peer
+
+    def invocation_metadata(self) -> Metadata:
+        """Metadata of the call."""
+        return self._stream.head.metadata
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the caller's deadline; None: there is none."""
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+    def set_trailing_metadata(self, metadata: Any) -> None:
+        """Set what is sent along with the status."""
+        self._trailing = tuple(metadata)
+
+    def trailing_metadata(self) -> Metadata:
+        """Metadata that is sent along with the status."""
+        return self._trailing
+
+    def set_code(self, code: Any) -> None:
+        """Set the status."""
+        self._code = code
+
+    def set_details(self, details: str) -> None:
+        """Set the message of the status."""
+        self._details = details
+
+    def code(self) -> Any:
+        """Status that was set; None: none."""
+        return self._code
+
+    def details(self) -> str:
+        """Message of the status."""
+        return self._details
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Call ``callback`` at the end of the call."""
+        self._callbacks.append(callback)
+
+    def done(self) -> bool:
+        """Bool: the status is sent."""
+        return self._has_status
+
+    def cancelled(self) -> bool:
+        """Bool: the caller has left."""
+        return self._stream.outgoing.has_ended and not self._has_status
+
+    def auth_context(self) -> dict[str, Any]:
+        """Nothing: connections here have no certificates."""
+        return {}
+
+    def peer_identities(self) -> None:
+        """Nothing, see ``auth_context``."""
+
+    def peer_identity_key(self) -> None:
+        """Nothing, see ``auth_context``."""
+
+    async def abort(self, code: Any, details: str = "", trailing_metadata: Any = ()) -> None:
+        """End the call with a status, and its handler with AbortError."""
+        if self._abort is not None:
+            raise grpc.aio.UsageError("Abort already called!")
+        self._abort = grpc.aio.AbortError("Locally aborted.")
+        self._trailing = tuple(trailing_metadata) or self._trailing
+        await self._finish(code, details or self._details)
+        raise self._abort
+
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        """Begin the answer with these headers."""
+        if self._has_begun:
+            raise grpc.aio.UsageError("Send initial metadata failed: already sent")
+        self._has_begun = True
+        await self._send(write_begin(tuple(metadata)), None, b"")
+
+    async def read(self) -> Any:
+        """Return the next message; ``grpc.aio.EOF`` after the last one."""
+        try:
+            message = await self._stream.incoming.next()
+        except (TooLarge, BadMessage) as failure:
+            await self._refuse(failure)
+        if message is None:
+            return grpc.aio.EOF
+        self._connection.allow_more(self._stream)
+        decode = self._handler.request_deserializer
+        return message if decode is None else decode(message)
+
+    async def write(self, message: Any) -> None:
+        """Send one message of the answer; returns when its last byte is on its way."""
+        if self._abort is not None:
+            raise self._abort
+        begin = b"" if self._has_begun else write_begin()
+        self._has_begun = True
+        await self._send(begin, self._prefixed(message), b"")
+
+    # -- running --------------------------------------------------------------------------------
+
+    def cancel(self) -> None:
+        """End the handler, as the caller has left."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._answer()
+        except grpc.aio.AbortError:
+            pass
+        except asyncio.CancelledError:
+            if self._is_late and not self._has_status:
+                await self._finish(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")
+        except Exception as error:
+            log.error("internal error", exc_info=error)
+            if not self._has_status:
+                await self._finish(Code.UNKNOWN, f"Unexpected {type(error)}: {error}")
+
+    def _close(self, _: asyncio.Task[None]) -> None:
+        """Tell who waits for the end of the call, also of one that never began."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._connection.ended(self._stream, self._has_status)
+        for callback in self._callbacks:
+            callback(self)
+        self._callbacks.clear()
+
+    async def _answer(self) -> None:
+        self._handler = handler = await self._handler_of(
+            0, CallDetails(self._stream.head.path, self._stream.head.metadata)
+        )
+        if handler is None:
+            await self._finish(Code.UNIMPLEMENTED, "Method not found!")
+            return
+        behaviour = (
+            handler.unary_unary
+            or handler.stream_stream
+            or handler.stream_unary
+            or handler.unary_stream
+        )
+        if handler.request_streaming:
+            request: Any = self._messages()
+        else:
+            request = await self.read()
+            if request is grpc.aio.EOF:
+                await self._finish(Code.INTERNAL, "the call ended before its message")
+                return
+        if inspect.isasyncgenfunction(behaviour):
+            async with aclosing(behaviour(request, self)) as answers:
+                async for answer in answers:
+                    await self.write(answer)
+            answer = None
+        else:
+            answer = await behaviour(request, self)
+        del request
+        if self._abort is not None:
+            raise self._abort
+        code = self._code or Code.OK
+        if handler.response_streaming or code not in (Code.OK, 0):
+            await self._finish(code, self._details)
+        else:
+            await self._finish(code, self._details, self._prefixed(answer))
+
+    async def _handler_of(self, index: int, details: Any) -> Any:
+        if index == len(self._interceptors):
+            return self._find(details)
+        following = partial(self._handler_of, index + 1)
+        return await self._interceptors[index].intercept_service(following, details)
+
+    async def _messages(self) -> AsyncIterator[Any]:
+        while (message := await self.read()) is not grpc.aio.EOF:
+            yield message
+
+    async def _finish(self, code: Any, details: str, message: bytes | None = None) -> None:
+        """Send the status, after the only message of an answer if there is one."""
+        number = code.value[0] if isinstance(code, Code) else int(code)
+        begin = b"" if self._has_begun else write_begin()
+        self._has_begun = self._has_status = True
+        end = write_end(number, details, self._trailing)
+        await self._send(begin, message, end)
+
+    async def _send(self, begin: bytes, message: bytes | None, end: bytes) -> None:
+        await self._connection.sender.send(self._stream.outgoing, begin, message, end)
+
+    async def _refuse(self, failure: Exception) -> None:
+        code = Code.RESOURCE_EXHAUSTED if isinstance(failure, TooLarge) else Code.INTERNAL
+        await self.abort(code, str(failure))
+
+    def _prefixed(self, message: Any) -> bytes:
+        encode = self._handler.response_serializer
+        data = message if encode is None else encode(message)
+        return b"".join((b"\0", len(data).to_bytes(4, "big"), data))
+
+    def _expire(self) -> None:
+        self._is_late = True
+        self._task.cancel()

@@ -1,0 +1,358 @@
+"""One connection of HTTP/2: its streams, settings, pings and limits (RFC 9113).
+
+    socket ──Receiver──> frames ──> headers: a call begins │ data, resets: to the call
+    socket <──Sender──── answers of calls, settings, pings
+
+Windows for what peers send are large, so that a tensor comes without a pause; what a call holds is
+bounded by the limit on messages, and by its window while nobody reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Any, Final, Protocol
+
+from braid.server.http2 import frames
+from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
+from braid.server.http2.headers import NOT_GRPC, BadHead, RequestHead, read_head
+from braid.server.http2.hpack import Decoder, Field, HeaderError, HeadersTooLong
+from braid.server.http2.messages import WINDOW_BYTES, Incoming
+from braid.server.http2.receiving import DATA_FRAME_BYTES, Receiver
+from braid.server.http2.sending import Outgoing, Sender
+
+CONNECTION_WINDOW_BYTES: Final = 16 << 20
+MAX_HEADER_BYTES: Final = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of one connection, and when it is asked whether its peer is there."""
+
+    message_bytes: int
+    streams: int  # calls under way
+    keepalive_s: float  # between two pings
+    answer_s: float  # that a ping's answer may take
+
+
+class Stream:
+    """Stream of one call."""
+
+    __slots__ = ("call", "head", "incoming", "outgoing")
+
+    def __init__(self, head: RequestHead, incoming: Incoming, outgoing: Outgoing) -> None:
+        self.head = head
+        self.incoming = incoming
+        self.outgoing = outgoing
+        self.call: StreamCall | None = None
+
+
+class StreamCall(Protocol):
+    """Call that a stream carries."""
+
+    def cancel(self) -> None:
+        """End it, as the caller has left."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Protocol of one connection. Belongs to the event loop."""
+
+    def __init__(
+        self, limits: ConnectionLimits, begin: Callable[[Connection, Stream], StreamCall]
+    ) -> None:
+        """Wait for calls, which ``begin`` begins."""
+        self.peer = ""
+        self.sender = Sender()
+        self.on_closed: Callable[[Connection], object] = lambda _: None
+        self._limits = limits
+        self._begin = begin
+        self._receiver = Receiver(self)
+        self._decoder = Decoder(MAX_HEADER_BYTES)
+        self._block = bytearray()  # of headers that are continued
+        self._continued: tuple[int, int] | None = None  # stream and flags of these
+        self._streams: dict[int, Stream] = {}
+        self._last_stream = 0
+        self._running = 0  # calls, those among them that their callers have left
+        self._window = CONNECTION_WINDOW_BYTES
+        self._is_closing = False
+        self._heard_at = monotonic()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    # -- the transport ------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """Greet the peer."""
+        self.sender.transport = transport
+        self.peer = _name(transport.get_extra_info("peername"))
+        settings = {
+            frames.MAX_CONCURRENT_STREAMS: self._limits.streams,
+            frames.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
+            frames.MAX_FRAME_SIZE: DATA_FRAME_BYTES,
+            frames.MAX_HEADER_LIST_SIZE: MAX_HEADER_BYTES,
+        }
+        more = CONNECTION_WINDOW_BYTES - frames.USUAL_WINDOW_BYTES
+        growth = number_frame(frames.WINDOW_UPDATE, 0, more)
+        self.sender.control(frames.settings_frame(settings) + growth)
+        self._wait(self._limits.keepalive_s, self._ping)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """End all calls."""
+        self._is_closing = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+        for stream in list(self._streams.values()):
+            self._leave(stream)
+        self.sender.wake()
+        self.on_closed(self)
+
+    def get_buffer(self, _: int) -> memoryview:
+        """Return where the next bytes are received."""
+        return self._receiver.place()
+
+    def buffer_updated(self, size_bytes: int) -> None:
+        """Read what was received."""
+        self._heard_at = monotonic()
+        try:
+            self._receiver.received(size_bytes)
+        except ConnectionFault as fault:
+            self.sender.control(frames.goaway_frame(self._last_stream, fault.code, str(fault)))
+            self.sender.transport.close()
+
+    def pause_writing(self) -> None:
+        """Hold back what is to be sent."""
+        self.sender.pause()
+
+    def resume_writing(self) -> None:
+        """Send on."""
+        self.sender.resume()
+
+    def _wait(self, seconds: float, then: Callable[[], object]) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_later(seconds, then)
+
+    def _ping(self) -> None:
+        """Ask whether the peer is there, if nothing came for long."""
+        idle_s = monotonic() - self._heard_at
+        if idle_s < self._limits.keepalive_s:
+            self._wait(self._limits.keepalive_s - idle_s, self._ping)
+        else:
+            self.sender.control(frame(frames.PING, 0, 0, b"braid-up"))
+            self._wait(self._limits.answer_s, partial(self._check, self._heard_at))
+
+    def _check(self, heard_at: float) -> None:
+        """Close if nothing came since a ping was sent."""
+        if self._heard_at == heard_at:
+            self.abort()
+        else:
+            self._wait(self._limits.keepalive_s, self._ping)
+
+    # -- what the server and its calls do -----------------------------------------------------
+
+    def close(self) -> None:
+        """Take no more calls; close when those under way have ended."""
+        if not self._is_closing:
+            self._is_closing = True
+            self.sender.control(frames.goaway_frame(self._last_stream, ErrorCode.NO_ERROR))
+            if not self._running:
+                self.sender.transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        self.sender.transport.abort()
+
+    def allow_more(self, stream: Stream) -> None:
+        """Let the peer send on, unless a message waits to be read."""
+        incoming = stream.incoming
+        if incoming.ready or incoming.has_ended or stream.outgoing.has_ended:
+            return
+        wanted = max(WINDOW_BYTES, incoming.missing_bytes)
+        if incoming.window <= wanted // 2:
+            more, incoming.window = wanted - incoming.window, wanted
+            growth = number_frame(frames.WINDOW_UPDATE, stream.outgoing.number, more)
+            self.sender.control(growth)
+
+    def ended(self, stream: Stream, answered: bool) -> None:
+        """Forget a call that has ended; its caller hears so if it was not ``answered``."""
+        self._running -= 1
+        number = stream.outgoing.number
+        if self._streams.pop(number, None) is not None:
+            if not answered:
+                self.sender.reset(number, ErrorCode.CANCEL)
+            elif not stream.incoming.has_ended:
+                self.sender.reset(number, ErrorCode.NO_ERROR)
+        stream.outgoing.has_ended = True
+        if self._is_closing and not self._running:
+            self.sender.transport.close()
+
+    # -- frames -------------------------------------------------------------------------------
+
+    def begin_data(self, number: int, length: int) -> Incoming | None:
+        """Count received bytes; returns the messages that they are for."""
+        stream = self._streams.get(number)
+        if not 0 < number <= self._last_stream or (stream and stream.incoming.has_ended):
+            raise ConnectionFault(ErrorCode.STREAM_CLOSED, "data without headers, or after the end")
+        self._window -= length
+        if stream is not None:
+            stream.incoming.window -= length
+        if self._window < 0 or (stream and stream.incoming.window < 0):
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "more than the window was sent")
+        if self._window <= CONNECTION_WINDOW_BYTES // 2:
+            more, self._window = CONNECTION_WINDOW_BYTES - self._window, CONNECTION_WINDOW_BYTES
+            self.sender.control(number_frame(frames.WINDOW_UPDATE, 0, more))
+        return None if stream is None else stream.incoming
+
+    def end_data(self, number: int, is_last: bool) -> None:
+        """Let the peer send on, or tell the call that this was the last of it."""
+        stream = self._streams.get(number)
+        if stream is not None:
+            if is_last:
+                stream.incoming.end()
+            else:
+                self.allow_more(stream)
+
+    def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        """Handle a frame."""
+        if (self._continued is None) == (kind == frames.CONTINUATION):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
+        handle = _HANDLERS.get(kind)  # none: GOAWAY, PRIORITY, unknown ones
+        if handle is not None:
+            handle(self, flags, number, payload)
+
+    def _headers(self, flags: int, number: int, payload: bytes) -> None:
+        if flags & frames.PADDED:
+            if not payload or payload[0] >= len(payload):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
+            payload = payload[1 : len(payload) - payload[0]]
+        if flags & frames.PRIORITISED:
+            payload = payload[5:]
+        if flags & frames.END_HEADERS:
+            self._open(number, payload, bool(flags & frames.END_STREAM))
+        else:
+            self._continued, self._block = (number, flags), bytearray(payload)
+
+    def _continuation(self, flags: int, number: int, payload: bytes) -> None:
+        assert self._continued is not None
+        expected, first_flags = self._continued
+        self._block += payload
+        if number != expected or not payload:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
+        if len(self._block) > MAX_HEADER_BYTES:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "headers are too long")
+        if flags & frames.END_HEADERS:
+            self._continued = None
+            self._open(number, bytes(self._block), bool(first_flags & frames.END_STREAM))
+
+    def _open(self, number: int, block: bytes, is_last: bool) -> None:
+        """Begin the call of a stream, from its headers."""
+        try:
+            fields = self._decoder.decode(block)
+        except HeadersTooLong as error:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
+        except HeaderError as error:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        if number <= self._last_stream:  # trailers, which mean nothing to gRPC, or a late frame
+            if is_last:
+                self.end_data(number, is_last)
+            return
+        if number % 2 == 0:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients open streams of odd numbers")
+        self._last_stream = number
+        self._begin_call(number, fields, is_last)
+
+    def _begin_call(self, number: int, fields: list[Field], is_last: bool) -> None:
+        if self._running >= self._limits.streams or self._is_closing:
+            self.sender.reset(number, ErrorCode.REFUSED_STREAM)
+            return
+        try:
+            head = read_head(fields)
+        except BadHead:
+            flags = frames.END_HEADERS | frames.END_STREAM
+            self.sender.control(frame(frames.HEADERS, flags, number, NOT_GRPC))
+            return
+        incoming = Incoming(self._limits.message_bytes, head.encoding)
+        stream = Stream(head, incoming, Outgoing(number, self.sender.initial_window))
+        self._streams[number] = stream
+        self._running += 1
+        if is_last:
+            incoming.end()
+        stream.call = self._begin(self, stream)
+
+    def _leave(self, stream: Stream) -> None:
+        """End a call whose caller has left."""
+        self._streams.pop(stream.outgoing.number, None)
+        stream.outgoing.has_ended = True
+        if stream.call is not None:
+            stream.call.cancel()
+        self.sender.wake()
+
+    def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
+        if len(payload) != 4 or not 0 < number <= self._last_stream:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a reset is malformed")
+        stream = self._streams.get(number)
+        if stream is not None:
+            self._leave(stream)
+
+    def _settings(self, flags: int, number: int, payload: bytes) -> None:
+        if number or len(payload) % 6 or (flags & frames.ACK and payload):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "settings are malformed")
+        if flags & frames.ACK:
+            return
+        for name, value in struct.iter_unpack("!HI", payload):
+            if name == frames.INITIAL_WINDOW_SIZE:
+                self._change_windows(value)
+            elif name == frames.MAX_FRAME_SIZE:
+                if not frames.USUAL_FRAME_BYTES <= value < 1 << 24:
+                    raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a frame size is wrong")
+                self.sender.frame_bytes = value
+        self.sender.control(frame(frames.SETTINGS, frames.ACK, 0))
+
+    def _change_windows(self, value: int) -> None:
+        if value > frames.MAX_WINDOW_BYTES:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+        more = value - self.sender.initial_window
+        self.sender.initial_window = value
+        for stream in self._streams.values():
+            self.sender.grow(stream.outgoing, more)
+
+    def _take_ping(self, flags: int, number: int, payload: bytes) -> None:
+        if number or len(payload) != 8:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a ping is malformed")
+        if not flags & frames.ACK:
+            self.sender.control(frame(frames.PING, frames.ACK, 0, payload))
+
+    def _window_update(self, _: int, number: int, payload: bytes) -> None:
+        more = int.from_bytes(payload, "big") & frames.MAX_WINDOW_BYTES
+        if len(payload) != 4 or not more or number > self._last_stream:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a window update is malformed")
+        stream = self._streams.get(number)
+        if not number:
+            self.sender.grow(None, more)
+        elif stream is not None:
+            self.sender.grow(stream.outgoing, more)
+
+    def _push_promise(self, *_: object) -> None:
+        raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients promise nothing")
+
+
+_HANDLERS: Final[dict[int, Callable[[Connection, int, int, bytes], None]]] = {
+    frames.HEADERS: Connection._headers,
+    frames.CONTINUATION: Connection._continuation,
+    frames.RST_STREAM: Connection._rst_stream,
+    frames.SETTINGS: Connection._settings,
+    frames.PUSH_PROMISE: Connection._push_promise,
+    frames.PING: Connection._take_ping,
+    frames.WINDOW_UPDATE: Connection._window_update,
+}
+
+
+def _name(address: Any) -> str:
+    """Name of a peer as gRPC writes it."""
+    if not isinstance(address, tuple):
+        return "unix:"
+    host, port = address[:2]
+    return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"

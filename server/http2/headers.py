@@ -1,0 +1,127 @@
+"""Headers of calls, read from their fields, and those of answers, written without compression.
+
+    fields (``hpack``) ──read_head──> RequestHead: path, metadata, timeout, compression
+
+Answers have few short headers that differ from call to call, so they are literals: no table of the
+peer has to be kept in step.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from braid.server.http2.hpack import Field
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+_OWN = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
+_UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+"""Characters that a status message is sent with as they are."""
+
+
+class BadHead(Exception):
+    """The headers are those of no gRPC call; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """Headers of a call."""
+
+    path: str
+    metadata: Metadata
+    timeout_s: float | None
+    encoding: str  # of compressed messages: "identity", "gzip", "deflate" or unknown
+
+
+def read_head(fields: Iterable[Field]) -> RequestHead:
+    """Read the headers of a call.
+
+    Raises:
+        BadHead: no POST of gRPC, or a value that cannot be read.
+    """
+    path = method = kind = ""
+    timeout_s: float | None = None
+    encoding = "identity"
+    metadata: list[tuple[str, str | bytes]] = []
+    try:
+        for name, value in fields:
+            if name[:1] == ":":
+                if name == ":path":
+                    path = value
+                elif name == ":method":
+                    method = value
+            elif name not in _OWN:
+                metadata.append((name, _decoded(value) if name.endswith("-bin") else value))
+            elif name == "grpc-timeout":
+                timeout_s = int(value[:-1]) * _UNITS[value[-1]]
+            elif name == "grpc-encoding":
+                encoding = value
+            elif name == "content-type":
+                kind = value
+    except (ValueError, KeyError, IndexError) as error:
+        raise BadHead("a header cannot be read") from error
+    if method != "POST" or not path.startswith("/") or not kind.startswith("application/grpc"):
+        raise BadHead("not a call of gRPC")
+    return RequestHead(path, tuple(metadata), timeout_s, encoding)
+
+
+def _decoded(value: str) -> bytes:
+    try:
+        return base64.b64decode(value + "=" * (-len(value) % 4), validate=True)
+    except binascii.Error as error:
+        raise ValueError(value) from error
+
+
+def _integer(value: int, bits: int) -> bytes:
+    """Encode a length as HPACK does (RFC 7541, section 5.1)."""
+    limit = (1 << bits) - 1
+    if value < limit:
+        return bytes([value])
+    encoded, value = bytearray([limit]), value - limit
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """Return one header field, not to be indexed."""
+    return b"".join((b"\0", _integer(len(name), 7), name, _integer(len(value), 7), value))
+
+
+_BEGIN = b"\x88" + literal(b"content-type", b"application/grpc")  # :status 200
+_ACCEPTED = literal(b"grpc-accept-encoding", b"identity,deflate,gzip")
+_OK = literal(b"grpc-status", b"0")
+NOT_GRPC = b"\x08\x03415"  # :status 415, by the name of static entry 8
+"""Header block of the answer to what is no call of gRPC."""
+
+
+def write_begin(metadata: Metadata = ()) -> bytes:
+    """Return the header block that an answer begins with."""
+    return _BEGIN + _ACCEPTED + _fields(metadata)
+
+
+def write_end(code: int, message: str, metadata: Metadata = ()) -> bytes:
+    """Return the header block of the status and trailing metadata that an answer ends with."""
+    if not code and not message:
+        return _OK + _fields(metadata)
+    status = literal(b"grpc-status", str(code).encode())
+    text = literal(b"grpc-message", quote(message, safe=_PLAIN).encode()) if message else b""
+    return status + text + _fields(metadata)
+
+
+def _fields(metadata: Metadata) -> bytes:
+    return b"".join(
+        literal(
+            name.encode(),
+            base64.b64encode(value) if isinstance(value, bytes) else value.encode("latin-1"),
+        )
+        for name, value in metadata
+    )

@@ -1,0 +1,192 @@
+"""Header compression of HTTP/2 (RFC 7541): blocks of a peer to names and values.
+
+    block ──Decoder──> indexed fields: out of the static table or the one that both sides keep
+                  └──> literals, plain or in Huffman's code
+
+Only reading: what the server sends is literal (``headers``). The code words of appendix B are the
+canonical ones of their lengths, so the lengths are all that is kept here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+Field = tuple[str, str]
+
+TABLE_BYTES: Final = 4096
+"""Size of the table that every peer may use."""
+
+_ENTRY_BYTES: Final = 32  # that an entry counts beside its characters
+_END: Final = 256  # symbol that only pads
+
+_STATIC_TEXT: Final = (
+    ":authority|:method=GET|:method=POST|:path=/|:path=/index.html|:scheme=http|"
+    ":scheme=https|:status=200|:status=204|:status=206|:status=304|:status=400|:status=404|"
+    ":status=500|accept-charset|accept-encoding=gzip, deflate|accept-language|accept-ranges|"
+    "accept|access-control-allow-origin|age|allow|authorization|cache-control|"
+    "content-disposition|content-encoding|content-language|content-length|content-location|"
+    "content-range|content-type|cookie|date|etag|expect|expires|from|host|if-match|"
+    "if-modified-since|if-none-match|if-range|if-unmodified-since|last-modified|link|"
+    "location|max-forwards|proxy-authenticate|proxy-authorization|range|referer|refresh|"
+    "retry-after|server|set-cookie|strict-transport-security|transfer-encoding|user-agent|"
+    "vary|via|www-authenticate"
+)
+_STATIC: Final[tuple[Field, ...]] = tuple(
+    (name, value) for name, _, value in (each.partition("=") for each in _STATIC_TEXT.split("|"))
+)
+
+_CODE_LENGTHS: Final = bytes.fromhex(
+    "0d171c1c1c1c1c1c1c181e1c1c1e1c1c1c1c1c1c1c1c1e1c1c1c1c1c1c1c1c1c060a0a0c0d06080b0a0a080b"
+    "080606060505050606060606060607080f060c0a0d0607070707070707070707070707070707070707070707"
+    "0807080d130d0e060f05060506050606060507070606060506070605050607070707070f0b0e0d1c14161414"
+    "1616161716171717171718171818161718171717171516171617171816151416161717151716161815161717"
+    "151516151716171714161616171616171a1a1413161716191a1a1a1b1b1a181913151a1b1b1a1b1815151a1a"
+    "1c1b1b1b14181415161515171616191918181a171a1b1a1a1b1b1b1b1b1c1b1b1b1b1b1a1e"
+)
+
+
+class HeaderError(Exception):
+    """A block is not what RFC 7541 describes."""
+
+
+class HeadersTooLong(HeaderError):
+    """A block has more characters than are taken."""
+
+
+def _code_words() -> dict[tuple[int, int], int]:
+    """Return the symbol of each code word, by its length and value."""
+    words: dict[tuple[int, int], int] = {}
+    code = length = 0
+    for symbol in sorted(range(257), key=lambda each: (_CODE_LENGTHS[each], each)):
+        code <<= _CODE_LENGTHS[symbol] - length
+        length = _CODE_LENGTHS[symbol]
+        words[length, code] = symbol
+        code += 1
+    return words
+
+
+_WORDS: Final = _code_words()
+
+
+class Decoder:
+    """Reader of the blocks of one connection, in their order."""
+
+    def __init__(self, max_bytes: int) -> None:
+        """Take blocks of up to ``max_bytes``, counted as RFC 9113 counts a list of fields."""
+        self._max_bytes = max_bytes
+        self._table: deque[Field] = deque()
+        self._size = 0
+        self._limit = TABLE_BYTES
+
+    def decode(self, block: bytes) -> list[Field]:
+        """Return the fields of a block.
+
+        Raises:
+            HeaderError: the block is malformed; the connection cannot go on.
+        """
+        fields: list[Field] = []
+        size = at = 0
+        try:
+            while at < len(block):
+                first = block[at]
+                if first & 0x80:
+                    index, at = _integer(block, at, 7)
+                    field = self._entry(index)
+                elif first & 0x40:
+                    field, at = self._literal(block, at, 6)
+                    self._add(field)
+                elif first & 0x20:
+                    limit, at = _integer(block, at, 5)
+                    if limit > TABLE_BYTES or fields:
+                        raise HeaderError("a size of the table is out of place")
+                    self._limit = limit
+                    self._shrink()
+                    continue
+                else:
+                    field, at = self._literal(block, at, 4)
+                size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
+                if size > self._max_bytes:
+                    raise HeadersTooLong(f"more than {self._max_bytes} bytes of headers")
+                fields.append(field)
+        except IndexError:
+            raise HeaderError("a block is cut off, or names an entry that is not there") from None
+        return fields
+
+    def _entry(self, index: int) -> Field:
+        if not index:
+            raise HeaderError("entries are counted from 1")
+        if index <= len(_STATIC):
+            return _STATIC[index - 1]
+        return self._table[index - len(_STATIC) - 1]
+
+    def _literal(self, block: bytes, at: int, bits: int) -> tuple[Field, int]:
+        index, at = _integer(block, at, bits)
+        if index:
+            name = self._entry(index)[0]
+        else:
+            name, at = _string(block, at)
+        value, at = _string(block, at)
+        return (name, value), at
+
+    def _add(self, field: Field) -> None:
+        self._table.appendleft(field)
+        self._size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while self._size > self._limit:
+            name, value = self._table.pop()
+            self._size -= len(name) + len(value) + _ENTRY_BYTES
+
+
+def _integer(block: bytes, at: int, bits: int) -> tuple[int, int]:
+    """Return the integer at ``at`` with a prefix of ``bits``, and the position after it."""
+    most = (1 << bits) - 1
+    value = block[at] & most
+    at += 1
+    if value < most:
+        return value, at
+    for shift in range(0, 28, 7):
+        byte = block[at]
+        at += 1
+        value += (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise HeaderError("an integer is too long")
+
+
+def _string(block: bytes, at: int) -> tuple[str, int]:
+    in_code = block[at] & 0x80
+    length, begin = _integer(block, at, 7)
+    end = begin + length
+    if end > len(block):
+        raise HeaderError("a string is cut off")
+    data = block[begin:end]
+    return (decode_huffman(data) if in_code else data.decode("latin-1")), end
+
+
+def decode_huffman(data: bytes) -> str:
+    """Return the characters of a string in Huffman's code.
+
+    Raises:
+        HeaderError: it does not end in at most seven bits of padding, all of them set.
+    """
+    symbols = bytearray()
+    code = length = 0
+    for byte in data:
+        for shift in range(7, -1, -1):
+            code = code << 1 | byte >> shift & 1
+            length += 1
+            symbol = _WORDS.get((length, code))
+            if symbol is None:
+                if length > 30:
+                    raise HeaderError("no code word begins like this")
+                continue
+            if symbol == _END:
+                raise HeaderError("the end of a string within it")
+            symbols.append(symbol)
+            code = length = 0
+    if length > 7 or code != (1 << length) - 1:
+        raise HeaderError("a string is padded wrongly")
+    return symbols.decode("latin-1")

@@ -1,0 +1,187 @@
+"""Messages of one call as they arrive: length prefix, message, next prefix, ...
+
+    DATA ──feed──> Incoming ──next──> whole messages, one after the other
+
+A message has five bytes before it: whether it is compressed, and its length. A large message gets
+its memory when its prefix is there, and is received in place; pages that nothing was received in
+take no memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections import deque
+from typing import Final
+
+import numpy as np
+
+PREFIX_BYTES: Final = 5
+WINDOW_BYTES: Final = 1 << 20
+"""Bytes that a peer may send on a stream before anybody reads it."""
+SMALL_BYTES: Final = 1 << 14
+"""Messages up to this size are copied into ``bytes``; larger ones are received in place."""
+
+Message = bytes | memoryview
+
+
+class TooLarge(Exception):
+    """A message is longer than the server takes."""
+
+
+class BadMessage(Exception):
+    """A message cannot be decompressed, is cut off, or has a wrong prefix."""
+
+
+class Incoming:
+    """Messages of one call as they arrive. Belongs to the event loop."""
+
+    __slots__ = (
+        "_body",
+        "_compressed",
+        "_filled",
+        "_limit",
+        "_prefix",
+        "_waiter",
+        "_wbits",
+        "failure",
+        "has_ended",
+        "ready",
+        "window",
+    )  # fmt: skip
+
+    def __init__(self, limit_bytes: int, encoding: str) -> None:
+        """Expect messages.
+
+        Args:
+            limit_bytes: of one message, before and after it is decompressed.
+            encoding: of those that are compressed.
+        """
+        self._limit = limit_bytes
+        self._wbits = {"gzip": 31, "deflate": 15}.get(encoding)
+        self._prefix = b""
+        self._body: memoryview | None = None
+        self._filled = 0
+        self._compressed = False
+        self._waiter: asyncio.Future[None] | None = None
+        self.ready: deque[Message] = deque()
+        self.window = WINDOW_BYTES
+        self.has_ended = False
+        self.failure: Exception | None = None
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes of the present message that have not come."""
+        return 0 if self._body is None else len(self._body) - self._filled
+
+    def place(self) -> memoryview | None:
+        """Return where the next bytes of the present message belong; None: no large one."""
+        return None if self._body is None else self._body[self._filled :]
+
+    def received(self, size_bytes: int) -> None:
+        """Count bytes that were received at ``place``."""
+        self._filled += size_bytes
+        if self._body is not None and self._filled == len(self._body):
+            try:
+                self._complete(self._body)
+            except (TooLarge, BadMessage) as failure:
+                self._fail(failure)
+
+    def feed(self, data: memoryview) -> None:
+        """Take bytes of the stream; after a message that cannot be read the rest is dropped."""
+        if self.failure is None:
+            try:
+                self._feed(data)
+            except (TooLarge, BadMessage) as failure:
+                self._fail(failure)
+
+    def _feed(self, data: memoryview) -> None:
+        while data:
+            if self._body is None:
+                if not self._prefix and len(data) >= PREFIX_BYTES:
+                    prefix, data = data[:PREFIX_BYTES], data[PREFIX_BYTES:]
+                else:
+                    missing = PREFIX_BYTES - len(self._prefix)
+                    self._prefix += bytes(data[:missing])
+                    data = data[missing:]
+                    if len(self._prefix) < PREFIX_BYTES:
+                        return
+                    prefix, self._prefix = memoryview(self._prefix), b""
+                length = self._begin(prefix)
+                if length <= len(data) and length <= SMALL_BYTES:
+                    self._complete(bytes(data[:length]))
+                    data = data[length:]
+                    continue
+                self._body, self._filled = _memory(length), 0
+            taken = min(len(data), len(self._body) - self._filled)
+            self._body[self._filled : self._filled + taken] = data[:taken]
+            data = data[taken:]
+            self._filled += taken
+            if self._filled == len(self._body):
+                self._complete(self._body)
+
+    def end(self) -> None:
+        """Expect no more bytes."""
+        self.has_ended = True
+        if self.failure is None and (self._prefix or self._body is not None):
+            self._fail(BadMessage("the call ended within a message"))
+        self._wake()
+
+    async def next(self) -> Message | None:
+        """Return the next message, as soon as it is there; None: there are no more.
+
+        Raises:
+            TooLarge: the message is.
+            BadMessage: the message cannot be read.
+        """
+        while not self.ready:
+            if self.failure is not None:
+                raise self.failure
+            if self.has_ended:
+                return None
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        return self.ready.popleft()
+
+    def _begin(self, prefix: memoryview) -> int:
+        """Read a prefix; returns the length of the message."""
+        self._compressed = prefix[0] != 0
+        length = int.from_bytes(prefix[1:], "big")
+        if prefix[0] > 1 or (self._compressed and self._wbits is None):
+            raise BadMessage("a message is compressed in a way that the call does not name")
+        if length > self._limit:
+            raise TooLarge(f"Received message larger than max ({length} vs. {self._limit})")
+        return length
+
+    def _complete(self, message: Message) -> None:
+        self._body = None
+        self.ready.append(self._inflated(message) if self._compressed else message)
+        self._wake()
+
+    def _inflated(self, message: Message) -> bytes:
+        assert self._wbits is not None
+        stream = zlib.decompressobj(self._wbits)
+        try:
+            data = stream.decompress(message, self._limit + 1)
+        except zlib.error as error:
+            raise BadMessage("a message cannot be decompressed") from error
+        if len(data) > self._limit:
+            raise TooLarge(f"Received message larger than max ({self._limit})")
+        return data
+
+    def _fail(self, failure: Exception) -> None:
+        self.failure, self._body = failure, None
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _memory(size_bytes: int) -> memoryview:
+    """Memory that is not cleared, as it is written at once."""
+    memory: memoryview = np.empty(size_bytes, np.uint8).data
+    return memory

@@ -1,0 +1,149 @@
+"""Bytes of one connection, cut into frames; data of large messages is received where it belongs.
+
+    socket ──place──> buffer ──────> frames ──> Frames.take_frame
+                 └──> a message of a stream (the rest of a DATA frame)
+
+A frame of DATA is passed on as its bytes come; every other frame is short and passed on whole.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, Protocol
+
+from braid.server.http2 import frames
+from braid.server.http2.frames import ConnectionFault, ErrorCode
+from braid.server.http2.messages import Incoming
+
+DATA_FRAME_BYTES: Final = 1 << 20
+"""Most bytes of a frame of DATA; others are at most as long as every peer may send them."""
+BUFFER_BYTES: Final = 1 << 16
+
+_HEAD = struct.Struct("!IBI").unpack_from
+
+
+class Frames(Protocol):
+    """Connection that the frames are for."""
+
+    def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
+        """Handle a frame of any kind but DATA."""
+
+    def begin_data(self, number: int, length: int) -> Incoming | None:
+        """Return the messages of a stream that ``length`` bytes are for; None: of no call."""
+
+    def end_data(self, number: int, is_last: bool) -> None:
+        """Handle the end of a frame of DATA; ``is_last``: of its stream."""
+
+
+class Receiver:
+    """Reader of one connection's bytes."""
+
+    def __init__(self, target: Frames) -> None:
+        self._target = target
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
+        self._start = self._stop = 0  # of the unread bytes in the buffer
+        self._place: memoryview | None = None  # in a message, instead of the buffer
+        self._has_preface = False
+        self._is_in_data = False
+        self._data: Incoming | None = None  # messages that the present frame of DATA is for
+        self._number = self._data_left = self._padding_left = 0
+        self._is_last = False
+
+    def place(self) -> memoryview:
+        """Return where the next bytes are to be received; never empty."""
+        return self._buffer[self._stop :] if self._place is None else self._place
+
+    def received(self, size_bytes: int) -> None:
+        """Read bytes that were received where ``place`` said.
+
+        Raises:
+            ConnectionFault: the peer broke the protocol.
+        """
+        if self._place is not None and self._data is not None:
+            self._data.received(size_bytes)
+            self._data_left -= size_bytes
+        else:
+            self._stop += size_bytes
+        while self._read():
+            pass
+        self._choose_place()
+
+    def _choose_place(self) -> None:
+        self._place = None
+        if self._start < self._stop:
+            left = self._stop - self._start
+            self._buffer[:left] = self._buffer[self._start : self._stop]
+            self._start, self._stop = 0, left
+            return
+        self._start = self._stop = 0
+        if self._data_left and self._data is not None:
+            place = self._data.place()
+            if place is not None:
+                self._place = place[: self._data_left]
+
+    def _read(self) -> bool:
+        """Read on; returns bool: there may be more to read."""
+        if self._is_in_data:
+            return self._read_data()
+        if not self._has_preface:
+            return self._read_preface()
+        at = self._start
+        if self._stop - at < frames.HEAD_BYTES:
+            return False
+        length_and_kind, flags, number = _HEAD(self._buffer, at)
+        length, kind = length_and_kind >> 8, length_and_kind & 0xFF
+        number &= frames.MAX_WINDOW_BYTES
+        if kind == frames.DATA:
+            return self._begin_data(length, flags, number)
+        if length > frames.USUAL_FRAME_BYTES:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
+        begin = at + frames.HEAD_BYTES
+        if begin + length > self._stop:
+            return False
+        self._start = begin + length
+        self._target.take_frame(kind, flags, number, bytes(self._buffer[begin : self._start]))
+        return True
+
+    def _read_preface(self) -> bool:
+        size = min(len(frames.PREFACE), self._stop)
+        if self._buffer[:size] != frames.PREFACE[:size]:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "not HTTP/2")
+        self._has_preface = size == len(frames.PREFACE)
+        self._start = size if self._has_preface else 0
+        return self._has_preface
+
+    def _begin_data(self, length: int, flags: int, number: int) -> bool:
+        if length > DATA_FRAME_BYTES:
+            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
+        at, padding = self._start + frames.HEAD_BYTES, 0
+        self._data_left = length
+        if flags & frames.PADDED:
+            if at == self._stop:
+                return False
+            padding = self._buffer[at]
+            if padding >= length:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
+            at += 1
+            self._data_left -= 1 + padding
+        self._data = self._target.begin_data(number, length)
+        self._start, self._number, self._padding_left = at, number, padding
+        self._is_last = bool(flags & frames.END_STREAM)
+        self._is_in_data = True
+        return True
+
+    def _read_data(self) -> bool:
+        """Read what has come of a frame of DATA; returns bool: the frame is whole."""
+        taken = min(self._stop - self._start, self._data_left)
+        if taken:
+            if self._data is not None:
+                self._data.feed(self._buffer[self._start : self._start + taken])
+            self._start += taken
+            self._data_left -= taken
+        skipped = min(self._stop - self._start, self._padding_left)
+        self._start += skipped
+        self._padding_left -= skipped
+        if self._data_left or self._padding_left:
+            return False
+        self._is_in_data, self._data = False, None
+        self._target.end_data(self._number, self._is_last)
+        return True

@@ -1,0 +1,136 @@
+"""Frames of one connection on their way out, as far as the windows of the peer allow.
+
+    Sender.send: headers, data in frames, status ──> transport
+       └── waits while the windows are used up, or while the transport holds what was not sent
+
+Of what a connection sends, its transport holds little more than PART_BYTES. Answers to pings and
+settings wait for no window; a peer that makes many and reads none loses its connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from braid.server.http2 import frames
+from braid.server.http2.frames import ConnectionFault, ErrorCode, frame_head, number_frame
+
+PART_BYTES: Final = 1 << 20
+"""Bytes given to the transport at once."""
+MAX_UNREAD_CONTROL_BYTES: Final = 1 << 16
+"""Answers to pings and settings that a peer may leave unread."""
+
+
+class Outgoing:
+    """Answer of one stream."""
+
+    __slots__ = ("has_ended", "number", "window")
+
+    def __init__(self, number: int, window: int) -> None:
+        self.number = number
+        self.window = window  # bytes that the peer takes now
+        self.has_ended = False  # by either side: nothing more is sent
+
+
+class Sender:
+    """Writer of one connection's frames. Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self.transport: Any = None
+        self.initial_window = frames.USUAL_WINDOW_BYTES
+        self.frame_bytes = frames.USUAL_FRAME_BYTES
+        self._window = frames.USUAL_WINDOW_BYTES
+        self._is_paused = False
+        self._changed: asyncio.Future[None] | None = None
+        self._unread_control_bytes = 0
+
+    async def send(self, to: Outgoing, begin: bytes, message: bytes | None, end: bytes) -> None:
+        """Send parts of an answer; returns when the last byte is on its way, or has nowhere to go.
+
+        Args:
+            to: what is answered.
+            begin: header block that the answer begins with; empty: was sent.
+            message: with its prefix; None: there is none.
+            end: header block of the status; empty: the answer goes on.
+        """
+        parts: list[bytes | memoryview] = []
+        if begin:
+            parts += (frame_head(frames.HEADERS, frames.END_HEADERS, to.number, len(begin)), begin)
+        if message is not None:
+            await self._send_message(to, parts, memoryview(message))
+        if end:
+            flags = frames.END_HEADERS | frames.END_STREAM
+            parts += (frame_head(frames.HEADERS, flags, to.number, len(end)), end)
+        self._write(to, parts)
+        while self._is_paused and not to.has_ended:
+            await self._change()
+        if end:
+            to.has_ended = True
+
+    async def _send_message(
+        self, to: Outgoing, parts: list[bytes | memoryview], left: memoryview
+    ) -> None:
+        """Add a message to ``parts`` in frames, and send what the windows have no room beside."""
+        held = 0
+        while left and not to.has_ended:
+            size = min(len(left), to.window, self._window, self.frame_bytes)
+            if self._is_paused or size <= 0 or held >= PART_BYTES:
+                self._write(to, parts)
+                held = 0
+                if self._is_paused or size <= 0:
+                    await self._change()
+                continue
+            parts += (frame_head(frames.DATA, 0, to.number, size), left[:size])
+            left = left[size:]
+            held += size
+            to.window -= size
+            self._window -= size
+
+    def _write(self, to: Outgoing, parts: list[bytes | memoryview]) -> None:
+        if parts and not to.has_ended and not self.transport.is_closing():
+            self.transport.write(b"".join(parts))
+        parts.clear()
+
+    def control(self, data: bytes) -> None:
+        """Send a frame that waits for no window; ends a connection that reads none of them."""
+        if self._is_paused:
+            self._unread_control_bytes += len(data)
+            if self._unread_control_bytes > MAX_UNREAD_CONTROL_BYTES:
+                self.transport.abort()
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def reset(self, number: int, code: ErrorCode) -> None:
+        """End a stream."""
+        self.control(number_frame(frames.RST_STREAM, number, code))
+
+    def grow(self, to: Outgoing | None, more: int) -> None:
+        """Let ``more`` bytes be sent on a stream; None: on all of them."""
+        if to is None:
+            window = self._window = self._window + more
+        else:
+            window = to.window = to.window + more
+        if window > frames.MAX_WINDOW_BYTES:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+        self.wake()
+
+    def pause(self) -> None:
+        """Hold back messages."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """Send on."""
+        self._is_paused = False
+        self._unread_control_bytes = 0
+        self.wake()
+
+    def wake(self) -> None:
+        """Look again whether waiting answers can go on."""
+        if self._changed is not None:
+            self._changed.set_result(None)
+            self._changed = None
+
+    async def _change(self) -> None:
+        if self._changed is None:
+            self._changed = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._changed)
