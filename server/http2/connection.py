@@ -19,14 +19,20 @@ from typing import Any, Final, Protocol
 
 from braid.server.http2 import frames
 from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
-from braid.server.http2.headers import NOT_GRPC, BadHead, RequestHead, read_head
-from braid.server.http2.hpack import Decoder, Field, HeaderError, HeadersTooLong
+from braid.server.http2.headers import (
+    MAX_HEADER_BYTES,
+    NOT_GRPC,
+    BadHead,
+    HeaderBlocks,
+    RequestHead,
+    read_head,
+)
+from braid.server.http2.hpack import Field
 from braid.server.http2.messages import WINDOW_BYTES, Incoming
 from braid.server.http2.receiving import DATA_FRAME_BYTES, Receiver
 from braid.server.http2.sending import Outgoing, Sender
 
 CONNECTION_WINDOW_BYTES: Final = 16 << 20
-MAX_HEADER_BYTES: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +77,7 @@ class Connection(asyncio.BufferedProtocol):
         self._limits = limits
         self._begin = begin
         self._receiver = Receiver(self)
-        self._decoder = Decoder(MAX_HEADER_BYTES)
-        self._block = bytearray()  # of headers that are continued
-        self._continued: tuple[int, int] | None = None  # stream and flags of these
+        self._blocks = HeaderBlocks()
         self._streams: dict[int, Stream] = {}
         self._last_stream = 0
         self._running = 0  # calls, those among them that their callers have left
@@ -193,6 +197,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def begin_data(self, number: int, length: int) -> Incoming | None:
         """Count received bytes; returns the messages that they are for."""
+        self._blocks.check(frames.DATA)
         stream = self._streams.get(number)
         if not 0 < number <= self._last_stream or (stream and stream.incoming.has_ended):
             raise ConnectionFault(ErrorCode.STREAM_CLOSED, "data without headers, or after the end")
@@ -217,50 +222,28 @@ class Connection(asyncio.BufferedProtocol):
 
     def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """Handle a frame."""
-        if (self._continued is None) == (kind == frames.CONTINUATION):
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
+        self._blocks.check(kind)
         handle = _HANDLERS.get(kind)  # none: GOAWAY, PRIORITY, unknown ones
         if handle is not None:
             handle(self, flags, number, payload)
 
     def _headers(self, flags: int, number: int, payload: bytes) -> None:
-        if flags & frames.PADDED:
-            if not payload or payload[0] >= len(payload):
-                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
-            payload = payload[1 : len(payload) - payload[0]]
-        if flags & frames.PRIORITISED:
-            payload = payload[5:]
-        if flags & frames.END_HEADERS:
-            self._open(number, payload, bool(flags & frames.END_STREAM))
-        else:
-            self._continued, self._block = (number, flags), bytearray(payload)
+        self._open(number, self._blocks.begin(flags, number, payload))
 
     def _continuation(self, flags: int, number: int, payload: bytes) -> None:
-        assert self._continued is not None
-        expected, first_flags = self._continued
-        self._block += payload
-        if number != expected or not payload:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
-        if len(self._block) > MAX_HEADER_BYTES:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "headers are too long")
-        if flags & frames.END_HEADERS:
-            self._continued = None
-            self._open(number, bytes(self._block), bool(first_flags & frames.END_STREAM))
+        self._open(number, self._blocks.go_on(flags, number, payload))
 
-    def _open(self, number: int, block: bytes, is_last: bool) -> None:
+    def _open(self, number: int, read: tuple[list[Field], bool] | None) -> None:
         """Begin the call of a stream, from its headers."""
-        try:
-            fields = self._decoder.decode(block)
-        except HeadersTooLong as error:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
-        except HeaderError as error:
-            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        if read is None:
+            return
+        fields, is_last = read
+        if number % 2 == 0:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients open streams of odd numbers")
         if number <= self._last_stream:  # trailers, which mean nothing to gRPC, or a late frame
             if is_last:
                 self.end_data(number, is_last)
             return
-        if number % 2 == 0:
-            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients open streams of odd numbers")
         self._last_stream = number
         self._begin_call(number, fields, is_last)
 

@@ -1,6 +1,6 @@
 """Headers of calls, read from their fields, and those of answers, written without compression.
 
-    fields (``hpack``) ──read_head──> RequestHead: path, metadata, timeout, compression
+    HEADERS, CONTINUATION ──HeaderBlocks──> fields ──read_head──> RequestHead: path, metadata, ...
 
 Answers have few short headers that differ from call to call, so they are literals: no table of the
 peer has to be kept in step.
@@ -15,9 +15,13 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from braid.server.http2.hpack import Field
+from braid.server.http2 import frames
+from braid.server.http2.frames import ConnectionFault, ErrorCode
+from braid.server.http2.hpack import Decoder, Field, HeaderError, HeadersTooLong
 
 Metadata = tuple[tuple[str, str | bytes], ...]
+
+MAX_HEADER_BYTES: Final = 1 << 14
 
 _OWN = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -27,6 +31,61 @@ _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 
 class BadHead(Exception):
     """The headers are those of no gRPC call; the message says why."""
+
+
+class HeaderBlocks:
+    """Blocks of one connection, put together and read in their order."""
+
+    def __init__(self) -> None:
+        self._decoder = Decoder(MAX_HEADER_BYTES)
+        self._block: bytearray | None = None  # of headers that are continued
+        self._number = self._flags = 0  # of the frame that they began with
+
+    def check(self, kind: int) -> None:
+        """Raise ConnectionFault unless a frame of this kind may come now."""
+        if (self._block is None) == (kind == frames.CONTINUATION):
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
+
+    def begin(self, flags: int, number: int, payload: bytes) -> tuple[list[Field], bool] | None:
+        """Take a frame of HEADERS; returns as ``go_on`` does."""
+        if flags & frames.PADDED:
+            if not payload or payload[0] >= len(payload):
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
+            payload = payload[1 : len(payload) - payload[0]]
+        if flags & frames.PRIORITISED:
+            payload = payload[5:]
+        if flags & frames.END_HEADERS:
+            return self._read(payload), bool(flags & frames.END_STREAM)
+        self._block, self._number, self._flags = bytearray(payload), number, flags
+        return None
+
+    def go_on(self, flags: int, number: int, payload: bytes) -> tuple[list[Field], bool] | None:
+        """Take a frame of CONTINUATION.
+
+        Returns:
+            The fields, and bool: nothing follows on the stream; None: the fields go on.
+
+        Raises:
+            ConnectionFault: the fields are too long, or cannot be read.
+        """
+        assert self._block is not None
+        if number != self._number or not payload:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
+        self._block += payload
+        if len(self._block) > MAX_HEADER_BYTES:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "headers are too long")
+        if not flags & frames.END_HEADERS:
+            return None
+        block, self._block = bytes(self._block), None
+        return self._read(block), bool(self._flags & frames.END_STREAM)
+
+    def _read(self, block: bytes) -> list[Field]:
+        try:
+            return self._decoder.decode(block)
+        except HeadersTooLong as error:
+            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
+        except HeaderError as error:
+            raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ WINDOW_BYTES: Final = 1 << 20
 SMALL_BYTES: Final = 1 << 14
 """Messages up to this size are copied into ``bytes``; larger ones are received in place."""
 
+MAX_READY: Final = 256
+"""Messages that are told apart before anybody reads them; what follows stays as it came."""
+
 Message = bytes | memoryview
 
 
@@ -37,6 +40,7 @@ class Incoming:
     """Messages of one call as they arrive. Belongs to the event loop."""
 
     __slots__ = (
+        "_backlog",
         "_body",
         "_compressed",
         "_filled",
@@ -60,6 +64,7 @@ class Incoming:
         self._limit = limit_bytes
         self._wbits = {"gzip": 31, "deflate": 15}.get(encoding)
         self._prefix = b""
+        self._backlog = bytearray()
         self._body: memoryview | None = None
         self._filled = 0
         self._compressed = False
@@ -89,7 +94,9 @@ class Incoming:
 
     def feed(self, data: memoryview) -> None:
         """Take bytes of the stream; after a message that cannot be read the rest is dropped."""
-        if self.failure is None:
+        if self._backlog:
+            self._backlog += data
+        elif self.failure is None:
             try:
                 self._feed(data)
             except (TooLarge, BadMessage) as failure:
@@ -98,6 +105,9 @@ class Incoming:
     def _feed(self, data: memoryview) -> None:
         while data:
             if self._body is None:
+                if len(self.ready) >= MAX_READY:
+                    self._backlog += data
+                    return
                 if not self._prefix and len(data) >= PREFIX_BYTES:
                     prefix, data = data[:PREFIX_BYTES], data[PREFIX_BYTES:]
                 else:
@@ -123,8 +133,7 @@ class Incoming:
     def end(self) -> None:
         """Expect no more bytes."""
         self.has_ended = True
-        if self.failure is None and (self._prefix or self._body is not None):
-            self._fail(BadMessage("the call ended within a message"))
+        self._check_end()
         self._wake()
 
     async def next(self) -> Message | None:
@@ -135,6 +144,11 @@ class Incoming:
             BadMessage: the message cannot be read.
         """
         while not self.ready:
+            if self._backlog:
+                data, self._backlog = memoryview(self._backlog), bytearray()
+                self.feed(data)
+                self._check_end()
+                continue
             if self.failure is not None:
                 raise self.failure
             if self.has_ended:
@@ -171,6 +185,11 @@ class Incoming:
         if len(data) > self._limit:
             raise TooLarge(f"Received message larger than max ({self._limit})")
         return data
+
+    def _check_end(self) -> None:
+        is_cut = bool(self._prefix) or self._body is not None
+        if self.has_ended and is_cut and self.failure is None and not self._backlog:
+            self._fail(BadMessage("the call ended within a message"))
 
     def _fail(self, failure: Exception) -> None:
         self.failure, self._body = failure, None

@@ -52,6 +52,8 @@ class Server(grpc.aio.Server):
             for family, kind, protocol, _, place in dict.fromkeys(found):
                 port = self._bind(socket.socket(family, kind, protocol), place, port)
         except OSError as error:
+            for each in self._sockets:
+                each.close()
             raise RuntimeError(f"Failed to bind to address {address}: {error}") from error
         return port
 
@@ -62,6 +64,7 @@ class Server(grpc.aio.Server):
             everywhere = place[0] == "::"
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(not everywhere))
         listening.bind((place[0], port, *place[2:]))
+        listening.listen(128)
         return int(listening.getsockname()[1])
 
     def add_secure_port(self, address: str, server_credentials: Any) -> int:
@@ -76,7 +79,9 @@ class Server(grpc.aio.Server):
 
     async def stop(self, grace: float | None) -> None:
         """Take no more calls; end those under way after ``grace`` seconds, None: at once."""
-        for each in self._listening:
+        for listening in self._listening:
+            listening.close()
+        for each in self._sockets:
             each.close()
         for connection in list(self._connections):
             connection.close()

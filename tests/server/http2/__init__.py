@@ -1,0 +1,1 @@
+"""Tests of gRPC over our own HTTP/2."""

@@ -1,0 +1,267 @@
+"""Calls of gRPC's own clients to our server: messages, status, deadlines, cancellation."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from braid.server.http2.connection import ConnectionLimits
+from braid.server.http2.server import Server
+
+LIMITS = ConnectionLimits(message_bytes=4 << 20, streams=8, keepalive_s=60.0, answer_s=20.0)
+OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+Code = grpc.StatusCode
+
+
+async def echo(request: bytes, _: Any) -> bytes:
+    return bytes(request)
+
+
+async def echo_each(requests: AsyncIterator[bytes], context: Any) -> None:
+    async for request in requests:
+        await context.write(bytes(request))
+
+
+async def count(requests: AsyncIterator[bytes], _: Any) -> bytes:
+    return str([len(request) async for request in requests]).encode()
+
+
+async def generate(request: bytes, _: Any) -> AsyncIterator[bytes]:
+    for number in range(int(bytes(request))):
+        yield bytes([number]) * number
+
+
+async def late_sum(requests: AsyncIterator[bytes], _: Any) -> bytes:
+    await asyncio.sleep(0.05)
+    return str(sum([int(bytes(request)) async for request in requests])).encode()
+
+
+poured = [0]
+"""Messages of ``pour`` that were sent."""
+
+
+async def pour(_: bytes, __: Any) -> AsyncIterator[bytes]:
+    poured[0] = 0
+    while True:
+        yield bytes(1 << 20)
+        poured[0] += 1
+
+
+class Methods(grpc.GenericRpcHandler):
+    """Handlers by name."""
+
+    def __init__(self, **more: Callable[..., Any]) -> None:
+        self._handlers = {
+            "/t/Echo": grpc.unary_unary_rpc_method_handler(echo),
+            "/t/EchoEach": grpc.stream_stream_rpc_method_handler(echo_each),
+            "/t/Count": grpc.stream_unary_rpc_method_handler(count),
+            "/t/Sum": grpc.stream_unary_rpc_method_handler(late_sum),
+            "/t/Pour": grpc.unary_stream_rpc_method_handler(pour),
+            "/t/Generate": grpc.unary_stream_rpc_method_handler(generate),
+        }
+        for name, behaviour in more.items():
+            self._handlers[f"/t/{name}"] = grpc.unary_unary_rpc_method_handler(behaviour)
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return self._handlers.get(handler_call_details.method)
+
+
+@asynccontextmanager
+async def serving(
+    limits: ConnectionLimits = LIMITS, interceptors: Any = (), **more: Callable[..., Any]
+) -> AsyncIterator[tuple[Server, grpc.aio.Channel]]:
+    server = Server(limits, interceptors)
+    server.add_generic_rpc_handlers([Methods(**more)])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=OPTIONS) as channel:
+            yield server, channel
+    finally:
+        await server.stop(None)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_379, 16_384, 70_000, 1 << 20, 4 << 20])
+async def test_messages_of_any_size_come_back(size: int) -> None:
+    message = os.urandom(size)
+    async with serving() as (_, channel):
+        assert await channel.unary_unary("/t/Echo")(message) == message
+
+
+async def test_streams_keep_the_order_of_their_messages() -> None:
+    sizes = [0, 5, 3_000_000, 1, 20_000, 0]
+    messages = [os.urandom(size) for size in sizes]
+    async with serving() as (_, channel):
+        answers = channel.stream_stream("/t/EchoEach")(iter(messages))
+        assert [answer async for answer in answers] == messages
+        assert await channel.stream_unary("/t/Count")(iter(messages)) == str(sizes).encode()
+        generated = channel.unary_stream("/t/Generate")(b"200")
+        assert [len(answer) async for answer in generated] == list(range(200))
+
+
+async def test_many_small_messages_wait_unread_without_loss() -> None:
+    numbers = range(5000)
+    async with serving() as (_, channel):
+        call = channel.stream_unary("/t/Sum")(str(number).encode() for number in numbers)
+        assert int(await call) == sum(numbers)
+
+
+async def test_calls_of_one_connection_run_beside_each_other() -> None:
+    async with serving() as (_, channel):
+        messages = [os.urandom(300_000) for _ in range(8)]
+        answers = await asyncio.gather(*(channel.unary_unary("/t/Echo")(m) for m in messages))
+        assert answers == messages
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+async def test_compressed_messages_are_read(compression: grpc.Compression) -> None:
+    message = bytes(100_000) + os.urandom(1000)
+    async with serving() as (_, channel):
+        call = channel.unary_unary("/t/Echo")(message, compression=compression)
+        assert await call == message
+
+
+async def test_a_message_that_is_too_large_is_refused_also_when_it_was_compressed() -> None:
+    async with serving() as (_, channel):
+        for compression in (None, grpc.Compression.Gzip):
+            with pytest.raises(grpc.aio.AioRpcError, match="larger than max") as caught:
+                await channel.unary_unary("/t/Echo")(bytes(5 << 20), compression=compression)
+            assert caught.value.code() is Code.RESOURCE_EXHAUSTED
+        assert await channel.unary_unary("/t/Echo")(b"on") == b"on"
+
+
+async def test_status_and_metadata_reach_the_caller_as_they_are() -> None:
+    async def fail(_: bytes, context: Any) -> bytes:
+        given = dict(context.invocation_metadata())
+        trailing = (("name", given["name"]), ("raw-bin", given["raw-bin"]))
+        await context.abort(Code.NOT_FOUND, "100 % of \n that, für dich", trailing)
+        raise AssertionError("abort raises")
+
+    async with serving(Fail=fail) as (_, channel):
+        metadata = (("name", "a value"), ("raw-bin", bytes(range(256))))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/t/Fail")(b"", metadata=metadata)
+    assert caught.value.code() is Code.NOT_FOUND
+    assert caught.value.details() == "100 % of \n that, für dich"
+    assert set(metadata) <= set(caught.value.trailing_metadata())
+
+
+async def test_an_unknown_method_is_unimplemented() -> None:
+    async with serving() as (_, channel):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/t/Nothing")(b"")
+    assert caught.value.code() is Code.UNIMPLEMENTED
+
+
+async def test_a_bug_in_a_handler_is_unknown(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_: bytes, __: Any) -> bytes:
+        raise ZeroDivisionError("a bug")
+
+    async with serving(Fail=fail) as (_, channel):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/t/Fail")(b"")
+    assert caught.value.code() is Code.UNKNOWN
+    assert "internal error" in caplog.text
+
+
+async def test_a_caller_that_leaves_ends_its_handler_and_a_late_one_too() -> None:
+    ended: asyncio.Queue[str] = asyncio.Queue()
+
+    async def wait(request: bytes, context: Any) -> bytes:
+        context.add_done_callback(lambda _: ended.put_nowait("done"))
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            ended.put_nowait("cancelled")
+            raise
+        return request
+
+    async with serving(Wait=wait) as (_, channel):
+        call = channel.unary_unary("/t/Wait")(b"")
+        await asyncio.sleep(0.1)
+        call.cancel()
+        assert [await ended.get(), await ended.get()] == ["cancelled", "done"]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/t/Wait")(b"", timeout=0.1)
+        assert caught.value.code() is Code.DEADLINE_EXCEEDED
+        assert [await ended.get(), await ended.get()] == ["cancelled", "done"]
+
+
+async def test_the_time_that_remains_is_the_callers() -> None:
+    async def remaining(_: bytes, context: Any) -> bytes:
+        return str(context.time_remaining()).encode()
+
+    async with serving(Remaining=remaining) as (_, channel):
+        assert await channel.unary_unary("/t/Remaining")(b"") == b"None"
+        assert 30 < float(await channel.unary_unary("/t/Remaining")(b"", timeout=100)) < 102
+
+
+async def test_calls_beyond_the_limit_wait_their_turn() -> None:
+    running = most = 0
+
+    async def wait(request: bytes, _: Any) -> bytes:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        return bytes(request)
+
+    async with serving(Wait=wait) as (_, channel):
+        await asyncio.gather(*(channel.unary_unary("/t/Wait")(b"") for _ in range(40)))
+    assert most <= LIMITS.streams
+
+
+async def test_an_answer_that_nobody_reads_waits_for_its_caller() -> None:
+    async with serving() as (_, channel):
+        call = channel.unary_stream("/t/Pour")(b"")
+        await call.read()
+        before = -1
+        while poured != [before]:  # until flow control holds it
+            before = poured[0]
+            await asyncio.sleep(0.2)
+        assert poured[0] < 64
+        call.cancel()
+
+
+async def test_interceptors_see_each_call_before_its_message() -> None:
+    seen = []
+
+    class Seeing(grpc.aio.ServerInterceptor):
+        async def intercept_service(self, continuation: Any, details: Any) -> Any:
+            seen.append((details.method, dict(details.invocation_metadata).get("k")))
+            return await continuation(details)
+
+    async with serving(interceptors=[Seeing(), Seeing()]) as (_, channel):
+        await channel.unary_unary("/t/Echo")(b"", metadata=(("k", "v"),))
+    assert seen == [("/t/Echo", "v")] * 2
+
+
+async def test_stop_lets_calls_end_within_its_grace() -> None:
+    async def wait(request: bytes, _: Any) -> bytes:
+        await asyncio.sleep(0.3)
+        return bytes(request)
+
+    async with serving(Wait=wait) as (server, channel):
+        call = channel.unary_unary("/t/Wait")(b"kept")
+        await asyncio.sleep(0.1)
+        await server.stop(10.0)
+        assert await call == b"kept"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/t/Echo")(b"")
+        assert caught.value.code() is Code.UNAVAILABLE
+
+
+async def test_a_port_in_use_is_refused() -> None:
+    server = Server(LIMITS)
+    port = server.add_insecure_port("127.0.0.1:0")
+    with pytest.raises(RuntimeError, match=str(port)):
+        Server(LIMITS).add_insecure_port(f"127.0.0.1:{port}")
+    await server.stop(None)

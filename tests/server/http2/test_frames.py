@@ -1,0 +1,235 @@
+"""Frames as no library would send them: the server ends the connection, or goes on as it should."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+
+from braid.server.http2 import frames
+from braid.server.http2.connection import ConnectionLimits
+from braid.server.http2.frames import ErrorCode, frame, number_frame, settings_frame
+from braid.server.http2.headers import literal
+from braid.server.http2.server import Server
+
+LIMITS = ConnectionLimits(message_bytes=1 << 20, streams=4, keepalive_s=0.3, answer_s=0.3)
+START = frames.PREFACE + settings_frame({})
+CALL = b"".join(
+    literal(name, value)
+    for name, value in [
+        (b":method", b"POST"),
+        (b":path", b"/t/Echo"),
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+    ]
+)
+MESSAGE = b"\0\0\0\0\x03abc"
+END = frames.END_HEADERS | frames.END_STREAM
+
+
+async def echo(request: bytes, _: Any) -> bytes:
+    return bytes(request)
+
+
+async def hold(_: bytes, __: Any) -> bytes:
+    await asyncio.sleep(60)
+    return b""
+
+
+class Peer:
+    """Client that sends and reads frames."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, *parts: bytes) -> None:
+        self.writer.write(b"".join(parts))
+
+    async def frame(self) -> tuple[int, int, int, bytes]:
+        """Kind, flags, stream and payload of the next frame; raises at the end."""
+        head = await self.reader.readexactly(frames.HEAD_BYTES)
+        length_and_kind, flags, number = struct.unpack("!IBI", head)
+        payload = await self.reader.readexactly(length_and_kind >> 8)
+        return length_and_kind & 0xFF, flags, number, payload
+
+    async def until(self, kind: int) -> tuple[int, int, bytes]:
+        while True:
+            found, flags, number, payload = await self.frame()
+            if found == kind:
+                return flags, number, payload
+
+    async def answer(self, number: int) -> bytes:
+        """Data of a stream until its end."""
+        data = b""
+        while True:
+            kind, flags, of, payload = await self.frame()
+            if of == number and kind == frames.DATA:
+                data += payload
+            if of == number and kind == frames.HEADERS and flags & frames.END_STREAM:
+                return data
+
+    async def fault(self) -> ErrorCode:
+        """Reason that the server ends the connection for."""
+        _, _, payload = await self.until(frames.GOAWAY)
+        return ErrorCode(int.from_bytes(payload[4:8], "big"))
+
+
+@asynccontextmanager
+async def connected(start: bytes = START) -> AsyncIterator[Peer]:
+    server = Server(LIMITS)
+    for name, behaviour in {"Echo": echo, "Hold": hold}.items():
+        handler = grpc.unary_unary_rpc_method_handler(behaviour)
+        server.add_registered_method_handlers("t", {name: handler})
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    peer = Peer(reader, writer)
+    peer.send(start)
+    try:
+        async with asyncio.timeout(20):
+            yield peer
+    finally:
+        writer.transport.abort()
+        await server.stop(None)
+        await asyncio.sleep(0)  # both sides see the end
+
+
+def data(number: int, payload: bytes, flags: int = frames.END_STREAM) -> bytes:
+    return frame(frames.DATA, flags, number, payload)
+
+
+def headers(number: int, block: bytes = CALL, flags: int = frames.END_HEADERS) -> bytes:
+    return frame(frames.HEADERS, flags, number, block)
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+async def test_frames_may_be_cut_anywhere(size: int) -> None:
+    whole = headers(1) + data(1, MESSAGE[:4], 0) + data(1, MESSAGE[4:])
+    async with connected() as peer:
+        for at in range(0, len(whole), size):
+            peer.send(whole[at : at + size])
+            await asyncio.sleep(0)
+        assert await peer.answer(1) == MESSAGE
+
+
+async def test_padding_priorities_and_continuations_are_taken_off() -> None:
+    flags = frames.PADDED | frames.PRIORITISED
+    first = frame(frames.HEADERS, flags, 1, b"\x03" + bytes(5) + CALL[:10] + bytes(3))
+    rest = frame(frames.CONTINUATION, frames.END_HEADERS, 1, CALL[10:])
+    padded = frame(frames.DATA, frames.PADDED | frames.END_STREAM, 1, b"\x04" + MESSAGE + bytes(4))
+    async with connected() as peer:
+        peer.send(first, rest, padded)
+        assert await peer.answer(1) == MESSAGE
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: here\r\n\r\n", ErrorCode.PROTOCOL_ERROR),
+        (START + data(1, MESSAGE), ErrorCode.STREAM_CLOSED),
+        (START + headers(2), ErrorCode.PROTOCOL_ERROR),
+        (START + headers(0), ErrorCode.PROTOCOL_ERROR),
+        (START + headers(1, b"\xff\xff\xff\xff\xff\xff"), ErrorCode.COMPRESSION_ERROR),
+        (START + headers(1, CALL, 0) + data(1, MESSAGE), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.CONTINUATION, 4, 1, CALL), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.PING, 0, 0, b"short"), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.SETTINGS, 0, 0, b"short"), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.PUSH_PROMISE, 0, 1, b""), ErrorCode.PROTOCOL_ERROR),
+        (START + number_frame(frames.RST_STREAM, 1, 8), ErrorCode.PROTOCOL_ERROR),
+        (START + number_frame(frames.WINDOW_UPDATE, 0, 0), ErrorCode.PROTOCOL_ERROR),
+        (START + number_frame(frames.WINDOW_UPDATE, 0, 2**31 - 1), ErrorCode.FLOW_CONTROL_ERROR),
+        (START + settings_frame({4: 2**31}), ErrorCode.FLOW_CONTROL_ERROR),
+        (START + settings_frame({5: 100}), ErrorCode.PROTOCOL_ERROR),
+        (START + frames.frame_head(0, 0, 1, 1 << 21), ErrorCode.FRAME_SIZE_ERROR),
+        (START + frames.frame_head(4, 0, 0, 1 << 15), ErrorCode.FRAME_SIZE_ERROR),
+        (
+            START + headers(1) + frame(frames.DATA, frames.PADDED, 1, b"\x09123"),
+            ErrorCode.PROTOCOL_ERROR,
+        ),
+        (START + headers(1) + data(1, MESSAGE) + data(1, MESSAGE), ErrorCode.STREAM_CLOSED),
+    ],
+)
+async def test_who_breaks_the_protocol_loses_the_connection(sent: bytes, code: ErrorCode) -> None:
+    async with connected(sent) as peer:
+        assert await peer.fault() is code
+        assert await peer.reader.read() == b""
+
+
+async def test_endless_headers_are_cut_short() -> None:
+    async with connected() as peer:
+        peer.send(headers(1, b"", 0))
+        peer.send(*[frame(frames.CONTINUATION, 0, 1, literal(b"a", bytes(1000)))] * 20)
+        assert await peer.fault() is ErrorCode.ENHANCE_YOUR_CALM
+
+
+async def test_more_than_the_window_is_a_fault() -> None:
+    async with connected() as peer:
+        hold = CALL.replace(b"/t/Echo", b"/t/Hold")
+        peer.send(headers(1, hold), *[data(1, MESSAGE * 100_000, 0)] * 3)  # 2.4 MB, one is read
+        assert await peer.fault() is ErrorCode.FLOW_CONTROL_ERROR
+
+
+async def test_a_call_that_is_cut_off_within_its_message_fails() -> None:
+    async with connected() as peer:
+        peer.send(headers(1), data(1, MESSAGE[:6]))
+        _, _, _ = await peer.until(frames.HEADERS)
+        _, number, trailers = await peer.until(frames.HEADERS)
+        assert number == 1
+        assert b"grpc-status\x0213" in trailers
+
+
+async def test_calls_beyond_the_limit_are_refused_unseen() -> None:
+    async with connected() as peer:
+        peer.send(*(headers(number) for number in range(1, 11, 2)))
+        _, number, payload = await peer.until(frames.RST_STREAM)
+        assert (number, payload[-1]) == (9, ErrorCode.REFUSED_STREAM)
+        peer.send(data(3, MESSAGE))
+        assert await peer.answer(3) == MESSAGE
+
+
+async def test_an_answer_follows_the_windows_of_the_peer() -> None:
+    message = b"\0\0\0\x01\0" + bytes(256)
+    async with connected(frames.PREFACE + settings_frame({4: 100})) as peer:
+        peer.send(headers(1), data(1, message))
+        assert len((await peer.until(frames.DATA))[2]) == 100
+        peer.send(number_frame(frames.WINDOW_UPDATE, 1, 50))
+        assert len((await peer.until(frames.DATA))[2]) == 50
+        peer.send(settings_frame({4: 1000}))
+        assert len(await peer.answer(1)) == len(message) - 150
+
+
+async def test_what_is_no_call_of_grpc_is_told_so() -> None:
+    block = literal(b":method", b"GET") + literal(b":path", b"/")
+    async with connected() as peer:
+        peer.send(headers(1, block, END))
+        flags, _, payload = await peer.until(frames.HEADERS)
+        assert flags == END
+        assert b"415" in payload
+
+
+async def test_pings_are_answered_and_a_silent_peer_is_left() -> None:
+    async with connected() as peer:
+        peer.send(frame(frames.PING, 0, 0, b"12345678"))
+        assert await peer.until(frames.PING) == (frames.ACK, 0, b"12345678")
+        flags, _, _ = await peer.until(frames.PING)
+        assert not flags  # asked by the server
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await peer.until(frames.PING)
+
+
+async def ping_for_ever(peer: Peer) -> None:
+    while True:
+        peer.send(frame(frames.PING, 0, 0, bytes(8)) * 10_000)
+        await peer.writer.drain()
+
+
+async def test_who_asks_and_reads_nothing_loses_the_connection() -> None:
+    async with connected() as peer:
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        with pytest.raises(ConnectionError):
+            await ping_for_ever(peer)
