@@ -118,7 +118,7 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
             elif name not in _OWN:
                 metadata.append((name, _decoded(value) if name.endswith("-bin") else value))
             elif name == "grpc-timeout":
-                timeout_s = int(value[:-1]) * _UNITS[value[-1]]
+                timeout_s = _seconds(value)
             elif name == "grpc-encoding":
                 encoding = value
             elif name == "content-type":
@@ -128,6 +128,13 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
     if method != "POST" or not path.startswith("/") or not kind.startswith("application/grpc"):
         raise BadHead("not a call of gRPC")
     return RequestHead(path, tuple(metadata), timeout_s, encoding)
+
+
+def _seconds(value: str) -> float:
+    """Read a timeout: at most eight digits and a unit."""
+    if not (value[:-1].isdecimal() and len(value) <= 9):
+        raise ValueError(value)
+    return int(value[:-1]) * _UNITS[value[-1]]
 
 
 def _decoded(value: str) -> bytes:

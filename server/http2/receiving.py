@@ -17,7 +17,7 @@ from braid.server.http2.messages import Incoming
 
 DATA_FRAME_BYTES: Final = 1 << 20
 """Most bytes of a frame of DATA; others are at most as long as every peer may send them."""
-BUFFER_BYTES: Final = 1 << 16
+BUFFER_BYTES: Final = 1 << 15
 
 _HEAD = struct.Struct("!IBI").unpack_from
 

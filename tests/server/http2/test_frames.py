@@ -203,8 +203,17 @@ async def test_an_answer_follows_the_windows_of_the_peer() -> None:
         assert len(await peer.answer(1)) == len(message) - 150
 
 
-async def test_what_is_no_call_of_grpc_is_told_so() -> None:
-    block = literal(b":method", b"GET") + literal(b":path", b"/")
+@pytest.mark.parametrize(
+    "block",
+    [
+        literal(b":method", b"GET") + literal(b":path", b"/"),
+        CALL + literal(b"grpc-timeout", b"9" * 400 + b"H"),
+        CALL + literal(b"grpc-timeout", b"-1S"),
+        CALL + literal(b"grpc-timeout", b"1x"),
+        CALL + literal(b"k-bin", b"***"),
+    ],
+)
+async def test_what_is_no_call_of_grpc_is_told_so(block: bytes) -> None:
     async with connected() as peer:
         peer.send(headers(1, block, END))
         flags, _, payload = await peer.until(frames.HEADERS)
