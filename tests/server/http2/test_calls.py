@@ -57,7 +57,7 @@ class Methods(grpc.GenericRpcHandler):
     """Handlers by name."""
 
     def __init__(self, **more: Callable[..., Any]) -> None:
-        self._handlers = {
+        self._handlers: dict[str, Any] = {
             "/t/Echo": grpc.unary_unary_rpc_method_handler(echo),
             "/t/EchoEach": grpc.stream_stream_rpc_method_handler(echo_each),
             "/t/Count": grpc.stream_unary_rpc_method_handler(count),
@@ -75,7 +75,7 @@ class Methods(grpc.GenericRpcHandler):
 @asynccontextmanager
 async def serving(
     limits: ConnectionLimits = LIMITS, interceptors: Any = (), **more: Callable[..., Any]
-) -> AsyncIterator[tuple[Server, grpc.aio.Channel]]:
+) -> AsyncIterator[tuple[Server, Any]]:  # a channel; its stubs know messages of protobuf only
     server = Server(limits, interceptors)
     server.add_generic_rpc_handlers([Methods(**more)])
     port = server.add_insecure_port("127.0.0.1:0")

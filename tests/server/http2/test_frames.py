@@ -83,7 +83,7 @@ class Peer:
 async def connected(start: bytes = START) -> AsyncIterator[Peer]:
     server = Server(LIMITS)
     for name, behaviour in {"Echo": echo, "Hold": hold}.items():
-        handler = grpc.unary_unary_rpc_method_handler(behaviour)
+        handler: Any = grpc.unary_unary_rpc_method_handler(behaviour)
         server.add_registered_method_handlers("t", {name: handler})
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
