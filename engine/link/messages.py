@@ -103,6 +103,23 @@ class PlanMeasurements:
     plans: tuple[PlanMeasurement, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PlaceMeasurement:
+    """Runs side by side: latency of one in microseconds, and what they compute together."""
+
+    count: int
+    in_onnxruntime: bool
+    latency_us: float  # median over turns
+    ratios: tuple[float, ...]  # runs a second over those on all threads, one a turn
+
+
+@dataclass(frozen=True, slots=True)
+class ThroughputMeasurements:
+    """Ways of running side by side that run and do not err; those clearly slower had few turns."""
+
+    ways: tuple[PlaceMeasurement, ...]
+
+
 # Requests.
 
 
@@ -190,6 +207,15 @@ class ComparePlans(MeasurementRequest[PlanMeasurements]):
     tolerance: float  # of outputs, relative to the largest element
 
 
+@dataclass(frozen=True, slots=True)
+class CompareThroughput(MeasurementRequest[ThroughputMeasurements]):
+    """Measure runs side by side on parts of the threads, beside runs of a plan on all of them."""
+
+    to_run: PlanToRun
+    onnxruntime: bool  # whether sessions of the whole model take part
+    tolerance: float  # of outputs against that plan's, relative to the largest element
+
+
 AnyRequest = (
     DescribeDevice
     | LoadModel
@@ -203,6 +229,7 @@ AnyRequest = (
     | FindKernels
     | MeasureStage
     | ComparePlans
+    | CompareThroughput
 )
 
 AnyReply = (
@@ -215,6 +242,7 @@ AnyReply = (
     | ProgramKernels
     | StageLatency
     | PlanMeasurements
+    | ThroughputMeasurements
 )
 
 # What travels on the link.

@@ -29,6 +29,7 @@ from braid.engine.link.messages import (
     Acknowledged,
     AnyReply,
     ComparePlans,
+    CompareThroughput,
     DescribeDevice,
     DescribeProgram,
     DropMeasurement,
@@ -111,6 +112,7 @@ class Worker(YieldToRequests):
             FindKernels: self._measurements.kernels,
             MeasureStage: self._measurements.measure,
             ComparePlans: self._measurements.compare,
+            CompareThroughput: self._measurements.throughput,
         }
         self._background = deque([_Background(None, _warm_up())])
 

@@ -19,6 +19,7 @@ from braid.engine.device import AskedStage, Backend, Prepared, Whole
 from braid.engine.link.messages import (
     AnyReply,
     ComparePlans,
+    CompareThroughput,
     FindFacts,
     FindKernels,
     MeasureStage,
@@ -33,6 +34,7 @@ from braid.engine.timing.comparison import ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.models import ModelTable, seeded_inputs, static_tensors
+from braid.engine.worker.throughput import Throughput
 
 Task = Generator[float | None, None, AnyReply]
 """Yields whenever a request may go first; a number is the fraction done."""
@@ -116,6 +118,11 @@ class Measurements:
                 ready.release()
             self.forget()
         return PlanMeasurements(tuple(results))
+
+    def throughput(self, request: CompareThroughput) -> Task:
+        """Compare runs side by side with runs one after the other."""
+        yield None
+        return Throughput(self._models, request, self._pause).run(self._backend.threads)
 
     def _plan_contender(
         self, program: Program, plan: StreamPlan, prepared: list[Prepared]

@@ -139,6 +139,10 @@ class ModelTable:
             )
         return model.programs[key, place]
 
+    def has_places(self, count: int) -> bool:
+        """Whether the device can be divided into ``count`` places."""
+        return count > 1 and bool(self._backend.places(count))
+
     def places(self, count: int) -> Sequence[Place | None]:
         """Where ``count`` runs go on at once; None stands for all of the device.
 

@@ -21,9 +21,10 @@ from typing import Literal, Protocol
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.plan import StreamPlan
-from braid.core.program import ProgramKey, UnitKernels
+from braid.core.program import PlanToRun, ProgramKey, UnitKernels
 from braid.core.schedule import Schedule, Stage
 from braid.engine.importer.host.messages import OnProgress
+from braid.engine.link.messages import PlaceMeasurement
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned
 from braid.server.jobs.imported_model import ImportedModel
@@ -91,6 +92,14 @@ class Measurer(Protocol):
 
         With ``onnxruntime``, a session of the whole model runs too, and its measurement comes last.
         A plan that errs by more than ``tolerance`` is not timed, but for the first.
+        """
+
+    async def throughput(
+        self, to_run: PlanToRun, *, onnxruntime: bool, tolerance: float
+    ) -> Sequence[PlaceMeasurement]:
+        """Measure runs side by side on parts of the threads, beside runs of a plan on all of them.
+
+        None if the device cannot be divided. With ``onnxruntime``, sessions of the model run too.
         """
 
 

@@ -14,14 +14,16 @@ from braid.core.errors import ImpossibleLatency
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
 from braid.core.plan import StreamPlan
-from braid.core.program import ProgramKey, UnitKernels
+from braid.core.program import PlanToRun, ProgramKey, UnitKernels
 from braid.core.schedule import Stage
 from braid.engine.link.messages import (
     ComparePlans,
+    CompareThroughput,
     DescribeProgram,
     FindFacts,
     FindKernels,
     MeasureStage,
+    PlaceMeasurement,
     ProgramRequest,
 )
 from braid.engine.link.worker_process import OnProgress
@@ -94,6 +96,13 @@ class Bench:
         """Whole models against each other, in turns in one run; the first plan is the baseline."""
         request = ComparePlans(program, tuple(plans), onnxruntime, tolerance)
         return (await self._call(request, on_progress)).plans
+
+    async def throughput(
+        self, to_run: PlanToRun, *, onnxruntime: bool, tolerance: float
+    ) -> Sequence[PlaceMeasurement]:
+        """Runs side by side on parts of the threads, beside runs of a plan on all of them."""
+        request = CompareThroughput(to_run.program, to_run, onnxruntime, tolerance)
+        return (await self._call(request)).ways
 
     async def _measure(self, request: MeasureStage) -> StageLatency:
         """Measure a stage, again as long as its latency cannot be; ``ATTEMPTS`` times at most."""

@@ -25,6 +25,7 @@ from braid.server.jobs.progress import BatchSizeProgress
 from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
 from braid.server.jobs.scheduling.kernel_measurements import ChosenKernels, choose_kernels
 from braid.server.jobs.scheduling.stage_measurements import StageMeasurer, in_store
+from braid.server.jobs.scheduling.throughput import with_side_by_side
 from braid.server.jobs.services import JobServices
 
 
@@ -87,6 +88,9 @@ async def make_schedule(
         stages=compared.plan.stages,
         unit_names=tuple(operator.name for operator in graph.operators),
         provenance=await _provenance(compared, planned, graph, device, services),
+    )
+    schedule = await with_side_by_side(
+        schedule, kernels.program, device, retry, onnxruntime=is_portfolio
     )
     return schedule, graph
 

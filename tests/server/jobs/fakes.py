@@ -26,11 +26,12 @@ from braid.core.measurement import (
     UnitProfile,
 )
 from braid.core.plan import StreamPlan
-from braid.core.program import ProgramKey, UnitKernels
+from braid.core.program import PlanToRun, ProgramKey, UnitKernels
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.importer.host.report import BatchAxes, Report, Verified, report_to_json
+from braid.engine.link.messages import PlaceMeasurement
 from braid.scheduler.options import PlannerSettings
 from braid.scheduler.planners import Planned, plan, stages_to_measure
 from braid.scheduler.portfolio import candidates
@@ -143,6 +144,7 @@ class FakeDevice:
         self.wakes = 0
         self.measured: Counter[tuple[int, Stage]] = Counter()
         self.compared: list[list[StreamPlan]] = []
+        self.side_by_side: list[PlaceMeasurement] = []
         self.kernel_us = {"usual": 100.0, "other": 110.0}
         self.kernels_measured: Counter[str] = Counter()
         self.before_measuring: Callable[[Stage], object] = lambda _: None
@@ -229,6 +231,11 @@ class FakeDevice:
         on_progress(0.5)
         last = [self.in_onnxruntime] if onnxruntime else []
         return [self.sequential, *[self.others] * (len(plans) - 1), *last]
+
+    async def throughput(
+        self, to_run: PlanToRun, *, onnxruntime: bool, tolerance: float
+    ) -> Sequence[PlaceMeasurement]:
+        return self.side_by_side
 
 
 async def _all_at_once(measure: MeasureStages, queries: Sequence[StageQuery]) -> Sequence[float]:

@@ -1,0 +1,228 @@
+"""Throughput of runs side by side on places, beside runs one after the other on all threads.
+
+    a turn:  │ A A A, on all threads │ B B B on each place, all places at once │     next: reversed
+
+The ways differ in how many runs they do at once and in whether ONNX Runtime runs the model. After
+two turns only the best one goes on. Outputs of each place are compared with those of all threads.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import mean, median
+from time import monotonic, perf_counter_ns
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import BraidError, DeviceLost
+from braid.core.program import PlanToRun
+from braid.engine.link.messages import CompareThroughput, PlaceMeasurement, ThroughputMeasurements
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.runtime.yielding import YieldToRequests, answer_until
+from braid.engine.timing.comparison import errors
+from braid.engine.worker.models import (
+    ModelTable,
+    ReadyExecutable,
+    output_specs,
+    seeded_inputs,
+    spec_shape,
+    static_tensors,
+)
+
+TURNS, FIRST_TURNS = 7, 2
+TURN_S = 0.04
+"""Seconds of one turn of one way, about: a few runs that follow on each other, as under load."""
+
+BUDGET_S = 5.0
+"""Seconds after which no further turn begins, but that there are enough for an interval."""
+
+LEAST_TURNS = 5
+MOST_RUNS = 20
+
+
+@dataclass(slots=True)
+class _Rival:
+    """One way of running side by side, and the latencies of one run, one a turn."""
+
+    count: int
+    in_onnxruntime: bool
+    number: int  # of its executable
+    copies: Sequence[ReadyExecutable]
+    turns_us: list[float] = field(default_factory=list)
+
+    @property
+    def seconds_per_run(self) -> float:
+        return median(self.turns_us) / self.count
+
+
+class Throughput:
+    """Compares ways of running one program side by side."""
+
+    def __init__(
+        self, models: ModelTable, request: CompareThroughput, pause: YieldToRequests
+    ) -> None:
+        self._models = models
+        self._request = request
+        self._pause = pause
+        key = request.to_run.program
+        graph = models.program(key).graph
+        self._inputs = seeded_inputs(graph, static_tensors(key), 1)
+        self._specs = output_specs(graph)
+
+    def run(self, threads: int) -> ThroughputMeasurements:
+        """Compare the ways that a device with so many threads has."""
+        ways = self._ways(threads)
+        if not ways or not all(spec.elements for spec in self._specs.values()):
+            return ThroughputMeasurements(())
+        whole = self._models.executable_of(self._request.to_run, None)
+        expected = self._once(whole)
+        rivals = [rival for way in ways if (rival := self._rival(*way, expected))]
+        whole_us: list[float] = []
+        try:
+            self._turns(whole, rivals, whole_us)
+        finally:
+            whole.prepared.release()
+            for rival in rivals:
+                self._models.release(rival.number)
+        return ThroughputMeasurements(
+            tuple(
+                PlaceMeasurement(
+                    rival.count,
+                    rival.in_onnxruntime,
+                    median(rival.turns_us),
+                    tuple(
+                        rival.count * us / beside_us
+                        for us, beside_us in zip(whole_us, rival.turns_us, strict=False)
+                    ),
+                )
+                for rival in rivals
+            )
+        )
+
+    def _ways(self, threads: int) -> list[tuple[int, bool]]:
+        counts = [count for count in sorted({2, threads}) if self._models.has_places(count)]
+        kinds = (False, True) if self._request.onnxruntime else (False,)
+        return [(count, in_onnxruntime) for count in counts for in_onnxruntime in kinds]
+
+    def _rival(
+        self, count: int, in_onnxruntime: bool, expected: Mapping[str, Tensor]
+    ) -> _Rival | None:
+        """Make one way ready; None: it does not run, or errs."""
+        to_run = PlanToRun(
+            self._request.to_run.program, in_onnxruntime=in_onnxruntime, side_by_side=count
+        )
+        number = -2 * count - in_onnxruntime  # the front end's are positive
+        try:
+            places = self._models.places(count)
+            copies = [self._models.executable_of(to_run, place) for place in places]
+            rival = _Rival(count, in_onnxruntime, number, copies)
+            self._models.prepare(number, copies)
+            if in_onnxruntime and any(each.session is None for each in copies):
+                raise BraidError("ONNX Runtime does not run it")
+            found = [self._once(each) for each in copies]
+            if any(errors(each, expected)[1] > self._request.tolerance for each in found):
+                raise BraidError("its outputs differ")
+        except DeviceLost:
+            raise
+        except BraidError:
+            self._models.release(number)
+            return None
+        return rival
+
+    def _turns(
+        self, whole: ReadyExecutable, rivals: Sequence[_Rival], whole_us: list[float]
+    ) -> None:
+        """Fill in the latencies of the turns."""
+        if not rivals:
+            return
+        runs = max(1, min(MOST_RUNS, round(TURN_S * 1e6 / self._together([whole], 1))))
+        until, staying = monotonic() + BUDGET_S, list(rivals)
+        for turn in range(TURNS):
+            if turn >= LEAST_TURNS and monotonic() > until:
+                return
+            if turn == FIRST_TURNS:
+                staying = [min(rivals, key=lambda rival: rival.seconds_per_run)]
+            if turn % 2 == 0:
+                whole_us.append(self._together([whole], runs))
+            for rival in staying:
+                rival.turns_us.append(self._together(rival.copies, runs))
+            if turn % 2:
+                whole_us.append(self._together([whole], runs))
+
+    def _once(self, ready: ReadyExecutable) -> dict[str, Tensor]:
+        outputs = self._memory()
+        self._together([ready], 1, [outputs])
+        return outputs
+
+    def _memory(self) -> dict[str, Tensor]:
+        return {
+            name: torch.empty(spec_shape(spec), dtype=torch_dtype(spec.dtype))
+            for name, spec in self._specs.items()
+        }
+
+    def _together(
+        self,
+        copies: Sequence[ReadyExecutable],
+        runs: int,
+        outputs: Sequence[dict[str, Tensor]] = (),
+    ) -> float:
+        """Run each copy ``runs`` times, all copies at once; returns a run's microseconds."""
+        self._pause()
+        targets = outputs or [self._memory() for _ in copies]
+        works = [self._work(each, runs, to) for each, to in zip(copies, targets, strict=True)]
+        if copies[0].place is None:
+            return works[0]() / runs
+        return mean(_on_places(copies, works, self._pause)) / runs
+
+    def _work(
+        self, ready: ReadyExecutable, runs: int, outputs: dict[str, Tensor]
+    ) -> Callable[[], float]:
+        def work() -> float:
+            start = perf_counter_ns()
+            for _ in range(runs):
+                if ready.session is not None:
+                    ready.session.run_into(self._inputs, outputs)
+                else:
+                    for name, tensor in (
+                        ready.prepared.begin(self._inputs, outputs).finish().items()
+                    ):
+                        if tensor is not outputs[name]:
+                            outputs[name].copy_(tensor)
+            return (perf_counter_ns() - start) / 1e3
+
+        return work
+
+
+def _on_places(
+    copies: Sequence[ReadyExecutable], works: Sequence[Callable[[], float]], pause: YieldToRequests
+) -> list[float]:
+    """What the works return, done at once, each on its place; answers requests meanwhile."""
+    found: list[float] = []
+    failures: list[BaseException] = []
+    done = os.eventfd(0)
+
+    def on_place(work: Callable[[], float]) -> Callable[[], None]:
+        def run() -> None:
+            try:
+                found.append(work())
+            except BaseException as error:
+                failures.append(error)
+            finally:
+                if len(found) + len(failures) == len(works):
+                    os.eventfd_write(done, 1)
+
+        return run
+
+    try:
+        for ready, work in zip(copies, works, strict=True):
+            assert ready.place is not None
+            ready.place.start(on_place(work))
+        answer_until(done, pause)
+    finally:
+        os.close(done)
+    if failures:
+        raise failures[0]
+    return found

@@ -1,0 +1,45 @@
+"""Whether a device computes more with runs side by side on parts of its threads, and how.
+
+    plan that serves, on all threads ──Measurer.throughput──> turns ──sign test──> SideBySide
+
+What is measured is stored with the schedule also where it does not pay, so that it is shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from braid.core.measurement import SideBySide
+from braid.core.program import PlanToRun, ProgramKey
+from braid.core.schedule import Schedule
+from braid.server.jobs.interfaces import ServingDevice
+from braid.server.jobs.retries import RetryWhileRestarting
+from braid.server.jobs.scheduling.sign_test import sign_test_interval
+
+
+async def with_side_by_side(
+    schedule: Schedule,
+    program: ProgramKey,
+    device: ServingDevice,
+    retry: RetryWhileRestarting,
+    *,
+    onnxruntime: bool,
+) -> Schedule:
+    """Add to a promoted schedule how runs side by side fare beside its plan."""
+    seen = schedule.provenance
+    if not seen.promoted or seen.tolerance is None:
+        return schedule
+    tolerance = seen.tolerance
+    to_run = PlanToRun(program, schedule.plan, in_onnxruntime=schedule.in_onnxruntime)
+    measured = await retry(
+        lambda: device.bench.throughput(to_run, onnxruntime=onnxruntime, tolerance=tolerance)
+    )
+    ways = [
+        SideBySide(way.count, way.in_onnxruntime, way.latency_us, gain)
+        for way in measured
+        if (gain := sign_test_interval(way.ratios)) is not None
+    ]
+    if not ways:
+        return schedule
+    best = max(ways, key=lambda way: way.gain.median)
+    return replace(schedule, provenance=replace(seen, side_by_side=best))
