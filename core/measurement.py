@@ -139,6 +139,16 @@ def speed_text(speed: Speed | None, unknown: str = "-") -> str:
     return f"{speed.median:.3f}x ({speed.least:.3f} to {speed.most:.3f})"
 
 
+def side_by_side_text(found: SideBySide | None, unknown: str = "-") -> str:
+    """Text of runs side by side: ``2 at once, 6.37 ms each: 1.251x (1.090 to 1.352) runs/s``."""
+    if found is None:
+        return unknown
+    where = "ONNX Runtime" if found.in_onnxruntime else "sequential"
+    text = f"{found.count} at once ({where}), {found.latency_us / 1e3:.2f} ms each: "
+    text += f"{speed_text(found.gain)} the runs a second"
+    return text if found.pays else f"{text}; not used, as it is not more without doubt"
+
+
 def spread_text(spread: float | None, unknown: str = "-") -> str:
     """Text of the spread of runs: ``3.1%``."""
     return unknown if spread is None else f"{spread:.1%}"

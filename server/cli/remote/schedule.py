@@ -18,7 +18,7 @@ from braid.charts.difference import compare
 from braid.charts.kinds import kind_text
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph, graph_from_json
-from braid.core.measurement import speed_text, spread_text
+from braid.core.measurement import side_by_side_text, speed_text, spread_text
 from braid.core.schedule import Schedule, schedule_from_json
 from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.text import duration_text, latency_text, print_table, size_text
@@ -183,6 +183,8 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
             f"largest difference from the FP32 reference: {seen.max_abs_error:.2g}, "
             f"{relative:.2g} of the largest element{allowed}"
         )
+    if seen.side_by_side is not None:
+        yield f"side by side, under load: {side_by_side_text(seen.side_by_side)}"
     if seen.kernels:
         counts = Counter(seen.kernels.values()).most_common()
         yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from braid.charts.difference import compare
 from braid.charts.kinds import kind_text
-from braid.core.measurement import speed_text
+from braid.core.measurement import side_by_side_text, speed_text
 from braid.core.schedule import Provenance, Schedule, schedule_to_json
 from braid.server.console import pictures
 from braid.server.console.facts import Facts, ScheduleAddress
@@ -99,6 +99,7 @@ def _provenance(schedule: Schedule, live_ratio: float | None) -> Html:
         ("live / profiled", "–" if live_ratio is None else f"{live_ratio:.2f}"),
         ("sequential, same run", latency(seen.sequential_us, schedule.sequential_spread)),
         ("speed-up over sequential", speed_text(schedule.speed, "–")),
+        ("side by side, under load", side_by_side_text(seen.side_by_side, "–")),
         ("sum of the stages", duration(seen.predicted_us)),
         ("proved gap", "–" if seen.gap is None else f"{seen.gap:.2%}"),
         ("stages measured", f"{seen.stages_measured}, {seen.stages_reused} found in the store"),
