@@ -7,14 +7,18 @@ What is measured is stored with the schedule also where it does not pay, so that
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
+from braid.core.errors import DeviceOutOfMemory, WorkerFault
 from braid.core.measurement import SideBySide
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.schedule import Schedule
 from braid.server.jobs.interfaces import ServingDevice
 from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.sign_test import sign_test_interval
+
+log = logging.getLogger("braid.jobs")
 
 
 async def with_side_by_side(
@@ -31,9 +35,13 @@ async def with_side_by_side(
         return schedule
     tolerance = seen.tolerance
     to_run = PlanToRun(program, schedule.plan, in_onnxruntime=schedule.in_onnxruntime)
-    measured = await retry(
-        lambda: device.bench.throughput(to_run, onnxruntime=onnxruntime, tolerance=tolerance)
-    )
+    try:
+        measured = await retry(
+            lambda: device.bench.throughput(to_run, onnxruntime=onnxruntime, tolerance=tolerance)
+        )
+    except (DeviceOutOfMemory, WorkerFault) as error:  # the plan serves without it
+        log.warning("runs side by side are not measured", extra={"reason": str(error)})
+        return schedule
     ways = [
         SideBySide(way.count, way.in_onnxruntime, way.latency_us, gain)
         for way in measured

@@ -1,0 +1,42 @@
+"""Runs side by side, as a registration measures and stores them."""
+
+from __future__ import annotations
+
+import pytest
+
+from braid.core.measurement import SideBySide, Speed, side_by_side_text
+from braid.core.plan import sequential_plan
+from braid.core.schedule import (
+    Provenance,
+    Schedule,
+    ScheduleKey,
+    schedule_from_json,
+    schedule_to_json,
+)
+
+BEST = SideBySide(2, True, 6370.0, Speed(1.25, 1.1, 1.35))
+
+
+def schedule(found: SideBySide | None) -> Schedule:
+    key = ScheduleKey("d", "device", 1)
+    return Schedule(
+        key, "sequential", sequential_plan(1), (), ("a",), Provenance(side_by_side=found)
+    )
+
+
+@pytest.mark.parametrize("found", [None, BEST])
+def test_a_stored_schedule_says_how_runs_side_by_side_fared(found: SideBySide | None) -> None:
+    assert schedule_from_json(schedule_to_json(schedule(found))).provenance.side_by_side == found
+
+
+def test_what_runs_side_by_side_has_an_id_of_its_own() -> None:
+    ids = {schedule(BEST).side_by_side_id, schedule(BEST).plan_id}
+    assert len(ids) == 2
+    assert schedule(None).side_by_side_id == ""
+
+
+def test_the_text_says_whether_it_is_used() -> None:
+    text = "2 at once (ONNX Runtime), 6.37 ms each: 1.250x (1.100 to 1.350) the runs a second"
+    assert side_by_side_text(BEST) == text
+    doubtful = SideBySide(2, True, 6370.0, Speed(1.25, 0.9, 1.35))
+    assert "not used" in side_by_side_text(doubtful)
