@@ -89,9 +89,10 @@ async def make_schedule(
         unit_names=tuple(operator.name for operator in graph.operators),
         provenance=await _provenance(compared, planned, graph, device, services),
     )
-    schedule = await with_side_by_side(
-        schedule, kernels.program, device, retry, onnxruntime=is_portfolio
-    )
+    if services.side_by_side:
+        schedule = await with_side_by_side(
+            schedule, kernels.program, device, retry, onnxruntime=is_portfolio
+        )
     return schedule, graph
 
 
