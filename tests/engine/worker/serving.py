@@ -6,7 +6,7 @@ import mmap
 import socket
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -50,7 +50,9 @@ class ServedWorker:
         backend = self._make_backend()
         with theirs:
             try:
-                Worker(BlockingChannel(theirs), self.arena, backend, self.work).serve()
+                worker = Worker(BlockingChannel(theirs), self.arena, backend, self.work)
+                cast(Any, worker)._background.clear()  # torch is warm; runs wait for nothing else
+                worker.serve()
             except Exception as error:
                 self.error = error
         backend.close()

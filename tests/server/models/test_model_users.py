@@ -111,8 +111,11 @@ class SameBytes(RuleBasedStateMachine):
 
     async def _infer(self, served: Any, size: int) -> int:
         ready = await served.executable(served.profiled, size)
-        with served.using(ready):
+        served.begin_use(ready)
+        try:
             return await self.device.run(ready, 0)
+        finally:
+            served.end_use(ready)
 
     def _settle(self) -> None:
         async def turns() -> None:
