@@ -190,6 +190,7 @@ class Connection(asyncio.BufferedProtocol):
             elif not stream.incoming.has_ended:
                 self.sender.reset(number, ErrorCode.NO_ERROR)
         stream.outgoing.has_ended = True
+        stream.incoming.drop()  # the call and its stream name each other: kept until a collection
         if self._is_closing and not self._running:
             self.sender.transport.close()
 

@@ -4,7 +4,8 @@
 
 A message has five bytes before it: whether it is compressed, and its length. A large message gets
 its memory when its prefix is there, and is received in place; pages that nothing was received in
-take no memory.
+take no memory. A compressed message is decompressed when it is asked for, one at a time, and in a
+thread of its own if it is large.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections import deque
-from typing import Final
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -25,7 +27,18 @@ SMALL_BYTES: Final = 1 << 14
 MAX_READY: Final = 256
 """Messages that are told apart before anybody reads them; what follows stays as it came."""
 
+INLINE_BYTES: Final = 1 << 16
+"""Decompressed bytes that the event loop makes itself; a thread makes what is beyond."""
+
 Message = bytes | memoryview
+
+_INFLATING: Final = ThreadPoolExecutor(1, "braid-inflate")  # begins with the first large message
+
+
+class Compressed(NamedTuple):
+    """Message that is to be decompressed."""
+
+    data: Message
 
 
 class TooLarge(Exception):
@@ -69,7 +82,7 @@ class Incoming:
         self._filled = 0
         self._compressed = False
         self._waiter: asyncio.Future[None] | None = None
-        self.ready: deque[Message] = deque()
+        self.ready: deque[Message | Compressed] = deque()
         self.window = WINDOW_BYTES
         self.has_ended = False
         self.failure: Exception | None = None
@@ -144,11 +157,6 @@ class Incoming:
             BadMessage: the message cannot be read.
         """
         while not self.ready:
-            if self._backlog:
-                data, self._backlog = memoryview(self._backlog), bytearray()
-                self.feed(data)
-                self._check_end()
-                continue
             if self.failure is not None:
                 raise self.failure
             if self.has_ended:
@@ -158,7 +166,20 @@ class Incoming:
                 await self._waiter
             finally:
                 self._waiter = None
-        return self.ready.popleft()
+        message = self.ready.popleft()
+        if self._backlog and not self.ready:  # nothing ready means nothing unread, see allow_more
+            data, self._backlog = memoryview(self._backlog), bytearray()
+            self.feed(data)
+            self._check_end()
+        if isinstance(message, Compressed):
+            return await self._inflated(message.data)
+        return message
+
+    def drop(self) -> None:
+        """Forget what was received, and what comes still: the call has ended."""
+        self.ready.clear()
+        self._backlog = bytearray()
+        self._fail(BadMessage("the call has ended"))
 
     def _begin(self, prefix: memoryview) -> int:
         """Read a prefix; returns the length of the message."""
@@ -172,18 +193,26 @@ class Incoming:
 
     def _complete(self, message: Message) -> None:
         self._body = None
-        self.ready.append(self._inflated(message) if self._compressed else message)
+        self.ready.append(Compressed(message) if self._compressed else message)
         self._wake()
 
-    def _inflated(self, message: Message) -> bytes:
+    async def _inflated(self, message: Message) -> bytes:
         assert self._wbits is not None
         stream = zlib.decompressobj(self._wbits)
+        most = self._limit + 1
         try:
-            data = stream.decompress(message, self._limit + 1)
+            data = stream.decompress(message, min(INLINE_BYTES, most))
+            if not stream.eof and INLINE_BYTES <= len(data) < most:
+                loop, left = asyncio.get_running_loop(), most - len(data)
+                data += await loop.run_in_executor(
+                    _INFLATING, stream.decompress, stream.unconsumed_tail, left
+                )
         except zlib.error as error:
             raise BadMessage("a message cannot be decompressed") from error
         if len(data) > self._limit:
             raise TooLarge(f"Received message larger than max ({self._limit})")
+        if not stream.eof or stream.unused_data:
+            raise BadMessage("a compressed message is cut off, or goes on after its end")
         return data
 
     def _check_end(self) -> None:
