@@ -172,10 +172,10 @@ def main() -> None:
     parser.add_argument("--parent", type=int, required=True, help="process id; ends with it")
     options = parser.parse_args()
     end_with_parent(options.parent)
-    limit = options.memory_bytes
+    limit, (_, most) = options.memory_bytes, resource.getrlimit(resource.RLIMIT_AS)
     # The reader first: a thread that finds no memory to start in is waited for without end.
     conversation = Conversation(sys.stdin, sys.stdout)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_AS, (limit, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     process_gives_way()
     try:
@@ -183,6 +183,7 @@ def main() -> None:
     except BraidError as error:
         conversation.send(PlanningError(str(error)))
     except MemoryError:
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))  # to say so takes some
         message = "the planner ran out of memory; lower its limits r and s, or raise "
         message += "BRAID_PLANNER_MEMORY_BYTES on the server"
         conversation.send(PlanningError(message))
