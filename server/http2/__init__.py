@@ -2,8 +2,11 @@
 
 server       ports, services, interceptors; the surface of ``grpc.aio.Server``
 calls        one call: metadata, messages, status, deadline, cancellation
-streams      one HTTP/2 stream: messages in, messages out, flow control
-connection   one connection: frames read and written, settings, pings, limits
-frames       layout of frames, error codes
+messages     messages of one call as they arrive, decompressed when they are asked for
+connection   one connection: its streams, settings, pings, limits
+receiving    bytes of one connection, cut into frames
+sending      frames of one connection on their way out, as far as the peer's windows allow
 headers      header blocks to metadata and back
+hpack        header compression
+frames       layout of frames, error codes
 """

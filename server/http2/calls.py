@@ -180,13 +180,14 @@ class Call:
         except Exception as error:
             log.error("internal error", exc_info=error)
             if not self._has_status:
+                self._trailing = ()  # which may be the reason
                 await self._finish(Code.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
     def _close(self, _: asyncio.Task[None]) -> None:
         """Tell who waits for the end of the call, also of one that never began."""
         if self._alarm is not None:
             self._alarm.cancel()
-        self._connection.ended(self._stream, self._has_status)
+        self._connection.ended(self._stream)
         for callback in self._callbacks:
             callback(self)
         self._callbacks.clear()
@@ -240,9 +241,9 @@ class Call:
     async def _finish(self, code: Any, details: str, message: bytes | None = None) -> None:
         """Send the status, after the only message of an answer if there is one."""
         number = code.value[0] if isinstance(code, Code) else int(code)
+        end = write_end(number, details, self._trailing)
         begin = b"" if self._has_begun else write_begin()
         self._has_begun = self._has_status = True
-        end = write_end(number, details, self._trailing)
         await self._send(begin, message, end)
 
     async def _send(self, begin: bytes, message: bytes | None, end: bytes) -> None:

@@ -10,6 +10,7 @@ bounded by the limit on messages, and by its window while nobody reads it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +32,12 @@ from braid.server.http2.hpack import Field
 from braid.server.http2.messages import WINDOW_BYTES, Incoming
 from braid.server.http2.receiving import DATA_FRAME_BYTES, Receiver
 from braid.server.http2.sending import Outgoing, Sender
+from braid.server.observability.logs import Seldom
+
+log = logging.getLogger("braid.rpc")
+
+LOG_SECONDS: Final = 60.0
+_seldom: Final = Seldom(LOG_SECONDS)  # of all connections: anybody can make one
 
 CONNECTION_WINDOW_BYTES: Final = 16 << 20
 
@@ -73,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
         """Wait for calls, which ``begin`` begins."""
         self.peer = ""
         self.sender = Sender()
+        self.on_made: Callable[[Connection], object] = lambda _: None
         self.on_closed: Callable[[Connection], object] = lambda _: None
         self._limits = limits
         self._begin = begin
@@ -83,6 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self._running = 0  # calls, those among them that their callers have left
         self._window = CONNECTION_WINDOW_BYTES
         self._is_closing = False
+        self._has_settings = False
         self._heard_at = monotonic()
         self._alarm: asyncio.TimerHandle | None = None
 
@@ -101,7 +110,8 @@ class Connection(asyncio.BufferedProtocol):
         more = CONNECTION_WINDOW_BYTES - frames.USUAL_WINDOW_BYTES
         growth = number_frame(frames.WINDOW_UPDATE, 0, more)
         self.sender.control(frames.settings_frame(settings) + growth)
-        self._wait(self._limits.keepalive_s, self._ping)
+        self._wait(min(self._limits.keepalive_s, self._limits.answer_s), self._check_greeting)
+        self.on_made(self)
 
     def connection_lost(self, _: Exception | None) -> None:
         """End all calls."""
@@ -123,8 +133,20 @@ class Connection(asyncio.BufferedProtocol):
         try:
             self._receiver.received(size_bytes)
         except ConnectionFault as fault:
-            self.sender.control(frames.goaway_frame(self._last_stream, fault.code, str(fault)))
-            self.sender.transport.close()
+            self._give_up(fault)
+        except Exception as error:  # a bug, or no memory: of this connection alone
+            held_back = _seldom.passes()
+            if held_back is not None:
+                facts = {"peer": self.peer, "not_logged": held_back}
+                log.error("a connection fails", exc_info=error, extra=facts)
+            self._give_up(ConnectionFault(ErrorCode.INTERNAL_ERROR, "internal error"))
+
+    def _give_up(self, fault: ConnectionFault) -> None:
+        """Tell the peer why its connection ends, and end it."""
+        self._is_closing = True
+        self.sender.control(frames.goaway_frame(self._last_stream, fault.code, str(fault)))
+        self.sender.transport.close()
+        self._wait(self._limits.answer_s, self.abort)  # unless the peer has read it all by then
 
     def pause_writing(self) -> None:
         """Hold back what is to be sent."""
@@ -138,6 +160,13 @@ class Connection(asyncio.BufferedProtocol):
         if self._alarm is not None:
             self._alarm.cancel()
         self._alarm = asyncio.get_running_loop().call_later(seconds, then)
+
+    def _check_greeting(self) -> None:
+        """Close unless the peer speaks HTTP/2 by now."""
+        if self._has_settings:
+            self._ping()
+        else:
+            self.abort()
 
     def _ping(self) -> None:
         """Ask whether the peer is there, if nothing came for long."""
@@ -180,12 +209,17 @@ class Connection(asyncio.BufferedProtocol):
             growth = number_frame(frames.WINDOW_UPDATE, stream.outgoing.number, more)
             self.sender.control(growth)
 
-    def ended(self, stream: Stream, answered: bool) -> None:
-        """Forget a call that has ended; its caller hears so if it was not ``answered``."""
+    @property
+    def is_idle(self) -> bool:
+        """Bool: no call is under way."""
+        return not self._running
+
+    def ended(self, stream: Stream) -> None:
+        """Forget a call that has ended; its caller hears so if its status was not sent."""
         self._running -= 1
         number = stream.outgoing.number
         if self._streams.pop(number, None) is not None:
-            if not answered:
+            if not stream.outgoing.is_answered:
                 self.sender.reset(number, ErrorCode.CANCEL)
             elif not stream.incoming.has_ended:
                 self.sender.reset(number, ErrorCode.NO_ERROR)
@@ -223,6 +257,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """Handle a frame."""
+        if not self._has_settings and kind != frames.SETTINGS:
+            raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "settings come first")
         self._blocks.check(kind)
         handle = _HANDLERS.get(kind)  # none: GOAWAY, PRIORITY, unknown ones
         if handle is not None:
@@ -286,7 +322,8 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "settings are malformed")
         if flags & frames.ACK:
             return
-        for name, value in struct.iter_unpack("!HI", payload):
+        self._has_settings = True
+        for name, value in dict(struct.iter_unpack("!HI", payload)).items():  # the last ones count
             if name == frames.INITIAL_WINDOW_SIZE:
                 self._change_windows(value)
             elif name == frames.MAX_FRAME_SIZE:
@@ -337,6 +374,6 @@ _HANDLERS: Final[dict[int, Callable[[Connection, int, int, bytes], None]]] = {
 def _name(address: Any) -> str:
     """Name of a peer as gRPC writes it."""
     if not isinstance(address, tuple):
-        return "unix:"
+        return "unknown:"  # it has left already
     host, port = address[:2]
     return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"

@@ -24,7 +24,12 @@ Metadata = tuple[tuple[str, str | bytes], ...]
 MAX_HEADER_BYTES: Final = 1 << 14
 
 _OWN = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
+_PSEUDO: Final = frozenset({":method", ":path", ":scheme", ":authority"})
+_PER_CONNECTION: Final = frozenset(
+    {"connection", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
+)
 _UNITS: Final = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
+_KIND: Final = "application/grpc"
 _PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
 """Characters that a status message is sent with as they are."""
 
@@ -53,6 +58,8 @@ class HeaderBlocks:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
             payload = payload[1 : len(payload) - payload[0]]
         if flags & frames.PRIORITISED:
+            if len(payload) < 5:
+                raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a priority is cut off")
             payload = payload[5:]
         if flags & frames.END_HEADERS:
             return self._read(payload), bool(flags & frames.END_STREAM)
@@ -104,19 +111,23 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
     Raises:
         BadHead: no POST of gRPC, or a value that cannot be read.
     """
-    path = method = kind = ""
+    kind = ""
+    pseudo: dict[str, str] = {}
     timeout_s: float | None = None
     encoding = "identity"
     metadata: list[tuple[str, str | bytes]] = []
+    is_regular = False
     try:
         for name, value in fields:
-            if name[:1] == ":":
-                if name == ":path":
-                    path = value
-                elif name == ":method":
-                    method = value
-            elif name not in _OWN:
-                metadata.append((name, _decoded(value) if name.endswith("-bin") else value))
+            _check_field(name, value)
+            if name[0] == ":":
+                if name not in _PSEUDO or name in pseudo or is_regular:
+                    raise BadHead(f"{name} is out of place")
+                pseudo[name] = value
+                continue
+            is_regular = True
+            if name not in _OWN:
+                metadata += _entries(name, value)
             elif name == "grpc-timeout":
                 timeout_s = _seconds(value)
             elif name == "grpc-encoding":
@@ -125,9 +136,29 @@ def read_head(fields: Iterable[Field]) -> RequestHead:
                 kind = value
     except (ValueError, KeyError, IndexError) as error:
         raise BadHead("a header cannot be read") from error
-    if method != "POST" or not path.startswith("/") or not kind.startswith("application/grpc"):
+    path = pseudo.get(":path", "")
+    is_grpc = kind == _KIND or kind.startswith((_KIND + "+", _KIND + ";"))
+    if pseudo.get(":method") != "POST" or not path.startswith("/") or not is_grpc:
         raise BadHead("not a call of gRPC")
     return RequestHead(path, tuple(metadata), timeout_s, encoding)
+
+
+def _check_field(name: str, value: str) -> None:
+    """Raise ValueError for what no header may have: capitals, control and other characters.
+
+    What passes is printable ASCII, so that it can be logged, compared and sent back.
+    """
+    if not (name.isascii() and name.isprintable() and value.isascii() and value.isprintable()):
+        raise ValueError(name)
+    if not name or name != name.lower() or " " in name or name in _PER_CONNECTION:
+        raise ValueError(name)
+
+
+def _entries(name: str, value: str) -> list[tuple[str, str | bytes]]:
+    """Return the metadata of a header; binary values may be joined by commas."""
+    if not name.endswith("-bin"):
+        return [(name, value)]
+    return [(name, _decoded(each)) for each in value.split(",")]
 
 
 def _seconds(value: str) -> float:

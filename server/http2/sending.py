@@ -24,12 +24,13 @@ MAX_UNREAD_CONTROL_BYTES: Final = 1 << 16
 class Outgoing:
     """Answer of one stream."""
 
-    __slots__ = ("has_ended", "number", "window")
+    __slots__ = ("has_ended", "is_answered", "number", "window")
 
     def __init__(self, number: int, window: int) -> None:
         self.number = number
         self.window = window  # bytes that the peer takes now
         self.has_ended = False  # by either side: nothing more is sent
+        self.is_answered = False  # the status is on its way
 
 
 class Sender:
@@ -62,6 +63,7 @@ class Sender:
             flags = frames.END_HEADERS | frames.END_STREAM
             parts += (frame_head(frames.HEADERS, flags, to.number, len(end)), end)
         self._write(to, parts)
+        to.is_answered = bool(end) and not to.has_ended
         while self._is_paused and not to.has_ended:
             await self._change()
         if end:

@@ -13,6 +13,9 @@ import grpc
 from braid.server.http2.calls import Call
 from braid.server.http2.connection import Connection, ConnectionLimits, Stream
 
+FLUSH_SECONDS = 1.0
+"""Time for the last bytes of answers to go out after their calls have ended."""
+
 
 class Server(grpc.aio.Server):
     """Server whose calls are handled in the event loop alone."""
@@ -26,7 +29,10 @@ class Server(grpc.aio.Server):
         self._listening: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
         self._calls: set[Call] = set()
+        self._is_stopping = False
         self._stopped = asyncio.Event()
+        self._emptied = asyncio.Event()  # no connection is left
+        self._emptied.set()
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable[Any]) -> None:
         """Offer methods that are asked for by name."""
@@ -79,6 +85,7 @@ class Server(grpc.aio.Server):
 
     async def stop(self, grace: float | None) -> None:
         """Take no more calls; end those under way after ``grace`` seconds, None: at once."""
+        self._is_stopping = True
         for listening in self._listening:
             listening.close()
         for each in self._sockets:
@@ -89,12 +96,22 @@ class Server(grpc.aio.Server):
         if tasks and grace:
             await asyncio.wait(tasks, timeout=grace)
         for connection in list(self._connections):
-            connection.abort()
+            if not connection.is_idle:
+                connection.abort()
         left = [task for task in tasks if not task.done()]
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
+        await self._flush()
         self._stopped.set()
+
+    async def _flush(self) -> None:
+        """Wait until the connections that are closing have sent everything."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_SECONDS):
+                await self._emptied.wait()
+        for connection in list(self._connections):
+            connection.abort()
 
     async def wait_for_termination(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109
         """Wait until the server is stopped; returns bool: ``timeout`` seconds were not enough."""
@@ -106,9 +123,20 @@ class Server(grpc.aio.Server):
 
     def _connected(self) -> Connection:
         connection = Connection(self._limits, self._begin)
-        connection.on_closed = self._connections.discard
-        self._connections.add(connection)
+        connection.on_closed = self._closed
+        connection.on_made = self._made
         return connection
+
+    def _made(self, connection: Connection) -> None:
+        self._connections.add(connection)
+        self._emptied.clear()
+        if self._is_stopping:
+            connection.abort()
+
+    def _closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if not self._connections:
+            self._emptied.set()
 
     def _begin(self, connection: Connection, stream: Stream) -> Call:
         call = Call(connection, stream, self._interceptors, self._find)

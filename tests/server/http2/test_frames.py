@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -11,20 +12,22 @@ from typing import Any
 import grpc
 import pytest
 
-from braid.server.http2 import frames
+from braid.server.http2 import connection, frames
 from braid.server.http2.connection import ConnectionLimits
 from braid.server.http2.frames import ErrorCode, frame, number_frame, settings_frame
-from braid.server.http2.headers import literal
+from braid.server.http2.headers import literal, read_head
 from braid.server.http2.server import Server
+from braid.server.observability.logs import Seldom
 
 LIMITS = ConnectionLimits(message_bytes=1 << 20, streams=4, keepalive_s=0.3, answer_s=0.3)
 START = frames.PREFACE + settings_frame({})
+KIND = b"application/grpc"
 CALL = b"".join(
     literal(name, value)
     for name, value in [
         (b":method", b"POST"),
         (b":path", b"/t/Echo"),
-        (b"content-type", b"application/grpc"),
+        (b"content-type", KIND),
         (b"te", b"trailers"),
     ]
 )
@@ -72,6 +75,13 @@ class Peer:
                 data += payload
             if of == number and kind == frames.HEADERS and flags & frames.END_STREAM:
                 return data
+
+    @asynccontextmanager
+    async def another(self) -> AsyncIterator[Peer]:
+        """Connection to the same server."""
+        reader, writer = await asyncio.open_connection(*self.writer.get_extra_info("peername"))
+        yield Peer(reader, writer)
+        writer.transport.abort()
 
     async def fault(self) -> ErrorCode:
         """Reason that the server ends the connection for."""
@@ -152,6 +162,8 @@ async def test_padding_priorities_and_continuations_are_taken_off() -> None:
             ErrorCode.PROTOCOL_ERROR,
         ),
         (START + headers(1) + data(1, MESSAGE) + data(1, MESSAGE), ErrorCode.STREAM_CLOSED),
+        (frames.PREFACE + headers(1, CALL), ErrorCode.PROTOCOL_ERROR),
+        (START + frame(frames.HEADERS, 0x24, 1, b"abcd"), ErrorCode.PROTOCOL_ERROR),
     ],
 )
 async def test_who_breaks_the_protocol_loses_the_connection(sent: bytes, code: ErrorCode) -> None:
@@ -211,6 +223,15 @@ async def test_an_answer_follows_the_windows_of_the_peer() -> None:
         CALL + literal(b"grpc-timeout", b"-1S"),
         CALL + literal(b"grpc-timeout", b"1x"),
         CALL + literal(b"k-bin", b"***"),
+        CALL + literal(b"Capital", b"v"),
+        CALL + literal(b"", b"v"),
+        CALL + literal(b"k", b"a\r\nb: c"),
+        CALL + literal(b"k", b"\xe4"),
+        CALL + literal(b":path", b"/t/Hold"),
+        CALL + literal(b":authority", b"late"),
+        literal(b":status", b"200") + CALL,
+        CALL + literal(b"connection", b"close"),
+        CALL.replace(literal(b"content-type", KIND), literal(b"content-type", KIND + b"x")),
     ],
 )
 async def test_what_is_no_call_of_grpc_is_told_so(block: bytes) -> None:
@@ -242,3 +263,87 @@ async def test_who_asks_and_reads_nothing_loses_the_connection() -> None:
         peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
         with pytest.raises(ConnectionError):
             await ping_for_ever(peer)
+
+
+@pytest.mark.parametrize("sent", [b"", frames.PREFACE[:10], frames.PREFACE])
+async def test_who_does_not_greet_is_left_however_it_goes_on(sent: bytes) -> None:
+    async with connected(sent) as peer:
+        with contextlib.suppress(ConnectionResetError):
+            await peer.reader.read()  # until the end
+
+
+async def test_of_many_settings_in_a_frame_the_last_ones_count() -> None:
+    """Each one applied to each of a thousand streams stopped the server for a second a frame."""
+    many = struct.pack("!HI", 4, 2**31 - 1) * 2000 + struct.pack("!HI", 4, 2)
+    async with connected() as peer:
+        peer.send(frame(frames.SETTINGS, 0, 0, many), headers(1), data(1, MESSAGE))
+        assert await peer.until(frames.DATA) == (0, 1, MESSAGE[:2])
+        peer.send(settings_frame({4: 100}))
+        assert await peer.answer(1) == MESSAGE[2:]
+
+
+async def test_a_bug_ends_one_connection_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    async with connected() as peer:
+        monkeypatch.setattr(connection, "read_head", fail)
+        monkeypatch.setattr(connection, "_seldom", Seldom(60))
+        for _ in range(3):
+            async with peer.another() as other:
+                other.send(START, headers(1))
+                assert await other.fault() is ErrorCode.INTERNAL_ERROR
+        monkeypatch.undo()
+        peer.send(headers(1), data(1, MESSAGE))
+        assert await peer.answer(1) == MESSAGE
+    assert [each.message for each in caplog.records] == ["a connection fails"]
+
+
+async def test_a_call_that_is_late_within_its_answer_is_reset() -> None:
+    call = CALL + literal(b"grpc-timeout", b"50m")
+    async with connected(frames.PREFACE + settings_frame({4: 3})) as peer:
+        peer.send(headers(1, call), data(1, MESSAGE))
+        assert await peer.until(frames.DATA) == (0, 1, MESSAGE[:3])
+        assert await peer.until(frames.RST_STREAM) == (0, 1, bytes([0, 0, 0, ErrorCode.CANCEL]))
+
+
+async def test_reset_calls_count_until_their_handlers_end() -> None:
+    """A peer that opens and resets streams has no more handlers than one that waits."""
+    async with connected() as peer:
+        for number in range(1, 4001, 2):
+            peer.send(headers(number), number_frame(frames.RST_STREAM, number, 8))
+        peer.send(headers(4001), data(4001, MESSAGE))
+        refused = 0
+        while True:
+            kind, flags, number, payload = await peer.frame()
+            if number == 4001:
+                break
+            if kind == frames.RST_STREAM:
+                assert payload[-1] == ErrorCode.REFUSED_STREAM
+                refused += 1
+        assert refused > 1000
+        assert flags == frames.END_HEADERS or kind == frames.RST_STREAM
+
+
+async def test_binary_metadata_may_be_joined_by_commas() -> None:
+    head = read_head([(":method", "POST"), (":path", "/a/b"), ("content-type", "application/grpc"),
+                      ("k-bin", "YQ,YmI=")])  # fmt: skip
+    assert head.metadata == (("k-bin", b"a"), ("k-bin", b"bb"))
+
+
+async def test_a_connection_that_comes_while_the_server_stops_is_closed() -> None:
+    server = Server(LIMITS)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    connecting = [asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+    opened = asyncio.gather(*connecting, return_exceptions=True)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await server.stop(None)
+    for each in await opened:
+        if not isinstance(each, BaseException):
+            with contextlib.suppress(ConnectionError):
+                await each[0].read()
+            each[1].close()
