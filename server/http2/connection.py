@@ -24,9 +24,11 @@ from braid.server.http2.headers import (
     MAX_HEADER_BYTES,
     NOT_GRPC,
     BadHead,
+    Block,
     HeaderBlocks,
     RequestHead,
     read_head,
+    write_refusal,
 )
 from braid.server.http2.hpack import Field
 from braid.server.http2.messages import WINDOW_BYTES, Incoming
@@ -40,6 +42,8 @@ LOG_SECONDS: Final = 60.0
 _seldom: Final = Seldom(LOG_SECONDS)  # of all connections: anybody can make one
 
 CONNECTION_WINDOW_BYTES: Final = 16 << 20
+
+_HEADERS_TOO_LONG: Final = write_refusal(8, "metadata is too long")  # RESOURCE_EXHAUSTED
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +274,7 @@ class Connection(asyncio.BufferedProtocol):
     def _continuation(self, flags: int, number: int, payload: bytes) -> None:
         self._open(number, self._blocks.go_on(flags, number, payload))
 
-    def _open(self, number: int, read: tuple[list[Field], bool] | None) -> None:
+    def _open(self, number: int, read: Block | None) -> None:
         """Begin the call of a stream, from its headers."""
         if read is None:
             return
@@ -284,15 +288,17 @@ class Connection(asyncio.BufferedProtocol):
         self._last_stream = number
         self._begin_call(number, fields, is_last)
 
-    def _begin_call(self, number: int, fields: list[Field], is_last: bool) -> None:
+    def _begin_call(self, number: int, fields: list[Field] | None, is_last: bool) -> None:
         if self._running >= self._limits.streams or self._is_closing:
             self.sender.reset(number, ErrorCode.REFUSED_STREAM)
+            return
+        if fields is None:
+            self._refuse(number, _HEADERS_TOO_LONG)
             return
         try:
             head = read_head(fields)
         except BadHead:
-            flags = frames.END_HEADERS | frames.END_STREAM
-            self.sender.control(frame(frames.HEADERS, flags, number, NOT_GRPC))
+            self._refuse(number, NOT_GRPC)
             return
         incoming = Incoming(self._limits.message_bytes, head.encoding)
         stream = Stream(head, incoming, Outgoing(number, self.sender.initial_window))
@@ -301,6 +307,11 @@ class Connection(asyncio.BufferedProtocol):
         if is_last:
             incoming.end()
         stream.call = self._begin(self, stream)
+
+    def _refuse(self, number: int, block: bytes) -> None:
+        """Answer what does not become a call."""
+        flags = frames.END_HEADERS | frames.END_STREAM
+        self.sender.control(frame(frames.HEADERS, flags, number, block))
 
     def _leave(self, stream: Stream) -> None:
         """End a call whose caller has left."""

@@ -22,6 +22,12 @@ from braid.server.http2.hpack import Decoder, Field, HeaderError, HeadersTooLong
 Metadata = tuple[tuple[str, str | bytes], ...]
 
 MAX_HEADER_BYTES: Final = 1 << 14
+"""Length of a call's headers, as peers are told; a call with more is refused."""
+MAX_BLOCK_BYTES: Final = 1 << 16
+"""Bytes of headers that are read at all; a peer that sends more loses its connection."""
+
+Block = tuple[list[Field] | None, bool]
+"""Fields of a block, None if they are too long, and bool: nothing follows on the stream."""
 
 _OWN = frozenset({"te", "content-type", "grpc-timeout", "grpc-encoding", "grpc-accept-encoding"})
 _PSEUDO: Final = frozenset({":method", ":path", ":scheme", ":authority"})
@@ -51,7 +57,7 @@ class HeaderBlocks:
         if (self._block is None) == (kind == frames.CONTINUATION):
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
 
-    def begin(self, flags: int, number: int, payload: bytes) -> tuple[list[Field], bool] | None:
+    def begin(self, flags: int, number: int, payload: bytes) -> Block | None:
         """Take a frame of HEADERS; returns as ``go_on`` does."""
         if flags & frames.PADDED:
             if not payload or payload[0] >= len(payload):
@@ -66,31 +72,31 @@ class HeaderBlocks:
         self._block, self._number, self._flags = bytearray(payload), number, flags
         return None
 
-    def go_on(self, flags: int, number: int, payload: bytes) -> tuple[list[Field], bool] | None:
+    def go_on(self, flags: int, number: int, payload: bytes) -> Block | None:
         """Take a frame of CONTINUATION.
 
         Returns:
-            The fields, and bool: nothing follows on the stream; None: the fields go on.
+            The block; None: it goes on.
 
         Raises:
-            ConnectionFault: the fields are too long, or cannot be read.
+            ConnectionFault: the block is too long, or cannot be read.
         """
         assert self._block is not None
         if number != self._number or not payload:
             raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "headers are continued wrongly")
         self._block += payload
-        if len(self._block) > MAX_HEADER_BYTES:
+        if len(self._block) > MAX_BLOCK_BYTES:
             raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "headers are too long")
         if not flags & frames.END_HEADERS:
             return None
         block, self._block = bytes(self._block), None
         return self._read(block), bool(self._flags & frames.END_STREAM)
 
-    def _read(self, block: bytes) -> list[Field]:
+    def _read(self, block: bytes) -> list[Field] | None:
         try:
             return self._decoder.decode(block)
-        except HeadersTooLong as error:
-            raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, str(error)) from error
+        except HeadersTooLong:
+            return None
         except HeaderError as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
 
@@ -203,6 +209,11 @@ NOT_GRPC = b"\x08\x03415"  # :status 415, by the name of static entry 8
 def write_begin(metadata: Metadata = ()) -> bytes:
     """Return the header block that an answer begins with."""
     return _BEGIN + _ACCEPTED + _fields(metadata)
+
+
+def write_refusal(code: int, message: str) -> bytes:
+    """Return the header block that is all of an answer."""
+    return _BEGIN + write_end(code, message)
 
 
 def write_end(code: int, message: str, metadata: Metadata = ()) -> bytes:

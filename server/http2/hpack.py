@@ -83,6 +83,7 @@ class Decoder:
         """Return the fields of a block.
 
         Raises:
+            HeadersTooLong: the fields are; the table is in step, so the connection may go on.
             HeaderError: the block is malformed; the connection cannot go on.
         """
         fields: list[Field] = []
@@ -98,7 +99,7 @@ class Decoder:
                     self._add(field)
                 elif first & 0x20:
                     limit, at = _integer(block, at, 5)
-                    if limit > TABLE_BYTES or fields:
+                    if limit > TABLE_BYTES or size:
                         raise HeaderError("a size of the table is out of place")
                     self._limit = limit
                     self._shrink()
@@ -106,11 +107,12 @@ class Decoder:
                 else:
                     field, at = self._literal(block, at, 4)
                 size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
-                if size > self._max_bytes:
-                    raise HeadersTooLong(f"more than {self._max_bytes} bytes of headers")
-                fields.append(field)
+                if size <= self._max_bytes:
+                    fields.append(field)
         except IndexError:
             raise HeaderError("a block is cut off, or names an entry that is not there") from None
+        if size > self._max_bytes:
+            raise HeadersTooLong(f"more than {self._max_bytes} bytes of headers")
         return fields
 
     def _entry(self, index: int) -> Field:

@@ -13,10 +13,11 @@ from typing import Final, Protocol
 
 from braid.server.http2 import frames
 from braid.server.http2.frames import ConnectionFault, ErrorCode
+from braid.server.http2.headers import MAX_BLOCK_BYTES
 from braid.server.http2.messages import Incoming
 
 DATA_FRAME_BYTES: Final = 1 << 20
-"""Most bytes of a frame of DATA; others are at most as long as every peer may send them."""
+"""Most bytes of a frame of DATA; others, but headers, are as short as every peer sends them."""
 BUFFER_BYTES: Final = 1 << 15
 
 _HEAD = struct.Struct("!IBI").unpack_from
@@ -48,6 +49,9 @@ class Receiver:
         self._data: Incoming | None = None  # messages that the present frame of DATA is for
         self._number = self._data_left = self._padding_left = 0
         self._is_last = False
+        self._long: bytearray | None = None  # payload of a frame longer than the buffer may hold
+        self._long_head = (0, 0, 0)  # its kind, flags and stream
+        self._long_left = 0
 
     def place(self) -> memoryview:
         """Return where the next bytes are to be received; never empty."""
@@ -85,6 +89,8 @@ class Receiver:
         """Read on; returns bool: there may be more to read."""
         if self._is_in_data:
             return self._read_data()
+        if self._long is not None:
+            return self._read_long(self._long)
         if not self._has_preface:
             return self._read_preface()
         at = self._start
@@ -96,12 +102,29 @@ class Receiver:
         if kind == frames.DATA:
             return self._begin_data(length, flags, number)
         if length > frames.USUAL_FRAME_BYTES:
-            raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
+            if kind not in (frames.HEADERS, frames.CONTINUATION) or length > MAX_BLOCK_BYTES:
+                raise ConnectionFault(ErrorCode.FRAME_SIZE_ERROR, "a frame is too long")
+            self._start += frames.HEAD_BYTES
+            self._long, self._long_left = bytearray(), length
+            self._long_head = kind, flags, number
+            return True
         begin = at + frames.HEAD_BYTES
         if begin + length > self._stop:
             return False
         self._start = begin + length
         self._target.take_frame(kind, flags, number, bytes(self._buffer[begin : self._start]))
+        return True
+
+    def _read_long(self, payload: bytearray) -> bool:
+        """Read what has come of a long frame of headers; returns bool: the frame is whole."""
+        taken = min(self._stop - self._start, self._long_left)
+        payload += self._buffer[self._start : self._start + taken]
+        self._start += taken
+        self._long_left -= taken
+        if self._long_left:
+            return False
+        self._long = None
+        self._target.take_frame(*self._long_head, bytes(payload))
         return True
 
     def _read_preface(self) -> bool:

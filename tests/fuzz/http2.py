@@ -27,6 +27,8 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import (
 from braid.server.http2 import frames
 from braid.server.http2.connection import ConnectionLimits
 from braid.server.http2.server import Server
+from braid.server.inference.call_memory import CallMemory, MemoryLimits
+from braid.server.rpc.guarding import Guarding
 
 RECORDINGS = Path(__file__).parent / "recordings"
 LIMITS = ConnectionLimits(message_bytes=1 << 20, streams=8, keepalive_s=60.0, answer_s=20.0)
@@ -66,6 +68,8 @@ class Attacked:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         with contextlib.suppress(ConnectionError):
             for piece in _pieces(draw, data):
+                if writer.is_closing():
+                    break
                 writer.write(piece)
                 await asyncio.sleep(0)
             for _ in range(TURNS):
@@ -89,7 +93,8 @@ class Attacked:
 @asynccontextmanager
 async def attacked() -> AsyncIterator[Attacked]:
     """Serve methods of each kind, health and reflection."""
-    server = Server(LIMITS)
+    memory = CallMemory(MemoryLimits(1 << 20, 1 << 22, 1 << 24))
+    server = Server(LIMITS, [Guarding(memory)])
     handlers: dict[str, Any] = {
         "Echo": grpc.unary_unary_rpc_method_handler(_echo),
         "EchoEach": grpc.stream_stream_rpc_method_handler(_echo_each),

@@ -175,7 +175,7 @@ async def test_who_breaks_the_protocol_loses_the_connection(sent: bytes, code: E
 async def test_endless_headers_are_cut_short() -> None:
     async with connected() as peer:
         peer.send(headers(1, b"", 0))
-        peer.send(*[frame(frames.CONTINUATION, 0, 1, literal(b"a", bytes(1000)))] * 20)
+        peer.send(*[frame(frames.CONTINUATION, 0, 1, literal(b"a", bytes(1000)))] * 70)
         assert await peer.fault() is ErrorCode.ENHANCE_YOUR_CALM
 
 
@@ -347,3 +347,24 @@ async def test_a_connection_that_comes_while_the_server_stops_is_closed() -> Non
             with contextlib.suppress(ConnectionError):
                 await each[0].read()
             each[1].close()
+
+
+@pytest.mark.parametrize("size", [16_000, 16_400, 60_000])
+async def test_headers_that_are_too_long_are_those_of_one_call_alone(size: int) -> None:
+    """They ended the connection, with the calls of other callers that shared it."""
+    kept = b"\x40" + literal(b"kept", b"in the table")[1:]
+    async with connected() as peer:
+        peer.send(headers(1), headers(3, CALL + literal(b"k", b"v" * size) + kept))
+        flags, number, block = await peer.until(frames.HEADERS)
+        assert (flags, number) == (END, 3)
+        assert b"grpc-status\x018" in block
+        peer.send(data(1, MESSAGE))
+        assert await peer.answer(1) == MESSAGE
+        peer.send(headers(5, CALL + b"\xbe"), data(5, MESSAGE))  # entry 62
+        assert await peer.answer(5) == MESSAGE
+
+
+async def test_more_headers_than_are_read_end_the_connection() -> None:
+    async with connected() as peer:
+        peer.send(headers(1, CALL + literal(b"k", b"v" * 70_000)))
+        assert await peer.fault() is ErrorCode.FRAME_SIZE_ERROR
