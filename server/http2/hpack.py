@@ -54,19 +54,62 @@ class HeadersTooLong(HeaderError):
     """A block has more characters than are taken."""
 
 
-def _code_words() -> dict[tuple[int, int], int]:
-    """Return the symbol of each code word, by its length and value."""
-    words: dict[tuple[int, int], int] = {}
+def _tree() -> list[list[int]]:
+    """Return the tree of code words: of each node what bits 0 and 1 lead to.
+
+    That is a node, or for a symbol its complement (``~symbol``); node 0 is the root.
+    """
+    nodes = [[0, 0]]
     code = length = 0
     for symbol in sorted(range(257), key=lambda each: (_CODE_LENGTHS[each], each)):
         code <<= _CODE_LENGTHS[symbol] - length
         length = _CODE_LENGTHS[symbol]
-        words[length, code] = symbol
+        node = 0
+        for shift in range(length - 1, 0, -1):
+            bit = code >> shift & 1
+            if not nodes[node][bit]:
+                nodes[node][bit] = len(nodes)
+                nodes.append([0, 0])
+            node = nodes[node][bit]
+        nodes[node][code & 1] = ~symbol
         code += 1
-    return words
+    return nodes
 
 
-_WORDS: Final = _code_words()
+def _steps() -> list[tuple[int, bytes]]:
+    """Return where four bits lead from each node, and the symbol on the way.
+
+    Four bits end one code word at most: the shortest has five. The end symbol leads to a node that
+    no string ends at and that nothing leads away from.
+    """
+    nodes = _tree()
+    dead = len(nodes)
+    steps = []
+    for begin in range(dead):
+        for bits in range(16):
+            node, found = begin, b""
+            for shift in (3, 2, 1, 0):
+                node = nodes[node][bits >> shift & 1]
+                if node == ~_END:
+                    node = dead
+                    break
+                if node < 0:
+                    node, found = 0, bytes([~node])
+            steps.append((node, found))
+    return steps + [(dead, b"")] * 16
+
+
+def _padding() -> frozenset[int]:
+    """Return the nodes that a string may end at: up to seven bits, all of them set, lead there."""
+    nodes, node, found = _tree(), 0, [0]
+    for _ in range(7):
+        node = nodes[node][1]
+        found.append(node)
+    return frozenset(found)
+
+
+_STEPS: Final = _steps()
+_LAST: Final = _padding()
 
 
 class Decoder:
@@ -175,20 +218,12 @@ def decode_huffman(data: bytes) -> str:
         HeaderError: it does not end in at most seven bits of padding, all of them set.
     """
     symbols = bytearray()
-    code = length = 0
+    node = 0
     for byte in data:
-        for shift in range(7, -1, -1):
-            code = code << 1 | byte >> shift & 1
-            length += 1
-            symbol = _WORDS.get((length, code))
-            if symbol is None:
-                if length > 30:
-                    raise HeaderError("no code word begins like this")
-                continue
-            if symbol == _END:
-                raise HeaderError("the end of a string within it")
-            symbols.append(symbol)
-            code = length = 0
-    if length > 7 or code != (1 << length) - 1:
-        raise HeaderError("a string is padded wrongly")
+        node, found = _STEPS[node << 4 | byte >> 4]
+        symbols += found
+        node, found = _STEPS[node << 4 | byte & 15]
+        symbols += found
+    if node not in _LAST:
+        raise HeaderError("a string is padded wrongly, or holds the end symbol")
     return symbols.decode("latin-1")
