@@ -227,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
                 self.sender.reset(number, ErrorCode.CANCEL)
             elif not stream.incoming.has_ended:
                 self.sender.reset(number, ErrorCode.NO_ERROR)
-        stream.outgoing.has_ended = True
+        self.sender.leave(stream.outgoing)
         stream.incoming.drop()  # the call and its stream name each other: kept until a collection
         if self._is_closing and not self._running:
             self.sender.transport.close()
@@ -316,10 +316,9 @@ class Connection(asyncio.BufferedProtocol):
     def _leave(self, stream: Stream) -> None:
         """End a call whose caller has left."""
         self._streams.pop(stream.outgoing.number, None)
-        stream.outgoing.has_ended = True
+        self.sender.leave(stream.outgoing)
         if stream.call is not None:
             stream.call.cancel()
-        self.sender.wake()
 
     def _rst_stream(self, _: int, number: int, payload: bytes) -> None:
         if len(payload) != 4 or not 0 < number <= self._last_stream:

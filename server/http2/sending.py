@@ -42,7 +42,7 @@ class Sender:
         self.frame_bytes = frames.USUAL_FRAME_BYTES
         self._window = frames.USUAL_WINDOW_BYTES
         self._is_paused = False
-        self._changed: asyncio.Future[None] | None = None
+        self._waiting: dict[Outgoing, asyncio.Future[None]] = {}  # the longest first
         self._unread_control_bytes = 0
 
     async def send(self, to: Outgoing, begin: bytes, message: bytes | None, end: bytes) -> None:
@@ -57,15 +57,18 @@ class Sender:
         parts: list[bytes | memoryview] = []
         if begin:
             parts += (frame_head(frames.HEADERS, frames.END_HEADERS, to.number, len(begin)), begin)
-        if message is not None:
-            await self._send_message(to, parts, memoryview(message))
-        if end:
-            flags = frames.END_HEADERS | frames.END_STREAM
-            parts += (frame_head(frames.HEADERS, flags, to.number, len(end)), end)
-        self._write(to, parts)
-        to.is_answered = bool(end) and not to.has_ended
-        while self._is_paused and not to.has_ended:
-            await self._change()
+        try:
+            if message is not None:
+                await self._send_message(to, parts, memoryview(message))
+            if end:
+                flags = frames.END_HEADERS | frames.END_STREAM
+                parts += (frame_head(frames.HEADERS, flags, to.number, len(end)), end)
+            self._write(to, parts)
+            to.is_answered = bool(end) and not to.has_ended
+            while self._is_paused and not to.has_ended:
+                await self._change(to)
+        finally:
+            self._share()
         if end:
             to.has_ended = True
 
@@ -80,7 +83,7 @@ class Sender:
                 self._write(to, parts)
                 held = 0
                 if self._is_paused or size <= 0:
-                    await self._change()
+                    await self._change(to)
                 continue
             parts += (frame_head(frames.DATA, 0, to.number, size), left[:size])
             left = left[size:]
@@ -108,13 +111,17 @@ class Sender:
 
     def grow(self, to: Outgoing | None, more: int) -> None:
         """Let ``more`` bytes be sent on a stream; None: on all of them."""
-        if to is None:
-            window = self._window = self._window + more
-        else:
-            window = to.window = to.window + more
+        before = self._window if to is None else to.window
+        window = before + more
         if window > frames.MAX_WINDOW_BYTES:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
-        self.wake()
+        if to is not None:
+            to.window = window
+            self._wake_one(to)
+        else:
+            self._window = window
+            if before <= 0:  # else nobody waits for this window
+                self._share()
 
     def pause(self) -> None:
         """Hold back messages."""
@@ -128,11 +135,40 @@ class Sender:
 
     def wake(self) -> None:
         """Look again whether waiting answers can go on."""
-        if self._changed is not None:
-            self._changed.set_result(None)
-            self._changed = None
+        for to in list(self._waiting):
+            self._wake_one(to)
 
-    async def _change(self) -> None:
-        if self._changed is None:
-            self._changed = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._changed)
+    def leave(self, to: Outgoing) -> None:
+        """Send nothing more of an answer."""
+        to.has_ended = True
+        self._wake_one(to)
+        self._share()
+
+    def _share(self) -> None:
+        """Wake as many answers as the window of the connection has room for.
+
+        Whoever is woken uses its part, or shares what is left at its end: one update of a window
+        does not wake a thousand answers of which one can go on.
+        """
+        room, woken = self._window, []
+        if self._is_paused or room <= 0:
+            return
+        for to in self._waiting:
+            if to.window > 0:
+                woken.append(to)
+                room -= min(to.window, self.frame_bytes)
+                if room <= 0:
+                    break
+        for to in woken:
+            self._wake_one(to)
+
+    def _wake_one(self, to: Outgoing) -> None:
+        waiter = self._waiting.pop(to, None)
+        if waiter is not None:
+            waiter.set_result(None)
+
+    async def _change(self, to: Outgoing) -> None:
+        waiter = self._waiting.get(to)
+        if waiter is None:
+            waiter = self._waiting[to] = asyncio.get_running_loop().create_future()
+        await asyncio.shield(waiter)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import struct
+import unittest.mock
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,6 +18,7 @@ from braid.server.http2 import connection, frames
 from braid.server.http2.connection import ConnectionLimits
 from braid.server.http2.frames import ErrorCode, frame, number_frame, settings_frame
 from braid.server.http2.headers import literal, read_head
+from braid.server.http2.sending import Outgoing, Sender
 from braid.server.http2.server import Server
 from braid.server.observability.logs import Seldom
 
@@ -111,6 +114,11 @@ async def connected(start: bytes = START) -> AsyncIterator[Peer]:
 
 def data(number: int, payload: bytes, flags: int = frames.END_STREAM) -> bytes:
     return frame(frames.DATA, flags, number, payload)
+
+
+def _in_frames(number: int, payload: bytes) -> list[bytes]:
+    pieces = [payload[at : at + 16_000] for at in range(0, len(payload), 16_000)]
+    return [*(data(number, each, 0) for each in pieces), data(number, b"")]
 
 
 def headers(number: int, block: bytes = CALL, flags: int = frames.END_HEADERS) -> bytes:
@@ -368,3 +376,47 @@ async def test_more_headers_than_are_read_end_the_connection() -> None:
     async with connected() as peer:
         peer.send(headers(1, CALL + literal(b"k", b"v" * 70_000)))
         assert await peer.fault() is ErrorCode.FRAME_SIZE_ERROR
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_a_window_in_small_pieces_is_shared_until_all_answers_are_there(seed: int) -> None:
+    """Answers of all sizes; one is given up, and streams may have small windows of their own."""
+    draw = random.Random(seed)
+    sizes = {number: draw.choice((10, 30_000, 60_000)) for number in (1, 3, 5, 7)}
+    left = {number: size + 5 for number, size in sizes.items() if number != seed % 4 * 2 + 1}
+    async with connected(frames.PREFACE + settings_frame({4: draw.choice((9, 1 << 20))})) as peer:
+        for number, size in sizes.items():
+            payload = b"\0" + size.to_bytes(4, "big") + bytes(size)
+            peer.send(headers(number), *_in_frames(number, payload))
+        peer.send(number_frame(frames.RST_STREAM, seed % 4 * 2 + 1, 8))
+        granting = asyncio.ensure_future(grant(peer, draw))
+        while any(left.values()):
+            kind, _, number, payload = await peer.frame()
+            if kind == frames.DATA and number in left:
+                left[number] -= len(payload)
+        granting.cancel()
+
+
+async def grant(peer: Peer, draw: random.Random) -> None:
+    while True:
+        more = draw.choice((1, 700, 5000))
+        for number in (0, 1, 3, 5, 7):
+            if draw.random() < 0.7:
+                peer.send(number_frame(frames.WINDOW_UPDATE, number, more))
+        await asyncio.sleep(0.001)
+
+
+async def test_a_small_update_wakes_few_answers() -> None:
+    sender = Sender()
+    sender.transport = unittest.mock.Mock(is_closing=lambda: False)
+    answers = [Outgoing(number, 1 << 20) for number in range(1, 200, 2)]
+    sending = [asyncio.ensure_future(sender.send(to, b"", bytes(2000), b"e")) for to in answers]
+    await asyncio.sleep(0)
+    waiting = [to for to in answers if to.window == 1 << 20]
+    assert len(waiting) == 100 - 65_535 // 2000 - 1
+    sender.grow(None, 1)
+    await asyncio.sleep(0)
+    assert [to for to in answers if to.window == 1 << 20] == waiting
+    sender.grow(None, 1 << 30)
+    await asyncio.gather(*sending)
+    assert all(to.has_ended for to in answers)
