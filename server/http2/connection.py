@@ -301,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(number, NOT_GRPC)
             return
         incoming = Incoming(self._limits.message_bytes, head.encoding)
-        stream = Stream(head, incoming, Outgoing(number, self.sender.initial_window))
+        stream = Stream(head, incoming, Outgoing(number))
         self._streams[number] = stream
         self._running += 1
         if is_last:
@@ -335,20 +335,12 @@ class Connection(asyncio.BufferedProtocol):
         self._has_settings = True
         for name, value in dict(struct.iter_unpack("!HI", payload)).items():  # the last ones count
             if name == frames.INITIAL_WINDOW_SIZE:
-                self._change_windows(value)
+                self.sender.begin_with(value)
             elif name == frames.MAX_FRAME_SIZE:
                 if not frames.USUAL_FRAME_BYTES <= value < 1 << 24:
                     raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "a frame size is wrong")
                 self.sender.frame_bytes = value
         self.sender.control(frame(frames.SETTINGS, frames.ACK, 0))
-
-    def _change_windows(self, value: int) -> None:
-        if value > frames.MAX_WINDOW_BYTES:
-            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
-        more = value - self.sender.initial_window
-        self.sender.initial_window = value
-        for stream in self._streams.values():
-            self.sender.grow(stream.outgoing, more)
 
     def _take_ping(self, flags: int, number: int, payload: bytes) -> None:
         if number or len(payload) != 8:

@@ -26,9 +26,9 @@ class Outgoing:
 
     __slots__ = ("has_ended", "is_answered", "number", "window")
 
-    def __init__(self, number: int, window: int) -> None:
+    def __init__(self, number: int) -> None:
         self.number = number
-        self.window = window  # bytes that the peer takes now
+        self.window = 0  # bytes that the peer takes beyond the initial window; negative: fewer
         self.has_ended = False  # by either side: nothing more is sent
         self.is_answered = False  # the status is on its way
 
@@ -38,7 +38,7 @@ class Sender:
 
     def __init__(self) -> None:
         self.transport: Any = None
-        self.initial_window = frames.USUAL_WINDOW_BYTES
+        self._initial_window = frames.USUAL_WINDOW_BYTES
         self.frame_bytes = frames.USUAL_FRAME_BYTES
         self._window = frames.USUAL_WINDOW_BYTES
         self._is_paused = False
@@ -78,7 +78,7 @@ class Sender:
         """Add a message to ``parts`` in frames, and send what the windows have no room beside."""
         held = 0
         while left and not to.has_ended:
-            size = min(len(left), to.window, self._window, self.frame_bytes)
+            size = min(len(left), self._room(to), self._window, self.frame_bytes)
             if self._is_paused or size <= 0 or held >= PART_BYTES:
                 self._write(to, parts)
                 held = 0
@@ -111,17 +111,26 @@ class Sender:
 
     def grow(self, to: Outgoing | None, more: int) -> None:
         """Let ``more`` bytes be sent on a stream; None: on all of them."""
-        before = self._window if to is None else to.window
-        window = before + more
-        if window > frames.MAX_WINDOW_BYTES:
+        before = self._window if to is None else self._room(to)
+        if before + more > frames.MAX_WINDOW_BYTES:
             raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
         if to is not None:
-            to.window = window
+            to.window += more
             self._wake_one(to)
         else:
-            self._window = window
+            self._window += more
             if before <= 0:  # else nobody waits for this window
                 self._share()
+
+    def begin_with(self, window: int) -> None:
+        """Set the initial window of all streams, those there are too, however many these are."""
+        if window > frames.MAX_WINDOW_BYTES:
+            raise ConnectionFault(ErrorCode.FLOW_CONTROL_ERROR, "a window is too large")
+        self._initial_window = window
+        self.wake()
+
+    def _room(self, to: Outgoing) -> int:
+        return self._initial_window + to.window
 
     def pause(self) -> None:
         """Hold back messages."""
@@ -154,9 +163,9 @@ class Sender:
         if self._is_paused or room <= 0:
             return
         for to in self._waiting:
-            if to.window > 0:
+            if self._room(to) > 0:
                 woken.append(to)
-                room -= min(to.window, self.frame_bytes)
+                room -= min(self._room(to), self.frame_bytes)
                 if room <= 0:
                     break
         for to in woken:

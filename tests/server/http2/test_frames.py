@@ -284,7 +284,7 @@ async def test_of_many_settings_in_a_frame_the_last_ones_count() -> None:
     """Each one applied to each of a thousand streams stopped the server for a second a frame."""
     many = struct.pack("!HI", 4, 2**31 - 1) * 2000 + struct.pack("!HI", 4, 2)
     async with connected() as peer:
-        peer.send(frame(frames.SETTINGS, 0, 0, many), headers(1), data(1, MESSAGE))
+        peer.send(headers(1), frame(frames.SETTINGS, 0, 0, many), data(1, MESSAGE))
         assert await peer.until(frames.DATA) == (0, 1, MESSAGE[:2])
         peer.send(settings_frame({4: 100}))
         assert await peer.answer(1) == MESSAGE[2:]
@@ -408,15 +408,16 @@ async def grant(peer: Peer, draw: random.Random) -> None:
 
 async def test_a_small_update_wakes_few_answers() -> None:
     sender = Sender()
+    sender.begin_with(1 << 20)
     sender.transport = unittest.mock.Mock(is_closing=lambda: False)
-    answers = [Outgoing(number, 1 << 20) for number in range(1, 200, 2)]
+    answers = [Outgoing(number) for number in range(1, 200, 2)]
     sending = [asyncio.ensure_future(sender.send(to, b"", bytes(2000), b"e")) for to in answers]
     await asyncio.sleep(0)
-    waiting = [to for to in answers if to.window == 1 << 20]
+    waiting = [to for to in answers if not to.window]
     assert len(waiting) == 100 - 65_535 // 2000 - 1
     sender.grow(None, 1)
     await asyncio.sleep(0)
-    assert [to for to in answers if to.window == 1 << 20] == waiting
+    assert [to for to in answers if not to.window] == waiting
     sender.grow(None, 1 << 30)
     await asyncio.gather(*sending)
     assert all(to.has_ended for to in answers)
