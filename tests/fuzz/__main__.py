@@ -1,4 +1,4 @@
-"""Run both fuzzers for a given time: ``python -m tests.fuzz --minutes 10 [graphs] [mutations]``.
+"""Run the fuzzers, graphs, mutations and http2: ``python -m tests.fuzz --minutes 10 [NAME...]``.
 
 Exits with 1 if there are findings; each is printed with what makes it again.
 """
@@ -6,6 +6,7 @@ Exits with 1 if there are findings; each is printed with what makes it again.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import random
 import sys
@@ -88,6 +89,29 @@ def fuzz_mutations(seconds: float, first_seed: int) -> int:
     return findings
 
 
+def fuzz_http2(seconds: float, first_seed: int) -> int:
+    """Damaged bytes of clients to the server of HTTP/2; how many findings."""
+    from tests.fuzz.http2 import attacked
+
+    async def attack() -> tuple[int, list[str]]:
+        deadline = time.monotonic() + seconds
+        number = first_seed
+        async with attacked() as target:
+            while time.monotonic() < deadline and not target.findings:
+                number += 1
+                await target.attack(number)
+                if number % 50 == 0:
+                    await target.check()
+            await target.check()
+            return number, target.findings
+
+    last, findings = asyncio.run(attack())
+    for each in findings:
+        print(f"FINDING: {each} (up to seed {last})", flush=True)
+    print(f"http2: {last - first_seed} connections, {len(findings)} findings")
+    return len(findings)
+
+
 def _turns(first_seed: int) -> Iterator[tuple[int, Path]]:
     files = sorted(path for path in CORPUS.iterdir() if path.suffix in (".onnx", ".pt2", ".zip"))
     for number in range(first_seed, sys.maxsize):
@@ -97,12 +121,12 @@ def _turns(first_seed: int) -> Iterator[tuple[int, Path]]:
 def main() -> int:
     """Run what was asked for, the time shared between them."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
-    parser.add_argument("fuzzers", nargs="*", default=["graphs", "mutations"])
+    parser.add_argument("fuzzers", nargs="*", default=["graphs", "mutations", "http2"])
     parser.add_argument("--minutes", type=float, default=10.0, help="of each")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    known = {"graphs": fuzz_graphs, "mutations": fuzz_mutations}
+    known = {"graphs": fuzz_graphs, "mutations": fuzz_mutations, "http2": fuzz_http2}
     findings = [known[name](60 * options.minutes, options.seed) for name in options.fuzzers]
     return 1 if sum(findings) else 0
 

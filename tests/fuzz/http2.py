@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import random
 import struct
 from collections.abc import AsyncIterator
@@ -48,6 +49,18 @@ async def _echo_each(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[by
 async def _pour(request: bytes, _: Any) -> AsyncIterator[bytes]:
     while True:
         yield bytes(request) * 1000
+
+
+class _Errors(logging.Handler):
+    """Errors in the log, which are findings."""
+
+    def __init__(self, findings: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._findings = findings
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep an error."""
+        self._findings.append(f"{record.getMessage()}: {record.exc_info and record.exc_info[1]!r}")
 
 
 class Attacked:
@@ -107,9 +120,14 @@ async def attacked() -> AsyncIterator[Attacked]:
     reflection.enable_server_reflection(["grpc.health.v1.Health"], server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
+    target = Attacked(server, port)
+    errors = _Errors(target.findings)
+    log = logging.getLogger("braid.rpc")
+    log.addHandler(errors)
     try:
-        yield Attacked(server, port)
+        yield target
     finally:
+        log.removeHandler(errors)
         await server.stop(None)
 
 

