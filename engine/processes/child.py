@@ -130,6 +130,15 @@ class ChildProcess:
         """Forget that memory was short before now: the child was idle."""
         self._oom_kills = oom_kills()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the kernel says that the process has ended; ``is_alive`` learns it later."""
+        look = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        try:
+            return not self.is_alive or os.waitid(os.P_PID, self.pid, look) is not None
+        except ChildProcessError:  # its status was collected, and is on its way
+            return True
+
     async def send(self, line: bytes) -> None:
         """Write a line to the child's stdin; a dead child is noticed by ``receive``."""
         assert self._process.stdin is not None

@@ -18,7 +18,7 @@ from braid.server.http2.server import Server
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling, start_tracing
 from braid.server.rpc.guarding import Guarding, filter_grpc_log
-from braid.server.security.addresses import check_exposure
+from braid.server.security.addresses import check_exposure, is_loopback
 from braid.server.security.certificates import Certificates, TlsFiles
 from braid.server.security.gate import Gate
 from braid.server.security.roles import Role
@@ -62,13 +62,14 @@ class GrpcPorts:
         self.telemetry = start_tracing(settings.tracing, sampling)
         traced: list[grpc.aio.ServerInterceptor] = [self.telemetry] if self.telemetry else []
         gate = _main_gate(settings, self.tokens)
-        plain = settings if self.certificates is None else _by_grpc(settings)
-        self._main = _server(plain, memory, [*gate, *traced])
+        in_loop = self.certificates is None and _takes_event_loop(settings)
+        self._main = _server(settings, memory, [*gate, *traced], in_loop=in_loop)
         servers = [self._main]
         self._admin: grpc.aio.Server | None = None
         if settings.admin_address:
-            by_grpc = _by_grpc(settings)  # which has Unix sockets, and TLS
-            self._admin = _server(by_grpc, memory, [Gate(self.tokens), *traced])
+            guards = [Gate(self.tokens), *traced]
+            # gRPC's own has Unix sockets, and TLS.
+            self._admin = _server(settings, memory, guards, in_loop=False)
             servers.append(self._admin)
         for server in servers:
             add_services(server)
@@ -126,20 +127,26 @@ def _main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterc
     return [Gate(tokens, anonymous=anonymous, admin_elsewhere=settings.admin_address)]
 
 
-def _by_grpc(settings: Settings) -> Settings:
-    """Return the settings of a port that gRPC's own server serves."""
-    return settings.model_copy(update={"grpc_transport": "grpcio"})
+def _takes_event_loop(settings: Settings) -> bool:
+    """Bool: without TLS, the event loop serves the main port."""
+    if settings.grpc_transport == "auto":
+        return is_loopback(settings.host)
+    return settings.grpc_transport == "asyncio"
 
 
 def _server(
-    settings: Settings, memory: CallMemory, interceptors: Sequence[grpc.aio.ServerInterceptor]
+    settings: Settings,
+    memory: CallMemory,
+    interceptors: Sequence[grpc.aio.ServerInterceptor],
+    *,
+    in_loop: bool,
 ) -> grpc.aio.Server:
     """Return a server that does not listen yet."""
     filter_grpc_log()
     guards = [*interceptors, Guarding(memory)]
     limit = settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES
     message_bytes = max(limit, UPLOAD_CHUNK_BYTES + 1024)
-    if settings.grpc_transport == "asyncio":
+    if in_loop:
         limits = ConnectionLimits(
             message_bytes=message_bytes,
             streams=settings.max_concurrent_streams,

@@ -110,11 +110,11 @@ class SpareImporter:
         except asyncio.CancelledError:
             self._starting = starting
             raise
-        if process.child.is_alive:
-            process.child.count_from_now()
-            return process
-        await process.end()
-        return None
+        if process.child.has_ended:
+            await process.end()
+            return None
+        process.child.count_from_now()
+        return process
 
     async def close(self) -> None:
         """End the process; no other one is started."""
