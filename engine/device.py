@@ -115,7 +115,7 @@ class AskedStage:
     hopeless_us: float | None = None  # above it one sample is enough
 
 
-class Place(Protocol):
+class DevicePart(Protocol):
     """Part of a device's threads, which does one work at a time beside the device's other parts."""
 
     @property
@@ -184,7 +184,7 @@ class Backend(StageTimer, Protocol):
             DeviceOutOfMemory: there is no room for it.
         """
 
-    def places(self, count: int) -> Sequence[Place]:
+    def places(self, count: int) -> Sequence[DevicePart]:
         """``count`` places of equally many threads; none if this device cannot be divided so."""
 
     def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:

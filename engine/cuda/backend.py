@@ -32,7 +32,7 @@ from braid.engine.cuda.identity import GpuIdentity
 from braid.engine.cuda.kernels.candidates import offered_precisions
 from braid.engine.cuda.kernels.index_guard import check_indices, index_ranges
 from braid.engine.cuda.on_gpu import OnGpu
-from braid.engine.device import AskedStage, MakeInputs, Place, Prepared, StageTimer, Tensors
+from braid.engine.device import AskedStage, DevicePart, MakeInputs, Prepared, StageTimer, Tensors
 from braid.engine.ops.whole import KIND as ON_HOST
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
@@ -129,7 +129,7 @@ class CudaBackend:
             log.warning("%s runs eagerly: %s", program.graph.name, prepared.eager_because)
         return OnGpu(self._executor, prepared, index_ranges(program.graph))
 
-    def places(self, count: int) -> Sequence[Place]:
+    def places(self, count: int) -> Sequence[DevicePart]:
         """None: a GPU overlaps the work of one plan, and its runs follow on each other."""
         return ()
 

@@ -23,7 +23,7 @@ from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan, sequential_plan, verify_plan
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
-from braid.engine.device import Backend, Place, Prepared, Whole
+from braid.engine.device import Backend, DevicePart, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
@@ -45,7 +45,7 @@ class LoadedModel:
     template: OpGraph
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
-    programs: dict[tuple[ProgramKey, Place | None], Program] = field(default_factory=dict)
+    programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class ReadyExecutable:
     prepared: Prepared
     layout: SlotLayout
     session: Whole | None = None  # runs instead of the plan, as long as it can
-    place: Place | None = None  # where it runs; None: on all of the device
+    place: DevicePart | None = None  # where it runs; None: on all of the device
 
 
 class ModelTable:
@@ -94,7 +94,7 @@ class ModelTable:
             raise PreconditionFailed(f"model {digest[:12]} is not loaded on this device")
         return self._models[digest]
 
-    def session(self, digest: str, place: Place | None = None) -> Whole:
+    def session(self, digest: str, place: DevicePart | None = None) -> Whole:
         """Find the ONNX Runtime session of a model, shared while it is used, or open it.
 
         Places of one thread share a session: it has no threads but those that call it.
@@ -114,7 +114,7 @@ class ModelTable:
             self._sessions[digest, span] = found
         return found
 
-    def program(self, key: ProgramKey, place: Place | None = None) -> Program:
+    def program(self, key: ProgramKey, place: DevicePart | None = None) -> Program:
         """Find a program, or bind it for all of the device or for one place; its plans share it.
 
         Raises:
@@ -143,7 +143,7 @@ class ModelTable:
         """Whether the device can be divided into ``count`` places."""
         return count > 1 and bool(self._backend.places(count))
 
-    def places(self, count: int) -> Sequence[Place | None]:
+    def places(self, count: int) -> Sequence[DevicePart | None]:
         """Where ``count`` runs go on at once; None stands for all of the device.
 
         Raises:
@@ -160,7 +160,7 @@ class ModelTable:
         """Keep an executable, once or once for each place, under ``number``."""
         self._executables[number] = copies
 
-    def executable_of(self, to_run: PlanToRun, place: Place | None) -> ReadyExecutable:
+    def executable_of(self, to_run: PlanToRun, place: DevicePart | None) -> ReadyExecutable:
         """Make a plan ready on all of the device or on one place."""
         key = to_run.program
         program = self.program(key, place)
@@ -169,7 +169,7 @@ class ModelTable:
         prepared = self.ready(program, to_run.plan, place)
         return ReadyExecutable(key.digest, program, prepared, layout, session, place)
 
-    def _session(self, digest: str, place: Place | None) -> Whole | None:
+    def _session(self, digest: str, place: DevicePart | None) -> Whole | None:
         """Open ONNX Runtime's session of a model; None if that fails, since the plan can run."""
         try:
             return self.session(digest, place)
@@ -178,7 +178,7 @@ class ModelTable:
             return None
 
     def ready(
-        self, program: Program, plan: StreamPlan | None, place: Place | None = None
+        self, program: Program, plan: StreamPlan | None, place: DevicePart | None = None
     ) -> Prepared:
         """Verify a plan (None: the sequential plan) against the graph and prepare it."""
         if plan is None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from braid.engine.device import Place
+from braid.engine.device import DevicePart
 from braid.engine.runtime.yielding import YieldToRequests, answer_until
 from braid.engine.worker.models import ReadyExecutable
 
@@ -26,7 +26,7 @@ class SideRuns:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._busy: list[Place] = []
+        self._busy: list[DevicePart] = []
         self.freed = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Can be read when a place has become free since ``seen`` was called."""
 
@@ -66,7 +66,7 @@ class SideRuns:
             os.eventfd_read(self.freed)
 
 
-def call_on(place: Place, call: Callable[[], T], pause: YieldToRequests) -> T:
+def call_on(place: DevicePart, call: Callable[[], T], pause: YieldToRequests) -> T:
     """Return what ``call`` returns on a place; answers requests meanwhile."""
     results: list[T] = []
     failures: list[BaseException] = []
@@ -90,6 +90,6 @@ def call_on(place: Place, call: Callable[[], T], pause: YieldToRequests) -> T:
     return results[0]
 
 
-def _place(ready: ReadyExecutable) -> Place:
+def _place(ready: ReadyExecutable) -> DevicePart:
     assert ready.place is not None, "it runs on all of the device"
     return ready.place

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from braid.server.http2.connection import Connection, Stream
+from braid.server.http2.connection import HttpConnection, HttpStream
 from braid.server.http2.headers import Metadata, write_begin, write_end
 from braid.server.http2.messages import BadMessage, TooLarge
 
@@ -41,8 +41,8 @@ class Call:
 
     def __init__(
         self,
-        connection: Connection,
-        stream: Stream,
+        connection: HttpConnection,
+        stream: HttpStream,
         interceptors: Sequence[Any],
         find: FindHandler,
     ) -> None:

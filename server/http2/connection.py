@@ -56,7 +56,7 @@ class ConnectionLimits:
     answer_s: float  # that a ping's answer may take
 
 
-class Stream:
+class HttpStream:
     """Stream of one call."""
 
     __slots__ = ("call", "head", "incoming", "outgoing")
@@ -65,32 +65,32 @@ class Stream:
         self.head = head
         self.incoming = incoming
         self.outgoing = outgoing
-        self.call: StreamCall | None = None
+        self.call: CallOfStream | None = None
 
 
-class StreamCall(Protocol):
+class CallOfStream(Protocol):
     """Call that a stream carries."""
 
     def cancel(self) -> None:
         """End it, as the caller has left."""
 
 
-class Connection(asyncio.BufferedProtocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """Protocol of one connection. Belongs to the event loop."""
 
     def __init__(
-        self, limits: ConnectionLimits, begin: Callable[[Connection, Stream], StreamCall]
+        self, limits: ConnectionLimits, begin: Callable[[HttpConnection, HttpStream], CallOfStream]
     ) -> None:
         """Wait for calls, which ``begin`` begins."""
         self.peer = ""
         self.sender = Sender()
-        self.on_made: Callable[[Connection], object] = lambda _: None
-        self.on_closed: Callable[[Connection], object] = lambda _: None
+        self.on_made: Callable[[HttpConnection], object] = lambda _: None
+        self.on_closed: Callable[[HttpConnection], object] = lambda _: None
         self._limits = limits
         self._begin = begin
         self._receiver = Receiver(self)
         self._blocks = HeaderBlocks()
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, HttpStream] = {}
         self._last_stream = 0
         self._running = 0  # calls, those among them that their callers have left
         self._window = CONNECTION_WINDOW_BYTES
@@ -202,7 +202,7 @@ class Connection(asyncio.BufferedProtocol):
         """Close now."""
         self.sender.transport.abort()
 
-    def allow_more(self, stream: Stream) -> None:
+    def allow_more(self, stream: HttpStream) -> None:
         """Let the peer send on, unless a message waits to be read."""
         incoming = stream.incoming
         if incoming.ready or incoming.has_ended or stream.outgoing.has_ended:
@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         """Bool: no call is under way."""
         return not self._running
 
-    def ended(self, stream: Stream) -> None:
+    def ended(self, stream: HttpStream) -> None:
         """Forget a call that has ended; its caller hears so if its status was not sent."""
         self._running -= 1
         number = stream.outgoing.number
@@ -301,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
             self._refuse(number, NOT_GRPC)
             return
         incoming = Incoming(self._limits.message_bytes, head.encoding)
-        stream = Stream(head, incoming, Outgoing(number))
+        stream = HttpStream(head, incoming, Outgoing(number))
         self._streams[number] = stream
         self._running += 1
         if is_last:
@@ -313,7 +313,7 @@ class Connection(asyncio.BufferedProtocol):
         flags = frames.END_HEADERS | frames.END_STREAM
         self.sender.control(frame(frames.HEADERS, flags, number, block))
 
-    def _leave(self, stream: Stream) -> None:
+    def _leave(self, stream: HttpStream) -> None:
         """End a call whose caller has left."""
         self._streams.pop(stream.outgoing.number, None)
         self.sender.leave(stream.outgoing)
@@ -362,14 +362,14 @@ class Connection(asyncio.BufferedProtocol):
         raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "clients promise nothing")
 
 
-_HANDLERS: Final[dict[int, Callable[[Connection, int, int, bytes], None]]] = {
-    frames.HEADERS: Connection._headers,
-    frames.CONTINUATION: Connection._continuation,
-    frames.RST_STREAM: Connection._rst_stream,
-    frames.SETTINGS: Connection._settings,
-    frames.PUSH_PROMISE: Connection._push_promise,
-    frames.PING: Connection._take_ping,
-    frames.WINDOW_UPDATE: Connection._window_update,
+_HANDLERS: Final[dict[int, Callable[[HttpConnection, int, int, bytes], None]]] = {
+    frames.HEADERS: HttpConnection._headers,
+    frames.CONTINUATION: HttpConnection._continuation,
+    frames.RST_STREAM: HttpConnection._rst_stream,
+    frames.SETTINGS: HttpConnection._settings,
+    frames.PUSH_PROMISE: HttpConnection._push_promise,
+    frames.PING: HttpConnection._take_ping,
+    frames.WINDOW_UPDATE: HttpConnection._window_update,
 }
 
 

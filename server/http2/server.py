@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 
 from braid.server.http2.calls import Call
-from braid.server.http2.connection import Connection, ConnectionLimits, Stream
+from braid.server.http2.connection import ConnectionLimits, HttpConnection, HttpStream
 
 FLUSH_SECONDS = 1.0
 """Time for the last bytes of answers to go out after their calls have ended."""
@@ -27,7 +27,7 @@ class Server(grpc.aio.Server):
         self._registered: dict[str, Any] = {}
         self._sockets: list[socket.socket] = []
         self._listening: list[asyncio.Server] = []
-        self._connections: set[Connection] = set()
+        self._connections: set[HttpConnection] = set()
         self._calls: set[Call] = set()
         self._is_stopping = False
         self._stopped = asyncio.Event()
@@ -121,24 +121,24 @@ class Server(grpc.aio.Server):
             return False
         return True
 
-    def _connected(self) -> Connection:
-        connection = Connection(self._limits, self._begin)
+    def _connected(self) -> HttpConnection:
+        connection = HttpConnection(self._limits, self._begin)
         connection.on_closed = self._closed
         connection.on_made = self._made
         return connection
 
-    def _made(self, connection: Connection) -> None:
+    def _made(self, connection: HttpConnection) -> None:
         self._connections.add(connection)
         self._emptied.clear()
         if self._is_stopping:
             connection.abort()
 
-    def _closed(self, connection: Connection) -> None:
+    def _closed(self, connection: HttpConnection) -> None:
         self._connections.discard(connection)
         if not self._connections:
             self._emptied.set()
 
-    def _begin(self, connection: Connection, stream: Stream) -> Call:
+    def _begin(self, connection: HttpConnection, stream: HttpStream) -> Call:
         call = Call(connection, stream, self._interceptors, self._find)
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)

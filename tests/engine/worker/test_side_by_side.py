@@ -18,7 +18,7 @@ from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
-from braid.engine.device import Backend, FinishedRun, Place
+from braid.engine.device import Backend, DevicePart, FinishedRun
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.report import Report, Verified
 from braid.engine.link.messages import (
@@ -140,7 +140,7 @@ def test_a_device_that_cannot_be_divided_so_says_it(cpu: tuple[Front, dict[str, 
 class HeldPlace:
     """A place whose runs are the device's."""
 
-    real: Place
+    real: DevicePart
     backend: Any
 
     @property
