@@ -18,7 +18,7 @@ from braid.engine.runtime.pinned_team import PinnedTeam
 
 
 class CpuPlace:
-    """A ``Place`` with a ``CpuExecutor`` of its own; used by one thread."""
+    """A ``DevicePart`` with a ``CpuExecutor`` of its own; used by one thread."""
 
     def __init__(
         self, span: range, cpus: Sequence[int], backend_of: Callable[[CpuExecutor], Backend]

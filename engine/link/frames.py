@@ -5,9 +5,9 @@
               1 │ call │ executable │ slot's offset    a call to run an executable
               2 │ call │ microseconds                  its answer; numbers of 8 bytes
 
-Runs are records of fixed size, since each inference sends two messages: JSON takes 21 us for both,
-records 3 us. Everything else is JSON, and never pickle: neither side may run code that the other
-one sends.
+Runs are records of fixed size, since each inference sends two messages: to write and read both
+takes 20 us as JSON and 4 us as records. Everything else is JSON, and never pickle: neither side
+may run code that the other one sends.
 """
 
 from __future__ import annotations

@@ -18,9 +18,10 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from math import ceil
 from time import get_clock_info, perf_counter_ns
 from typing import NamedTuple, TypeVar
@@ -30,6 +31,9 @@ from braid.engine.runtime.lost_cores import LostCores
 T = TypeVar("T")
 
 NowNs = Callable[[], int]
+
+Start = Callable[[Callable[[], None]], object]
+"""Function that begins work in another thread and returns at once."""
 
 RESOLUTION_NS = max(1, ceil(get_clock_info("perf_counter").resolution * 1e9))
 """Resolution of the clock, in nanoseconds, at least 1."""
@@ -209,39 +213,57 @@ def waited_for_core_ns() -> int:
 
 def in_thread(call: Callable[[], T], pause: YieldToRequests) -> T:
     """Run ``call``, which gives up the GIL, in a thread of its own; answers requests meanwhile."""
-    results: list[T] = []
-    failures: list[BaseException] = []
-    done = os.eventfd(0)
+    threads: list[threading.Thread] = []
     context = copy_context()  # with the signal that stops the work, engine/runtime/stopping.py
 
-    def work() -> None:
+    def start(work: Callable[[], None]) -> None:
+        threads.append(threading.Thread(target=work, daemon=True))
+        threads[0].start()
+
+    (result,) = elsewhere([(start, lambda: context.run(call))], pause)
+    threads[0].join()
+    return result
+
+
+def elsewhere(started: Sequence[tuple[Start, Callable[[], T]]], pause: YieldToRequests) -> list[T]:
+    """Return what calls return that go on in other threads at once; answers requests meanwhile.
+
+    Args:
+        started: for each call, what begins it in its thread, and the call.
+        pause: answers the requests.
+    """
+    results: dict[int, T] = {}
+    failures: list[BaseException] = []
+    done = os.eventfd(0)
+
+    def work(number: int, call: Callable[[], T]) -> None:
         try:
-            results.append(context.run(call))
+            results[number] = call()
         except BaseException as error:
             failures.append(error)
         finally:
             os.eventfd_write(done, 1)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
     try:
-        answer_until(done, pause)
-        thread.join()
+        for number, (start, call) in enumerate(started):
+            start(partial(work, number, call))
+        _answer_until(done, len(started), pause)
     finally:
         os.close(done)
     if failures:
         raise failures[0]
-    return results[0]
+    return [results[number] for number in range(len(started))]
 
 
-def answer_until(done: int, pause: YieldToRequests) -> None:
-    """Answer what arrives until the descriptor ``done`` can be read."""
-    while True:
+def _answer_until(done: int, count: int, pause: YieldToRequests) -> None:
+    """Answer what arrives until the counter of the descriptor ``done`` has reached ``count``."""
+    while count:
         poller = select.poll()
         poller.register(done, select.POLLIN)
-        if pause.arrivals is not None:
+        if pause.arrivals is not None:  # the link may close meanwhile
             poller.register(pause.arrivals, select.POLLIN)
         ready = [descriptor for descriptor, _ in poller.poll()]
         if done in ready:
-            return
-        pause.answer()
+            count -= os.eventfd_read(done)
+        else:
+            pause.answer()

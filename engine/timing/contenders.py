@@ -1,8 +1,8 @@
 """A contender in a comparison of whole models, and how one of its runs is timed.
 
 A run is timed in the state in which a device serves: idle since the run before, its threads asleep,
-its caches what other work on the machine has left of them. Runs without a pause in between took 7
-to 12 % less than the same plan took in service (SqueezeNet, 2 cores of an Intel Xeon).
+its caches what other work on the machine has left of them. Runs without a pause in between took 9
+to 15 % less than the same plan took in service (SqueezeNet, 2 cores of an Intel Xeon).
 
 Requests go first even in the middle of a run (docs/decisions/0021-requests-interrupt.md). Their
 time does not count; short runs, in which it shows that the caches were lost, are repeated.

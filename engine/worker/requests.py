@@ -33,7 +33,13 @@ from braid.engine.link.messages import (
 from braid.engine.link.shared_memory import Field, SlotLayout
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.runtime.threads import on_one_thread
-from braid.engine.runtime.yielding import NetClock, YieldToRequests, in_thread, no_pause
+from braid.engine.runtime.yielding import (
+    NetClock,
+    YieldToRequests,
+    elsewhere,
+    in_thread,
+    no_pause,
+)
 from braid.engine.worker.measurements import Measurements
 from braid.engine.worker.models import (
     ModelTable,
@@ -43,7 +49,6 @@ from braid.engine.worker.models import (
     spec_shape,
     static_tensors,
 )
-from braid.engine.worker.side_by_side import call_on
 
 log = logging.getLogger("braid.worker")
 
@@ -206,7 +211,7 @@ class RequestHandlers:
             ready.prepared.run(inputs)
             return (perf_counter_ns() - began_ns) / 1e9
 
-        return call_on(place, run, self._pause)
+        return elsewhere([(place.start, run)], self._pause)[0]
 
     def _warm_up_all(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
         """As ``_warm_up``, on all of the device, without the seconds of requests in between."""

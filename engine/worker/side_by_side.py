@@ -12,13 +12,9 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
 
 from braid.engine.device import DevicePart
-from braid.engine.runtime.yielding import YieldToRequests, answer_until
 from braid.engine.worker.models import ReadyExecutable
-
-T = TypeVar("T")
 
 
 class SideRuns:
@@ -64,30 +60,6 @@ class SideRuns:
         """Forget that places have become free."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.freed)
-
-
-def call_on(place: DevicePart, call: Callable[[], T], pause: YieldToRequests) -> T:
-    """Return what ``call`` returns on a place; answers requests meanwhile."""
-    results: list[T] = []
-    failures: list[BaseException] = []
-    done = os.eventfd(0)
-
-    def work() -> None:
-        try:
-            results.append(call())
-        except BaseException as error:
-            failures.append(error)
-        finally:
-            os.eventfd_write(done, 1)
-
-    try:
-        place.start(work)
-        answer_until(done, pause)
-    finally:
-        os.close(done)
-    if failures:
-        raise failures[0]
-    return results[0]
 
 
 def _place(ready: ReadyExecutable) -> DevicePart:

@@ -8,7 +8,6 @@ two turns only the best one goes on. Outputs of each place are compared with tho
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean, median
@@ -21,7 +20,7 @@ from braid.core.errors import BraidError, DeviceLost
 from braid.core.program import PlanToRun
 from braid.engine.link.messages import CompareThroughput, PlaceMeasurement, ThroughputMeasurements
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.runtime.yielding import YieldToRequests, answer_until
+from braid.engine.runtime.yielding import YieldToRequests, elsewhere
 from braid.engine.timing.comparison import errors
 from braid.engine.worker.models import (
     ModelTable,
@@ -175,7 +174,8 @@ class Throughput:
         works = [self._work(each, runs, to) for each, to in zip(copies, targets, strict=True)]
         if copies[0].place is None:
             return works[0]() / runs
-        return mean(_on_places(copies, works, self._pause)) / runs
+        places = [each.place.start for each in copies if each.place is not None]
+        return mean(elsewhere(list(zip(places, works, strict=True)), self._pause)) / runs
 
     def _work(
         self, ready: ReadyExecutable, runs: int, outputs: dict[str, Tensor]
@@ -194,35 +194,3 @@ class Throughput:
             return (perf_counter_ns() - start) / 1e3
 
         return work
-
-
-def _on_places(
-    copies: Sequence[ReadyExecutable], works: Sequence[Callable[[], float]], pause: YieldToRequests
-) -> list[float]:
-    """What the works return, done at once, each on its place; answers requests meanwhile."""
-    found: list[float] = []
-    failures: list[BaseException] = []
-    done = os.eventfd(0)
-
-    def on_place(work: Callable[[], float]) -> Callable[[], None]:
-        def run() -> None:
-            try:
-                found.append(work())
-            except BaseException as error:
-                failures.append(error)
-            finally:
-                if len(found) + len(failures) == len(works):
-                    os.eventfd_write(done, 1)
-
-        return run
-
-    try:
-        for ready, work in zip(copies, works, strict=True):
-            assert ready.place is not None
-            ready.place.start(on_place(work))
-        answer_until(done, pause)
-    finally:
-        os.close(done)
-    if failures:
-        raise failures[0]
-    return found

@@ -161,7 +161,7 @@ class Call:
             raise self._abort
         begin = b"" if self._has_begun else write_begin()
         self._has_begun = True
-        await self._send(begin, self._prefixed(message), b"")
+        await self._send(begin, self._encoded(message), b"")
 
     # -- running --------------------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Call:
         if handler.response_streaming or code not in (Code.OK, 0):
             await self._finish(code, self._details)
         else:
-            await self._finish(code, self._details, self._prefixed(answer))
+            await self._finish(code, self._details, self._encoded(answer))
 
     async def _handler_of(self, index: int, details: Any) -> Any:
         if index == len(self._interceptors):
@@ -253,10 +253,10 @@ class Call:
         code = Code.RESOURCE_EXHAUSTED if isinstance(failure, TooLarge) else Code.INTERNAL
         await self.abort(code, str(failure))
 
-    def _prefixed(self, message: Any) -> bytes:
+    def _encoded(self, message: Any) -> bytes:
         encode = self._handler.response_serializer
-        data = message if encode is None else encode(message)
-        return b"".join((b"\0", len(data).to_bytes(4, "big"), data))
+        data: bytes = message if encode is None else encode(message)
+        return data
 
     def _expire(self) -> None:
         self._is_late = True

@@ -51,7 +51,7 @@ class Sender:
         Args:
             to: what is answered.
             begin: header block that the answer begins with; empty: was sent.
-            message: with its prefix; None: there is none.
+            message: without its prefix; None: there is none.
             end: header block of the status; empty: the answer goes on.
         """
         parts: list[bytes | memoryview] = []
@@ -59,7 +59,8 @@ class Sender:
             parts += (frame_head(frames.HEADERS, frames.END_HEADERS, to.number, len(begin)), begin)
         try:
             if message is not None:
-                await self._send_message(to, parts, memoryview(message))
+                prefix = b"\0" + len(message).to_bytes(4, "big")
+                await self._send_message(to, parts, [memoryview(prefix), memoryview(message)])
             if end:
                 flags = frames.END_HEADERS | frames.END_STREAM
                 parts += (frame_head(frames.HEADERS, flags, to.number, len(end)), end)
@@ -73,20 +74,20 @@ class Sender:
             to.has_ended = True
 
     async def _send_message(
-        self, to: Outgoing, parts: list[bytes | memoryview], left: memoryview
+        self, to: Outgoing, parts: list[bytes | memoryview], pieces: list[memoryview]
     ) -> None:
         """Add a message to ``parts`` in frames, and send what the windows have no room beside."""
-        held = 0
+        left, held = sum(map(len, pieces)), 0
         while left and not to.has_ended:
-            size = min(len(left), self._room(to), self._window, self.frame_bytes)
+            size = min(left, self._room(to), self._window, self.frame_bytes)
             if self._is_paused or size <= 0 or held >= PART_BYTES:
                 self._write(to, parts)
                 held = 0
                 if self._is_paused or size <= 0:
                     await self._change(to)
                 continue
-            parts += (frame_head(frames.DATA, 0, to.number, size), left[:size])
-            left = left[size:]
+            parts += (frame_head(frames.DATA, 0, to.number, size), *_cut(pieces, size))
+            left -= size
             held += size
             to.window -= size
             self._window -= size
@@ -181,3 +182,15 @@ class Sender:
         if waiter is None:
             waiter = self._waiting[to] = asyncio.get_running_loop().create_future()
         await asyncio.shield(waiter)
+
+
+def _cut(pieces: list[memoryview], size: int) -> list[memoryview]:
+    """Take the first ``size`` bytes off ``pieces``."""
+    found: list[memoryview] = []
+    while size:
+        found.append(pieces[0][:size])
+        pieces[0] = pieces[0][size:]
+        size -= len(found[-1])
+        if not pieces[0]:
+            del pieces[0]
+    return found

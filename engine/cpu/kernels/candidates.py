@@ -5,13 +5,14 @@ variants(unit) ──> [oneDNN directly, oneDNN through torch, the registry's]  
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import torch
 from torch import Tensor
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
+from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.kernels.epilogues import post_ops
 from braid.engine.cpu.kernels.merged_units import cut_by_copies
 from braid.engine.cpu.kernels.onednn_units import bind_directly
@@ -42,20 +43,31 @@ _TORCH_NAMES = {
 
 
 class CpuKernels:
-    """The CPU's ``KernelSource``."""
+    """The CPU's ``KernelSource``; remembers what it found out about the latest graph."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[OpGraph, Set[str]] | None = None
 
     def variants(
         self, unit: Operator, graph: OpGraph, constants: Mapping[str, Tensor], packed: PackedWeights
     ) -> list[Kernel]:
         """All kernels that can run ``unit``, the one that is usually fastest first."""
         library = find_onednn()
-        binding = None if library is None else UnitBinding(library, graph, constants, packed)
+        direct = None
+        if library is not None:
+            binding = UnitBinding(library, graph, constants, packed, self._images(graph))
+            direct = bind_directly(unit, binding)
         found = (
-            None if binding is None else bind_directly(unit, binding),
+            direct,
             _through_torch(unit, graph, constants, packed),
             Kernel(REGISTRY, bound(unit)),
         )
         return [kernel for kernel in found if kernel is not None]
+
+    def _images(self, graph: OpGraph) -> Set[str]:
+        if self._latest is None or self._latest[0] is not graph:
+            self._latest = graph, image_values(graph)
+        return self._latest[1]
 
     def signature(self, unit: Operator, graph: OpGraph) -> str:
         """Signature of the unit alone: a store keeps choices by device."""

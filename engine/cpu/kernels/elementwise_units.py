@@ -2,7 +2,7 @@
 
 A value of four axes lies as images where a unit on images makes or reads it, also through other
 elementwise units. Where only elementwise units touch it, it is dense, as requests bring it and
-answers want it: to reorder 600 KB there and back took 300 us, to double them 60.
+answers want it: of the 442 us that doubling 600 KB took in service, reordering took 307.
 """
 
 from __future__ import annotations
@@ -63,25 +63,28 @@ def scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
 
 
 def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
-    shape = binding.shape(unit.outputs[0])
-    return Buffer(shape, images=len(shape) == 4 and _meets_others(unit, binding.graph))
+    (result,) = unit.outputs
+    shape = binding.shape(result)
+    return Buffer(shape, images=len(shape) == 4 and result in binding.images)
 
 
-def _meets_others(unit: Operator, graph: OpGraph) -> bool:
-    """Bool: another kind of unit makes or reads a value here or behind elementwise units."""
-    values = _moving(unit, graph)
-    has_grown = True
-    while has_grown:
-        has_grown = False
-        for each in graph.operators:
-            own = _moving(each, graph)
-            if values.isdisjoint(own):
-                continue
-            if each.kind not in _KINDS:
-                return True
-            has_grown |= not own <= values
-            values |= own
-    return False
+def image_values(graph: OpGraph) -> frozenset[str]:
+    """Values that a unit of another kind makes or reads, also behind elementwise units."""
+    users: dict[str, list[int]] = {}
+    moving = [_moving(unit, graph) for unit in graph.operators]
+    for index, values in enumerate(moving):
+        for value in values:
+            users.setdefault(value, []).append(index)
+    found = set[str]()
+    left = [index for index, unit in enumerate(graph.operators) if unit.kind not in _KINDS]
+    seen = set(left)
+    while left:
+        for value in moving[left.pop()] - found:
+            found.add(value)
+            further = [index for index in users[value] if index not in seen]
+            seen.update(further)
+            left += further
+    return frozenset(found)
 
 
 def _moving(unit: Operator, graph: OpGraph) -> set[str]:

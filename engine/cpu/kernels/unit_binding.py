@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
 import torch
@@ -24,6 +24,7 @@ class UnitBinding:
     graph: OpGraph
     constants: Mapping[str, Tensor]
     packed: PackedWeights
+    images: Set[str]  # values of four axes that lie as images where units leave it open
 
     def shape(self, value: str) -> tuple[int, ...]:
         """Static extents of a value."""

@@ -9,7 +9,7 @@ one ends, or as soon as a largest batch is full. With the device idle, the batch
 that ends the waiting soonest (``batch_sizes``), and a model waits for more rows only while that is
 expected to pay, at most as long as its policy says and as every deadline in the batch allows.
 Where batches side by side on parts of the threads end the waiting sooner, they run so
-(``device_time``, docs/decisions/0011-batching.md).
+(``device_time``, docs/decisions/0037-requests-side-by-side.md).
 
 Models that have work share the device's time by their policies' shares: the one that used the
 least goes first. Inside a model the priority decides, then the order of arrival.

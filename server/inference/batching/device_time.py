@@ -40,11 +40,6 @@ class DeviceTime:
         del self._began[batch]
         self._begin()
 
-    @property
-    def is_idle(self) -> bool:
-        """Bool: nothing was sent, or all of it has ended."""
-        return not self._began
-
     def takes(self, beside: int) -> bool:
         """Return whether one of ``beside`` batches side by side may be sent now."""
         return self._used() + 1 / beside <= IN_FLIGHT + _ROUNDING
