@@ -19,8 +19,8 @@ from types import FrameType
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-GRACE_S = 10.0
-"""Seconds between SIGTERM and SIGKILL."""
+GRACE_S = 8.0
+"""Seconds that processes have for each step of their end."""
 
 
 def descendants(root: int) -> list[int]:
@@ -42,8 +42,8 @@ def descendants(root: int) -> list[int]:
 
 def end_tree() -> None:
     """End every descendant of this process and wait until none is left."""
-    for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
-        deadline = time.monotonic() + wait_s
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + GRACE_S
         _signal_all(number)
         while descendants(os.getpid()) and time.monotonic() < deadline:
             _reap()
@@ -82,12 +82,23 @@ def main(parent: int, command: list[str]) -> int:
         signal.signal(number, told)
     if os.getppid() != parent:  # it ended before prctl
         return 1
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     try:
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL).wait()
+        return process.wait()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
+        _end_first(process)
         end_tree()
+
+
+def _end_first(process: subprocess.Popen[bytes]) -> None:
+    """End the command alone: a server removes its shared memory while its own children live."""
+    process.terminate()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        return
 
 
 if __name__ == "__main__":

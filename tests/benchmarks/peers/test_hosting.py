@@ -55,6 +55,37 @@ def test_a_daemon_that_ignores_sigterm_ends_with_its_server(tmp_path: Path, what
     assert not daemon.is_running()
 
 
+SERVER = """
+import os, signal, sys, time
+child = os.fork()
+if not child:
+    time.sleep(600)
+
+def end(number, frame):
+    open(sys.argv[1], "w").write(str(os.waitpid(child, os.WNOHANG)))
+    os._exit(0)
+
+signal.signal(signal.SIGTERM, end)
+open(sys.argv[2], "w").close()
+time.sleep(600)
+"""
+
+
+def test_a_server_ends_before_the_processes_that_it_started(tmp_path: Path) -> None:
+    seen, up = tmp_path / "seen", tmp_path / "up"
+    command = [sys.executable, keeper.__file__, str(os.getpid()), sys.executable, "-c", SERVER]
+    process = subprocess.Popen([*command, str(seen), str(up)])
+    deadline = time.monotonic() + 30
+    while not up.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+    process.terminate()
+
+    assert process.wait(timeout=30) == 143
+    assert seen.read_text() == "(0, 0)"  # its child was alive
+
+
 def test_descendants_are_those_of_psutil() -> None:
     command = [sys.executable, "-c", "import subprocess as s; s.run(['sleep', '60'])"]
     with subprocess.Popen(command, start_new_session=True) as process:

@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -106,6 +107,7 @@ def main() -> int:
     folder = Path(given.folder).absolute()
     lay_out(given, folder)
     server = start(given, folder)
+    signal.signal(signal.SIGTERM, lambda number, frame: server.terminate())
     wait_until_listening(int(given.port), server)
     print("UP", flush=True)
     client = tritonclient.grpc.InferenceServerClient(f"127.0.0.1:{given.port}")
