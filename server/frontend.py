@@ -144,7 +144,7 @@ class FrontEnd:
             import_model=Imports(
                 partial(import_model, spare=self._spare_importer), limits, together_bytes
             ),
-            prepare_import=self._prepare_import,
+            prepare_job=self._prepare_job,
             devices=self.devices.all,
             planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
             models=serving,
@@ -306,9 +306,11 @@ class FrontEnd:
         logging.shutdown()
         os._exit(0)
 
-    def _prepare_import(self) -> None:
+    def _prepare_job(self) -> None:
         if self.settings.spare_importer:
             self._spare_importer.prepare()
+        for device in self.devices.all:
+            device.bench.prepare()
 
     def _plan_drifted(self, plan: PlanLabels) -> None:
         """Profile a model again whose plan is slower than it was, if that is wanted."""

@@ -139,6 +139,10 @@ class Settings(BaseSettings):
     # some seconds earlier. Costs the memory of a process with torch loaded.
     spare_importer: bool = True
 
+    # An idle process to measure in, for each CPU device, so that a registration need not wait until
+    # one has started: a small model is scheduled some seconds earlier. Costs the same.
+    spare_bench: bool = True
+
     # Activations kept on a device while its stages are measured; beyond it they are made up.
     profiling_memory_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=MIB)
 

@@ -46,6 +46,7 @@ def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
         memory_bytes=worker_memory_bytes(settings) if on_cpu else 0,
         watch=watch_limits(settings, on_cpu=on_cpu),
         keep_spare=settings.spare_worker,
+        keep_spare_bench=settings.spare_bench,
     )
 
 

@@ -102,7 +102,7 @@ class JobRunner:
                 self._start(_Live(queued, model))
         self._is_started = True
         self._started.set()
-        self._prepare_import()
+        self._prepare_job()
 
     async def started(self) -> None:
         """Wait until jobs can be made, watched and ended: the server restores its models first.
@@ -363,15 +363,15 @@ class JobRunner:
         self._count(before.state, state)
         live.publish(job)
         del self._live[job.id]
-        self._prepare_import()
+        self._prepare_job()
         if self._store.has_unstored_ends and self._storing_ends is None:
             self._storing_ends = asyncio.create_task(self._store_ends(), name="store-ends")
             self._storing_ends.add_done_callback(log_failure)
 
-    def _prepare_import(self) -> None:
-        """Prepare the next import while nothing is measured."""
+    def _prepare_job(self) -> None:
+        """Prepare the next registration while nothing is measured."""
         if not self._live and not self._is_stopping:
-            self._services.prepare_import()
+            self._services.prepare_job()
 
     async def _store_ends(self) -> None:
         """Store the ends of jobs that the disk did not take, trying until it takes them."""

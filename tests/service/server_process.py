@@ -56,7 +56,11 @@ class ServerProcess:
         self._command = command
         self._folder = folder
         self.log_path = store.with_name(f"{store.name}.log")
-        usual = {"BRAID_LOG_LEVEL": "DEBUG", "BRAID_SPARE_IMPORTER": "false"}
+        usual = {
+            "BRAID_LOG_LEVEL": "DEBUG",
+            "BRAID_SPARE_IMPORTER": "false",
+            "BRAID_SPARE_BENCH": "false",
+        }
         self._environment = {**os.environ, **usual, **environment}
         self._process: subprocess.Popen[bytes] | None = None
 

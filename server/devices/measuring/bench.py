@@ -47,6 +47,10 @@ class Bench:
         self.host = host
         self._loaded = loaded
 
+    def prepare(self) -> None:
+        """Start ahead what a registration will need."""
+        self.host.prepare()
+
     def wake(self) -> None:
         """Prepare for calls that will come soon."""
         self.host.wake()

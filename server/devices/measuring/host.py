@@ -36,6 +36,9 @@ class MeasuringHost(Protocol):
             WorkerRestarting: no worker is up, it died, or it does not start.
         """
 
+    def prepare(self) -> None:
+        """Start ahead what a registration will need, while nothing is measured."""
+
     def wake(self) -> None:
         """Prepare for calls that will come soon."""
 

@@ -1,4 +1,4 @@
-"""The worker process that only measures: started for a registration, ended when it is idle."""
+"""The worker process that only measures: started for a registration or ahead of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ class MeasuringProcess(MeasuringHost):
     """A worker process that exists while a device is measured. Belongs to the event loop.
 
     none ──wake, call──> running ──idle for ``idle_seconds``, close──> none
-                            └──dies: open calls fail with WorkerRestarting──> none
+      └─prepare─> fresh ──call──┘  └──dies: open calls fail with WorkerRestarting──> none
+
+    With ``keep_ready`` a fresh process, which has measured nothing, stays until it is needed, and
+    follows one that ends since it is idle: what models leave in memory goes with their process.
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class MeasuringProcess(MeasuringHost):
         arena: Arena,
         artefact_of: ArtefactOf,
         idle_seconds: float = IDLE_SECONDS,
+        keep_ready: bool = False,
     ) -> None:
         """Start nothing yet.
 
@@ -48,15 +52,18 @@ class MeasuringProcess(MeasuringHost):
             arena: shared memory that every worker is given; no tensor crosses it here.
             artefact_of: finds the artefact of a model that the device has loaded.
             idle_seconds: time without a call after which the process is ended.
+            keep_ready: whether a process is started ahead of the calls.
         """
         self._name = name
         self._options = options
         self._arena = arena
         self._artefact_of = artefact_of
         self._idle_seconds = idle_seconds
+        self._keep_ready = keep_ready
         self._changing = asyncio.Lock()  # held to start, load and end
         self._process: WorkerProcess | None = None
         self._loaded: set[str] = set()
+        self._is_fresh = True  # the process was not called yet
         self._open_calls = 0
         self._is_closed = False
         self._ending: asyncio.TimerHandle | None = None
@@ -77,20 +84,25 @@ class MeasuringProcess(MeasuringHost):
         self._open_calls += 1
         try:
             process = await self._with_model(request.program.digest)
+            self._is_fresh = False
             return await process.send(request, on_progress)
         finally:
             self._open_calls -= 1
             self._end_when_idle()
 
+    def prepare(self) -> None:
+        """Begin to start a worker for the next registration, if one is kept ready."""
+        if self._keep_ready and not self._is_closed:
+            self._background.start(self._start())
+
     def wake(self) -> None:
         """Begin to start the worker, which takes a second or two."""
-
-        async def start() -> None:
-            async with self._changing:
-                await self._started()
-
-        self._background.start(start())
+        self._background.start(self._start())
         self._end_when_idle()
+
+    async def _start(self) -> None:
+        async with self._changing:
+            await self._started()
 
     def unload(self, digest: str) -> None:
         """Tell the worker to forget a model, if it is loaded there, and do not wait for that."""
@@ -130,7 +142,7 @@ class MeasuringProcess(MeasuringHost):
                 process = await WorkerProcess.start(self._options, self._arena)
             except OSError as error:
                 raise WorkerRestarting(f"no process to measure in: {error}") from error
-            self._process, self._loaded = process, set()
+            self._process, self._loaded, self._is_fresh = process, set(), True
             log.info("bench of %s: worker %d", self._name, process.pid)
             self._background.start(self._watch(process))
             if self._is_closed:  # by now; ``close`` waits for the lock
@@ -184,9 +196,10 @@ class MeasuringProcess(MeasuringHost):
 
     async def _end(self) -> None:
         async with self._changing:
-            if self._open_calls and not self._is_closed:
+            if not self._is_closed and (self._open_calls or (self._keep_ready and self._is_fresh)):
                 return
             await self._end_now()
+        self.prepare()
 
     async def _end_now(self) -> None:
         process, self._process = self._process, None

@@ -34,6 +34,9 @@ class ServingProcess(MeasuringHost):
         """Send a request to the worker that serves; the model is loaded there."""
         return await self._link.call(request, on_progress)
 
+    def prepare(self) -> None:
+        """Do nothing: the worker is up."""
+
     def wake(self) -> None:
         """Do nothing: the worker is up."""
 
@@ -55,4 +58,6 @@ def measuring_host(link: WorkerLink, arena: Arena, artefact_of: ArtefactOf) -> M
         step_s=PATIENCE * limits.step_s,
     )
     options = replace(link.options, module=MODULE, watch=patient)
-    return MeasuringProcess(link.name, options, arena, artefact_of)
+    return MeasuringProcess(
+        link.name, options, arena, artefact_of, keep_ready=options.keep_spare_bench
+    )

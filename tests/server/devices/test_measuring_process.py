@@ -50,9 +50,12 @@ def seen_by(answer: object) -> list[str]:
 
 
 @asynccontextmanager
-async def opened(idle_seconds: float = 60.0, **options: Any) -> AsyncIterator[MeasuringProcess]:
+async def opened(
+    idle_seconds: float = 60.0, *, keep_ready: bool = False, **options: Any
+) -> AsyncIterator[MeasuringProcess]:
     arena = Arena(1 << 16)
-    bench = MeasuringProcess("cpu", replace(OPTIONS, **options), arena, Path, idle_seconds)
+    worker = replace(OPTIONS, **options)
+    bench = MeasuringProcess("cpu", worker, arena, Path, idle_seconds, keep_ready=keep_ready)
     try:
         yield bench
     finally:
@@ -127,6 +130,37 @@ async def test_it_is_started_ahead_by_whoever_will_need_it() -> None:
         woken = bench.pid
 
         assert pid_of(await bench.call(stage_of("a"))) == woken
+
+
+async def test_one_that_is_kept_ready_stays_and_serves_the_first_call() -> None:
+    async with opened(idle_seconds=0.05, keep_ready=True) as bench:
+        bench.prepare()
+        await runs(bench, yes=True)
+        ready = bench.pid
+        bench.wake()
+        await asyncio.sleep(0.2)
+
+        assert bench.pid == ready
+        assert pid_of(await bench.call(stage_of("a"))) == ready
+
+
+async def test_a_fresh_one_is_kept_ready_after_one_that_has_measured() -> None:
+    async with opened(idle_seconds=0.05, keep_ready=True) as bench:
+        used = pid_of(await bench.call(stage_of("a")))
+
+        await ends(used)
+        await runs(bench, yes=True)
+        fresh = await bench.call(stage_of("a"))
+        assert pid_of(fresh) != used
+        assert seen_by(fresh) == ["DescribeDevice", "LoadModel", "MeasureStage"]
+
+
+async def test_none_is_started_ahead_unless_that_is_wanted() -> None:
+    async with opened() as bench:
+        bench.prepare()
+        await asyncio.sleep(0.05)
+
+        assert bench.pid is None
 
 
 async def test_its_death_fails_the_calls_that_are_open_and_the_next_one_starts_another(
