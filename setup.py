@@ -41,6 +41,9 @@ setup(
         "rich>=14",
         "shtab>=1.13",
         "sqlalchemy>=2.1,<3",
+        "starlette>=1.10,<2",
+        "uvicorn>=0.54,<0.55",  # braid.server.ports.http.connection extends its protocol
+        "httptools>=0.9,<0.10",
         "tritonclient[grpc]>=2.73,<2.74",
     ],
     packages=[

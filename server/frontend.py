@@ -62,8 +62,8 @@ from braid.server.observability.series.plans import PlanLabels
 from braid.server.observability.tracing import Sampling
 from braid.server.observability.triton_metrics import TritonMetrics
 from braid.server.ports.grpc_port import GrpcPorts
-from braid.server.ports.http_port import HttpServer
-from braid.server.ports.http_routes import health_routes, metrics_route
+from braid.server.ports.http.routes import health_routes, metrics_route
+from braid.server.ports.http.server import HttpServer
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.health import Health
 from braid.server.servicers.inference.braid_v1 import BraidV1
@@ -161,11 +161,11 @@ class FrontEnd:
 
     def _http_server(self) -> HttpServer:
         return HttpServer(
-            {
-                "/metrics": metrics_route(self.metrics.registry),
-                **health_routes(lambda: self.health.is_ready),
-                **self._console().routes(),
-            },
+            [
+                metrics_route(self.metrics.registry),
+                *health_routes(lambda: self.health.is_ready),
+                *self._console().routes(),
+            ],
             host_names(self.settings).include,
         )
 

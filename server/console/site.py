@@ -17,6 +17,10 @@ from http import HTTPStatus
 from importlib.resources import files
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
 from braid.charts.svg import STYLE
 from braid.core.errors import BraidError, InvalidRequest, NotFound
 from braid.server.console.facts import Facts, ScheduleAddress
@@ -24,7 +28,7 @@ from braid.server.console.pages import devices, jobs, models, schedules
 from braid.server.console.pages.html import h
 from braid.server.console.pages.layout import BASE, Page, framed, url
 from braid.server.console.sessions import Sessions, SignInLimit, set_cookie
-from braid.server.ports.http_messages import Request, Response, Route
+from braid.server.ports.http.bodies import read_form
 
 log = logging.getLogger("braid.console")
 
@@ -60,15 +64,20 @@ class Console:
         folder = files("braid.server.console") / "assets"
         self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
 
-    def routes(self) -> dict[str, Route]:
+    def routes(self) -> list[BaseRoute]:
         """Return the routes for the HTTP server."""
-        return {BASE: self.answer, BASE.rstrip("/"): _to_console, "/": _to_console}
+        return [
+            Route(f"{BASE}{{path:path}}", self.answer, methods=["GET", "POST"]),
+            Route(BASE.rstrip("/"), _to_console),
+            Route("/", _to_console),
+        ]
 
     async def answer(self, request: Request) -> Response:
         """Return a page, an asset, or where an action leads."""
-        parts = [unquote(part) for part in request.path.removeprefix(BASE).split("/")]
+        path = request.scope["raw_path"].decode("latin-1").removeprefix(BASE)
+        parts = [unquote(part) for part in path.split("/")]
         if parts[0] in self._assets and len(parts) == 1:
-            return Response(self._assets[parts[0]], content_type=ASSETS[parts[0]])
+            return Response(self._assets[parts[0]], media_type=ASSETS[parts[0]])
         is_admin = self._sessions.is_signed_in(request.headers)
         try:
             if request.method == "POST":
@@ -84,7 +93,7 @@ class Console:
     # -- showing ------------------------------------------------------------------------------
 
     async def _get(self, parts: list[str], request: Request, is_admin: bool) -> Response:
-        query = {name: values[-1] for name, values in parse_qs(request.query).items()}
+        query = {name: values[-1] for name, values in parse_qs(request.url.query).items()}
         block = _number(query["block"]) if query.get("block") else None
         device, against = query.get("device", ""), query.get("against", "")
         match parts:
@@ -127,7 +136,7 @@ class Console:
                 HTTPStatus.FORBIDDEN, "This request does not come from a page here.", is_admin
             )
         if parts == ["sign-in"]:
-            return self._sign_in(request)
+            return self._sign_in(request, await read_form(request))
         if parts == ["sign-out"]:
             self._sessions.sign_out(request.headers)
             return _redirect(BASE, set_cookie("", secure=self._is_tls))
@@ -165,20 +174,21 @@ class Console:
                 return None
         return act
 
-    def _sign_in(self, request: Request) -> Response:
-        if seconds := math.ceil(self._limit.wait_seconds(request.peer)):
+    def _sign_in(self, request: Request, body: bytes) -> Response:
+        peer = request.client.host if request.client else ""
+        if seconds := math.ceil(self._limit.wait_seconds(peer)):
             page = _sign_in_page(f"Too many wrong tokens came from here; wait {seconds} s.")
             retry = ("Retry-After", str(seconds))
             return _page(page, False, HTTPStatus.TOO_MANY_REQUESTS, retry)
-        form = parse_qs(request.body.decode("utf-8", "replace"))
+        form = parse_qs(body.decode("utf-8", "replace"))
         session = self._sessions.sign_in(form.get("token", [""])[-1].strip())
         if session is None:
-            must_wait = self._limit.failed(request.peer)
-            extra = {"peer": request.peer, "must_wait": must_wait}
+            must_wait = self._limit.failed(peer)
+            extra = {"peer": peer, "must_wait": must_wait}
             log.warning("a wrong token was tried on the console", extra=extra)
             page = _sign_in_page("This is not the admin token.")
             return _page(page, False, HTTPStatus.FORBIDDEN)
-        log.info("signed in to the console", extra={"peer": request.peer})
+        log.info("signed in to the console", extra={"peer": peer})
         return _redirect(BASE, set_cookie(session, secure=self._is_tls))
 
 
@@ -197,17 +207,18 @@ def _page(
     page: Page, is_admin: bool, status: HTTPStatus = HTTPStatus.OK, *headers: tuple[str, str]
 ) -> Response:
     body = framed(page, is_admin=is_admin)
-    return Response(body, status, "text/html; charset=utf-8", (*headers, *SECURITY))
+    return Response(body, status, dict((*headers, *SECURITY)), "text/html; charset=utf-8")
 
 
 def _attachment(name: str, content_type: str, text: str) -> Response:
     """Return a file to save. Model names have letters, digits, dots and dashes only."""
     header = ("Content-Disposition", f'attachment; filename="{name}"')
-    return Response(text.encode(), HTTPStatus.OK, content_type, (header, *SECURITY))
+    return Response(text.encode(), HTTPStatus.OK, dict((header, *SECURITY)), content_type)
 
 
 def _redirect(where: str, *headers: tuple[str, str]) -> Response:
-    return Response(b"", HTTPStatus.SEE_OTHER, headers=(("Location", where), *headers, *SECURITY))
+    told = dict((("Location", where), *headers, *SECURITY))
+    return Response(b"", HTTPStatus.SEE_OTHER, told)
 
 
 async def _to_console(_: Request) -> Response:

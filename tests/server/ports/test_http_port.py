@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -13,11 +14,15 @@ from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as openmetrics_families,
 )
 from prometheus_client.parser import text_string_to_metric_families as plain_families
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from braid.server.observability.metrics import Metrics
-from braid.server.ports.http_messages import Request, Response
-from braid.server.ports.http_port import HttpLimits, HttpServer
-from braid.server.ports.http_routes import health_routes, metrics_route
+from braid.server.ports.http.bodies import read_body, read_form
+from braid.server.ports.http.limits import HttpLimits
+from braid.server.ports.http.routes import health_routes, metrics_route
+from braid.server.ports.http.server import HttpServer
 
 OPENMETRICS = "application/openmetrics-text"
 
@@ -58,7 +63,12 @@ async def large(_: Request) -> Response:
 
 
 async def shown(request: Request) -> Response:
-    return Response(f"{request.method} {request.path} {request.body.decode()}".encode())
+    body = await read_form(request) if request.method == "POST" else b""
+    return Response(f"{request.method} {request.url.path} {body.decode()}".encode())
+
+
+async def received(request: Request) -> Response:
+    return Response(str(len(await read_body(request, 8192))).encode())
 
 
 def limited(**limits: float) -> pytest.MarkDecorator:
@@ -70,9 +80,15 @@ def limited(**limits: float) -> pytest.MarkDecorator:
 async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
     """Of a server with the limits that ``limited`` gives."""
     state = {"ready": True}
-    routes = {"/metrics": metrics_route(Metrics().registry), "/broken": broken, "/large": large}
-    folders = {"/folder/": shown, "/": shown}
-    routes |= folders | health_routes(lambda: state["ready"])
+    routes = [
+        metrics_route(Metrics().registry),
+        *health_routes(lambda: state["ready"]),
+        Route("/broken", broken),
+        Route("/large", large),
+        Route("/folder/{path:path}", shown, methods=["GET", "POST"]),
+        Route("/", shown),
+        Route("/body", received, methods=["POST"]),
+    ]
     limits: HttpLimits = getattr(request, "param", HttpLimits())
     server = HttpServer(routes, lambda host: "evil" not in host, limits)
     yield Port(server, await server.start("127.0.0.1", 0), state)
@@ -162,8 +178,8 @@ async def test_a_folder_answers_what_is_below_it_and_takes_forms_and_the_root_is
     assert posted.endswith(b"POST /folder/x a=b")
     for bad, status in (
         (b"Content-Length: 9000", b"413"),
-        (b"Content-Length: -1", b"411"),
-        (b"Content-Length: 1e3", b"411"),
+        (b"Content-Length: -1", b"400"),
+        (b"Content-Length: 1e3", b"400"),
         (b"Transfer-Encoding: chunked", b"411"),
     ):
         answer = await port.raw(b"POST /folder/x HTTP/1.1\r\n" + bad + b"\r\n\r\n")
@@ -174,7 +190,7 @@ async def test_a_folder_answers_what_is_below_it_and_takes_forms_and_the_root_is
 async def test_head_has_a_length_and_no_body(port: Port) -> None:
     answer = await port.raw(b"HEAD /healthz HTTP/1.1\r\n\r\n")
 
-    assert b"Content-Length: 3\r\n" in answer
+    assert b"content-length: 3\r\n" in answer
     assert answer.endswith(b"\r\n\r\n")
 
 
@@ -182,7 +198,7 @@ async def test_of_requests_sent_at_once_the_first_is_answered(port: Port) -> Non
     answer = await port.raw(b"GET /healthz HTTP/1.1\r\n\r\n" * 50)
 
     assert answer.count(b"HTTP/1.1 ") == 1
-    assert b"Connection: close\r\n" in answer
+    assert b"connection: close\r\n" in answer
 
 
 @limited(request_seconds=600)
@@ -268,7 +284,7 @@ async def test_pages_that_hang_leave_probes_alone() -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
-    routes = {"/hangs": hanging, "/page": shown, **health_routes(lambda: True)}
+    routes = [Route("/hangs", hanging), Route("/page", shown), *health_routes(lambda: True)]
     server_ = HttpServer(routes, limits=HttpLimits(max_connections=4))
     port = Port(server_, await server_.start("127.0.0.1", 0), {})
     try:
@@ -293,7 +309,7 @@ async def test_a_page_that_takes_too_long_says_so() -> None:
             ended.set()
         raise AssertionError
 
-    server_ = HttpServer({"/hangs": hanging}, limits=HttpLimits(page_seconds=0.0))
+    server_ = HttpServer([Route("/hangs", hanging)], limits=HttpLimits(page_seconds=0.0))
     port = Port(server_, await server_.start("127.0.0.1", 0), {})
     try:
         status, _, body = await port.get("/hangs")
@@ -320,3 +336,96 @@ async def closed(reader: asyncio.StreamReader) -> Any:
         return await reader.read() == b""
     except ConnectionError:
         return True
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /healthz HTTP/1.1\r\nA: " + b"x" * 10_000 + b"\r\n\r\n", b"200"),
+        (b"GET /healthz HTTP/1.1\r\n" + b"A: b\r\n" * 10_000 + b"\r\n", b"431"),
+        (b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n", b"431"),
+        (b"POST /body HTTP/1.1\r\nContent-Length: 9000\r\n\r\n", b"413"),
+        (b"POST /body HTTP/1.1\r\nContent-Length: 1" + b"0" * 40 + b"\r\n\r\n", b"400"),
+        (b"POST /body HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", b"400"),
+        (
+            b"POST /body HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + b"1000\r\n"
+            + b"x" * 4096
+            + b"\r\n0\r\n\r\n",
+            b"200",
+        ),
+        (
+            b"POST /body HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+            + (b"1000\r\n" + b"x" * 4096 + b"\r\n") * 3,
+            b"413",
+        ),
+    ],
+)
+async def test_heads_and_bodies_have_limits(
+    port: Port, request_bytes: bytes, status: bytes
+) -> None:
+    assert (await port.raw(request_bytes)).startswith(b"HTTP/1.1 " + status)
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        b"0\r\nA: ",
+        b"0\r\n" + b"A: b\r\n" * 100,
+        b"1;",
+    ],
+    ids=["trailer", "trailers", "chunk extension"],
+)
+async def test_what_is_no_body_ends_within_the_limit_of_a_head(port: Port, endless: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+    writer.write(b"POST /body HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + endless)
+    more = b"x" * 4096 if not endless.endswith(b"b\r\n") else b"A: b\r\n" * 1000
+
+    with contextlib.suppress(ConnectionError):
+        for _ in range(4096):
+            writer.write(more)
+            await writer.drain()
+
+    assert await asyncio.wait_for(ended(reader), 60)
+    writer.close()
+
+
+@limited(request_seconds=0.3, bytes_per_second=1)
+async def test_a_large_body_has_more_time_than_a_small_one(port: Port) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+    writer.write(b"POST /body HTTP/1.1\r\nContent-Length: 2000\r\n\r\n" + b"x" * 1000)
+    await asyncio.sleep(0.6)  # beyond request_seconds
+    writer.write(b"x" * 1000)
+
+    assert (await asyncio.wait_for(reader.read(), 60)).startswith(b"HTTP/1.1 200")
+    writer.close()
+
+
+async def test_a_page_ends_when_its_caller_leaves() -> None:
+    began, ended_ = asyncio.Event(), asyncio.Event()
+
+    async def hanging(_: Request) -> Response:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended_.set()
+        raise AssertionError
+
+    server = HttpServer([Route("/hangs", hanging)])
+    _, writer = await asyncio.open_connection("127.0.0.1", await server.start("127.0.0.1", 0))
+    try:
+        writer.write(b"GET /hangs HTTP/1.1\r\n\r\n")
+        await asyncio.wait_for(began.wait(), 60)
+        writer.close()
+
+        await asyncio.wait_for(ended_.wait(), 60)
+    finally:
+        await server.stop()
+
+
+async def ended(reader: asyncio.StreamReader) -> bool:
+    """The connection ends, with whatever answer."""
+    with contextlib.suppress(ConnectionError):
+        await reader.read()
+    return True

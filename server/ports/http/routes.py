@@ -9,11 +9,14 @@ from http import HTTPStatus
 from prometheus_client import CollectorRegistry
 from prometheus_client import exposition as plain_text
 from prometheus_client.openmetrics import exposition as openmetrics
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
 
-from braid.server.ports.http_messages import Request, Response, Route, text
+from braid.server.ports.http.application import text
 
 
-def metrics_route(registry: CollectorRegistry) -> Route:
+def metrics_route(registry: CollectorRegistry) -> BaseRoute:
     """Expose a registry as OpenMetrics 1.0 to scrapers that accept it, else as plain text."""
     turn = asyncio.Lock()  # scrapers that come together occupy one thread
 
@@ -25,9 +28,9 @@ def metrics_route(registry: CollectorRegistry) -> Route:
             render, content_type = plain_text.generate_latest, plain_text.CONTENT_TYPE_PLAIN_0_0_4
         async with turn:
             # A thread: rendering thousands of series must not delay inference on this event loop.
-            return Response(await asyncio.to_thread(render, registry), content_type=content_type)
+            return Response(await asyncio.to_thread(render, registry), media_type=content_type)
 
-    return metrics
+    return Route("/metrics", metrics)
 
 
 def _accepts_openmetrics(accept: str) -> bool:
@@ -44,7 +47,7 @@ def _accepts_openmetrics(accept: str) -> bool:
     return False
 
 
-def health_routes(is_ready: Callable[[], bool]) -> dict[str, Route]:
+def health_routes(is_ready: Callable[[], bool]) -> list[BaseRoute]:
     """Return routes: ``/healthz`` says that the process lives, ``/readyz`` that it is ready."""
 
     async def alive(_: Request) -> Response:
@@ -53,4 +56,4 @@ def health_routes(is_ready: Callable[[], bool]) -> dict[str, Route]:
     async def ready(_: Request) -> Response:
         return text("ready") if is_ready() else text("not ready", HTTPStatus.SERVICE_UNAVAILABLE)
 
-    return {"/healthz": alive, "/readyz": ready}
+    return [Route("/healthz", alive), Route("/readyz", ready)]

@@ -1,0 +1,133 @@
+"""One request of the HTTP port, from its head to a route, and what every answer says.
+
+``Host`` must name this server, but for probes and scrapers: those call it by names that only
+their network knows, and are shown nothing that scripts could change.
+
+Requests at work are bounded, but for those of the probes, which always get through. A page that
+only shows is bounded in time. An error tells nothing of the server's inside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from braid.server.ports.http.connection import HttpConnection
+from braid.server.ports.http.connections import Connections
+from braid.server.ports.http.limits import HttpLimits
+
+log = logging.getLogger("braid.http")
+
+PROBES = ("/healthz", "/readyz")
+BY_ANY_NAME = (*PROBES, "/metrics")
+READING = ("GET", "HEAD")
+
+IsOurName = Callable[[str], bool]
+"""Tells whether a ``Host`` is answered."""
+
+
+class Application:
+    """ASGI application over ``routes``. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        routes: Sequence[BaseRoute],
+        is_our_name: IsOurName,
+        connections: Connections,
+        limits: HttpLimits,
+    ) -> None:
+        self._router = Router(routes, redirect_slashes=False)
+        self._is_our_name = is_our_name
+        self._connections = connections
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; raises nothing but the server's own cancellation."""
+        connection: HttpConnection = scope["state"]["connection"]
+        closing = _closing(send)
+        try:
+            response = await self._answer(scope, receive, closing, connection)
+        except ClientDisconnect:
+            return
+        except asyncio.CancelledError:
+            if not connection.is_lost:
+                raise
+            return
+        if response is None:
+            return
+        if connection.has_begun_answer:
+            connection.drop()
+        else:
+            await response(scope, receive, closing)
+
+    async def _answer(
+        self, scope: Scope, receive: Receive, send: Send, connection: HttpConnection
+    ) -> Response | None:
+        """Run the request's route; returns what is said in its place, if anything."""
+        request = Request(scope)
+        path = request.url.path
+        scope["app"] = self  # else the router answers by itself what it does not find
+        is_page = request.method in READING
+        try:
+            self._admit(request, connection)
+            if is_page and (task := asyncio.current_task()) is not None:
+                connection.on_lost = task.cancel
+            async with asyncio.timeout(self._limits.page_seconds if is_page else None):
+                await self._router(scope, receive, send)
+        except HTTPException as error:
+            return text(error.detail, error.status_code, error.headers)
+        except TimeoutError:
+            log.warning("a page took too long", extra={"path": path})
+            return text("this page took too long; try again", HTTPStatus.SERVICE_UNAVAILABLE)
+        except (ClientDisconnect, asyncio.CancelledError):
+            raise
+        except Exception:
+            log.exception("a page failed", extra={"path": path})
+            return text(HTTPStatus.INTERNAL_SERVER_ERROR.phrase, HTTPStatus.INTERNAL_SERVER_ERROR)
+        return None
+
+    def _admit(self, request: Request, connection: HttpConnection) -> None:
+        """Refuse a request by its head.
+
+        Raises:
+            HTTPException: it names another server, or too many are at work.
+        """
+        host, path = request.headers.get("host"), request.scope["path"]
+        if host and path not in BY_ANY_NAME and not self._is_our_name(host):
+            raise HTTPException(
+                HTTPStatus.MISDIRECTED_REQUEST,
+                f"this server is not called {host[:100]!r}: use its address, or start it with "
+                "BRAID_HTTP_HOSTS naming all names that it is reached by",
+            )
+        answering = self._connections.answering
+        others = len(answering) - (connection in answering)
+        if others >= self._limits.max_answering and path not in PROBES:
+            raise HTTPException(
+                HTTPStatus.SERVICE_UNAVAILABLE, "too many requests at once; try again"
+            )
+
+
+def text(
+    message: str, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None
+) -> PlainTextResponse:
+    """Return a response of one line of text."""
+    return PlainTextResponse(f"{message}\n", status, headers)
+
+
+def _closing(send: Send) -> Send:
+    """Return ``send`` for pages, whose connections close after the answer."""
+
+    async def closing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"].append((b"connection", b"close"))
+        await send(message)
+
+    return closing

@@ -1,0 +1,240 @@
+"""One connection of the HTTP port: uvicorn's protocol, within limits of bytes and seconds.
+
+    RECEIVING ──whole request──> ANSWERING ──answer written──> SENDING ──taken──> IDLE ──┐
+        └──────────────<──────────────────first byte of the next request──────────<──────┘
+
+A phase that takes too long ends the connection. A large body or answer has more time than a small
+one, as long as it moves at ``bytes_per_second``. What follows a request on the same connection
+waits for its answer. A request that is answered before its body has come is read to its end, so
+that its caller sees the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Callable
+from http import HTTPStatus
+
+import httptools
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from braid.server.ports.http.connections import Connections
+from braid.server.ports.http.limits import HttpLimits
+from braid.server.security.addresses import network_of
+
+
+class Phase(enum.Enum):
+    """What a connection waits for."""
+
+    RECEIVING = enum.auto()  # the caller, who sends a request
+    ANSWERING = enum.auto()  # the server
+    SENDING = enum.auto()  # the caller, who takes the answer
+    IDLE = enum.auto()  # the next request
+
+
+class HttpConnection(HttpToolsProtocol):
+    """Connection of one caller."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        connections: Connections,
+        limits: HttpLimits,
+    ) -> None:
+        super().__init__(config, server_state, {"connection": self})
+        self.peer = self.network = ""
+        self.is_lost = False
+        self.on_lost: Callable[[], object] | None = None  # of the request at work
+        self._connections = connections
+        self._limits = limits
+        self._phase: Phase | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._began = 0.0  # the phase, by the event loop's clock
+        self._received_bytes = 0  # in this phase
+        self._unread_bytes = 0  # of answers, when they were last looked at
+        self._unwanted_bytes = 0  # of a body that came after its answer
+        self._silent_bytes = 0  # since the last byte of a body: of a head, or of trailers
+        self._is_whole = False  # the last request that began has come to its end
+        self._refusal = HTTPStatus.BAD_REQUEST  # what a request that cannot be parsed gets
+
+    # -- what a request's route asks ------------------------------------------------------------
+
+    @property
+    def has_begun_answer(self) -> bool:
+        """Bool: the status of the answer is on its way."""
+        return self.cycle.response_started
+
+    async def taken(self) -> None:
+        """Return when the caller has taken the answer, but for what the system buffers."""
+        await self.flow.drain()
+
+    def drop(self) -> None:
+        """Close the connection without an answer, or what is left of one."""
+        self.is_lost = True
+        self.transport.abort()
+
+    # -- what the transport says ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin: the first request has to come."""
+        super().connection_made(transport)
+        self.peer = self.client[0] if self.client else ""
+        self.network = network_of(self.peer)
+        self._connections.add(self)
+        self._settle()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End, and with it the request at work."""
+        super().connection_lost(exc)
+        self.is_lost = True
+        self._connections.remove(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self.on_lost is not None:
+            self.on_lost()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come."""
+        if self.parser is None:
+            return
+        self._received_bytes += len(data)
+        self._silent_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # answered as if it had not asked
+        except httptools.HttpParserError:
+            self._refuse(self._refusal)
+            return
+        if self._silent_bytes > self._limits.head_bytes:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+    def pause_writing(self) -> None:
+        """Wait for the caller to take what was written."""
+        super().pause_writing()
+        self._settle()
+
+    def resume_writing(self) -> None:
+        """Go on: the caller has taken it."""
+        super().resume_writing()
+        self._settle()
+
+    # -- what the parser says -------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self._is_whole = False
+        self._unwanted_bytes = 0
+        self._settle()
+
+    def on_headers_complete(self) -> None:
+        """Start the route; raises for a head that is too large or names two hosts."""
+        self._silent_bytes = 0
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > self._limits.head_bytes:
+            self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise ValueError("head too large")
+        if sum(name == b"host" for name, _ in self.headers) > 1:
+            raise ValueError("two hosts")
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a part of the body, unless its request is answered."""
+        self._silent_bytes = 0
+        super().on_body(body)
+        if self.cycle.response_complete:
+            self._unwanted_bytes += len(body)
+            if self._unwanted_bytes > self._limits.unwanted_bytes:
+                self.drop()
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._silent_bytes = 0
+        self._is_whole = True
+        super().on_message_complete()
+        self._settle()
+
+    def on_response_complete(self) -> None:
+        """End an answer; the next request may have come."""
+        super().on_response_complete()
+        self._unset_keepalive_if_required()  # its timer knows no bodies that come late
+        self.on_lost = None
+        self._settle()
+
+    # -- phases ---------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Enter the phase that the connection is in now."""
+        phase = self._now()
+        if phase is self._phase:
+            return
+        self._phase = phase
+        if phase is Phase.ANSWERING:
+            self._connections.answering.add(self)
+        else:
+            self._connections.answering.discard(self)
+        loop = self.loop
+        self._began, self._received_bytes = loop.time(), 0
+        self._unread_bytes = self.transport.get_write_buffer_size()
+        if self._timer is not None:
+            self._timer.cancel()
+        seconds = self._seconds(phase)
+        self._timer = None if seconds is None else loop.call_later(seconds, self._overdue)
+
+    def _now(self) -> Phase:
+        cycle = self.cycle
+        if self.flow.write_paused or (cycle is not None and self.transport.is_closing()):
+            return Phase.SENDING
+        is_at_work = cycle is not None and not cycle.response_complete and not cycle.more_body
+        if self.pipeline or is_at_work:
+            return Phase.ANSWERING
+        return Phase.IDLE if self._is_whole else Phase.RECEIVING
+
+    def _seconds(self, phase: Phase) -> float | None:
+        """Return how long a phase may take at least; None: as long as the route."""
+        match phase:
+            case Phase.RECEIVING:
+                return self._limits.request_seconds
+            case Phase.SENDING:
+                return self._limits.response_seconds
+            case Phase.IDLE:
+                return self._limits.idle_seconds
+            case Phase.ANSWERING:
+                return None
+
+    def _overdue(self) -> None:
+        """End the connection, unless a large body or answer moves fast enough."""
+        more = 0.0
+        if self._phase is Phase.RECEIVING:
+            earned = self._received_bytes / self._limits.bytes_per_second
+            more = self._began + self._limits.request_seconds + earned - self.loop.time()
+        elif self._phase is Phase.SENDING:
+            unread = self.transport.get_write_buffer_size()
+            due = self._limits.response_seconds * self._limits.bytes_per_second
+            more = self._limits.response_seconds if self._unread_bytes - unread >= due else 0.0
+            self._unread_bytes = unread
+        if more > 0:
+            self._timer = self.loop.call_later(more, self._overdue)
+        else:
+            self.drop()
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        """Answer what cannot be parsed, unless an answer is on its way; close the connection."""
+        cycle = self.cycle
+        is_free = cycle is None or cycle.response_complete or not cycle.response_started
+        if not is_free or self._phase in (Phase.ANSWERING, Phase.SENDING):
+            self.drop()
+            return
+        body = f"{status.phrase}\n".encode()
+        self.transport.write(
+            f"HTTP/1.1 {status.value} {status.phrase}\r\n"
+            f"content-type: text/plain; charset=utf-8\r\ncontent-length: {len(body)}\r\n"
+            "connection: close\r\n\r\n".encode()
+            + body
+        )
+        self.transport.close()

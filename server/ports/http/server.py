@@ -1,0 +1,83 @@
+"""HTTP port: ``/metrics`` for Prometheus, ``/healthz`` and ``/readyz`` for probes, the console.
+
+uvicorn's protocol and Starlette's routes, in the event loop of the server: no process, no thread
+and no signal handler of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+
+from starlette.routing import BaseRoute
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from braid.server.ports.http.application import Application, IsOurName
+from braid.server.ports.http.connection import HttpConnection
+from braid.server.ports.http.connections import Connections
+from braid.server.ports.http.limits import HttpLimits
+
+HEADERS = [(b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store")]
+"""Of every answer."""
+
+
+class HttpServer:
+    """Serves ``routes`` from ``start`` until ``stop``."""
+
+    def __init__(
+        self,
+        routes: Sequence[BaseRoute],
+        is_our_name: IsOurName = lambda host: True,
+        limits: HttpLimits | None = None,
+    ) -> None:
+        """Make the server, not started; ``is_our_name`` returns whether a ``Host`` is answered."""
+        self._limits = limits or HttpLimits()
+        self._connections = Connections(self._limits.max_connections)
+        self._state = ServerState()
+        self._state.default_headers = HEADERS
+        application = Application(routes, is_our_name, self._connections, self._limits)
+        self._config = Config(
+            application,
+            http=HttpConnection,
+            ws="none",
+            loop="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+        )
+        self._server: asyncio.Server | None = None
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Listen; returns the port, which matters when 0 was asked for.
+
+        Raises:
+            OSError: the address is in use or not ours.
+        """
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: HttpConnection(self._config, self._state, self._connections, self._limits),
+            *(host, port),
+            backlog=128,
+            ssl=tls,
+            ssl_handshake_timeout=None if tls is None else self._limits.request_seconds,
+        )
+        bound: int = self._server.sockets[0].getsockname()[1]
+        return bound
+
+    async def stop(self, grace_seconds: float = 1.0) -> None:
+        """Take no more connections, let answers under way finish for a moment, then close."""
+        if self._server is None:
+            return
+        self._server.close()
+        if self._state.tasks:
+            await asyncio.wait(set(self._state.tasks), timeout=grace_seconds)
+        self._connections.drop_all()
+        for task in self._state.tasks:
+            task.cancel()
+        await asyncio.gather(*self._state.tasks, return_exceptions=True)
+        self._server = None
