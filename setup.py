@@ -45,6 +45,7 @@ setup(
         "uvicorn>=0.54,<0.55",  # braid.server.ports.http.connection extends its protocol
         "httptools>=0.9,<0.10",
         "tritonclient[grpc]>=2.73,<2.74",
+        "uvloop>=0.22",
     ],
     packages=[
         f"braid.{package}"

@@ -61,6 +61,7 @@ from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.plans import PlanLabels
 from braid.server.observability.tracing import Sampling
 from braid.server.observability.triton_metrics import TritonMetrics
+from braid.server.ports.event_loop import event_loop_for
 from braid.server.ports.grpc_port import GrpcPorts
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
@@ -384,4 +385,5 @@ def run(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> No
     """Run a server in this process until it is told to stop, which ends the process."""
     keep_freed_memory()
     configure_logging(settings.log_level, settings.log_format)
-    asyncio.run(serve(settings, make_host))
+    with asyncio.Runner(loop_factory=event_loop_for(settings)) as runner:
+        runner.run(serve(settings, make_host))

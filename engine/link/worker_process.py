@@ -158,7 +158,8 @@ class WorkerProcess(asyncio.Protocol):
         self._calls[number] = _OpenCall(request, future, monotonic(), on_progress)
         if bound is not None:
             self._watch.sent(number, bound)
-        self._transport.write(encode(WorkerCall(number, cast(AnyRequest, request))))
+        if not self._transport.is_closing():
+            self._transport.write(encode(WorkerCall(number, cast(AnyRequest, request))))
         if isinstance(request, MeasurementRequest):
             future.add_done_callback(lambda done: self._drop(number, done))
         return future

@@ -142,6 +142,8 @@ class ChildProcess:
     async def send(self, line: bytes) -> None:
         """Write a line to the child's stdin; a dead child is noticed by ``receive``."""
         assert self._process.stdin is not None
+        if self._process.stdin.is_closing():
+            return
         with suppress(ConnectionError):
             self._process.stdin.write(line)
             await self._process.stdin.drain()

@@ -245,6 +245,7 @@ class Call:
         begin = b"" if self._has_begun else write_begin()
         self._has_begun = self._has_status = True
         await self._send(begin, message, end)
+        self._connection.answered(self._stream)
 
     async def _send(self, begin: bytes, message: bytes | None, end: bytes) -> None:
         await self._connection.sender.send(self._stream.outgoing, begin, message, end)

@@ -59,13 +59,14 @@ class ConnectionLimits:
 class HttpStream:
     """Stream of one call."""
 
-    __slots__ = ("call", "head", "incoming", "outgoing")
+    __slots__ = ("call", "head", "incoming", "is_counted", "outgoing")
 
     def __init__(self, head: RequestHead, incoming: Incoming, outgoing: Outgoing) -> None:
         self.head = head
         self.incoming = incoming
         self.outgoing = outgoing
         self.call: CallOfStream | None = None
+        self.is_counted = True  # among the calls under way
 
 
 class CallOfStream(Protocol):
@@ -218,9 +219,14 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Bool: no call is under way."""
         return not self._running
 
+    def answered(self, stream: HttpStream) -> None:
+        """Count a call no more: its caller may know its status, and begin the next call."""
+        self._running -= stream.is_counted
+        stream.is_counted = False
+
     def ended(self, stream: HttpStream) -> None:
         """Forget a call that has ended; its caller hears so if its status was not sent."""
-        self._running -= 1
+        self.answered(stream)
         number = stream.outgoing.number
         if self._streams.pop(number, None) is not None:
             if not stream.outgoing.is_answered:

@@ -62,7 +62,7 @@ class GrpcPorts:
         self.telemetry = start_tracing(settings.tracing, sampling)
         traced: list[grpc.aio.ServerInterceptor] = [self.telemetry] if self.telemetry else []
         gate = _main_gate(settings, self.tokens)
-        in_loop = self.certificates is None and _takes_event_loop(settings)
+        in_loop = takes_event_loop(settings)
         self._main = _server(settings, memory, [*gate, *traced], in_loop=in_loop)
         servers = [self._main]
         self._admin: grpc.aio.Server | None = None
@@ -127,8 +127,10 @@ def _main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterc
     return [Gate(tokens, anonymous=anonymous, admin_elsewhere=settings.admin_address)]
 
 
-def _takes_event_loop(settings: Settings) -> bool:
-    """Bool: without TLS, the event loop serves the main port."""
+def takes_event_loop(settings: Settings) -> bool:
+    """Bool: the event loop serves the main port, which has no TLS then."""
+    if settings.tls_certificate is not None and settings.tls_key is not None:
+        return False
     if settings.grpc_transport == "auto":
         return is_loopback(settings.host)
     return settings.grpc_transport == "asyncio"
