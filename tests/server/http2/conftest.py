@@ -1,13 +1,5 @@
-"""Tests of the server of HTTP/2 run in both event loops that it may be given."""
+"""Asynchronous tests of this folder run in both event loops of the front end."""
 
-from __future__ import annotations
+from tests.event_loops import both_loops as pytest_asyncio_loop_factories
 
-import asyncio
-from collections.abc import Callable, Mapping
-
-import uvloop
-
-
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Return what makes the loop of a test, by name."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+__all__ = ["pytest_asyncio_loop_factories"]
