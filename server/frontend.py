@@ -51,7 +51,7 @@ from braid.server.limits import (
 )
 from braid.server.models.loading import ModelLoader
 from braid.server.models.policies import VersionPolicies
-from braid.server.models.preload import preload
+from braid.server.models.preload import check_models, preload
 from braid.server.models.queries import ModelQueries
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
@@ -65,6 +65,7 @@ from braid.server.ports.event_loop import event_loop_for
 from braid.server.ports.grpc_port import GrpcPorts
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
+from braid.server.ports.ready_line import ready_facts
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.health import Health
 from braid.server.servicers.inference.braid_v1 import BraidV1
@@ -76,7 +77,7 @@ from braid.server.servicers.oip.settings import LogLevels, TraceSettings
 from braid.server.servicers.oip.shared_memory import SharedMemoryMethods
 from braid.server.servicers.oip.tensors import OpenInference
 from braid.server.servicers.uploads import ModelUploads
-from braid.server.settings import Settings, shown_settings
+from braid.server.settings import Settings, shown_settings, unknown_variables
 from braid.server.store.store import Store
 from braid_client.wire import admin_pb2, admin_pb2_grpc
 
@@ -137,7 +138,7 @@ class FrontEnd:
             policies.version_serves(name)
 
         serving = ServingModels(
-            self.devices, metrics, batch_policy(settings), self.health.model, version_serves
+            self.devices, metrics, batch_policy(settings), self._model_answers, version_serves
         )
         limits, together_bytes = import_limits(settings), settings.import_together_bytes
         services = JobServices(
@@ -286,17 +287,19 @@ class FrontEnd:
         await self._grpc.close()
 
     def log_ready(self) -> None:
-        """Log the addresses of the ports."""
-        settings = self.settings
-        log.info(
-            "ready",
-            extra={
-                "grpc": f"{settings.host}:{self.grpc_port}",
-                "http": f"{settings.host}:{self.http_port}",
-                "devices": ", ".join(device.device_key for device in self.devices.all),
-                "store": str(settings.store),
-            },
-        )
+        """Log the addresses of the ports, and which awaited models do not answer yet."""
+        settings, serving = self.settings, self.models.serving
+        wanted = [*(entry.partition("=")[0] for entry in settings.preload), *settings.ready_models]
+        answer = [name for name in wanted if serving.answers(name)]
+        answer += [replica.name for replica in serving.all_served()]
+        facts = ready_facts(settings, self.grpc_port, self.http_port, answer[0] if answer else "")
+        devices = ", ".join(device.device_key for device in self.devices.all)
+        extra = {**facts, "devices": devices, "store": str(settings.store)}
+        if missing := [name for name in settings.ready_models if not serving.answers(name)]:
+            awaited = {**extra, "models": ", ".join(missing)}
+            log.warning("takes requests, but is not ready until these models answer", extra=awaited)
+        else:
+            log.info("ready", extra=extra)
 
     def leave(self) -> NoReturn:
         """End the process after ``stop``, its connections still open.
@@ -334,9 +337,17 @@ class FrontEnd:
         if device.is_up:
             self._background.start(self.models.restore.serve_missing(device))
 
+    def _model_answers(self, name: str, answers: bool) -> None:
+        """Set the health of a model, and of a server that is ready only with that model."""
+        self.health.model(name, answers)
+        if name in self.settings.ready_models:
+            self._reachability_changed()
+
     def _reachability_changed(self) -> None:
-        """Set the server's health: ready if it takes requests and a device is up."""
-        self.health.ready(self._takes_requests and self.devices.any_up)
+        """Set the server's health: ready if requests are taken, a device and all models are up."""
+        awaited = self.settings.ready_models
+        with_models = all(self.models.serving.answers(name) for name in awaited)
+        self.health.ready(self._takes_requests and self.devices.any_up and with_models)
 
     def _model_lost(self, device: Device, digest: str, error: DamagedArtefact) -> None:
         self._background.start(self.models.restore.withdraw(device.name, digest, error))
@@ -360,6 +371,7 @@ async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_hos
     Raises:
         StartupError: one line that says what to change.
     """
+    await asyncio.to_thread(check_models, settings.preload, settings.ready_models)
     front = FrontEnd(settings, make_host)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -385,5 +397,7 @@ def run(settings: Settings, make_host: MakeMeasuringHost = measuring_host) -> No
     """Run a server in this process until it is told to stop, which ends the process."""
     keep_freed_memory()
     configure_logging(settings.log_level, settings.log_format)
+    for name, similar in unknown_variables().items():
+        log.warning("a variable is not known", extra={"variable": name, "similar": similar or None})
     with asyncio.Runner(loop_factory=event_loop_for(settings)) as runner:
         runner.run(serve(settings, make_host))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -174,6 +175,9 @@ class Settings(BaseSettings):
     # Models registered at start, comma-separated NAME=FILE; a folder means the .onnx file in it.
     preload: Annotated[tuple[str, ...], NoDecode] = ()
 
+    # Names of models, comma-separated: the server is ready only while all of them answer.
+    ready_models: Annotated[tuple[str, ...], NoDecode] = ()
+
     # A plan drifts if it is this much slower than profiled, for this long without a break. What
     # drifts is reported, and profiled again in the background if asked for.
     drift_ratio: float = Field(default=1.5, gt=1, le=1000, allow_inf_nan=False)
@@ -190,7 +194,7 @@ class Settings(BaseSettings):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "text"] = "text"
 
-    @field_validator("devices", "preload", "http_hosts", mode="before")
+    @field_validator("devices", "preload", "ready_models", "http_hosts", mode="before")
     @classmethod
     def _split_commas(cls, value: Any) -> Any:
         if isinstance(value, str):
@@ -279,6 +283,22 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
     except ValidationError as error:
         problems = "; ".join(_problem(item, given) for item in error.errors())
         raise StartupError(f"bad settings: {problems}") from None
+
+
+_OF_CLIENTS = ("ADDRESS", "TOKEN", "TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY", "COMMIT")
+_OF_KUBERNETES = re.compile(r"BRAID_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
+"""Variables that Kubernetes sets in pods for services whose names begin with ``braid``."""
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return variables ``BRAID_*`` that nothing reads, each with the most similar one, or ""."""
+    known = [PREFIX + name.upper() for name in (*Settings.model_fields, *_OF_CLIENTS)]
+    unknown = (
+        name
+        for name in sorted(environment)
+        if name.startswith(PREFIX) and name not in known and not _OF_KUBERNETES.fullmatch(name)
+    )
+    return {name: next(iter(get_close_matches(name, known, 1, 0.8)), "") for name in unknown}
 
 
 def shown_settings(settings: Settings) -> dict[str, str]:

@@ -9,6 +9,9 @@ from pathlib import Path
 from braid.server.cli.connection import Subparsers
 
 SHELLS = ("bash", "zsh", "fish")
+NAMES = "braid models --names 2>/dev/null"
+"""Command that prints the names of the models at BRAID_ADDRESS, for completion."""
+
 EPILOG = """to install:
   bash   braid completion bash > ~/.local/share/bash-completion/completions/braid
   zsh    braid completion zsh > _braid, in a folder of $fpath
@@ -32,6 +35,8 @@ def run(args: argparse.Namespace) -> int:
     import shtab  # of no use to other commands
 
     for action in _actions(args.parser):
+        if action.metavar == "NAME" and action.dest in ("name", "model"):
+            action.complete = shtab.cmd(NAMES)  # type: ignore[attr-defined]
         if action.type is Path:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         if isinstance(action, argparse._SubParsersAction):

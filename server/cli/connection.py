@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+from braid.server.cli.parser import Parser, host_and_port
 from braid_client import Client, InvalidArgument, RetryPolicy, Tls
 from braid_client.rpcs import DEFAULT_ADDRESS
 
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def default_address() -> str:
@@ -21,9 +23,11 @@ def default_address() -> str:
 def add_address(parser: argparse.ArgumentParser, *, nested: bool = False) -> None:
     """Add ``--address``, token and TLS; ``nested``: the parent parser has them, with defaults."""
 
-    def add(flag: str, metavar: str, default: str | None, text: str) -> None:
+    def add(
+        flag: str, metavar: str, default: str | None, text: str, parse: Callable[[str], str] = str
+    ) -> None:
         value = argparse.SUPPRESS if nested else default
-        parser.add_argument(flag, metavar=metavar, default=value, help=text)
+        parser.add_argument(flag, metavar=metavar, default=value, help=text, type=parse)
 
     environment = os.environ.get
     add(
@@ -31,6 +35,7 @@ def add_address(parser: argparse.ArgumentParser, *, nested: bool = False) -> Non
         "HOST:PORT",
         default_address(),
         f"of the server's gRPC port (default: BRAID_ADDRESS or {DEFAULT_ADDRESS})",
+        host_and_port,
     )
     # No flag takes the token itself: others could read it in the list of processes.
     add(

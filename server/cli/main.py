@@ -13,6 +13,7 @@ import braid_client
 from braid.server.cli import completion
 from braid.server.cli.connection import Subparsers
 from braid.server.cli.local import demo, plan, serve, token
+from braid.server.cli.parser import Parser
 from braid.server.cli.remote import delete, health, infer, jobs, models, register, schedule, serving
 
 
@@ -78,9 +79,9 @@ exit status:
   130  interrupted by Ctrl-C
 
 examples:
-  braid serve --store /srv/braid
+  braid serve squeezenet=model.onnx
   braid register squeezenet model.onnx --batch-sizes 1,4 --wait
-  braid infer squeezenet --input data=random
+  braid infer squeezenet --input random
   braid schedule show squeezenet --batch 4 --format svg --output plan.svg
   braid models --json | jq '.[].name'
 """
@@ -88,7 +89,7 @@ examples:
 
 def build_parser() -> argparse.ArgumentParser:
     """Make the parser of the command line with all subcommands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="braid",
         usage="braid [--version] COMMAND ...",
         epilog=EPILOG,
@@ -97,7 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.set_defaults(parser=parser)  # completion describes all of it
     parser.add_argument("--version", action="version", version=braid_client.__version__)
     subparsers = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS
+        dest="command", metavar="COMMAND", prog="braid", required=True, help=argparse.SUPPRESS
     )
     for command in COMMANDS.values():
         command.add_parser(subparsers)
@@ -117,7 +118,11 @@ def _command_list(subparsers: Subparsers) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    if not (sys.argv[1:] if argv is None else argv):
+        parser.print_help(sys.stderr)
+        return 2
+    args = parser.parse_args(argv)
     try:
         return COMMANDS[args.command].run(args)
     except KeyboardInterrupt:
@@ -133,6 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _one_line(error: Exception, args: argparse.Namespace) -> str:
+    if isinstance(error, OSError) and isinstance(error.filename, str):
+        missing = isinstance(error, FileNotFoundError)
+        return f"{error.filename}: {'no such file' if missing else error.strerror}"
     text = " ".join(str(error).split())
     if isinstance(error, braid_client.BraidError) and error.code is not None:
         if isinstance(error, braid_client.Unavailable) and error.request_id is None:

@@ -22,7 +22,8 @@ def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
     """Return how the worker of one device is started.
 
     Raises:
-        StartupError: this process may not use the cores that the name gives.
+        StartupError: this process may not use the cores that the name gives, or they are fewer
+            than the threads.
     """
     usable = os.sched_getaffinity(0)
     cores = tuple(name.cores or sorted(usable)) if name.gpu is None else ()
@@ -33,6 +34,10 @@ def worker_options(settings: Settings, name: DeviceName) -> WorkerOptions:
         )
     threads = settings.threads or len(cores)
     on_cpu = name.gpu is None
+    if on_cpu and threads > len(cores):
+        raise StartupError(
+            f"BRAID_THREADS={threads} is more than the {len(cores)} cores of device {name.text}"
+        )
     start_s = CPU_START_SECONDS if on_cpu else CUDA_START_SECONDS
     return WorkerOptions(
         threads=threads if on_cpu else min(CUDA_WORKER_THREADS, len(usable)),

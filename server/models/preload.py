@@ -1,24 +1,41 @@
-"""Models registered at start, from files that lie beside the server: for containers.
+"""Models registered at start, from files that lie beside the server: ``braid serve NAME=FILE``.
 
     BRAID_PRELOAD=squeezenet=/mnt/models  ──> the .onnx file in there, registered as squeezenet
 
-The same file registered again is the same version, so that a restart changes nothing.
+What is registered by a name with equal bytes is not added again, whatever it was registered for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from braid.core.errors import BraidError, StartupError
+from braid.core.errors import BraidError, InvalidRequest, StartupError
 from braid.server.jobs.runner import JobRunner
-from braid.server.store.records import JobStatus, RegistrationOptions
+from braid.server.store.records import (
+    JobStatus,
+    ModelStatus,
+    ModelVersion,
+    RegistrationOptions,
+    check_model_name,
+)
 from braid.server.store.store import Store
 
 CHUNK_BYTES = 4 << 20
 _NOT_SERVING = (JobStatus.QUEUED, JobStatus.IMPORTING)
+
+
+def check_models(wanted: Sequence[str], awaited: Sequence[str]) -> None:
+    """Check names and files of each ``NAME=PATH``, and names, before anything is started.
+
+    Raises:
+        StartupError: naming the first that is none.
+    """
+    list(_named_files(wanted))
+    for name in awaited:
+        _check_name(name, f"BRAID_READY_MODELS={name}")
 
 
 async def preload(
@@ -30,42 +47,65 @@ async def preload(
         StartupError: naming the entry that is no model, or that could not be imported.
     """
     jobs = []
-    for entry in wanted:
-        name, _, path = entry.partition("=")
+    for name, file in await asyncio.to_thread(list, _named_files(wanted)):
         try:
-            file = model_file(entry, path)
-            jobs.append((entry, await _register(name, file, store, runner, max_upload_bytes)))
+            job_id = await _register(name, file, store, runner, max_upload_bytes)
         except (BraidError, OSError) as error:
-            raise StartupError(f"BRAID_PRELOAD={entry!r}: {error}") from error
-    for entry, job_id in jobs:
+            raise StartupError(f"{name}={file}: {error}") from error
+        jobs.append((name, file, job_id))
+    for name, file, job_id in jobs:
+        if job_id is None:
+            continue
         async for job in runner.watch(job_id):
             if job.state is JobStatus.FAILED:
-                raise StartupError(f"BRAID_PRELOAD={entry!r}: {job.message}")
+                raise StartupError(f"{name}={file}: {job.message}")
             if job.state not in _NOT_SERVING:
                 break
 
 
-def model_file(entry: str, path: str) -> Path:
+def _named_files(wanted: Sequence[str]) -> Iterator[tuple[str, Path]]:
+    names = set()
+    for entry in wanted:
+        name, _, path = entry.partition("=")
+        _check_name(name, entry)
+        if name in names:
+            raise StartupError(f"{entry}: {name} is given twice; name one file for each model")
+        names.add(name)
+        yield name, model_file(path)
+
+
+def _check_name(name: str, entry: str) -> None:
+    try:
+        check_model_name(name)
+    except InvalidRequest as error:
+        raise StartupError(f"{entry}: {error}") from None
+
+
+def model_file(path: str) -> Path:
     """Return ``path`` if it is a file, else the only .onnx file in that folder.
 
     Raises:
         StartupError: there is no such file, or there are several.
     """
     place = Path(path)
-    if not place.is_dir():
+    if place.is_file():
         return place
+    if not place.is_dir():
+        raise StartupError(f"{path}: no such file")
     found = sorted(place.rglob("*.onnx"))
     if len(found) != 1:
-        raise StartupError(
-            f"BRAID_PRELOAD={entry!r}: {len(found)} .onnx files lie in {place}, not one; "
-            "name the file"
-        )
+        raise StartupError(f"{path}: {len(found)} .onnx files lie in there, not one; name the file")
     return found[0]
 
 
 async def _register(
     name: str, path: Path, store: Store, runner: JobRunner, max_upload_bytes: int
-) -> str:
+) -> str | None:
+    """Register a file; returns the id of the job, or None: registered, and unloaded by request."""
+    known = await _registered(name, path, store)
+    if known is not None and known.state is ModelStatus.UNLOADED:
+        return None
+    options, version = (known.options, known.version) if known else (RegistrationOptions(), None)
     digest = hashlib.sha256()
     with await asyncio.to_thread(path.open, "rb") as file:
         async with store.receive(max_upload_bytes) as upload:
@@ -73,5 +113,21 @@ async def _register(
                 digest.update(chunk)
                 await upload.write(chunk)
             received = await upload.finish(digest.hexdigest())
-            made = await runner.register(name, received, RegistrationOptions())
+            made = await runner.register(name, received, options, version)
     return made.job.id
+
+
+async def _registered(name: str, path: Path, store: Store) -> ModelVersion | None:
+    """Newest version of a name with the bytes of a file; None if there is none."""
+    versions = [
+        one for one in await store.call(store.models, name) if one.state is not ModelStatus.DRAINING
+    ]
+    if not versions:
+        return None
+    digest = await asyncio.to_thread(_digest, path)
+    return next((one for one in reversed(versions) if one.sha256 == digest), None)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -32,6 +32,12 @@ def is_loopback(host: str) -> bool:
     return found is not None and found.is_loopback
 
 
+def is_wildcard(host: str) -> bool:
+    """Return whether ``host`` means all addresses of this machine."""
+    found = _address(host.strip("[]"))
+    return found is not None and found.is_unspecified
+
+
 def check_exposure(host: str, *, authenticated: bool, allowed: bool) -> None:
     """Refuse to listen where other machines could call without a token or certificate.
 

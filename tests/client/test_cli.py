@@ -63,6 +63,7 @@ def test_models_are_a_table_or_json(braid: Braid) -> None:
     assert "echo 1 serving 2.0 KiB x: FP32[batch, 3, 4, 4]" in spoken(out)
     assert "cpu/1: 1.500x (1.480 to 1.530)" in out
 
+    assert braid("models", "--names") == (0, "echo\n", "")
     code, out, _ = braid("models", "--json")
     (model,) = json.loads(out)
     assert (model["name"], model["state"]) == ("echo", "SERVING")
@@ -188,6 +189,22 @@ def test_random_inputs_take_the_models_shape_or_the_one_given(braid: Braid) -> N
     )
 
 
+def test_the_only_input_need_not_be_named(braid: Braid, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((2, 3, 4, 4), np.float32))
+
+    assert " 1x3x4x4 " in braid("infer", "echo", "--input", "random")[1]
+    assert " 5x3x4x4 " in braid("infer", "echo", "--input", "random:5,3,4,4")[1]
+    assert " 2x3x4x4 " in braid("infer", "echo", "--input", tmp_path / "x.npy")[1]
+
+
+def test_an_input_must_be_named_where_there_are_several(braid: Braid, server: FakeServer) -> None:
+    server.models["echo"].inputs.add(name="z", dtype="FP32").shape.add().fixed = 2
+
+    assert braid("infer", "echo", "--input", "random:2")[2] == (
+        "braid infer: say INPUT=...: the inputs of echo are x, z\n"
+    )
+
+
 @pytest.mark.parametrize("dtype", ["BOOL", "UINT8", "INT64", "FP16", "BF16", "FP64"])
 def test_random_inputs_have_the_models_dtype(
     braid: Braid, server: FakeServer, tmp_path: Path, dtype: str
@@ -209,7 +226,7 @@ def test_random_inputs_have_the_models_dtype(
     [
         (["y=random"], r"echo has no input 'y'; its inputs: x: FP32\[batch, 3, 4, 4\]"),
         (["x=random", "x=random"], "--input x is given twice"),
-        (["x=absent.npy"], r"No such file or directory: .*absent\.npy"),
+        (["x=absent.npy"], r"^braid infer: absent\.npy: no such file$"),
         (["x=pyproject.toml"], r"pyproject\.toml is not a \.npy file"),
         (["x=random:-1"], r"negative extent in shape \[-1\]"),
     ],
@@ -285,6 +302,12 @@ def test_a_schedule_that_was_tampered_with_is_refused(braid: Braid, server: Fake
         ["infer", "echo", "--input", "x=random:a"],
         ["schedule"],
         ["schedule", "show", "echo", "--format", "png"],
+        ["schedule", "show", "echo", "--batch", "0"],
+        ["infer", "echo", "--input", "random", "--timeout", "0"],
+        ["models", "--address", "localhost"],
+        ["models", "--address", "http://localhost:8001"],
+        ["serve", "a/b=setup.py"],
+        ["serve", "--log-level", "loud"],
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2(
@@ -295,6 +318,34 @@ def test_a_wrong_command_line_is_exit_code_2(
     assert (code, out) == (2, "")
     assert err.startswith("usage: braid")
     assert server.calls == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "usage", "problem"),
+    [
+        (["serv"], "braid [--version] COMMAND", "unknown: serv; did you mean serve? (known: "),
+        (["jobs", "watch", "x", "--adress=h:1"], "braid jobs", "--adress=h:1; did you mean --addr"),
+        (["register", "net", "f", "--wiat"], "braid register", "unknown: --wiat; did you mean --w"),
+        (["register", "net", "f", "--planner", "oparra"], "braid register", "did you mean opara?"),
+    ],
+)
+def test_a_wrong_word_is_answered_with_the_one_meant(
+    braid: Braid, arguments: list[str], usage: str, problem: str
+) -> None:
+    code, _, err = braid(*arguments)
+
+    assert (code, err.startswith(f"usage: {usage}")) == (2, True)
+    assert problem in err.splitlines()[-1]
+
+
+def test_help_is_the_answer_to_no_command(braid: Braid) -> None:
+    assert braid()[2] == braid("--help")[1]
+
+
+def test_versions_begin_at_one(braid: Braid) -> None:
+    for wrong in ("latest:0", "latest:-1", "latest:1,2", "0", "1,0", ""):
+        code, _, err = braid("serving", "echo", f"--versions={wrong}")
+        assert (code, "give all, latest:N or numbers, from 1 on" in err) == (2, True)
 
 
 def test_every_command_has_help(braid: Braid) -> None:

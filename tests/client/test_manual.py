@@ -77,6 +77,10 @@ def test_every_listing_has_json() -> None:
         ("braid --address h:1 jobs wat", "watch"),
         ("braid completion ", "bash zsh fish"),
         ("braid plan --planner ios", "ios-merge ios-parallel ios"),
+        ("braid register net f --precision f", "fp32 fp16"),
+        ("braid serve --log-format j", "json"),
+        ("braid infer res", "resnet"),
+        ("braid jobs --model b", "bert"),
     ],
 )
 def test_bash_completes(line: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +88,8 @@ def test_bash_completes(line: str, expected: str, capsys: pytest.CaptureFixture[
     script = capsys.readouterr().out
     words = line.split(" ")
     setting = " ".join(f"'{word}'" for word in words)
-    program = f"{script}\nCOMP_WORDS=({setting}); COMP_CWORD={len(words) - 1}\n_shtab_braid\n"
+    program = "braid() { echo resnet bert; }\n"  # what `braid models --names` would print
+    program += f"{script}\nCOMP_WORDS=({setting}); COMP_CWORD={len(words) - 1}\n_shtab_braid\n"
     program += 'echo "${COMPREPLY[@]}"\n'
 
     ran = subprocess.run(

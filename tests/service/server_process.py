@@ -41,6 +41,7 @@ class ServerProcess:
         *,
         command: Sequence[str] = FOR_TESTS,
         folder: Path = ROOT,
+        arguments: Sequence[str] = (),
         **environment: str,
     ) -> None:
         """Start nothing yet.
@@ -50,11 +51,13 @@ class ServerProcess:
             command: ``FOR_TESTS``, whose CPU measures in the serving worker, ``BRAID`` or
                 ``CONSOLE_SCRIPT``, which measure in a process of their own.
             folder: working folder.
+            arguments: further ones of ``serve``.
             environment: variables to set, beside those of this process.
         """
         self.store = store
         self._command = command
         self._folder = folder
+        self._arguments = arguments
         self.log_path = store.with_name(f"{store.name}.log")
         usual = {
             "BRAID_LOG_LEVEL": "DEBUG",
@@ -70,7 +73,7 @@ class ServerProcess:
             self._process = subprocess.Popen(
                 [
                     *(*self._command, "serve", "--store", str(self.store)),
-                    *("--grpc-port", grpc_port, "--http-port", "0"),
+                    *("--grpc-port", grpc_port, "--http-port", "0", *self._arguments),
                 ],
                 cwd=self._folder,
                 env=self._environment,

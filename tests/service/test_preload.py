@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 from pathlib import Path
+from urllib.error import HTTPError
 
 import numpy as np
 import pytest
@@ -10,8 +14,10 @@ import pytest
 from braid.core.errors import StartupError
 from braid.server.cli.main import main
 from braid.server.models.preload import model_file
+from tests import ROOT
+from tests.clock import until
 from tests.models.small import small_cnn
-from tests.service.server_process import ServerProcess
+from tests.service.server_process import BRAID, ServerProcess
 
 
 @pytest.mark.slow
@@ -37,12 +43,89 @@ def test_models_named_at_start_serve_once_the_server_is_ready(
     assert err.splitlines()[0].endswith("not found")
 
 
+def test_one_line_starts_a_server_whose_log_says_how_to_call_it(
+    tmp_path: Path, models: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = (f"cnn={models['cnn']}",)
+    server = ServerProcess(tmp_path / "store", arguments=arguments, BRAID_READY_MODELS="cnn,other")
+    server.start()
+    try:
+        (ready,) = (line for line in server.log.splitlines() if " grpc=" in line)
+        facts = dict(word.split("=", 1) for word in shlex.split(ready) if "=" in word)
+        assert facts["console"] == f"http://{server.http_address}/"
+        assert facts["models"] == "other"
+        assert main(shlex.split(facts["try"])[1:]) == 0
+        assert "y" in capsys.readouterr().out
+        with pytest.raises(HTTPError, match="503"):
+            server.http("/readyz")
+        server.import_ahead(models["embedding"])
+        with server.client() as client:
+            client.register("other", models["embedding"], wait=True)
+            assert until(lambda: main(["health", "--address", server.address]) == 0, 10)
+            assert server.http("/readyz").strip() == "ready"
+            client.delete("other")
+            assert until(lambda: main(["health", "--address", server.address]) == 1, 10)
+    finally:
+        server.end()
+
+
+@pytest.mark.slow
+def test_bytes_that_are_registered_by_a_name_are_not_added_again(
+    tmp_path: Path, models: dict[str, Path]
+) -> None:
+    store = tmp_path / "store"
+    server = ServerProcess(store).start()
+    server.import_ahead(*models.values())
+    with server.client() as client:
+        client.register("net", models["cnn"], batch_sizes=[1, 2], wait=True)
+        client.register("net", models["embedding"], wait=True)
+    server.stop()
+    server = ServerProcess(store, arguments=(f"net={models['cnn']}",)).start()
+    try:
+        with server.client() as client:
+            assert [model.version for model in client.models()] == ["1", "2"]
+    finally:
+        server.end()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "problem"),
+    [
+        (["net=absent.onnx"], "", "absent.onnx: no such file"),
+        (["net=setup.py", "net=setup.py"], "", "net=setup.py: net is given twice"),
+        ([], "BRAID_READY_MODELS=a/b", "BRAID_READY_MODELS=a/b: model name 'a/b' is not"),
+        ([], "BRAID_THREADS=1000", "BRAID_THREADS=1000 is more than the"),
+    ],
+)
+def test_what_cannot_serve_ends_the_start_with_one_line(
+    arguments: list[str], variable: str, problem: str, tmp_path: Path
+) -> None:
+    usual = {"BRAID_STORE": str(tmp_path), "BRAID_TRESHOLD": "1", "BRAID_SERVICE_HOST": "10.0.0.1"}
+    given = dict([variable.split("=")]) if variable else {}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("BRAID_")}
+
+    ended = subprocess.run(
+        [*BRAID, "serve", "--grpc-port", "0", "--http-port", "0", *arguments],
+        cwd=ROOT,
+        env={**ours, **usual, **given},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    warning, error = ended.stderr.splitlines()
+    assert "variable=BRAID_TRESHOLD" in warning
+    assert error.startswith(f"braid serve: {problem}")
+    assert ended.returncode == 1
+
+
 def test_a_folder_must_hold_one_model(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"0 \.onnx files"):
-        model_file("a=b", str(tmp_path))
+        model_file(str(tmp_path))
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub/a.onnx").touch()
-    assert model_file("a=b", str(tmp_path)) == tmp_path / "sub/a.onnx"
+    assert model_file(str(tmp_path)) == tmp_path / "sub/a.onnx"
     (tmp_path / "b.onnx").touch()
     with pytest.raises(StartupError, match=r"2 \.onnx files"):
-        model_file("a=b", str(tmp_path))
+        model_file(str(tmp_path))

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from braid.core.errors import BraidError
 from braid.scheduler.abstract import AbstractGraph, load_abstract_graph
@@ -22,8 +22,7 @@ from braid.scheduler.blocks import searchable
 from braid.scheduler.options import PLANNERS, PlannerSettings
 from braid.scheduler.planners import Planned, count_schedules, plan
 from braid.scheduler.portfolio import candidates
-
-Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+from braid.server.cli.connection import Subparsers
 
 EXACT = ("ios", "ios-parallel", "lazy-ios")
 

@@ -9,6 +9,7 @@ import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from braid.server.cli.connection import Subparsers, add_address, tls_of
+from braid.server.cli.parser import seconds
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -20,7 +21,9 @@ def add_parser(subparsers: Subparsers) -> None:
         default="",
         help="liveness, or a model's name (default: whether the server takes requests)",
     )
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, default=3.0, help="default: 3")
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=seconds, default=3.0, help="default: 3"
+    )
     add_address(parser)
 
 

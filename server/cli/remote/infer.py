@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.cli.parser import seconds
 from braid.server.cli.remote.register import extents
 from braid.server.cli.text import duration_text, print_table
 from braid_client import BFloat16Bits, Client, InferResult, InvalidArgument, TensorSpec
@@ -23,7 +24,7 @@ _REALS = {"FP16": np.float16, "BF16": np.float32, "FP32": np.float32, "FP64": np
 class Source:
     """Source of an input's values: a file, or else random numbers."""
 
-    name: str
+    name: str  # "": of the only input; with neither path nor shape, of all that are not named
     path: Path | None = None
     shape: tuple[int, ...] | None = None  # of random numbers; None: as the model says
 
@@ -35,25 +36,28 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--input",
         dest="inputs",
-        metavar="INPUT=FILE.npy | INPUT=random[:N,N,...]",
+        metavar="[INPUT=]FILE.npy | [INPUT=]random[:N,N,...]",
         type=source,
         action="append",
         required=True,
-        help="repeat for each input; random: in the model's shape, open extents as 1, or in this",
+        help="repeat for each input; INPUT may be left out if there is one; random: in the model's "
+        "shape, open extents as 1, or in this; without INPUT, all inputs that are not given",
     )
     parser.add_argument("--output", metavar="FILE.npz", type=Path, help="write the outputs here")
     parser.add_argument(
         "--version", metavar="N", help="a number or a label; default: the one that answers"
     )
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="of random inputs")
-    parser.add_argument("--timeout", metavar="SECONDS", type=float, help="default: 60")
+    parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="default: 60")
     add_address(parser)
 
 
 def source(text: str) -> Source:
-    """Parse ``x=FILE.npy``, ``x=random`` or ``x=random:1,3,224,224``."""
+    """Parse ``x=FILE.npy``, ``x=random`` or ``x=random:1,3,224,224``; ``x=`` may be missing."""
     name, equals, value = text.partition("=")
-    if not equals or not name or not value:
+    if not equals and (text.endswith(".npy") or text.partition(":")[0] == "random"):
+        name, value = "", text
+    elif not equals or not name or not value:
         raise argparse.ArgumentTypeError(f"not INPUT=FILE.npy or INPUT=random: {text!r}")
     if value == "random":
         return Source(name)
@@ -74,23 +78,43 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _inputs(client: Client, args: argparse.Namespace) -> dict[str, Array]:
+    """Arrays by input, from files or random; the model is asked about only if need be."""
     arrays: dict[str, Array] = {}
     specs: dict[str, TensorSpec] = {}
     random = np.random.default_rng(args.seed)
-    for item in args.inputs:
+    if any(not item.name or item.path is None for item in args.inputs):
+        model = client.model(args.name, version=args.version)
+        specs = {spec.name: spec for spec in model.inputs}
+    for item in _named(args.inputs, args.name, tuple(specs)):
         if item.name in arrays:
             raise InvalidArgument(f"--input {item.name} is given twice")
         if item.path is not None:
             arrays[item.name] = _load(item.path)
             continue
-        if not specs:
-            model = client.model(args.name, version=args.version)
-            specs = {spec.name: spec for spec in model.inputs}
         if item.name not in specs:
             known = ", ".join(map(str, specs.values())) or "none yet: it is not imported"
             raise InvalidArgument(f"{args.name} has no input {item.name!r}; its inputs: {known}")
         arrays[item.name] = random_array(specs[item.name], item.shape, random)
     return arrays
+
+
+def _named(sources: Sequence[Source], model: str, inputs: Sequence[str]) -> Iterator[Source]:
+    """Iterate over sources, each with the name of its input.
+
+    Raises:
+        InvalidArgument: a source names no input, and the model has several or is not imported.
+    """
+    given = {source.name for source in sources}
+    for source in sources:
+        if source.name:
+            yield source
+        elif source == Source("") and inputs:
+            yield from (Source(name) for name in inputs if name not in given)
+        elif len(inputs) == 1:
+            yield replace(source, name=inputs[0])
+        else:
+            known = ", ".join(inputs) or "none yet: it is not imported"
+            raise InvalidArgument(f"say INPUT=...: the inputs of {model} are {known}")
 
 
 def _load(path: Path) -> Array:

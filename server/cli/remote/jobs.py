@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.cli.parser import at_least_one
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.remote import register
 from braid.server.cli.text import print_json, print_table, seconds_text, time_text
@@ -17,7 +18,7 @@ def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand and its own subcommands."""
     parser = subparsers.add_parser("jobs", help="list, watch or cancel registrations")
     parser.add_argument("--model", metavar="NAME", default="", help="only this model's")
-    parser.add_argument("--limit", metavar="N", type=int, default=100, help="default: 100")
+    parser.add_argument("--limit", metavar="N", type=at_least_one, default=100, help="default: 100")
     parser.add_argument("--json", action="store_true", help="everything, as a JSON list")
     add_address(parser)
     actions = parser.add_subparsers(dest="action", metavar="watch | cancel")

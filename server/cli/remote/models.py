@@ -14,6 +14,7 @@ COLUMNS = ("name", "version", "state", "size", "inputs", "outputs", "speed-up")
 def add_parser(subparsers: Subparsers) -> None:
     """Declare the subcommand."""
     parser = subparsers.add_parser("models", help="list the registered models")
+    parser.add_argument("--names", action="store_true", help="names only, one a line")
     parser.add_argument("--json", action="store_true", help="everything, as a JSON list")
     add_address(parser)
 
@@ -22,7 +23,9 @@ def run(args: argparse.Namespace) -> int:
     """Print the list."""
     with connect(args) as client:
         models = client.models()
-    if args.json:
+    if args.names:
+        print("".join(f"{name}\n" for name in sorted({model.name for model in models})), end="")
+    elif args.json:
         print_json(models)
     elif not models:
         print("no models; register one: braid register NAME FILE --wait")

@@ -9,7 +9,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from braid.core.precision import PRECISIONS
+from braid.scheduler.options import PLANNERS
 from braid.server.cli.connection import Subparsers, add_address, address_option, connect
+from braid.server.cli.parser import at_least_zero
 from braid.server.cli.progress import JobProgress
 from braid.server.cli.text import latency_text, print_json, print_table, summary_speed
 from braid_client import Client, Job, JobFailed, JobState, PlannerOptions
@@ -45,6 +48,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--precision",
         metavar="P",
+        choices=PRECISIONS,
         default="",
         help="fp32 (default), tf32, fp16 or bf16, as far as the server's devices can",
     )
@@ -61,12 +65,18 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _add_planner(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--planner", metavar="NAME", default="", help="default: the server's choice"
+        "--planner",
+        metavar="NAME",
+        default="",
+        choices=PLANNERS,
+        help="default: the server's choice",
     )
     parser.add_argument(
-        "--max-group-ops", metavar="R", type=int, default=0, help="operators in one group"
+        "--max-group-ops", metavar="R", type=at_least_zero, default=0, help="operators in one group"
     )
-    parser.add_argument("--max-groups", metavar="S", type=int, default=0, help="groups in a stage")
+    parser.add_argument(
+        "--max-groups", metavar="S", type=at_least_zero, default=0, help="groups in a stage"
+    )
 
 
 def batch_sizes(text: str) -> tuple[int, ...]:

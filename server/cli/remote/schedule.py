@@ -21,6 +21,7 @@ from braid.core.graph import Operator, OpGraph, graph_from_json
 from braid.core.measurement import side_by_side_text, speed_text, spread_text
 from braid.core.schedule import Schedule, schedule_from_json
 from braid.server.cli.connection import Subparsers, add_address, connect
+from braid.server.cli.parser import at_least_one
 from braid.server.cli.text import duration_text, latency_text, print_table, size_text
 from braid.server.console import pictures
 from braid_client import Client
@@ -50,7 +51,7 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     diff = actions.add_parser("diff", help="what two schedules of a model differ in")
     _add_which(diff)
-    diff.add_argument("--against-batch", metavar="N", type=int, help="default: the same")
+    diff.add_argument("--against-batch", metavar="N", type=at_least_one, help="default: the same")
     diff.add_argument("--against-device", metavar="DEVICE", help="default: the same")
     diff.add_argument("--against-version", metavar="N", help="default: the same")
     diff.add_argument("--format", choices=("text", "json", "svg"), default="text")
@@ -61,7 +62,9 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def _add_which(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--batch", metavar="N", type=int, default=1, help="batch size (default: 1)")
+    parser.add_argument(
+        "--batch", metavar="N", type=at_least_one, default=1, help="batch size (default: 1)"
+    )
     parser.add_argument("--device", default="", help="e.g. cpu (default: the first)")
     parser.add_argument(
         "--version", metavar="N", help="a number or a label; default: the one that answers"

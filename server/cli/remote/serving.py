@@ -21,7 +21,12 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument("name", metavar="NAME")
     add = parser.add_argument
-    add("--versions", metavar="WHICH", help="all, latest:N, or numbers such as 1,3")
+    add(
+        "--versions",
+        metavar="WHICH",
+        type=versions_of,
+        help="all, latest:N, or numbers such as 1,3",
+    )
     add("--label", metavar="LABEL=N", action="append", default=[], help="name version N so")
     add("--unlabel", metavar="LABEL", action="append", default=[], help="take a label away")
     add("--max-wait-ms", metavar="MS", type=float, help="longest wait for more rows, if it pays")
@@ -63,7 +68,7 @@ def changed(before: Serving, args: argparse.Namespace) -> Serving:
         labels.pop(label, None)
     after = replace(before, labels=labels)
     if args.versions is not None:
-        latest, numbers = versions_of(args.versions)
+        latest, numbers = args.versions
         after = replace(after, latest=latest, versions=numbers)
     for name in BATCHING:
         if getattr(args, name) is not None:
@@ -72,15 +77,17 @@ def changed(before: Serving, args: argparse.Namespace) -> Serving:
 
 
 def versions_of(text: str) -> tuple[int | None, tuple[int, ...]]:
-    """``--versions`` as (latest, specific)."""
+    """Parse ``--versions`` into (latest, specific)."""
     if text == "all":
         return None, ()
+    latest = text.startswith("latest:")
     try:
-        if text.startswith("latest:"):
-            return int(text.removeprefix("latest:")), ()
-        return None, tuple(int(part) for part in text.split(","))
+        numbers = tuple(int(part) for part in text.removeprefix("latest:").split(","))
     except ValueError:
-        raise InvalidArgument(f"--versions {text}: give all, latest:N, or numbers") from None
+        numbers = ()
+    if not numbers or min(numbers) < 1 or (latest and len(numbers) > 1):
+        raise argparse.ArgumentTypeError(f"give all, latest:N or numbers, from 1 on: {text!r}")
+    return (numbers[0], ()) if latest else (None, numbers)
 
 
 def described(name: str, serving: Serving) -> str:

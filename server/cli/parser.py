@@ -1,0 +1,88 @@
+"""Parser of the command line: errors name the sub-command, and what was probably meant."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
+from typing import Any, TypeVar
+
+Known = TypeVar("Known", bound=argparse.Namespace)
+_LEFT_OVER = "_unrecognized_args"  # where argparse collects what a parser below did not know
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser of ``braid``, and of each sub-command: each refuses what it does not know itself."""
+
+    def parse_known_args(  # type: ignore[override]  # argparse has overloads for two namespaces
+        self, args: Sequence[str] | None = None, namespace: Known | None = None
+    ) -> tuple[Known | argparse.Namespace, list[str]]:
+        """Parse all of ``args``; what is left over is an error of this parser."""
+        known, left = super().parse_known_args(args, namespace)
+        left = [*vars(known).pop(_LEFT_OVER, ()), *left]
+        if left:
+            hints = "".join(closest(each.partition("=")[0], self._options()) for each in left)
+            self.error(f"unknown: {' '.join(left)}{hints}")
+        return known, left
+
+    def _options(self) -> list[str]:
+        return [option for action in self._actions for option in action.option_strings]
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Raise ArgumentError unless ``value`` is one of the choices, if there are any."""
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        reason = f"unknown: {value!s}{closest(str(value), known)} (known: {', '.join(known)})"
+        raise argparse.ArgumentError(action, reason)
+
+
+def closest(text: str, known: Collection[str]) -> str:
+    """Return a question about the known word that is most like ``text``; "" if none is."""
+    found = get_close_matches(text, known, n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else ""
+
+
+def at_least_one(text: str) -> int:
+    """Parse a count of 1 or more."""
+    number = _integer(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"give 1 or more, not {text}")
+    return number
+
+
+def at_least_zero(text: str) -> int:
+    """Parse a count of 0 or more."""
+    number = _integer(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"give 0 or more, not {text}")
+    return number
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"not an integer: {text!r}") from None
+
+
+def seconds(text: str) -> float:
+    """Parse a time limit in seconds, above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"give seconds above 0, not {text!r}")
+    return number
+
+
+def host_and_port(text: str) -> str:
+    """Parse ``HOST:PORT``, ``[ADDRESS]:PORT`` or a target of gRPC such as ``unix:/PATH``."""
+    host, colon, port = text.rpartition(":")
+    if text.startswith(("unix:", "unix-abstract:", "dns:", "ipv4:", "ipv6:")):
+        return text
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 2**16
+    if not (host and colon and is_port) or "/" in host or (":" in host and host[0] != "["):
+        raise argparse.ArgumentTypeError(f"give HOST:PORT, such as 127.0.0.1:8001, not {text!r}")
+    return text
