@@ -2,12 +2,13 @@
 
     frame = 4-byte little-endian length, then a message (messages.py):
               { ...                                    a JSON object
-              1 │ call │ executable │ slot's offset    a call to run an executable
-              2 │ call │ microseconds                  its answer; numbers of 8 bytes
+              1 │ call │ executable │ slot's offset │ whether its inputs are finite
+              2 │ call │ microseconds                  the answer to it
 
-Runs are records of fixed size, since each inference sends two messages: to write and read both
-takes 20 us as JSON and 4 us as records. Everything else is JSON, and never pickle: neither side
-may run code that the other one sends.
+1 is a call to run an executable; numbers have 8 bytes, a bool has one. Both are records of fixed
+size, since each inference sends two messages: to write and read both takes 20 us as JSON and 4 us
+as records. Everything else is JSON, and never pickle: neither side may run code that the other one
+sends.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from braid.core.json_form import from_json, to_tagged_json
 from braid.engine.link.messages import Message, RunDone, RunExecutable, WorkerAnswer, WorkerCall
 
 _LENGTH = struct.Struct("<I")
-_RUN, _RUN_KIND = struct.Struct("<IBQQQ"), 1
+_RUN, _RUN_KIND = struct.Struct("<IBQQQ?"), 1
 _DONE, _DONE_KIND = struct.Struct("<IBQQ"), 2
 _to_text = json.JSONEncoder(separators=(",", ":")).encode
 MAX_FRAME_BYTES = 256 << 20  # a graph of 10^5 operators is about 30 MB
@@ -32,7 +33,8 @@ def encode(message: Message) -> bytes:
     """Return the frame of a message."""
     if type(message) is WorkerCall and type(run := message.request) is RunExecutable:
         body_bytes = _RUN.size - _LENGTH.size
-        return _RUN.pack(body_bytes, _RUN_KIND, message.number, run.number, run.offset)
+        words = message.number, run.number, run.offset, run.is_finite
+        return _RUN.pack(body_bytes, _RUN_KIND, *words)
     if type(message) is WorkerAnswer and type(done := message.reply) is RunDone:
         body_bytes = _DONE.size - _LENGTH.size
         return _DONE.pack(body_bytes, _DONE_KIND, message.call, done.compute_us)
@@ -74,8 +76,8 @@ def _decode(buffer: bytearray, start: int, end: int) -> Message:
     """Return the message of a whole frame, from ``start`` to ``end``."""
     size = end - start
     if size == _RUN.size and buffer[start + _LENGTH.size] == _RUN_KIND:
-        _, _, call, number, offset = _RUN.unpack_from(buffer, start)
-        return WorkerCall(call, RunExecutable(number, offset))
+        _, _, call, number, offset, is_finite = _RUN.unpack_from(buffer, start)
+        return WorkerCall(call, RunExecutable(number, offset, is_finite))
     if size == _DONE.size and buffer[start + _LENGTH.size] == _DONE_KIND:
         _, _, call, compute_us = _DONE.unpack_from(buffer, start)
         return WorkerAnswer(call, RunDone(compute_us))

@@ -73,6 +73,7 @@ class ExecutableReady:
 
     outputs: Mapping[str, TensorType]  # static, by the name the caller sees
     run_s: float  # seconds that its first run took
+    needs_finite: bool = False  # whether its runs depend on inputs being finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,7 @@ class RunExecutable(WorkerRequest[RunDone]):
 
     number: int
     offset: int
+    is_finite: bool = False  # no input is NaN or infinite; False: not known
 
 
 @dataclass(frozen=True, slots=True)

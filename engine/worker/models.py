@@ -59,6 +59,11 @@ class ReadyExecutable:
     session: Whole | None = None  # runs instead of the plan, as long as it can
     place: DevicePart | None = None  # where it runs; None: on all of the device
 
+    @property
+    def needs_finite(self) -> bool:
+        """Whether inputs that are NaN or infinite need the interpreter."""
+        return self.program.needs_finite or self.session is not None
+
 
 class ModelTable:
     """All models and executables of one worker. Used by the device thread only."""

@@ -130,7 +130,7 @@ class RequestHandlers:
         number = request.number
         (ready,) = self._models.executables(number)
         inputs, outputs = self._slots.of(number, request.offset, ready.layout)
-        pending = self._pending(ready, inputs, outputs)
+        pending = self._pending(ready, inputs, outputs, request.is_finite)
         return RunUnderway(number, began_ns, pending, outputs, ready.layout.size_bytes)
 
     def finish(self, run: RunUnderway) -> RunDone:
@@ -153,18 +153,18 @@ class RequestHandlers:
 
         def run() -> RunDone:
             began_ns = perf_counter_ns()
-            found = self._pending(ready, inputs, outputs).finish()
+            found = self._pending(ready, inputs, outputs, request.is_finite).finish()
             _put(found, outputs, ready.layout.size_bytes)
             return RunDone((perf_counter_ns() - began_ns) // 1000)
 
         return run
 
-    def _pending(self, ready: ReadyExecutable, inputs: Tensors, outputs: Tensors) -> PendingRun:
+    def _pending(
+        self, ready: ReadyExecutable, inputs: Tensors, outputs: Tensors, is_finite: bool
+    ) -> PendingRun:
         """Begin a run; returns ``outputs`` itself where the run has written them there."""
-        program = ready.program
-        fused = program.needs_finite or ready.session is not None
-        if fused and not _are_finite(ready, inputs):
-            return FinishedRun(self._backend.interpret(program, inputs, no_pause))
+        if not (is_finite or not ready.needs_finite or _are_finite(ready, inputs)):
+            return FinishedRun(self._backend.interpret(ready.program, inputs, no_pause))
         if ready.session is not None:
             try:
                 if not all(map(Tensor.numel, outputs.values())):  # nothing has no address
@@ -196,7 +196,8 @@ class RequestHandlers:
         copies = [self._models.executable_of(to_run, place) for place in places]
         self._models.prepare(request.number, copies)
         run_s = max(self._warm_up(ready, inputs) for ready in copies)
-        return ExecutableReady(output_specs(graph), run_s)
+        needs_finite = any(ready.needs_finite for ready in copies)
+        return ExecutableReady(output_specs(graph), run_s, needs_finite)
 
     def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
         """Run for the first time; returns its seconds."""

@@ -218,12 +218,18 @@ class Device:
         await self._executables.release(ready)
 
     def run(
-        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted = lambda _: None
+        self,
+        ready: Executable,
+        offset: int,
+        when_unwanted: WhenUnwanted = lambda _: None,
+        *,
+        is_finite: bool = False,
     ) -> Coroutine[Any, Any, int]:
         """Run one batch whose inputs lie in the slot at ``offset``; brings microseconds.
 
         The worker is told before this returns, unless it has to prepare the plan first. The run is
-        ended when ``when_unwanted`` says so, or when it takes far too long.
+        ended when ``when_unwanted`` says so, or when it takes far too long. With ``is_finite``, no
+        input is NaN or infinite; without it the worker looks itself where that matters.
 
         Raises:
             DeviceOutOfMemory: there is no room for it.
@@ -234,7 +240,8 @@ class Device:
         """
         if ready.digest in self._damaged:
             raise self._damaged[ready.digest]
-        return self._ended(ready, self._executables.run(ready, offset, when_unwanted))
+        answer = self._executables.run(ready, offset, when_unwanted, is_finite=is_finite)
+        return self._ended(ready, answer)
 
     async def _ended(self, ready: Executable, answer: Awaitable[RunDone]) -> int:
         compute_us = (await answer).compute_us

@@ -64,6 +64,7 @@ class Executable:
     to_run: PlanToRun
     layout: SlotLayout = field(repr=False)
     bound: RunBound = field(default_factory=RunBound, repr=False)  # of one run
+    needs_finite: bool = False  # whether its runs depend on inputs being finite
 
     @property
     def digest(self) -> str:
@@ -102,7 +103,8 @@ class Executables:
                 self._link.call(ReleaseExecutable(number)).add_done_callback(_ignore)
             raise
         layout = slot_layout(to_run.program.specs, answer.outputs)
-        ready = Executable(number, to_run, layout, self._limits.bound(answer.run_s))
+        bound = self._limits.bound(answer.run_s)
+        ready = Executable(number, to_run, layout, bound, answer.needs_finite)
         self._by_number[number] = ready
         return ready
 
@@ -118,21 +120,27 @@ class Executables:
             del self._by_number[number]
 
     def run(
-        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted
+        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted, *, is_finite: bool
     ) -> Awaitable[RunDone]:
         """Run one batch as ``Device.run`` does."""
+        request = RunExecutable(ready.number, offset, is_finite)
         if ready.number in self._without_room:
-            return self._prepare_and_run(ready, offset, when_unwanted)
-        answer = self._link.run(RunExecutable(ready.number, offset), ready.bound)
+            return self._prepare_and_run(ready, request, when_unwanted)
+        return self._run(ready, request, when_unwanted)
+
+    def _run(
+        self, ready: Executable, request: RunExecutable, when_unwanted: WhenUnwanted
+    ) -> Awaitable[RunDone]:
+        answer = self._link.run(request, ready.bound)
         when_unwanted(lambda: self._link.stop(answer))
         return answer
 
     async def _prepare_and_run(
-        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted
+        self, ready: Executable, request: RunExecutable, when_unwanted: WhenUnwanted
     ) -> RunDone:
         await self._link.call(ready.request)
         self._without_room.discard(ready.number)
-        return await self.run(ready, offset, when_unwanted)
+        return await self._run(ready, request, when_unwanted)
 
     async def replay(self) -> None:
         """Have a new worker prepare all executables, whose models it has loaded."""

@@ -124,8 +124,9 @@ class DeviceExecution:
             rows = sum(piece.rows for piece in pieces)
             sent = _Sent(model, ready, offset, pieces, rows, size, sent_ns)
             if rows:
-                write_rows(self._device.arena.view, offset, ready, pieces)
-                sent.answer = self._device.run(ready, offset, partial(when_all_ended, pieces))
+                is_finite = write_rows(self._device.arena.view, offset, ready, pieces)
+                unwanted = partial(when_all_ended, pieces)
+                sent.answer = self._device.run(ready, offset, unwanted, is_finite=is_finite)
         except BaseException:
             self._duty_cycle.after_run()
             self._free(model, ready, offset)

@@ -31,7 +31,9 @@ def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_other
         pause()
         return {}
 
-    ready = SimpleNamespace(session=None, prepared=SimpleNamespace(run=run), place=None)
+    ready = SimpleNamespace(
+        session=None, prepared=SimpleNamespace(run=run), place=None, needs_finite=False
+    )
     program = SimpleNamespace(graph=SimpleNamespace(inputs={}, outputs={}))
     models: Any = SimpleNamespace(
         program=lambda *_: program,

@@ -77,7 +77,12 @@ class FakeDevice:
         self.released.append(ready.number)
 
     def run(
-        self, ready: Executable, offset: int, when_unwanted: WhenUnwanted = lambda _: None
+        self,
+        ready: Executable,
+        offset: int,
+        when_unwanted: WhenUnwanted = lambda _: None,
+        *,
+        is_finite: bool = False,
     ) -> Coroutine[Any, Any, int]:
         self.asked += 1
         return self._run(ready, offset, when_unwanted)
