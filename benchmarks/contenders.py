@@ -21,12 +21,11 @@ import torch
 from benchmarks.networks.registry import NETWORKS
 from braid.core.plan import plan_from_json
 from braid.core.program import ProgramKey
-from braid.core.schedule import ONNXRUNTIME
+from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import read_report
 from braid.engine.ops.dtypes import spec_of
-from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.runtime.affinity import usable_cpus
 from braid.engine.runtime.allocator import keep_freed_memory
 from braid.engine.worker.models import ModelTable
@@ -81,15 +80,34 @@ def _session(network: Network, args: argparse.Namespace, *, parallel: bool) -> R
     return lambda: session.run(None, feeds)
 
 
+def openvino(network: Network, args: argparse.Namespace) -> Run:
+    """OpenVINO in FP32, compiled for these shapes, with default settings otherwise."""
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(str(args.model))
+    inputs = zip(network.input_names, network.example_inputs(args.batch), strict=True)
+    feeds = {name: tensor.numpy() for name, tensor in inputs}
+    model.reshape({name: list(feed.shape) for name, feed in feeds.items()})
+    properties = {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": args.threads,
+    }
+    request = core.compile_model(model, "CPU", properties).create_infer_request()
+    return lambda: request.infer(feeds)
+
+
 def braid(network: Network, args: argparse.Namespace) -> Run:
-    """A plan as the device worker runs it, or the session that it runs instead."""
+    """A plan as the device worker runs it, or the runtime that runs instead."""
     keep_freed_memory()
     cpus = usable_cpus()[: args.threads]
     inputs = dict(zip(network.input_names, network.example_inputs(args.batch), strict=True))
     digest = read_report(args.artefact).sha256
     if args.plan is None:
-        session = OnnxSession(args.artefact, digest, args.threads, cpus)
-        return lambda: session.run(inputs)
+        backend = CpuBackend(CpuExecutor(args.threads, cpus))
+        whole = backend.open_whole(args.runtime, args.artefact, digest)
+        return lambda: whole.run(inputs)
     table = ModelTable(CpuBackend(CpuExecutor(args.threads, cpus)))
     table.load(digest, args.artefact)
     specs = tuple((name, spec_of(tensor)) for name, tensor in inputs.items())
@@ -103,6 +121,7 @@ OTHERS: Mapping[str, Callable[[Network, argparse.Namespace], Run]] = {
     "torch-compile": torch_compile,
     "onnxruntime-sequential": onnxruntime_sequential,
     "onnxruntime-parallel": onnxruntime_parallel,
+    "openvino": openvino,
 }
 """What a user would pick instead."""
 
@@ -117,7 +136,8 @@ def main() -> None:
     parser.add_argument("--contender", required=True, help=f"braid, or {', '.join(OTHERS)}")
     parser.add_argument("--model", type=Path, required=True, help="the network as ONNX")
     parser.add_argument("--artefact", type=Path, required=True, help="the network as imported")
-    parser.add_argument("--plan", type=Path, help=f"JSON; without it, braid runs {ONNXRUNTIME}")
+    parser.add_argument("--plan", type=Path, help="JSON; without it, braid runs --runtime")
+    parser.add_argument("--runtime", choices=RUNTIMES, default=ONNXRUNTIME)
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # of compilers, about things that nobody here can change
     answers = os.fdopen(os.dup(1), "w", buffering=1)

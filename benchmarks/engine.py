@@ -2,15 +2,15 @@
 
     python -m benchmarks.engine --networks squeezenet,googlenet --batches 1,8 --out FOLDER
 
-Contenders: torch eager, torch.compile with freezing, ONNX Runtime in both modes, every plan of the
-portfolio, and what the portfolio chose. All have the same number of threads. Each runs in a process
-of its own, in turns with pauses between them, since the spinning pools of ONNX Runtime and OpenMP
-would steal each other's cores inside one process:
+Contenders: torch eager, torch.compile with freezing, ONNX Runtime in both modes, OpenVINO in FP32,
+every plan of the portfolio, and what the portfolio chose. All have the same number of threads. Each
+runs in a process of its own, in turns with pauses between them, since the spinning pools of ONNX
+Runtime and OpenMP would steal each other's cores inside one process:
 
     plan (in a device worker, as a server does) ─> start all contenders ─> rounds, order rotating
 
-The portfolio's choice is measured once more under its own name only if that is ONNX Runtime, which
-runs with other settings inside a worker; else its numbers are those of the plan that it chose.
+The portfolio's choice is measured once more under its own name only if that is another runtime,
+which runs with other settings inside a worker; else its numbers are those of its plan.
 Writes engine.json and engine.svg, and prints who won.
 
     python -m benchmarks.engine --device cuda --minutes 9 --out FOLDER
@@ -41,7 +41,7 @@ from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
 from braid.core.precision import FP32, PRECISIONS
-from braid.core.schedule import ONNXRUNTIME
+from braid.core.runtimes import RUNTIMES
 from braid.engine.processes.environment import cpu_environment
 from braid.scheduler.options import PlannerSettings
 
@@ -115,8 +115,8 @@ def commands_of(
     commands = {name: [*base, "--contender", name] for name in OTHERS if name not in args.without}
     for name, path in found.plans.items():
         commands[f"braid {name}"] = [*base, "--contender", "braid", "--plan", str(path)]
-    if found.portfolio == ONNXRUNTIME:
-        commands[PORTFOLIO] = [*base, "--contender", "braid"]
+    if found.portfolio in RUNTIMES:
+        commands[PORTFOLIO] = [*base, "--contender", "braid", "--runtime", found.portfolio]
     return commands
 
 
@@ -162,7 +162,7 @@ def main() -> int:
         name for name in NETWORKS if "mobile" not in name and "small" not in name
     ]
     args.batches = args.batches or [1, 8]
-    environment = describe("torch", "onnxruntime")
+    environment = describe("torch", "onnxruntime", "openvino")
     cases = []
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)

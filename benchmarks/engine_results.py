@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import median, quantiles
 
 from benchmarks.contenders import OTHERS
-from braid.core.schedule import ONNXRUNTIME, SEQUENTIAL
+from braid.core.runtimes import RUNTIMES
+from braid.core.schedule import SEQUENTIAL
 
 PORTFOLIO, OWN_BEST = "braid portfolio", "braid best own"
 MULTI_BRANCH = ("googlenet", "randwire", "randwire_small", "nasnet_large", "nasnet_mobile",
@@ -24,7 +25,7 @@ class Case:
     network: str
     batch: int
     portfolio: str  # the contender it chose
-    own: str  # its best plan without ONNX Runtime
+    own: str  # its best plan without other runtimes
     errors: Mapping[str, float]  # of the plans' outputs, relative to the largest element
     samples_ms: dict[str, list[float]] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -44,7 +45,7 @@ def _braid_name(case: Case, contender: str) -> str:
     """The name under which a contender was measured."""
     if contender == OWN_BEST:
         return f"braid {case.own}"
-    if contender == PORTFOLIO and case.portfolio != ONNXRUNTIME:
+    if contender == PORTFOLIO and case.portfolio not in RUNTIMES:
         return f"braid {case.portfolio}"
     return contender
 
@@ -65,8 +66,18 @@ def ratios(cases: Sequence[Case]) -> dict[str, dict[str, float]]:
         modes = [case.median_ms(f"onnxruntime-{mode}") for mode in ("sequential", "parallel")]
         return min((ms for ms in modes if not math.isnan(ms)), default=math.nan)
 
+    def openvino(case: Case) -> float:
+        return case.median_ms("openvino")
+
+    def rivals(case: Case) -> float:
+        times = [ms for ms in (onnxruntime(case), openvino(case)) if not math.isnan(ms)]
+        return min(times, default=math.nan)
+
     sequential = f"braid {SEQUENTIAL}"
     found = {
+        "portfolio / the better of both": {c.network: over(c, rivals(c)) for c in cases},
+        "best own / the better of both": {c.network: over(c, rivals(c), OWN_BEST) for c in cases},
+        "portfolio / openvino": {c.network: over(c, openvino(c)) for c in cases},
         "portfolio / onnxruntime": {c.network: over(c, onnxruntime(c)) for c in cases},
         "best own / onnxruntime": {c.network: over(c, onnxruntime(c), OWN_BEST) for c in cases},
         "portfolio / torch eager": {c.network: over(c, c.median_ms("torch-eager")) for c in cases},

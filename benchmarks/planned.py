@@ -93,7 +93,7 @@ async def plans_on(
     options: PlannerSettings,
     *,
     store: Store | None = None,
-    onnxruntime: bool = True,
+    others: bool = True,
     precision: str = FP32,
 ) -> Found:
     """Plan one network at one batch size with every planner of the portfolio.
@@ -106,7 +106,7 @@ async def plans_on(
         folder: where the plans are written.
         options: of the planner.
         store: for what is known of kernels; without one the usual kernels run.
-        onnxruntime: whether it takes part in the comparison.
+        others: whether other runtimes take part in the comparison.
         precision: in which the plans compute.
     """
     digest = await asyncio.to_thread(file_digest, model)
@@ -142,11 +142,11 @@ async def plans_on(
     planner = PlannerProcess(8 * _GIB, 1800.0)
     planned = await planner(graph, options, await device.bench.facts(program), measure)
     searched = monotonic()
-    field = ComparedPlans.of(planned, len(graph.operators), onnxruntime=onnxruntime)
+    field = ComparedPlans.of(planned, len(graph.operators), device.runtimes if others else ())
     measurements = await device.bench.compare(
         program,
         field.plans,
-        onnxruntime=onnxruntime,
+        runtimes=field.runtimes,
         tolerance=tolerance,
         on_progress=lambda _: None,
     )

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from braid.core.graph import OpGraph
+from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Schedule, Stage
 
 
@@ -94,7 +95,7 @@ def _mean_us(schedule: Schedule) -> float:
 def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timeline:
     """The timeline of a schedule; of the stages that hold some of ``units``, if given."""
     times = UnitTimes(schedule)
-    whole = units is None and not schedule.in_onnxruntime
+    whole = units is None and not schedule.runtime
     measured = schedule.provenance.measured_us if whole else None
     title = _title(schedule)
     if not schedule.stages:
@@ -118,8 +119,8 @@ def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timel
 def _title(schedule: Schedule) -> str:
     """Title of a chart: what made the plan, and what a reader must know to read it."""
     title = f"{schedule.planner}, batch {schedule.key.batch_size}"
-    if schedule.in_onnxruntime:
-        return f"{title}: the plan that runs if ONNX Runtime cannot"
+    if schedule.runtime:
+        return f"{title}: the plan that runs if {RUNTIMES[schedule.runtime]} cannot"
     joined = len(schedule.plan.barriers) < len(schedule.stages) - 1
     if schedule.plan.streams > 1 and schedule.stages and joined:
         return f"{title}, no barriers: stages may overlap"

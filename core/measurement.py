@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from braid.core.errors import ImpossibleLatency
+from braid.core.runtimes import RUNTIMES
 
 
 def is_latency(latency_us: object) -> bool:
@@ -117,7 +118,7 @@ class SideBySide:
     """Throughput of runs on equal parts of a device's threads, beside the plan on all threads."""
 
     count: int  # runs at once, each on its part of the threads
-    in_onnxruntime: bool  # else under the sequential plan
+    runtime: str  # of RUNTIMES; empty: under the sequential plan
     latency_us: float  # of one of them, while all parts run
     gain: Speed  # runs a second over those of the plan that serves
 
@@ -143,7 +144,7 @@ def side_by_side_text(found: SideBySide | None, unknown: str = "-") -> str:
     """Text of runs side by side: ``2 at once, 6.37 ms each: 1.251x (1.090 to 1.352) runs/s``."""
     if found is None:
         return unknown
-    where = "ONNX Runtime" if found.in_onnxruntime else "sequential"
+    where = RUNTIMES.get(found.runtime, "sequential")
     text = f"{found.count} at once ({where}), {found.latency_us / 1e3:.2f} ms each: "
     text += f"{speed_text(found.gain)} the runs a second"
     return text if found.pays else f"{text}; not used, as it is not more without doubt"

@@ -64,7 +64,7 @@ class PlanToRun:
     program: ProgramKey
     plan: StreamPlan | None = None  # None: sequential
     plan_id: str = SEQUENTIAL  # as Infer answers
-    in_onnxruntime: bool = False  # ONNX Runtime runs the model, and the plan only if that cannot
+    runtime: str = ""  # of RUNTIMES: runs the model, and the plan only if that cannot
     side_by_side: int = 1  # runs at once, each on its part of the device's threads
 
 

@@ -19,6 +19,7 @@ from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
 from braid.core.measurement import SideBySide, Speed, is_latency
 from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
+from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 
 SCHEDULE_FORMAT = 1
 
@@ -95,15 +96,12 @@ SIDE_BY_SIDE = "side-by-side"
 USUAL_KERNELS: Mapping[str, str] = MappingProxyType({})
 """Choice of kernels that is empty: every unit runs on the kernel that is usually fastest."""
 
-ONNXRUNTIME = "onnxruntime"
-"""Planner of a schedule whose model runs in ONNX Runtime; its plan runs where that cannot."""
-
 
 @dataclass(frozen=True, slots=True)
 class Contender:
     """Measurement of one way to run the whole model, in turns with other ways in one run."""
 
-    name: str  # planner and options that give it, e.g. "lazy-ios(r=3,s=8)"; or ONNXRUNTIME
+    name: str  # planner and options that give it, e.g. "lazy-ios(r=3,s=8)"; or of RUNTIMES
     latency_us: float | None = None  # median; None: it never ran to an end
     spread: float | None = None  # relative: (75th - 25th percentile) / median of its runs
     runs: int = 0  # fewer than others: given up as clearly slower
@@ -173,6 +171,8 @@ def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
     candidates = tuple(map(contender_from_json, document.get("candidates", ())))
     seen = possible(document, "measured_us", "sequential_us")
     if (beside := document.get("side_by_side")) is not None:
+        in_onnxruntime = bool(beside.get("in_onnxruntime"))  # as earlier versions recorded it
+        beside = {"runtime": ONNXRUNTIME if in_onnxruntime else "", **beside}
         seen["side_by_side"] = from_stored_json(SideBySide, beside)
     return Provenance(**{**seen, "candidates": candidates})
 
@@ -200,9 +200,9 @@ class Schedule:
             raise InvalidArtefact("the stages do not cover every unit exactly once")
 
     @property
-    def in_onnxruntime(self) -> bool:
-        """True if ONNX Runtime runs the model; ``plan`` runs where it cannot."""
-        return self.planner == ONNXRUNTIME
+    def runtime(self) -> str:
+        """Runtime that runs the model, of RUNTIMES; ``plan`` runs where it cannot. Or empty."""
+        return self.planner if self.planner in RUNTIMES else ""
 
     @property
     def plan_id(self) -> str:
@@ -212,8 +212,7 @@ class Schedule:
         content is the plan with its kernels, and its model, shapes, precision and device.
         """
         kind = SEQUENTIAL if runs_in_sequence(self.plan) else PARALLEL
-        kind = ONNXRUNTIME if self.in_onnxruntime else kind
-        return f"{kind}-{_checksum(self._content)[:16]}"
+        return f"{self.runtime or kind}-{_checksum(self._content)[:16]}"
 
     @property
     def side_by_side_id(self) -> str:
@@ -221,7 +220,7 @@ class Schedule:
         found = self.provenance.side_by_side
         if found is None:
             return ""
-        ran = {"plan": SEQUENTIAL, "onnxruntime": found.in_onnxruntime, "beside": found.count}
+        ran = {"plan": SEQUENTIAL, **_ran_in(found.runtime), "beside": found.count}
         return f"{SIDE_BY_SIDE}-{found.count}-{_checksum({**self._content, **ran})[:16]}"
 
     @property
@@ -233,7 +232,7 @@ class Schedule:
             "device": key.device_key,
             "shapes": [key.batch_size, key.shapes],
             "precision": key.precision,
-            "onnxruntime": self.in_onnxruntime,
+            **_ran_in(self.runtime),
             "plan": plan_to_json(self.plan),
             "choices": dict(self.provenance.choices),
         }
@@ -258,6 +257,12 @@ class Schedule:
         """Spread of the sequential plan's runs: (75th - 25th percentile) / median."""
         baseline = self.provenance.candidates[:1]
         return baseline[0].spread if baseline else None
+
+
+def _ran_in(runtime: str) -> dict[str, Any]:
+    """Part of what an id is made of; ids from before there was a second runtime stay the same."""
+    own = {"runtime": runtime} if runtime not in ("", ONNXRUNTIME) else {}
+    return {"onnxruntime": runtime == ONNXRUNTIME, **own}
 
 
 def schedule_to_json(schedule: Schedule) -> dict[str, Any]:

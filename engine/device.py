@@ -190,11 +190,17 @@ class Backend(StageTimer, Protocol):
     def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
         """Outputs by the plain operators in the order of the graph: slow, and right."""
 
-    def open_whole(self, artefact: Path, digest: str) -> Whole:
-        """The model file that an artefact keeps, in ONNX Runtime; runs in a thread of its own.
+    @property
+    def runtimes(self) -> Sequence[str]:
+        """Runtimes of braid.core.runtimes that can run whole models here."""
+
+    def open_whole(self, runtime: str, artefact: Path, digest: str, callers: int = 1) -> Whole:
+        """The model file that an artefact keeps, in another runtime; runs in a thread of its own.
+
+        ``callers`` threads run it at once, each on one of the device's threads if several.
 
         Raises:
-            PreconditionFailed: there is no file, or ONNX Runtime refuses it on this device.
+            PreconditionFailed: there is no file, or the runtime refuses it on this device.
             InvalidArtefact: the file was changed after the import.
         """
 

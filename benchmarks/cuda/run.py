@@ -152,7 +152,7 @@ class Benchmark:
                 folder,
                 PlannerSettings.for_serving(args.planner),
                 store=self._store,
-                onnxruntime=False,
+                others=False,
                 precision=args.precision,
             )
         case.portfolio = contender_name(found.portfolio)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -14,6 +15,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.device_key import cpu_device_key, software_versions
 from braid.engine.cpu.executor import CpuExecutor
@@ -23,10 +25,12 @@ from braid.engine.cpu.measuring.overheads import measure_overheads
 from braid.engine.cpu.measuring.stage_timer import CpuStageTimer
 from braid.engine.cpu.places import CpuPlace, divided
 from braid.engine.cpu.segments import LanePlan
-from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors
+from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors, Whole
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.onnxruntime_session import OnnxSession
+from braid.engine.program.openvino import library as openvino_library
+from braid.engine.program.openvino.model import OpenVinoModel
 from braid.engine.program.program import Program
 from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.out_of_memory import is_out_of_memory
@@ -74,11 +78,16 @@ class CpuBackend:
         executor: CpuExecutor,
         activation_bytes: int = 1 << 30,
         timer: TimerOptions | None = None,
+        device_cpus: Sequence[int] | None = None,
     ) -> None:
-        """Use ``executor``; keep at most ``activation_bytes`` while stages are measured."""
+        """Use ``executor``; keep at most ``activation_bytes`` while stages are measured.
+
+        ``device_cpus`` are all cores of the device, where the executor has a part of them.
+        """
         self._executor = executor
         self._timer = CpuStageTimer(executor, activation_bytes, timer or TimerOptions())
         self._places: dict[int, Sequence[CpuPlace]] = {}
+        self._device_cpus = executor.cpus if device_cpus is None else device_cpus
 
     @property
     def threads(self) -> int:
@@ -116,7 +125,9 @@ class CpuBackend:
         if count < 2 or self.threads % count:
             return ()
         if count not in self._places:
-            self._places[count] = divided(self._executor, count, CpuBackend)
+            self._places[count] = divided(
+                self._executor, count, partial(CpuBackend, device_cpus=self._device_cpus)
+            )
         return self._places[count]
 
     def interpret(self, program: Program, inputs: Tensors, pause: YieldToRequests) -> Tensors:
@@ -133,9 +144,17 @@ class CpuBackend:
 
         return in_thread(aside, pause)
 
-    def open_whole(self, artefact: Path, digest: str) -> OnnxSession:
-        """Open a session on the executor's cores."""
-        return OnnxSession(artefact, digest, self.threads, self._executor.cpus)
+    @property
+    def runtimes(self) -> Sequence[str]:
+        """ONNX Runtime, and OpenVINO if it is installed."""
+        return (ONNXRUNTIME, OPENVINO) if openvino_library.is_installed() else (ONNXRUNTIME,)
+
+    def open_whole(self, runtime: str, artefact: Path, digest: str, callers: int = 1) -> Whole:
+        """Open a model on the executor's cores."""
+        threads, cpus = self.threads, self._executor.cpus
+        if runtime == OPENVINO:
+            return OpenVinoModel(artefact, digest, threads, cpus, self._device_cpus, callers)
+        return OnnxSession(artefact, digest, threads, cpus)
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:
         """Estimate a unit's use of the device by the rates of one thread of a server CPU."""

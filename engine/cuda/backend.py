@@ -23,6 +23,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import MAX_STREAMS, StreamPlan
 from braid.core.precision import FP32
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cuda.driver.faults import classified, classify
 from braid.engine.cuda.driver.interface import Driver
@@ -161,7 +162,14 @@ class CudaBackend:
         with classified(doing):
             return work()
 
-    def open_whole(self, artefact: Path, digest: str) -> OnnxSession:
+    @property
+    def runtimes(self) -> Sequence[str]:
+        """ONNX Runtime."""
+        return (ONNXRUNTIME,)
+
+    def open_whole(
+        self, runtime: str, artefact: Path, digest: str, callers: int = 1
+    ) -> OnnxSession:
         """Open a session on the GPU, in full FP32."""
         return OnnxSession(artefact, digest, self._host_threads, provider=CUDA_PROVIDER)
 

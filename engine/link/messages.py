@@ -64,6 +64,7 @@ class DeviceDescription:
     device_key: str  # canonical text of all that a latency measured there depends on
     threads: int  # groups that can run side by side
     precisions: tuple[str, ...]  # of braid.core.precision
+    runtimes: tuple[str, ...]  # that can run whole models there, of braid.core.runtimes
     software: Mapping[str, str]  # versions by name
 
 
@@ -99,7 +100,7 @@ class ProgramKernels:
 
 @dataclass(frozen=True, slots=True)
 class PlanMeasurements:
-    """Measurements of whole models, in the order of the request; ONNX Runtime's comes last."""
+    """Measurements of whole models, in the order of the request: plans, then runtimes."""
 
     plans: tuple[PlanMeasurement, ...]
 
@@ -109,7 +110,7 @@ class PlaceMeasurement:
     """Runs side by side: latency of one in microseconds, and what they compute together."""
 
     count: int
-    in_onnxruntime: bool
+    runtime: str  # of braid.core.runtimes; empty: the sequential plan
     latency_us: float  # median over turns
     ratios: tuple[float, ...]  # runs a second over those on all threads, one a turn
 
@@ -205,7 +206,7 @@ class ComparePlans(MeasurementRequest[PlanMeasurements]):
     """Measure whole models in turns, the first plan being the baseline."""
 
     plans: tuple[StreamPlan, ...]
-    onnxruntime: bool  # whether a session of the whole model takes part
+    runtimes: tuple[str, ...]  # that take part, with the whole model; of braid.core.runtimes
     tolerance: float  # of outputs, relative to the largest element
 
 
@@ -214,7 +215,7 @@ class CompareThroughput(MeasurementRequest[ThroughputMeasurements]):
     """Measure runs side by side on parts of the threads, beside runs of a plan on all of them."""
 
     to_run: PlanToRun
-    onnxruntime: bool  # whether sessions of the whole model take part
+    runtimes: tuple[str, ...]  # that take part, with the whole model; of braid.core.runtimes
     tolerance: float  # of outputs against that plan's, relative to the largest element
 
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from braid.core.errors import InvalidArtefact, PreconditionFailed
-from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.core.errors import PreconditionFailed
+from braid.engine.program.model_file import checked_file, first_line
 from braid.engine.runtime.stopping import stoppable_session_run
 
 Provider = tuple[str, Mapping[str, str]]
@@ -56,7 +56,7 @@ class OnnxSession:
         """
         import onnxruntime  # half a second that only sessions need
 
-        path = _checked_file(artefact, digest)
+        path = checked_file(artefact, digest)
         if provider[0] not in onnxruntime.get_available_providers():
             raise PreconditionFailed(f"this ONNX Runtime is built without {provider[0]}")
         try:
@@ -64,7 +64,9 @@ class OnnxSession:
                 str(path), _options(onnxruntime, threads, cpus), providers=[provider]
             )
         except Exception as error:  # its exceptions share no base but this
-            raise PreconditionFailed(f"ONNX Runtime refuses the model: {_line(error)}") from error
+            raise PreconditionFailed(
+                f"ONNX Runtime refuses the model: {first_line(error)}"
+            ) from error
         if self._session.get_providers()[0] != provider[0]:  # it said so, and took the CPU
             raise PreconditionFailed(f"ONNX Runtime cannot use {provider[0]} here")
         self._outputs = [output.name for output in self._session.get_outputs()]
@@ -83,7 +85,9 @@ class OnnxSession:
             try:
                 results = self._session.run(None, feeds, options)
             except Exception as error:
-                raise PreconditionFailed(f"ONNX Runtime cannot run it: {_line(error)}") from error
+                raise PreconditionFailed(
+                    f"ONNX Runtime cannot run it: {first_line(error)}"
+                ) from error
         return {
             name: torch.from_numpy(np.asarray(result))
             for name, result in zip(self._outputs, results, strict=True)
@@ -117,7 +121,9 @@ class OnnxSession:
                     self._bound[key] = bound
                 self._session.run_with_iobinding(bound, options)
             except Exception as error:
-                raise PreconditionFailed(f"ONNX Runtime cannot run it: {_line(error)}") from error
+                raise PreconditionFailed(
+                    f"ONNX Runtime cannot run it: {first_line(error)}"
+                ) from error
 
     def _bind(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Any:
         bound = self._session.io_binding()
@@ -126,20 +132,6 @@ class OnnxSession:
                 dtype = tensor.numpy().dtype
                 bind(name, "cpu", 0, dtype, list(tensor.shape), tensor.data_ptr())
         return bound
-
-
-def _checked_file(artefact: Path, digest: str) -> Path:
-    """The model file of an artefact, which has the given SHA-256."""
-    path = artefact / MODEL_FILE
-    if not path.is_file():
-        raise PreconditionFailed("the import kept no file for ONNX Runtime")
-    try:
-        unchanged = file_digest(path) == digest
-    except OSError as error:
-        raise InvalidArtefact(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
-    if not unchanged:
-        raise InvalidArtefact(f"{MODEL_FILE} was changed after the import")
-    return path
 
 
 def _options(onnxruntime: object, threads: int, cpus: Sequence[int]) -> object:
@@ -154,9 +146,3 @@ def _options(onnxruntime: object, threads: int, cpus: Sequence[int]) -> object:
         affinities = ";".join(str(cpu + 1) for cpu in cpus[1:])
         options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
     return options
-
-
-def _line(error: Exception) -> str:
-    """First line of an error's message, at most 300 characters."""
-    text = str(error).strip().partition("\n")[0]
-    return (text or type(error).__name__)[:300]

@@ -106,8 +106,7 @@ class Measurements:
         prepared: list[Prepared] = []
         try:
             contenders = [self._plan_contender(program, p, prepared) for p in request.plans]
-            if request.onnxruntime:
-                contenders.append(self._session_contender(key.digest))
+            contenders += [self._whole_contender(key.digest, name) for name in request.runtimes]
             exact = self._models.program(replace(key, precision=FP32))
             reference = self._backend.interpret(exact, inputs, self._pause)
             yield None
@@ -135,19 +134,19 @@ class Measurements:
         prepared.append(ready)
         return self._backend.contender(ready)
 
-    def _session_contender(self, digest: str) -> TimedContender:
-        """Open a session for a comparison, whose threads give way to requests."""
+    def _whole_contender(self, digest: str, runtime: str) -> TimedContender:
+        """Open a whole model for a comparison, whose threads give way to requests."""
         artefact = self._models.model(digest).artefact
 
         def opened() -> Whole:
             thread_gives_way()
-            return self._backend.open_whole(artefact, digest)
+            return self._backend.open_whole(runtime, artefact, digest)
 
         try:
-            session = in_thread(opened, self._pause)
+            whole = in_thread(opened, self._pause)
         except (PreconditionFailed, InvalidArtefact) as error:
             return TimedContender(_absent, problem=str(error))
-        return TimedContender(timed_aside(session.run))
+        return TimedContender(timed_aside(whole.run))
 
 
 def _absent(*_: object) -> TimedRun:

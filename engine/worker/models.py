@@ -36,6 +36,9 @@ from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 
 log = logging.getLogger("braid.worker")
 
+_SessionKey = tuple[str, str, range | None, int]
+"""Runtime, digest, threads of a place (None: all), threads that call it at once."""
+
 
 @dataclass(slots=True)
 class LoadedModel:
@@ -73,7 +76,7 @@ class ModelTable:
         self._pause = pause
         self._models: dict[str, LoadedModel] = {}
         self._executables: dict[int, Sequence[ReadyExecutable]] = {}  # one for each place
-        self._sessions: WeakValueDictionary[tuple[str, range | None], Whole] = WeakValueDictionary()
+        self._sessions: WeakValueDictionary[_SessionKey, Whole] = WeakValueDictionary()
 
     def load(self, digest: str, artefact: Path) -> None:
         """Read an artefact; does nothing if the model is loaded already."""
@@ -99,24 +102,31 @@ class ModelTable:
             raise PreconditionFailed(f"model {digest[:12]} is not loaded on this device")
         return self._models[digest]
 
-    def session(self, digest: str, place: DevicePart | None = None) -> Whole:
-        """Find the ONNX Runtime session of a model, shared while it is used, or open it.
+    def session(
+        self, runtime: str, digest: str, place: DevicePart | None = None, side_by_side: int = 1
+    ) -> Whole:
+        """Find a whole model in a runtime, shared while it is used, or open it.
 
-        Places of one thread share a session: it has no threads but those that call it.
+        Places of one thread share one, which ``side_by_side`` threads call at once: it has no
+        threads but those that call it.
 
         That takes seconds for a large model, so it is done in a thread of its own, while requests
         go on being answered.
 
         Raises:
-            PreconditionFailed: the artefact keeps no model file, or ONNX Runtime refuses it.
+            PreconditionFailed: the artefact keeps no model file, or the runtime refuses it.
         """
         span = None if place is None else place.span if len(place.span) > 1 else range(1)
-        found = self._sessions.get((digest, span))
+        callers = side_by_side if span == range(1) else 1
+        key = runtime, digest, span, callers
+        found = self._sessions.get(key)
         if found is None:
             artefact = self.model(digest).artefact
             backend = self._backend if place is None else place.backend
-            found = in_thread(lambda: backend.open_whole(artefact, digest), self._pause)
-            self._sessions[digest, span] = found
+            found = in_thread(
+                lambda: backend.open_whole(runtime, artefact, digest, callers), self._pause
+            )
+            self._sessions[key] = found
         return found
 
     def program(self, key: ProgramKey, place: DevicePart | None = None) -> Program:
@@ -169,15 +179,16 @@ class ModelTable:
         """Make a plan ready on all of the device or on one place."""
         key = to_run.program
         program = self.program(key, place)
-        session = self._session(key.digest, place) if to_run.in_onnxruntime else None
+        session = self._session(to_run, place) if to_run.runtime else None
         layout = slot_layout(program.graph.inputs, output_specs(program.graph))
         prepared = self.ready(program, to_run.plan, place)
         return ReadyExecutable(key.digest, program, prepared, layout, session, place)
 
-    def _session(self, digest: str, place: DevicePart | None) -> Whole | None:
-        """Open ONNX Runtime's session of a model; None if that fails, since the plan can run."""
+    def _session(self, to_run: PlanToRun, place: DevicePart | None) -> Whole | None:
+        """Open a model in another runtime; None if that fails, since the plan can run."""
+        digest = to_run.program.digest
         try:
-            return self.session(digest, place)
+            return self.session(to_run.runtime, digest, place, to_run.side_by_side)
         except (PreconditionFailed, InvalidArtefact):
             log.exception("model %s runs under its plan instead", digest[:12])
             return None

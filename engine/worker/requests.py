@@ -242,6 +242,7 @@ class RequestHandlers:
             self._backend.device_key(),
             self._backend.threads,
             tuple(self._backend.precisions),
+            tuple(self._backend.runtimes),
             self._backend.software(),
         )
 

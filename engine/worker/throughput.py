@@ -2,7 +2,7 @@
 
     a turn:  │ A A A, on all threads │ B B B on each place, all places at once │     next: reversed
 
-The ways differ in how many runs they do at once and in whether ONNX Runtime runs the model. After
+The ways differ in how many runs they do at once and in which runtime runs the model. After
 two turns only the best one goes on. Outputs of each place are compared with those of all threads.
 """
 
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from braid.core.errors import BraidError, DeviceLost
 from braid.core.program import PlanToRun
+from braid.core.runtimes import RUNTIMES
 from braid.engine.link.messages import CompareThroughput, PlaceMeasurement, ThroughputMeasurements
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.runtime.yielding import YieldToRequests, elsewhere
@@ -47,7 +48,7 @@ class _Rival:
     """One way of running side by side, and the latencies of one run, one a turn."""
 
     count: int
-    in_onnxruntime: bool
+    runtime: str
     number: int  # of its executable
     copies: Sequence[ReadyExecutable]
     turns_us: list[float] = field(default_factory=list)
@@ -78,7 +79,8 @@ class Throughput:
             return ThroughputMeasurements(())
         whole = self._models.executable_of(self._request.to_run, None)
         expected = self._once(whole)
-        rivals = [rival for way in ways if (rival := self._rival(*way, expected))]
+        numbered = enumerate(ways, start=1)  # below 0: those above are the front end's
+        rivals = [rival for n, way in numbered if (rival := self._rival(-n, *way, expected))]
         whole_us: list[float] = []
         try:
             self._turns(whole, rivals, whole_us)
@@ -90,7 +92,7 @@ class Throughput:
             tuple(
                 PlaceMeasurement(
                     rival.count,
-                    rival.in_onnxruntime,
+                    rival.runtime,
                     median(rival.turns_us),
                     tuple(
                         rival.count * us / beside_us
@@ -101,26 +103,22 @@ class Throughput:
             )
         )
 
-    def _ways(self, threads: int) -> list[tuple[int, bool]]:
+    def _ways(self, threads: int) -> list[tuple[int, str]]:
         counts = [count for count in sorted({2, threads}) if self._models.has_places(count)]
-        kinds = (False, True) if self._request.onnxruntime else (False,)
-        return [(count, in_onnxruntime) for count in counts for in_onnxruntime in kinds]
+        return [(count, runtime) for count in counts for runtime in ("", *self._request.runtimes)]
 
     def _rival(
-        self, count: int, in_onnxruntime: bool, expected: Mapping[str, Tensor]
+        self, number: int, count: int, runtime: str, expected: Mapping[str, Tensor]
     ) -> _Rival | None:
-        """Make one way ready; None: it does not run, or errs."""
-        to_run = PlanToRun(
-            self._request.to_run.program, in_onnxruntime=in_onnxruntime, side_by_side=count
-        )
-        number = -2 * count - in_onnxruntime  # the front end's are positive
+        """Make one way ready as executable ``number``; None: it does not run, or errs."""
+        to_run = PlanToRun(self._request.to_run.program, runtime=runtime, side_by_side=count)
         try:
             places = self._models.places(count)
             copies = [self._models.executable_of(to_run, place) for place in places]
-            rival = _Rival(count, in_onnxruntime, number, copies)
+            rival = _Rival(count, runtime, number, copies)
             self._models.prepare(number, copies)
-            if in_onnxruntime and any(each.session is None for each in copies):
-                raise BraidError("ONNX Runtime does not run it")
+            if runtime and any(each.session is None for each in copies):
+                raise BraidError(f"{RUNTIMES[runtime]} does not run it")
             found = [self._once(each) for each in copies]
             if any(errors(each, expected)[1] > self._request.tolerance for each in found):
                 raise BraidError("its outputs differ")

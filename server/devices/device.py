@@ -99,6 +99,11 @@ class Device:
         return self._description.precisions
 
     @property
+    def runtimes(self) -> tuple[str, ...]:
+        """Other runtimes that can run whole models there; known after ``start``."""
+        return self._description.runtimes
+
+    @property
     def software(self) -> dict[str, str]:
         """Versions of the libraries in the worker, by name; known after ``start``."""
         return dict(self._description.software)

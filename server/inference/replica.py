@@ -155,7 +155,7 @@ class ModelReplica:
             self._to_run(self.profiled, batch_size, schedule),
             plan=None,
             plan_id=schedule.side_by_side_id,
-            in_onnxruntime=found.in_onnxruntime,
+            runtime=found.runtime,
             side_by_side=found.count,
         )
         try:
@@ -234,7 +234,7 @@ class ModelReplica:
             return PlanToRun(program)
         choices = sorted_choices(schedule.provenance.choices)
         program = replace(program, precision=schedule.key.precision, choices=choices)
-        return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.in_onnxruntime)
+        return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)
 
     async def _drop_least_used(self) -> None:
         """Keep the number of executables on demand in bounds; those being made stay."""

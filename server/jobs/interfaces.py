@@ -84,22 +84,22 @@ class Measurer(Protocol):
         program: ProgramKey,
         plans: Sequence[StreamPlan],
         *,
-        onnxruntime: bool,
+        runtimes: Sequence[str],
         tolerance: float,
         on_progress: Callable[[float], None],
     ) -> Sequence[PlanMeasurement]:
         """Measure plans of a program in turns, the first being the sequential plan.
 
-        With ``onnxruntime``, a session of the whole model runs too, and its measurement comes last.
+        The whole model runs in ``runtimes`` too; their measurements come last, in their order.
         A plan that errs by more than ``tolerance`` is not timed, but for the first.
         """
 
     async def throughput(
-        self, to_run: PlanToRun, *, onnxruntime: bool, tolerance: float
+        self, to_run: PlanToRun, *, runtimes: Sequence[str], tolerance: float
     ) -> Sequence[PlaceMeasurement]:
         """Measure runs side by side on parts of the threads, beside runs of a plan on all of them.
 
-        None if the device cannot be divided. With ``onnxruntime``, sessions of the model run too.
+        None if the device cannot be divided. The whole model runs in ``runtimes`` too.
         """
 
 
@@ -119,6 +119,10 @@ class ServingDevice(Protocol):
     @property
     def precisions(self) -> Sequence[str]:
         """Precisions that models can be computed in; known once the worker was up."""
+
+    @property
+    def runtimes(self) -> Sequence[str]:
+        """Other runtimes that can run whole models there; known once the worker was up."""
 
     @property
     def software(self) -> Mapping[str, str]:

@@ -12,8 +12,8 @@ import pytest
 
 from braid.core.measurement import Speed
 from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import (
-    ONNXRUNTIME,
     Contender,
     Provenance,
     Schedule,
@@ -52,6 +52,7 @@ def test_what_runs_differently_has_another_plan_id() -> None:
         replace(SCHEDULE, plan=sequential_plan(2)),
         replace(SCHEDULE, plan=replace(PARALLEL, barriers=(1,))),
         replace(SCHEDULE, planner=ONNXRUNTIME),
+        replace(SCHEDULE, planner=OPENVINO),
         replace(SCHEDULE, provenance=replace(SEEN, choices={"conv": "other"})),
         replace(SCHEDULE, key=replace(key, batch_size=1)),
         replace(SCHEDULE, key=replace(key, precision="fp16")),
@@ -61,8 +62,8 @@ def test_what_runs_differently_has_another_plan_id() -> None:
     ]
 
     assert len({each.plan_id for each in (SCHEDULE, *others)}) == 1 + len(others)
-    kinds = [each.plan_id.partition("-")[0] for each in others[:3]]
-    assert kinds == ["sequential", "sequential", "onnxruntime"]
+    kinds = [each.plan_id.partition("-")[0] for each in others[:4]]
+    assert kinds == ["sequential", "sequential", "onnxruntime", "openvino"]
 
 
 def test_a_schedule_has_the_speed_of_the_candidate_that_it_is_about() -> None:

@@ -19,6 +19,7 @@ from braid.charts.kinds import kind_text
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph, graph_from_json
 from braid.core.measurement import side_by_side_text, speed_text, spread_text
+from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Schedule, schedule_from_json
 from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.parser import at_least_one
@@ -166,8 +167,8 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
             f"sequential {latency_text(seen.sequential_us, schedule.sequential_spread)}, "
             f"speed-up {speed_text(schedule.speed, 'not known')}"
         )
-    if schedule.in_onnxruntime:
-        yield "ONNX Runtime runs the model; if it cannot, the plan below does"
+    if schedule.runtime:
+        yield f"{RUNTIMES[schedule.runtime]} runs the model; if it cannot, the plan below does"
     elif schedule.planner != key.planner:
         yield f"the plan is that of {schedule.planner}"
     groups = sum(len(stage.groups) for stage in schedule.stages)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from braid.core.measurement import Speed, speed_text
+from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Contender, Schedule
 from braid.core.tensor import TensorType
 from braid.server.console.facts import Facts
@@ -220,7 +221,7 @@ def _schedule_row(facts: Facts, model: ModelVersion, placed: Placed) -> Sequence
 def _serves(schedule: Schedule) -> str:
     if not schedule.provenance.promoted:
         return f"sequential: {schedule.provenance.reason}"
-    return "ONNX Runtime" if schedule.in_onnxruntime else "schedule"
+    return RUNTIMES.get(schedule.runtime, "schedule")
 
 
 def _candidates(placed: Placed) -> Html | None:

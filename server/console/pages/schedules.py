@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from braid.charts.difference import compare
 from braid.charts.kinds import kind_text
 from braid.core.measurement import side_by_side_text, speed_text
+from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Provenance, Schedule, schedule_to_json
 from braid.server.console import pictures
 from braid.server.console.facts import Facts, ScheduleAddress
@@ -18,8 +19,8 @@ from braid.server.console.pictures import Drawn
 from braid.server.models.queries import Placed
 from braid.server.store.records import ModelVersion
 
-ONNXRUNTIME_SERVES = (
-    "ONNX Runtime runs this model: of all candidates it was the fastest. Drawn is the plan that "
+RUNTIME_SERVES = (
+    "{} runs this model: of all candidates it was the fastest. Drawn is the plan that "
     "would run if it could not."
 )
 
@@ -36,7 +37,7 @@ async def one_schedule(facts: Facts, at: ScheduleAddress) -> Page:
     others = await facts.queries.schedules(model)
     body = h(
         "div",
-        h("p", ONNXRUNTIME_SERVES) if schedule.in_onnxruntime else None,
+        h("p", RUNTIME_SERVES.format(RUNTIMES[schedule.runtime])) if schedule.runtime else None,
         _block_form(blocks, block, placed.device),
         h("div", Html(picture), class_="scroll picture", tabindex=0, role="region",
           aria_label="Timeline"),

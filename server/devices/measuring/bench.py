@@ -93,19 +93,19 @@ class Bench:
         program: ProgramKey,
         plans: Sequence[StreamPlan],
         *,
-        onnxruntime: bool,
+        runtimes: Sequence[str],
         tolerance: float,
         on_progress: Callable[[float], None],
     ) -> Sequence[PlanMeasurement]:
         """Whole models against each other, in turns in one run; the first plan is the baseline."""
-        request = ComparePlans(program, tuple(plans), onnxruntime, tolerance)
+        request = ComparePlans(program, tuple(plans), tuple(runtimes), tolerance)
         return (await self._call(request, on_progress)).plans
 
     async def throughput(
-        self, to_run: PlanToRun, *, onnxruntime: bool, tolerance: float
+        self, to_run: PlanToRun, *, runtimes: Sequence[str], tolerance: float
     ) -> Sequence[PlaceMeasurement]:
         """Runs side by side on parts of the threads, beside runs of a plan on all of them."""
-        request = CompareThroughput(to_run.program, to_run, onnxruntime, tolerance)
+        request = CompareThroughput(to_run.program, to_run, tuple(runtimes), tolerance)
         return (await self._call(request)).ways
 
     async def _measure(self, request: MeasureStage) -> StageLatency:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from braid.core.measurement import PlanMeasurement, Speed, speed_text
 from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
 from braid.core.precision import FP32
-from braid.core.schedule import ONNXRUNTIME, SEQUENTIAL, Contender
+from braid.core.schedule import SEQUENTIAL, Contender
 from braid.scheduler.planners import Planned
 from braid.server.jobs.scheduling.sign_test import sign_test_interval, speed_beside
 
@@ -33,13 +33,13 @@ NOISE_MARGIN = 0.01
 
 @dataclass(frozen=True, slots=True)
 class ComparedPlans:
-    """Plans to compare: the sequential one, then all others, then ONNX Runtime if wanted."""
+    """Plans to compare: the sequential one, then all others, then other runtimes."""
 
     planned: tuple[Planned, ...]  # the first one's plan is sequential
-    onnxruntime: bool
+    runtimes: tuple[str, ...]  # with the whole model
 
     @staticmethod
-    def of(planned: Sequence[Planned], units: int, *, onnxruntime: bool) -> ComparedPlans:
+    def of(planned: Sequence[Planned], units: int, runtimes: Sequence[str] = ()) -> ComparedPlans:
         """Plans that a planner found; those that are sequential in effect count as one."""
         plan = sequential_plan(units)
         in_sequence = [model for model in planned if runs_in_sequence(model.plan)]
@@ -54,7 +54,7 @@ class ComparedPlans:
             also=tuple(name for name in also if name != SEQUENTIAL),
         )
         others = (model for model in planned if not runs_in_sequence(model.plan))
-        return ComparedPlans((first, *others), onnxruntime)
+        return ComparedPlans((first, *others), tuple(runtimes))
 
     @property
     def plans(self) -> list[StreamPlan]:
@@ -68,7 +68,7 @@ class PlanChoice:
 
     contenders: tuple[Contender, ...]  # in the order of the measurements
     chosen: int  # the contender that the schedule is about
-    fallback: int  # its plan, or the one that runs if ONNX Runtime cannot
+    fallback: int  # its plan, or the one that runs if another runtime cannot
     reason: str = ""  # why the sequential plan serves instead; empty if the chosen one does
 
 
@@ -113,7 +113,7 @@ def _contenders(
     plans: ComparedPlans, measurements: Sequence[PlanMeasurement], tolerance: float
 ) -> tuple[Contender, ...]:
     named = [(model.planner, model.also) for model in plans.planned]
-    named += [(ONNXRUNTIME, ())] if plans.onnxruntime else []
+    named += [(runtime, ()) for runtime in plans.runtimes]
     return tuple(
         _contender(name, also, measurement, tolerance)
         for (name, also), measurement in zip(named, measurements, strict=True)
@@ -205,7 +205,7 @@ def _is_faster(one: PlanMeasurement, other: PlanMeasurement) -> bool:
 
 
 def _complexity(plans: ComparedPlans, index: int) -> float:
-    """Number of points where threads wait for each other; infinite for ONNX Runtime."""
+    """Number of points where threads wait for each other; infinite for other runtimes."""
     if index >= len(plans.planned):
         return math.inf
     plan = plans.planned[index].plan

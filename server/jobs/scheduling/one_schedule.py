@@ -36,7 +36,7 @@ class _Compared:
     kernels: ChosenKernels
     stages: StageMeasurer
     plans: ComparedPlans
-    measurements: Sequence[PlanMeasurement]  # of the plans, and of ONNX Runtime if it took part
+    measurements: Sequence[PlanMeasurement]  # of the plans, then of other runtimes
     tolerance: float  # of outputs, relative to the largest element
     choice: PlanChoice
 
@@ -47,7 +47,7 @@ class _Compared:
 
     @property
     def plan(self) -> Planned:
-        """Plan that serves, or that runs if ONNX Runtime cannot."""
+        """Plan that serves, or that runs if another runtime cannot."""
         return self.plans.planned[self.choice.fallback]
 
 
@@ -62,6 +62,7 @@ async def make_schedule(
     options, retry = imported.model.options, services.retry(progress.retrying)
     planner, usual = options.planner, imported.program(batch_size)
     is_portfolio = planner.planner == PORTFOLIO
+    runtimes = device.runtimes if is_portfolio else ()
     graph = await retry(lambda: device.bench.static_graph(usual))
     kernels = await choose_kernels(graph, usual, device, services.store, retry)
     stages = StageMeasurer(kernels.program, device, services, progress)
@@ -71,12 +72,10 @@ async def make_schedule(
     )
     for found in planned:
         verify_plan(found.plan, graph.predecessors())
-    plans = ComparedPlans.of(planned, len(graph.operators), onnxruntime=is_portfolio)
+    plans = ComparedPlans.of(planned, len(graph.operators), runtimes)
     tolerance = services.tolerated_error(options)
     progress.comparing(0.0)
-    compare = partial(
-        device.bench.compare, onnxruntime=is_portfolio, on_progress=progress.comparing
-    )
+    compare = partial(device.bench.compare, runtimes=runtimes, on_progress=progress.comparing)
     measured = await retry(lambda: compare(kernels.program, plans.plans, tolerance=tolerance))
     precision = options.precision
     choice = choose_plan(plans, measured, tolerance, choose=is_portfolio, precision=precision)
@@ -91,7 +90,7 @@ async def make_schedule(
     )
     if services.side_by_side:
         schedule = await with_side_by_side(
-            schedule, kernels.program, device, retry, onnxruntime=is_portfolio
+            schedule, kernels.program, device, retry, runtimes=runtimes
         )
     return schedule, graph
 

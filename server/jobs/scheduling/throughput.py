@@ -8,6 +8,7 @@ What is measured is stored with the schedule also where it does not pay, so that
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 from braid.core.errors import DeviceOutOfMemory, WorkerFault
@@ -27,23 +28,23 @@ async def with_side_by_side(
     device: ServingDevice,
     retry: RetryWhileRestarting,
     *,
-    onnxruntime: bool,
+    runtimes: Sequence[str],
 ) -> Schedule:
     """Add to a promoted schedule how runs side by side fare beside its plan."""
     seen = schedule.provenance
     if not seen.promoted or seen.tolerance is None:
         return schedule
     tolerance = seen.tolerance
-    to_run = PlanToRun(program, schedule.plan, in_onnxruntime=schedule.in_onnxruntime)
+    to_run = PlanToRun(program, schedule.plan, runtime=schedule.runtime)
     try:
         measured = await retry(
-            lambda: device.bench.throughput(to_run, onnxruntime=onnxruntime, tolerance=tolerance)
+            lambda: device.bench.throughput(to_run, runtimes=runtimes, tolerance=tolerance)
         )
     except (DeviceOutOfMemory, WorkerFault) as error:  # the plan serves without it
         log.warning("runs side by side are not measured", extra={"reason": str(error)})
         return schedule
     ways = [
-        SideBySide(way.count, way.in_onnxruntime, way.latency_us, gain)
+        SideBySide(way.count, way.runtime, way.latency_us, gain)
         for way in measured
         if (gain := sign_test_interval(way.ratios)) is not None
     ]

@@ -185,7 +185,7 @@ def test_facts_stages_and_whole_models_are_measured(gpu: ServedGpu) -> None:
     work = stage_us((0,), threads=1)
     assert 0 < work < 1.0, "432 operations are nothing for 132 multiprocessors"
 
-    found = gpu.call(ComparePlans(KEY, (SEQUENTIAL, PARALLEL), False, 1e-4)).plans
+    found = gpu.call(ComparePlans(KEY, (SEQUENTIAL, PARALLEL), (), 1e-4)).plans
     sequential, parallel = found
     assert sequential.problem == parallel.problem == ""
     assert parallel.latency_us is not None
@@ -197,7 +197,7 @@ def test_facts_stages_and_whole_models_are_measured(gpu: ServedGpu) -> None:
 
 
 def test_onnxruntime_without_cuda_takes_no_part(gpu: ServedGpu) -> None:
-    found = gpu.call(ComparePlans(KEY, (SEQUENTIAL,), True, 1e-4)).plans
+    found = gpu.call(ComparePlans(KEY, (SEQUENTIAL,), ("onnxruntime",), 1e-4)).plans
 
     assert "no file" in found[1].problem
 
@@ -225,7 +225,7 @@ def test_a_candidate_without_room_loses_the_contest(gpu: ServedGpu) -> None:
     units = len(PROGRAM.units)
     fail_launches(gpu.driver, out_of_memory, first=2 * units, count=2)
 
-    found = gpu.call(ComparePlans(KEY, (SEQUENTIAL, PARALLEL), False, 1e-4)).plans
+    found = gpu.call(ComparePlans(KEY, (SEQUENTIAL, PARALLEL), (), 1e-4)).plans
 
     assert found[0].latency_us is not None
     assert "ran out of memory" in found[1].problem
@@ -233,7 +233,7 @@ def test_a_candidate_without_room_loses_the_contest(gpu: ServedGpu) -> None:
 
 @pytest.mark.parametrize(
     "request_",
-    [prepare(1, SEQUENTIAL), ComparePlans(KEY, (SEQUENTIAL,), False, 1e-4)],
+    [prepare(1, SEQUENTIAL), ComparePlans(KEY, (SEQUENTIAL,), (), 1e-4)],
     ids=["prepare", "compare"],
 )
 def test_a_poisoned_context_ends_the_worker_and_answers_nobody(

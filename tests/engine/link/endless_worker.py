@@ -53,7 +53,7 @@ def reply_to(call: WorkerCall, activity: CurrentWork) -> AnyReply:
             activity.ended(call.number)
             return RunDone(7)
         case DescribeDevice():
-            return DeviceDescription("endless", 1, (), {"pid": str(os.getpid())})
+            return DeviceDescription("endless", 1, (), (), {"pid": str(os.getpid())})
         case _:
             activity.begin_work()
             return never_end()

@@ -75,7 +75,7 @@ def answer_to(call: int, request: AnyRequest, seen: list[str]) -> WorkerAnswer |
     if isinstance(request, ComparePlans):
         time.sleep(request.tolerance)
     facts = {"pid": str(os.getpid()), "seen": " ".join(seen)}
-    return WorkerAnswer(call, DeviceDescription("losing", 1, (), facts))
+    return WorkerAnswer(call, DeviceDescription("losing", 1, (), (), facts))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed
+from braid.core.runtimes import ONNXRUNTIME
 from braid.engine.cpu.backend import CpuBackend
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
@@ -88,11 +89,11 @@ def test_sessions_are_shared_while_used_and_closed_after(table: ModelTable, arte
     digest = file_digest(artefact / MODEL_FILE)
     table.load(digest, artefact)
 
-    first = table.session(digest)
-    assert table.session(digest) is first
+    first = table.session(ONNXRUNTIME, digest)
+    assert table.session(ONNXRUNTIME, digest) is first
     del first
 
-    second = table.session(digest)
+    second = table.session(ONNXRUNTIME, digest)
     np.testing.assert_array_equal(second.run({"x": torch.ones(1, 3, 16, 16)})["y"].shape[0], 1)
 
 

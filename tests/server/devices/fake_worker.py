@@ -36,7 +36,7 @@ class FakeWorker:
     def __init__(self, *, at_once: bool = False) -> None:
         """With ``at_once``, calls are answered when they come."""
         self.state = LinkState.UP
-        self.device = DeviceDescription("fake", 1, ("fp32",), {})
+        self.device = DeviceDescription("fake", 1, ("fp32",), (), {})
         self.at_once = at_once
         self.damaged: set[str] = set()  # digests that do not load
         self.models: set[str] = set()

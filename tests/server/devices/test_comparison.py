@@ -10,6 +10,7 @@ import onnxruntime
 
 from braid.core.plan import sequential_plan
 from braid.core.program import PlanToRun, ProgramKey
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
@@ -44,15 +45,15 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
         told: list[float] = []
         plan = sequential_plan(len(graph.operators))
         measurements = await device.bench.compare(
-            program, [plan], onnxruntime=True, tolerance=1e-4, on_progress=told.append
+            program, [plan], runtimes=[ONNXRUNTIME], tolerance=1e-4, on_progress=told.append
         )
-        ready = await device.prepare(PlanToRun(program, plan, "x", in_onnxruntime=True))
+        ready = await device.prepare(PlanToRun(program, plan, "x", runtime=ONNXRUNTIME))
         outputs = await _infer(device, ready)
         in_bf16 = replace(program, precision="bf16")
         narrow = await device.bench.static_graph(in_bf16)
         narrow_plan = sequential_plan(len(narrow.operators))
         (coarse,) = await device.bench.compare(
-            in_bf16, [narrow_plan], onnxruntime=False, tolerance=0.05, on_progress=lambda _: None
+            in_bf16, [narrow_plan], runtimes=(), tolerance=0.05, on_progress=lambda _: None
         )
         ready = await device.prepare(PlanToRun(in_bf16, narrow_plan, "y"))
         rounded = await _infer(device, ready)

@@ -34,7 +34,7 @@ def stage_of(model: str) -> MeasureStage:
 
 def compared(model: str, seconds: float = 0.0) -> ComparePlans:
     """A request that the worker answers after a while."""
-    return ComparePlans(ProgramKey(model, ()), (), onnxruntime=False, tolerance=seconds)
+    return ComparePlans(ProgramKey(model, ()), (), runtimes=(), tolerance=seconds)
 
 
 def pid_of(answer: object) -> int:

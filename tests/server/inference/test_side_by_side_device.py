@@ -34,7 +34,7 @@ from tests.engine.worker.test_side_by_side import (
 from tests.server.inference.batching import Watcher
 
 Array = np.ndarray[Any, Any]
-FOUND = SideBySide(2, False, 1.0, Speed(1.2, 1.1, 1.3))
+FOUND = SideBySide(2, "", 1.0, Speed(1.2, 1.1, 1.3))
 SHAPE = (1, CHANNELS, EXTENT, EXTENT)
 
 

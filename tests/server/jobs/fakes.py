@@ -27,6 +27,7 @@ from braid.core.measurement import (
 )
 from braid.core.plan import StreamPlan
 from braid.core.program import PlanToRun, ProgramKey, UnitKernels
+from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.messages import OnProgress
@@ -153,7 +154,8 @@ class FakeDevice:
         self.gate: asyncio.Event | None = None
         self.sequential = PlanMeasurement(100.0, 0.01, 10, (1.0,) * 9, 1e-6, 1e-6)
         self.others = PlanMeasurement(90.0, 0.01, 10, (1.11,) * 9, 1e-6, 1e-6)
-        self.in_onnxruntime = PlanMeasurement(None, problem="there is no session")
+        self.runtimes: tuple[str, ...] = (ONNXRUNTIME,)
+        self.in_runtime = PlanMeasurement(None, problem="there is no session")
         self.measuring = 0
         self.pause_s = 0.0
         self.fails_at = 0  # this batch size
@@ -222,18 +224,18 @@ class FakeDevice:
         program: ProgramKey,
         plans: Sequence[StreamPlan],
         *,
-        onnxruntime: bool,
+        runtimes: Sequence[str],
         tolerance: float,
         on_progress: Callable[[float], None],
     ) -> list[PlanMeasurement]:
         await self.before_comparing()
         self.compared.append(list(plans))
         on_progress(0.5)
-        last = [self.in_onnxruntime] if onnxruntime else []
+        last = [self.in_runtime] * len(runtimes)
         return [self.sequential, *[self.others] * (len(plans) - 1), *last]
 
     async def throughput(
-        self, to_run: PlanToRun, *, onnxruntime: bool, tolerance: float
+        self, to_run: PlanToRun, *, runtimes: Sequence[str], tolerance: float
     ) -> Sequence[PlaceMeasurement]:
         return self.side_by_side
 

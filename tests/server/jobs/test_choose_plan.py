@@ -9,6 +9,7 @@ import pytest
 
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import Launch, StreamPlan, sequential_plan
+from braid.core.runtimes import ONNXRUNTIME
 from braid.scheduler.planners import Planned
 from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
 
@@ -16,7 +17,7 @@ SEQUENTIAL = sequential_plan(3)
 PARALLEL = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 1)), streams=2)
 JOINED = StreamPlan((Launch(0, 0), Launch(1, 1), Launch(2, 0, (1,))), streams=2)
 FIELD = ComparedPlans.of(
-    [Planned("lios", JOINED, ()), Planned("greedy", PARALLEL, ())], 3, onnxruntime=True
+    [Planned("lios", JOINED, ()), Planned("greedy", PARALLEL, ())], 3, [ONNXRUNTIME]
 )
 
 
@@ -122,7 +123,7 @@ def test_who_cannot_run_is_listed_with_its_reason() -> None:
 def test_equal_plans_take_part_once_under_all_their_names() -> None:
     planned = [Planned("lios", SEQUENTIAL, (), also=("opara",))]
 
-    field = ComparedPlans.of(planned, 3, onnxruntime=False)
+    field = ComparedPlans.of(planned, 3)
     choice = choose_plan(field, [ran(100)], 1e-4, choose=False)
 
     assert field.plans == [SEQUENTIAL]
@@ -131,7 +132,7 @@ def test_equal_plans_take_part_once_under_all_their_names() -> None:
 
 
 def test_one_planner_alone_serves_only_if_it_is_faster_without_doubt() -> None:
-    field = ComparedPlans.of([Planned("lios", JOINED, ())], 3, onnxruntime=False)
+    field = ComparedPlans.of([Planned("lios", JOINED, ())], 3)
 
     faster = choose_plan(field, [ran(100), ran(90)], 1e-4, choose=False)
     slower = choose_plan(field, [ran(100), ran(103)], 1e-4, choose=False)
@@ -156,7 +157,7 @@ def test_one_planner_alone_serves_only_if_it_is_faster_without_doubt() -> None:
     ],
 )
 def test_a_plan_that_is_sequential_in_effect_is_sequential_and_named_so(plan: StreamPlan) -> None:
-    field = ComparedPlans.of([Planned("lios", plan, ())], 3, onnxruntime=False)
+    field = ComparedPlans.of([Planned("lios", plan, ())], 3)
 
     assert field.plans == [SEQUENTIAL]
     choice = choose_plan(field, [ran(100)], 1e-4, choose=False)
@@ -167,7 +168,7 @@ def test_a_plan_that_is_sequential_in_effect_is_sequential_and_named_so(plan: St
 def test_a_plan_with_one_merged_kernel_is_not_sequential() -> None:
     merged = StreamPlan((Launch(0, 0), Launch(1, 0), Launch(2, 0)), 1, merges=((1, 2),))
 
-    assert ComparedPlans.of([Planned("ios", merged, ())], 3, onnxruntime=False).plans[1] == merged
+    assert ComparedPlans.of([Planned("ios", merged, ())], 3).plans[1] == merged
 
 
 @pytest.mark.parametrize("choose", [True, False])
@@ -183,7 +184,7 @@ def test_a_precision_that_errs_too_much_is_refused_as_a_whole(choose: bool) -> N
 
 
 def test_a_slow_plan_of_one_planner_gives_way_to_its_precisions_sequential_plan() -> None:
-    field = ComparedPlans.of([Planned("greedy", PARALLEL, ())], 3, onnxruntime=False)
+    field = ComparedPlans.of([Planned("greedy", PARALLEL, ())], 3)
     slow = [ran(100), ran(120)]
 
     narrow = choose_plan(field, slow, 1e-2, choose=False, precision="fp16")

@@ -10,6 +10,7 @@ from braid.core.errors import (
     InvalidRequest,
 )
 from braid.core.measurement import PlanMeasurement
+from braid.core.runtimes import ONNXRUNTIME
 from braid.scheduler.options import PlannerSettings
 from braid.server.store.records import JobStatus
 from tests.server.jobs.fakes import Server
@@ -72,13 +73,13 @@ async def test_the_sequential_planner_cannot_be_slower_than_sequential(server: S
 async def test_the_portfolio_serves_the_fastest_and_keeps_what_all_of_them_showed(
     server: Server,
 ) -> None:
-    server.device.in_onnxruntime = PlanMeasurement(80.0, 0.01, 10, (1.25,) * 9, 1e-6, 1e-6)
+    server.device.in_runtime = PlanMeasurement(80.0, 0.01, 10, (1.25,) * 9, 1e-6, 1e-6)
 
     job = await registered(server, planner=PlannerSettings("portfolio"))
 
     assert (job.state, job.message) == (JobStatus.READY, "")
     (schedule,) = server.models.plans.values()
-    assert schedule.in_onnxruntime
+    assert schedule.runtime == ONNXRUNTIME
     assert schedule.plan.streams > 1, "the best plan of our own is what runs if that cannot"
     seen = schedule.provenance
     assert (seen.measured_us, seen.sequential_us, seen.promoted) == (80.0, 100.0, True)

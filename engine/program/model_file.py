@@ -1,0 +1,33 @@
+"""The model file that an artefact keeps for other runtimes, and what these say of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from braid.core.errors import InvalidArtefact, PreconditionFailed
+from braid.engine.importer.host.report import MODEL_FILE, file_digest
+
+
+def checked_file(artefact: Path, digest: str) -> Path:
+    """Return the model file of an artefact, which has the given SHA-256.
+
+    Raises:
+        PreconditionFailed: the artefact keeps none.
+        InvalidArtefact: the file was changed after the import.
+    """
+    path = artefact / MODEL_FILE
+    if not path.is_file():
+        raise PreconditionFailed("the import kept no file for other runtimes")
+    try:
+        unchanged = file_digest(path) == digest
+    except OSError as error:
+        raise InvalidArtefact(f"{MODEL_FILE} cannot be read: {error.strerror}") from error
+    if not unchanged:
+        raise InvalidArtefact(f"{MODEL_FILE} was changed after the import")
+    return path
+
+
+def first_line(error: Exception) -> str:
+    """First line of an error's message, at most 300 characters."""
+    text = str(error).strip().partition("\n")[0]
+    return (text or type(error).__name__)[:300]

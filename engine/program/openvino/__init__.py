@@ -1,0 +1,1 @@
+"""Whole models in OpenVINO, in FP32 on a CPU."""

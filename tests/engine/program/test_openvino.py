@@ -1,0 +1,252 @@
+"""Whole models in OpenVINO, from the file that the import kept; ONNX Runtime is the oracle."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from braid.core.errors import InvalidArtefact, PreconditionFailed, RunStopped
+from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.program.openvino.model import OpenVinoModel
+from braid.engine.runtime.stopping import StopSignal, stop_signal
+from tests.models.graphs import graph, save, tensors
+from tests.models.small import doubling, embedding, small_cnn
+
+pytest.importorskip("openvino", reason="braid-serve[openvino] is not installed")
+
+
+def opened(path: Path, threads: int = 2, **options: Any) -> OpenVinoModel:
+    return OpenVinoModel(path.parent, file_digest(path), threads, **options)
+
+
+def images(batch: int, seed: int = 0, size: int = 16) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 3, size, size, generator=generator)
+
+
+def expected(path: Path, **feeds: torch.Tensor) -> dict[str, np.ndarray]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    results = session.run(None, {name: tensor.numpy() for name, tensor in feeds.items()})
+    return dict(zip([out.name for out in session.get_outputs()], results, strict=True))
+
+
+@pytest.fixture
+def cnn(tmp_path: Path) -> Path:
+    return small_cnn(tmp_path / MODEL_FILE)
+
+
+def test_it_computes_any_batch_as_onnxruntime_does(cnn: Path) -> None:
+    model = opened(cnn)
+
+    for batch in (1, 3, 1):
+        x = images(batch)
+        (found,), (wanted,) = model.run({"x": x}).values(), expected(cnn, x=x).values()
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    with pytest.raises(PreconditionFailed, match="cannot run"):
+        model.run({"x": torch.zeros(1, 4, 16, 16)})
+
+
+def test_repeats_are_equal_bit_by_bit(cnn: Path) -> None:
+    model, x = opened(cnn), images(2)
+    first = model.run({"x": x})["y"]
+
+    assert all(torch.equal(first, model.run({"x": x})["y"]) for _ in range(20))
+    assert torch.equal(first, opened(cnn).run({"x": x})["y"])
+
+
+def test_rows_do_not_change_their_neighbours(cnn: Path) -> None:
+    model, x = opened(cnn), images(4)
+    alone = model.run({"x": x})["y"][1]
+
+    x[[0, 2, 3]] = 1e30
+
+    assert torch.equal(model.run({"x": x})["y"][1], alone)
+
+
+def test_outputs_are_written_in_place_also_when_the_place_is_used_again(cnn: Path) -> None:
+    model, x = opened(cnn), images(2)
+    place = {name: torch.empty_like(each) for name, each in model.run({"x": x}).items()}
+
+    for seed in range(3):
+        x.copy_(images(2, seed))
+        model.run_into({"x": x}, place)
+
+        for name, wanted in model.run({"x": x}).items():
+            assert torch.equal(place[name], wanted)
+    with pytest.raises(PreconditionFailed, match="cannot run"):
+        model.run_into({"x": x}, {name: each[:1] for name, each in place.items()})
+
+
+def test_several_threads_run_it_at_once(cnn: Path) -> None:
+    model, wrong = opened(cnn, 1, callers=4), []
+
+    def calls(seed: int) -> None:
+        x = images(1, seed)
+        (wanted,) = expected(cnn, x=x).values()
+        found = [model.run({"x": x})["y"] for _ in range(10)]
+        if not all(np.allclose(each, wanted, rtol=1e-4, atol=1e-4) for each in found):
+            wrong.append(seed)
+
+    threads = [threading.Thread(target=calls, args=(seed,)) for seed in range(4)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+
+    assert not wrong
+
+
+def test_a_changed_missing_or_broken_file_is_not_opened(cnn: Path) -> None:
+    with pytest.raises(InvalidArtefact, match="changed after the import"):
+        OpenVinoModel(cnn.parent, "0" * 64, 1)
+    cnn.write_bytes(b"not a model")
+    with pytest.raises(PreconditionFailed, match="refuses"):
+        opened(cnn)
+    cnn.unlink()
+    with pytest.raises(PreconditionFailed, match="kept no file"):
+        OpenVinoModel(cnn.parent, "0" * 64, 1)
+
+
+def test_indices_run_only_where_onnx_defines_them(tmp_path: Path) -> None:
+    path = embedding(tmp_path / MODEL_FILE)
+    model = opened(path)
+
+    ids = torch.tensor([[0, 9, -10, -1]])
+    np.testing.assert_array_equal(model.run({"ids": ids})["y"], expected(path, ids=ids)["y"])
+    for bad in (10, -11, (1 << 32) + 5):
+        with pytest.raises(PreconditionFailed, match="from -10 to 9"):
+            model.run({"ids": torch.tensor([[0, 0, bad, 0]])})
+
+
+@pytest.mark.parametrize("element", [TensorProto.INT64, TensorProto.DOUBLE, TensorProto.FLOAT16])
+def test_what_it_would_compute_in_other_types_is_refused(tmp_path: Path, element: int) -> None:
+    model = opened(doubling(tmp_path / MODEL_FILE, element))
+    dtype: dict[int, torch.dtype] = {
+        TensorProto.INT64: torch.int64,
+        TensorProto.DOUBLE: torch.float64,
+        TensorProto.FLOAT16: torch.float16,
+    }
+
+    with pytest.raises(PreconditionFailed, match="OpenVINO would compute"):
+        model.run({"x": torch.zeros(1, 3, dtype=dtype[element])})
+
+
+def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
+    ]
+    constants = {"scale": np.array(0.1, np.float32), "zero": np.array(3, np.uint8)}
+    shapes = tensors(x=["batch", 3]), tensors(y=["batch", 3])
+    path = save(graph(nodes, *shapes, constants, "quantised"), tmp_path / MODEL_FILE)
+
+    with pytest.raises(PreconditionFailed, match="quantised"):
+        opened(path).run({"x": torch.zeros(1, 3)})
+
+
+def test_masks_of_integers_may_be_made_floats(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["mask"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["one", "floats"], ["y"]),
+    ]
+    mask = tensors(TensorProto.INT64, mask=["batch", 4])
+    constants = {"one": np.array(1, np.float32)}
+    path = save(
+        graph(nodes, mask, tensors(y=["batch", 4]), constants, "mask"), tmp_path / MODEL_FILE
+    )
+    model = opened(path)
+
+    given = torch.tensor([[0, 1, 5, -7]])
+    np.testing.assert_array_equal(model.run({"mask": given})["y"], [[1.0, 0.0, -4.0, 8.0]])
+    with pytest.raises(PreconditionFailed, match="input 'mask'"):
+        model.run({"mask": torch.tensor([[0, 1, 5, 1 << 40]])})
+
+
+def test_a_run_ends_when_it_is_to_end_also_before_it_begins(cnn: Path) -> None:
+    model, x = opened(cnn), images(64, size=16)
+    model.run({"x": x})
+
+    def until_stopped(signal: StopSignal) -> None:
+        stop_signal.set(signal)
+        while True:
+            model.run({"x": x})
+
+    for delay in (0.0, 0.03):
+        assert stopped(until_stopped, delay) == "too late"
+    assert model.run({"x": x})["y"].isfinite().all()
+
+
+def stopped(work: Callable[[StopSignal], None], after_s: float) -> str:
+    """Reason with which ``work``, in a thread of its own, ended after it was told to."""
+    signal, reasons = StopSignal(), []
+
+    def run() -> None:
+        try:
+            work(signal)
+        except RunStopped as stop:
+            reasons.append(str(stop))
+
+    thread = threading.Thread(target=run)
+    if not after_s:
+        signal.stop("too late")
+    thread.start()
+    time.sleep(after_s)
+    signal.stop("too late")
+    thread.join(60)
+    (reason,) = reasons
+    return reason
+
+
+def test_it_writes_no_files_and_loads_nothing_that_reports(cnn: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    code = f"""
+import sys, torch
+from pathlib import Path
+from braid.engine.program.openvino.model import OpenVinoModel
+assert "openvino" not in sys.modules
+model = OpenVinoModel(Path({str(cnn.parent)!r}), {file_digest(cnn)!r}, 1)
+model.run({{"x": torch.zeros(1, 3, 16, 16)}})
+print(*(name for name in sys.modules if "telemetry" in name or name.startswith("openvino.tools")))
+"""
+    environment = {**os.environ, "HOME": str(home), "TMPDIR": str(home)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, check=True)
+
+    assert done.stdout.decode().strip() in ("", "openvino.tools.ovc"), "refused, not loaded"
+    assert not list(home.rglob("*"))
+
+
+def test_its_threads_keep_off_the_core_of_the_thread_that_calls_it(cnn: Path) -> None:
+    cpus = sorted(os.sched_getaffinity(0))[:2]
+    if len(cpus) < 2:
+        pytest.skip("one core")
+    code = f"""
+import os, torch
+from pathlib import Path
+from braid.engine.program.openvino.model import OpenVinoModel
+os.sched_setaffinity(0, {{{cpus[0]}}})
+before = set(os.listdir("/proc/self/task"))
+model = OpenVinoModel(Path({str(cnn.parent)!r}), {file_digest(cnn)!r}, 2, {cpus})
+model.run({{"x": torch.randn(8, 3, 16, 16)}})
+made = set(os.listdir("/proc/self/task")) - before
+print(sorted(os.sched_getaffinity(0)), {{tuple(os.sched_getaffinity(int(t))) for t in made}})
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+
+    mask, _, masks = done.stdout.decode().strip().partition(" ")
+    assert mask == f"[{cpus[0]}]"
+    assert f"({cpus[1]},)" in masks
+    assert f"({cpus[0]},)" not in masks
