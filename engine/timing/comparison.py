@@ -62,6 +62,7 @@ def compare(
         WorkerFault: the baseline does not run.
     """
     for contender in contenders:
+        contender.sampler = contenders[0].sampler
         _check(contender, inputs, reference, pause)
         yield 0.0
     if contenders[0].problem:

@@ -17,7 +17,7 @@ from time import sleep
 
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.timing.runs import Run, Tensors
-from braid.engine.timing.samples import uninterrupted
+from braid.engine.timing.samples import Sampler
 
 QUICK_US = 150_000.0
 """In a run of less than this, the state of the caches counts."""
@@ -44,6 +44,7 @@ class TimedContender:
     max_abs_error: float | None = None
     max_rel_error: float | None = None
     problem: str = ""  # why it cannot run; empty if it can
+    sampler: Sampler = field(default_factory=Sampler)  # one for all that are compared
 
     @property
     def is_quick(self) -> bool:
@@ -60,14 +61,14 @@ def sample_us(
     its kernels, to which idle seconds before them make no difference.
     """
     if (timed_us := contender.timed_us) is not None:
-        return uninterrupted(lambda: (timed_us(inputs), False))
+        return contender.sampler.uninterrupted(lambda: (timed_us(inputs), False))
 
     def sample() -> tuple[float, bool]:
         _idle(idle_s, pause)
         ran = contender.run(inputs, pause)
         return ran.latency_us, ran.was_interrupted and ran.busy_us <= _SHORT_US
 
-    return uninterrupted(sample)
+    return contender.sampler.uninterrupted(sample)
 
 
 def _idle(seconds: float, pause: YieldToRequests) -> None:

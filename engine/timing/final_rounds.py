@@ -44,6 +44,7 @@ class FinalRoundsOptions:
     turn_s: float = 0.06  # of one contender's turn, about, without its first run
     min_runs: int = 2
     max_runs: int = 30
+    most_turn_s: float = 0.3  # after which no further run begins where samples are interrupted
     pause_s: float = PAUSE_S
 
 
@@ -85,8 +86,11 @@ def run_final_rounds(
         for contender in contenders[:: -1 if turn % 2 else 1]:
             contender.run(inputs, pause)
             yield None
-            turn_us = []
-            for _ in range(count):
+            turn_us: list[float] = []
+            turn_until = monotonic() + options.most_turn_s
+            while len(turn_us) < count:
+                if len(turn_us) >= options.min_runs and monotonic() >= turn_until:
+                    break
                 turn_us.append(sample_us(contender, inputs, pause, options.pause_s))
                 yield None
             contender.final_turns_us.append(turn_us)

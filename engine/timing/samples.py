@@ -27,6 +27,7 @@ class TimerOptions:
     agreeing: int = 3  # a series ends early once this many samples agree ...
     agreement: float = 0.03  # ... within this fraction of their median
     max_series: int = 3  # how often a series may be repeated because the machine drifted
+    most_s: float = 0.3  # after which ``agreeing`` samples are enough if any was interrupted
 
     def agree(self, samples_us: Sequence[float]) -> bool:
         """Whether the samples so far leave little to learn from more of them."""
@@ -36,28 +37,47 @@ class TimerOptions:
         return span_us <= self.agreement * statistics.median(samples_us)
 
 
-ATTEMPTS, PATIENCE_S = 3, 0.25
+ATTEMPTS, TRIED_S = 3, 0.25
 """To take a sample that nothing interrupts: so many, and more for so long, in which a device that
 is never idle leaves the cores to a bench once (server/devices/measuring/duty_cycle.py)."""
 
+IN_VAIN, HOPEFUL = 4, 8
+"""After so many samples in a row that were interrupted however often they were tried, only each of
+``HOPEFUL`` is tried for ``TRIED_S``: on a machine whose cores are all taken nothing else helps."""
 
-def uninterrupted(sample: Callable[[], tuple[float, bool]]) -> float:
-    """A latency from ``sample``, which also says whether it was interrupted.
 
-    If all of them are it is the least: interruptions add to a latency, or do not show in it. What
-    was certainly theirs may have been taken off (engine/runtime/yielding.py), never more. A sample
-    that cannot be (``braid.core.measurement``) counts as interrupted, and never as a latency.
-    """
-    until, least_us = monotonic() + PATIENCE_S, inf
-    for attempt in count(1):
-        latency_us, was_interrupted = sample()
-        if is_latency(latency_us):
-            if not was_interrupted:
-                return latency_us
-            least_us = min(latency_us, least_us)
-        if attempt >= ATTEMPTS and monotonic() >= until:
-            break
-    return least_us if least_us < inf else RESOLUTION_NS / 1e3
+class Sampler:
+    """Takes samples of one measurement, as far as possible without interruptions."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        """Begin in hope; ``clock`` tells seconds."""
+        self._clock = clock
+        self._in_vain = 0  # samples in a row
+        self.interruptions = 0
+        """Number of tries that were interrupted."""
+
+    def uninterrupted(self, sample: Callable[[], tuple[float, bool]]) -> float:
+        """A latency from ``sample``, which also says whether it was interrupted.
+
+        If all of them are it is the least: interruptions add to a latency, or do not show in it.
+        What was certainly theirs may have been taken off (engine/runtime/yielding.py), never more.
+        A sample that cannot be (``braid.core.measurement``) counts as interrupted, and never as a
+        latency.
+        """
+        is_hopeful = self._in_vain < IN_VAIN or self._in_vain % HOPEFUL == 0
+        until, least_us = self._clock() + (TRIED_S if is_hopeful else 0.0), inf
+        for attempt in count(1):
+            latency_us, was_interrupted = sample()
+            if is_latency(latency_us):
+                if not was_interrupted:
+                    self._in_vain = 0
+                    return latency_us
+                least_us = min(latency_us, least_us)
+            self.interruptions += 1
+            if attempt >= ATTEMPTS and self._clock() >= until:
+                break
+        self._in_vain += 1
+        return least_us if least_us < inf else RESOLUTION_NS / 1e3
 
 
 def reduce_samples(samples_us: Sequence[float]) -> StageLatency:

@@ -16,7 +16,7 @@ requests in between; a long stage pauses for them, and a sample that was interru
 from __future__ import annotations
 
 from collections.abc import Generator
-from time import perf_counter_ns
+from time import monotonic, perf_counter_ns
 
 from braid.core.measurement import StageLatency
 from braid.engine.cpu.executor import CpuExecutor, StageRun
@@ -27,11 +27,11 @@ from braid.engine.runtime.yielding import NetClock, NetTime, YieldToRequests
 from braid.engine.timing.recorded_inputs import Activations
 from braid.engine.timing.samples import (
     ReferenceWork,
+    Sampler,
     Sweep,
     TimerOptions,
     reduce_samples,
     steady,
-    uninterrupted,
 )
 
 LONG_US = 10_000.0
@@ -49,6 +49,7 @@ class CpuStageTimer:
         self._executor = executor
         self._activation_bytes = activation_bytes
         self._options = options
+        self._sampler = Sampler()
         self._reference = ReferenceWork()
         self._sweep = Sweep(executor.threads)
         self._activations: Activations | None = None
@@ -110,9 +111,13 @@ class CpuStageTimer:
             return StageLatency(latency_us, 0.0, 1)
         kept: list[float] = []
         samples: list[float] = []
+        until, before = monotonic() + self._options.most_s, self._sampler.interruptions
         for _ in range(self._options.max_series):
             samples, references = [], []
             while len(samples) < self._options.repeats and not self._options.agree(samples):
+                is_disturbed = self._sampler.interruptions > before
+                if len(samples) >= self._options.agreeing and is_disturbed and monotonic() >= until:
+                    return reduce_samples(samples)
                 references.append(self._sample_reference())
                 samples.append(self._sample(run, pause))
                 yield
@@ -127,7 +132,7 @@ class CpuStageTimer:
             clock = NetClock(pause)
             return clock.net_time(*run(clock))
 
-        return uninterrupted(sample)
+        return self._sampler.uninterrupted(sample)
 
     def _sample_reference(self) -> float:
         start = perf_counter_ns()

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import pytest
@@ -137,6 +137,19 @@ def test_a_draw_between_two_that_are_faster_takes_all_turns() -> None:
     baseline, one, other = held(Scripted(9.0), Scripted(8.8), Scripted(8.8), options=options)
 
     assert len(baseline.turns_us) == len(one.turns_us) == len(other.turns_us) == 15
+
+
+def test_a_turn_in_which_every_run_is_interrupted_ends_after_its_least_runs() -> None:
+    def interrupted(_: Mapping[str, Tensor], __: YieldToRequests) -> TimedRun:
+        return TimedRun(REFERENCE, 100.0, was_interrupted=True)
+
+    one, other = TimedContender(interrupted), TimedContender(interrupted)
+    final_rounds = FinalRoundsOptions(max_turns=5, most_turn_s=0.0, pause_s=0.0)
+    options = replace(OPTIONS, quick_rounds=1, min_rounds=1, final_rounds=final_rounds)
+
+    finish(compare([one, other], {}, REFERENCE, options))
+
+    assert [len(turn) for turn in one.final_turns_us] == [final_rounds.min_runs] * 5
 
 
 def test_only_the_fastest_few_and_the_baseline_hold_finals() -> None:
