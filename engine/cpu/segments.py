@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,6 +26,9 @@ from braid.engine.cpu.memory import ActivationMemory, MemoryPlan
 from braid.engine.onednn.library import OneDnn, PrimitiveCall, find_onednn
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.program.program import Environment
+
+if TYPE_CHECKING:
+    from braid.engine.cpu.bound_run import BoundRun
 
 log = logging.getLogger("braid.executor")
 
@@ -94,13 +98,23 @@ class Runner:
         Inputs of a model come in another order: torch takes 60 us for an image of 224 x 224, a
         thirtieth of SqueezeNet.
         """
-        n, c, h, w = tensor.shape
-        if c > MOST_INTERLEAVED or tensor.dtype != torch.float32 or not tensor.is_contiguous():
+        if not self.interleaves(tensor):
             return tensor.contiguous(memory_format=torch.channels_last)
+        _, c, h, w = tensor.shape
         images = torch.empty_strided(tensor.shape, (h * w * c, 1, w * c, c))
+        self.interleave(tensor, images)
+        return images
+
+    def interleaves(self, tensor: Tensor) -> bool:
+        """Whether ``interleave`` takes these images."""
+        few = tensor.shape[1] <= MOST_INTERLEAVED
+        return few and tensor.dtype == torch.float32 and tensor.is_contiguous()
+
+    def interleave(self, tensor: Tensor, images: Tensor) -> None:
+        """Copy ``tensor`` to ``images``, which lie in channels_last."""
+        n, c, h, w = tensor.shape
         threads = torch.get_num_threads()
         self._interleave(tensor.data_ptr(), images.data_ptr(), n, c, h * w, threads)
-        return images
 
 
 @cache
@@ -192,6 +206,8 @@ class LanePlan:
 
     segments: tuple[Segment, ...]  # of ``lanes.lay_out``
     compiled: Compiled | None = None
+    latest: tuple[object, object] | None = None  # inputs of its latest run, and its outputs
+    bound: BoundRun | None = None  # to the memory of that run
 
     @property
     def arena_bytes(self) -> int:
