@@ -1,43 +1,45 @@
 """oneDNN through its C API: primitives made once per shape and executed with nothing in between.
 
-    find_onednn() ──> OneDnn ──convolution, matmul, pooling, ...──> Primitive ──> Run
+    Functions ──> OneDnn ──convolution, matmul, pooling, ...──> Primitive ──> Run
 
 torch calls oneDNN too, but describes and looks up the primitive again at each call, which costs
 some 35 us of CPU time (docs/decisions/0008-onednn.md); that is more than many a kernel. Here all of
 it happens when a unit is bound: a call sets data pointers and executes.
 
 A primitive is made for a number of threads and must be executed by a thread whose OpenMP team has
-that size. The library is the package ``onednn-cpu-gomp``; where it is missing, torch's kernels run.
+that size. Which library it is, functions.py says.
 """
 
 from __future__ import annotations
 
+import copy
 import ctypes
-import logging
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
-from pathlib import Path
+from importlib.metadata import distribution
 from typing import Any
 
 import torch
 from torch import Tensor
 
-log = logging.getLogger("braid.kernels")
+from braid.engine.onednn.functions import PACKAGE, Functions, find_functions
 
 Run = Callable[..., Tensor | tuple[Tensor, ...]]
-
-PACKAGE = "onednn-cpu-gomp"
 
 # Argument indices and enumerators of dnnl_types.h; stable within major version 3.
 SRC, SRC_1, DST, WEIGHTS, BIAS, MANY, POST_OP = 1, 2, 17, 33, 41, 1024, 32768
 _SCRATCH, _SCRATCH_OF_CALLER = 80, 1
-_CPU, _IN_ORDER, _INFERENCE, _F32, _ANY = 1, 1, 96, 3, 1
+_CPU, _IN_ORDER, _INFERENCE, _ANY = 1, 1, 96, 1
 _CONVOLUTION_DIRECT, _BINARY_ADD = 0x1, 0x1FFF0
 _IMPLEMENTATION, _ARGUMENT = 8, 255
 MAX_POOLING, AVERAGE_ALL, AVERAGE_VALID = 0x1FF, 0x2FF, 0x3FF
+
+DTYPES = frozenset({torch.bfloat16, torch.float32})
+"""Types of data that units are on; primitives sum in fp32 always."""
+
+_TYPES = {torch.bfloat16: 2, torch.float32: 3, torch.int8: 5, torch.uint8: 6}
 
 ADD = "add"
 
@@ -72,16 +74,27 @@ class Unsupported(Exception):
 class OneDnn:
     """The library, with one engine for the CPU."""
 
-    def __init__(self, path: str) -> None:
-        self._c = ctypes.CDLL(path)  # releases the interpreter lock
+    def __init__(self, functions: Functions) -> None:
+        """Use ``functions``, of a library of major version 3."""
+        self._c = functions.by_name  # these release the interpreter lock
+        self.dtype = torch.float32
+        self._views: dict[torch.dtype, OneDnn] = {}
         self._c.dnnl_primitive_desc_query_md.restype = _Pointer
         self._c.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
         self.execute = self._c.dnnl_primitive_execute
         self.execute.argtypes = [_Pointer, _Pointer, ctypes.c_int, _Pointer]
-        # Too short to be worth releasing it.
-        self.set_handle = ctypes.PyDLL(path).dnnl_memory_set_data_handle
+        self.set_handle = functions.set_handle
         self.set_handle.argtypes = [_Pointer, _Pointer]
         self._engine = self.make("engine_create", _CPU, ctypes.c_size_t(0))
+
+    def on(self, dtype: torch.dtype) -> OneDnn:
+        """The library for primitives on data of this type; this one is for fp32."""
+        if dtype == self.dtype:
+            return self
+        if dtype not in self._views:
+            view = self._views[dtype] = copy.copy(self)
+            view.dtype = dtype
+        return self._views[dtype]
 
     def make(self, function: str, *arguments: Any) -> _Pointer:
         """Call ``dnnl_<function>(&made, *arguments)`` and return what was made.
@@ -116,7 +129,7 @@ class OneDnn:
     def convolution(
         self,
         shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
-        bias: bool,
+        bias: Tensor | None,
         window: tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]],
         post_ops: Sequence[PostOp],
     ) -> Primitive:
@@ -124,7 +137,7 @@ class OneDnn:
 
         Args:
             shapes: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output.
-            bias: whether one is added.
+            bias: what is added, of any type.
             window: stride, dilation (1 is dense), padding before and after, of each axis.
             post_ops: what follows in the same pass.
         """
@@ -138,7 +151,7 @@ class OneDnn:
             _CONVOLUTION_DIRECT,
             self._channels_last(source),
             self._any(weights),
-            self._dense([output[1]]) if bias else None,
+            None if bias is None else self._like(bias, [output[1]]),
             result,
             _Dims(*stride),
             _Dims(*[d - 1 for d in dilation]),
@@ -148,13 +161,16 @@ class OneDnn:
         )
         return Primitive(self, handle)
 
-    def matmul(self, m: int, k: int, n: int, bias: bool, post_ops: Sequence[PostOp]) -> Primitive:
-        """[m, k] by weights [k, n], plus bias [1, n]."""
+    def matmul(
+        self, m: int, k: int, n: int, bias: Tensor | None, post_ops: Sequence[PostOp]
+    ) -> Primitive:
+        """[m, k] by weights [k, n], plus ``bias``, which has n elements of any type."""
         result = self._dense([m, n])
         handle = self.make(
             "matmul_primitive_desc_create",
             *(self._engine, self._dense([m, k]), self._any([k, n])),
-            *(self._dense([1, n]) if bias else None, result, self._attributes(post_ops, result)),
+            *(None if bias is None else self._like(bias, [1, n]), result),
+            self._attributes(post_ops, result),
         )
         return Primitive(self, handle)
 
@@ -244,12 +260,17 @@ class OneDnn:
         offset = sum(stride * start for stride, start in zip(strides, first, strict=True))
         apart = [stride * step for stride, step in zip(strides, every, strict=True)]
         source = self._strided(output, _Dims(*apart))
-        return self._copy(source, self._channels_last(output)), 4 * offset
+        size = self.dtype.itemsize
+        return self._copy(source, self._channels_last(output)), size * offset
 
     def slice_of_columns(self, rows: int, columns: int, width: int) -> Primitive:
         """Copy [rows, columns] out of rows of ``width``, from their start."""
         source = self._strided((rows, columns), _Dims(width, 1))
         return self._copy(source, self._dense([rows, columns]))
+
+    def cast(self, elements: int, source: torch.dtype) -> Primitive:
+        """Convert elements of type ``source``, in any order."""
+        return self._copy(self.on(source)._dense([elements]), self._dense([elements]))
 
     def _copy(self, source: _Pointer, target: _Pointer) -> Primitive:
         handle = self.make(
@@ -259,8 +280,8 @@ class OneDnn:
         return Primitive(self, handle)
 
     def reorder(self, tensor: Tensor, target: _Pointer) -> Tensor:
-        """``tensor``, dense, in the layout of the descriptor ``target``; a buffer of bytes."""
-        primitive = self._copy(self._dense(tensor.shape), target)
+        """``tensor``, dense, in the layout and type of the descriptor ``target``; its bytes."""
+        primitive = self._copy(self._like(tensor, tensor.shape), target)
         packed = torch.empty(self.size_bytes(target), dtype=torch.uint8)
         primitive.launcher({SRC: tensor.contiguous(), DST: packed}, ())()
         return packed
@@ -299,13 +320,18 @@ class OneDnn:
         made = self.make(function, *arguments)
         return self.owned(made, "memory_desc", made)
 
+    def _like(self, tensor: Tensor, shape: Sequence[int]) -> _Pointer:
+        """Dense data of this shape, of the type of ``tensor``."""
+        return self.on(tensor.dtype)._dense(shape)
+
     def _channels_last(self, shape: Sequence[int]) -> _Pointer:
         _, c, h, w = shape
         return self._strided(shape, _Dims(h * w * c, 1, w * c, c))
 
     def _strided(self, shape: Sequence[int], strides: Any) -> _Pointer:
         return self._described(
-            "memory_desc_create_with_strides", len(shape), _Dims(*shape), _F32, strides
+            *("memory_desc_create_with_strides", len(shape), _Dims(*shape)),
+            *(_TYPES[self.dtype], strides),
         )
 
     def _dense(self, shape: Sequence[int]) -> _Pointer:
@@ -315,7 +341,8 @@ class OneDnn:
         return self._strided(shape, _Dims(*strides))
 
     def _any(self, shape: Sequence[int]) -> _Pointer:
-        return self._described("memory_desc_create_with_tag", len(shape), _Dims(*shape), _F32, _ANY)
+        dims, dtype = _Dims(*shape), _TYPES[self.dtype]
+        return self._described("memory_desc_create_with_tag", len(shape), dims, dtype, _ANY)
 
     def _attributes(self, post_ops: Sequence[PostOp], output: _Pointer) -> _Pointer:
         """Post-operations, and scratch memory that the caller gives."""
@@ -423,20 +450,11 @@ class PrimitiveCall:
 
 def onednn_version() -> str:
     """Version of the package in use, or ``none``."""
-    return "none" if find_onednn() is None else distribution(PACKAGE).version
+    return "none" if find_functions() is None else distribution(PACKAGE).version
 
 
 @cache
 def find_onednn() -> OneDnn | None:
-    """The library, if its package is installed and loads here."""
-    try:
-        files = distribution(PACKAGE).files or ()
-    except PackageNotFoundError:
-        return None
-    for file in files:
-        if file.name == "libdnnl.so.3":
-            try:
-                return OneDnn(str(Path(str(file.locate())).resolve()))
-            except OSError:
-                log.warning("%s does not load; torch's kernels run instead", file, exc_info=True)
-    return None
+    """The library, if there is one here."""
+    functions = find_functions()
+    return None if functions is None else OneDnn(functions)

@@ -24,11 +24,12 @@ class Buffer:
     shape: tuple[int, ...]
     images: bool
     seen_as: tuple[int, ...] | None = None  # shape of the value, where it is another one
+    dtype: torch.dtype = torch.float32
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of fp32 data."""
-        return 4 * math.prod(self.shape)
+        """Bytes of data."""
+        return self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def is_dense(self) -> bool:
@@ -42,19 +43,20 @@ class Buffer:
 
     def empty(self) -> Tensor:
         """A new tensor of ``shape``."""
-        return torch.empty(self.shape, memory_format=self.layout)
+        return torch.empty(self.shape, dtype=self.dtype, memory_format=self.layout)
 
     def fresh(self) -> Tensor:
         """A new tensor of the value's shape."""
         if self.seen_as is not None:
             return self.empty().reshape(self.seen_as)
         if not self.images:
-            return torch.empty(self.shape)
+            return torch.empty(self.shape, dtype=self.dtype)
         _, c, h, w = self.shape
-        return torch.empty_strided(self.shape, (h * w * c, 1, w * c, c))
+        return torch.empty_strided(self.shape, (h * w * c, 1, w * c, c), dtype=self.dtype)
 
     def over(self, memory: Tensor) -> Tensor:
-        """This buffer's tensor over flat fp32 memory of the right size."""
+        """This buffer's tensor over bytes of the right number."""
+        memory = memory.view(self.dtype)
         if not self.images:
             return memory.view(self.seen_as or self.shape)
         n, c, h, w = self.shape
@@ -103,11 +105,12 @@ def _run_plain(recipe: Recipe) -> Run:
     formats = [torch.channels_last if im else torch.contiguous_format for _, im in recipe.operands]
     positions = [position for position, _ in recipe.operands]
     shape, layout, empty, seen_as = result.shape, result.layout, torch.empty, result.seen_as
+    dtype = result.dtype
 
     def one(x: Tensor, *_: Tensor | None) -> Tensor:
         if not x.is_contiguous(memory_format=layout):
             x = x.contiguous(memory_format=layout)
-        out = empty(shape, memory_format=layout)
+        out = empty(shape, dtype=dtype, memory_format=layout)
         launch(x, out)
         return out
 
@@ -116,7 +119,7 @@ def _run_plain(recipe: Recipe) -> Run:
             inputs[position].contiguous(memory_format=wanted)
             for position, wanted in zip(positions, formats, strict=True)
         ]
-        out = empty(shape, memory_format=layout)
+        out = empty(shape, dtype=dtype, memory_format=layout)
         launch(*operands, out)
         return out.reshape(seen_as) if seen_as is not None else out
 
