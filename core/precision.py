@@ -16,7 +16,8 @@ from braid.core.errors import InvalidRequest
 
 FP32 = "fp32"
 TF32 = "tf32"
-HALF: Mapping[str, str] = {"fp16": "FP16", "bf16": "BF16"}
+BF16 = "bf16"
+HALF: Mapping[str, str] = {"fp16": "FP16", BF16: "BF16"}
 """Precisions that compute on narrower data, and its dtype."""
 
 PRECISIONS = (FP32, TF32, *HALF)

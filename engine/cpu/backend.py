@@ -17,7 +17,7 @@ from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import USUAL_KERNELS
-from braid.engine.cpu.device_key import cpu_device_key, software_versions
+from braid.engine.cpu.device_key import cpu_device_key, offered_precisions, software_versions
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lanes import lay_out
@@ -70,9 +70,6 @@ class LaidOut:
 class CpuBackend:
     """A ``Backend`` over a ``CpuExecutor``."""
 
-    precisions = (FP32,)
-    """Torch's FP16 and BF16 kernels for CPU are slower on most CPUs."""
-
     def __init__(
         self,
         executor: CpuExecutor,
@@ -93,6 +90,11 @@ class CpuBackend:
     def threads(self) -> int:
         """Threads of the executor."""
         return self._executor.threads
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """FP32, and BF16 where the CPU has instructions for it."""
+        return offered_precisions()
 
     def device_key(self) -> str:
         """Model name, cores, instruction set, threads, versions."""

@@ -1,4 +1,4 @@
-"""Device key: everything that a latency measured on this device depends on."""
+"""Device key: everything that a latency measured on this device depends on; its precisions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from pathlib import Path
 
 import torch
 
-from braid.engine.onednn.library import onednn_version
+from braid.core.precision import BF16, FP32
+from braid.engine.onednn.library import find_onednn, onednn_version
 
 KERNELS_REVISION = 3
 """Number to raise when kernels or their timing change so much that old latencies mislead."""
+
+CPU_INFORMATION = Path("/proc/cpuinfo")
+
+_BF16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
+"""Sets of instructions, as the system names them; one of them is enough."""
 
 
 def cpu_device_key(threads: int, cores: int) -> str:
@@ -27,13 +33,27 @@ def cpu_device_key(threads: int, cores: int) -> str:
     return ":".join(["cpu", _cpu_model(), *(f"{name}={value}" for name, value in facts.items())])
 
 
+def offered_precisions() -> tuple[str, ...]:
+    """FP32, and BF16 where oneDNN can use the CPU's own instructions for it.
+
+    Elsewhere oneDNN emulates it, which is right, and slower than FP32.
+    """
+    has = not _BF16_INSTRUCTIONS.isdisjoint((_cpu_fact("flags") or "").split())
+    return (FP32, BF16) if has and find_onednn() is not None else (FP32,)
+
+
 def _cpu_model() -> str:
+    return _cpu_fact("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_fact(name: str) -> str | None:
+    """What the system says of its first processor."""
     try:
-        text = Path("/proc/cpuinfo").read_text()
+        text = CPU_INFORMATION.read_text()
     except OSError:
-        return platform.processor() or platform.machine()
-    found = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
+        return None
+    found = re.search(rf"^{name}\s*:\s*(.+)$", text, re.MULTILINE)
+    return found[1].strip() if found else None
 
 
 def software_versions() -> dict[str, str]:

@@ -69,27 +69,26 @@ class ActivationMemory:
     """Memory for the activations of one run at a time."""
 
     def __init__(self) -> None:
-        self._memory = torch.empty(0, dtype=torch.float32)
+        self._memory = torch.empty(0, dtype=torch.uint8)
         self.generation = 0  # changes when the memory moves
 
     def reserve(self, size_bytes: int) -> None:
         """Grow to at least ``size_bytes``; growing loses the content."""
-        if size_bytes > 4 * self._memory.numel():
-            self._memory = torch.empty(0)  # free the old memory first
-            self._memory = torch.empty(-(-size_bytes // 4), dtype=torch.float32)
+        if size_bytes > self._memory.numel():
+            self._memory = torch.empty(0, dtype=torch.uint8)  # free the old memory first
+            self._memory = torch.empty(size_bytes, dtype=torch.uint8)
             self.generation += 1
 
     def free(self) -> None:
         """Free all memory."""
-        self._memory = torch.empty(0)
+        self._memory = torch.empty(0, dtype=torch.uint8)
         self.generation += 1
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor lies in this memory."""
         start = self._memory.data_ptr()
-        return start <= tensor.data_ptr() < start + 4 * self._memory.numel()
+        return start <= tensor.data_ptr() < start + self._memory.numel()
 
     def at(self, offset_bytes: int, size_bytes: int) -> Tensor:
-        """Flat fp32 tensor over ``size_bytes`` bytes from ``offset_bytes`` on."""
-        start = offset_bytes // 4
-        return self._memory[start : start + size_bytes // 4]
+        """The ``size_bytes`` bytes from ``offset_bytes`` on."""
+        return self._memory[offset_bytes : offset_bytes + size_bytes]

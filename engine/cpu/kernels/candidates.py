@@ -18,6 +18,7 @@ from braid.engine.cpu.kernels.merged_units import cut_by_copies
 from braid.engine.cpu.kernels.onednn_units import bind_directly
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn.library import find_onednn
+from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import bound
 from braid.engine.program.attributes import image_window
 from braid.engine.program.kernel import Kernel, PackedWeights
@@ -55,6 +56,7 @@ class CpuKernels:
         library = find_onednn()
         direct = None
         if library is not None:
+            library = library.on(_data_type(unit, graph))
             binding = UnitBinding(library, graph, constants, packed, self._images(graph))
             direct = bind_directly(unit, binding)
         found = (
@@ -84,7 +86,7 @@ class CpuKernels:
         library = find_onednn()
         if kernel.recipe is None or library is None:
             return cut_output(kernel, merged, threads)
-        return cut_by_copies(library, kernel, merged)
+        return cut_by_copies(library.on(_data_type(merged.unit, merged.graph)), kernel, merged)
 
 
 CPU_KERNELS: KernelSource = CpuKernels()
@@ -100,6 +102,12 @@ def bind_on_cpu(
 ) -> Program:
     """``graph`` bound to kernels for ``threads`` threads of a CPU; see ``bind``."""
     return bind(graph, constants, Binding(CPU_KERNELS, threads, packed, choices), pause)
+
+
+def _data_type(unit: Operator, graph: OpGraph) -> torch.dtype:
+    """Type of the data on which a unit's primitives work."""
+    results = {torch_dtype(graph.spec(name).dtype) for name in unit.outputs}
+    return torch.bfloat16 if results == {torch.bfloat16} else torch.float32
 
 
 def _through_torch(

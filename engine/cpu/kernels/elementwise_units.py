@@ -13,12 +13,13 @@ from functools import partial
 from braid.core.graph import Operator, OpGraph
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_op
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
-from braid.engine.onednn.library import SRC, SRC_1, PostOp
+from braid.engine.onednn.library import DTYPES, SRC, SRC_1, PostOp
 from braid.engine.onednn.recipe import Buffer
+from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.program.kernel import Kernel
 
-_KINDS = frozenset({"aten.add", "aten.mul", *POINTWISE})
+_KINDS = frozenset({"aten.add", "aten.mul", "braid.cast", *POINTWISE})
 
 
 def summed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -62,10 +63,20 @@ def scaled(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
     return None
 
 
+def cast(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
+    """Kernel of a conversion between types; None where there is nothing to convert."""
+    source = torch_dtype(binding.graph.spec(unit.inputs[0]).dtype)
+    shape = binding.shape(unit.outputs[0])
+    if steps or source not in DTYPES or source == binding.library.dtype:
+        return None
+    describe = partial(binding.library.cast, math.prod(shape), source)
+    return binding.kernel(describe, {SRC: 0}, _buffer(unit, binding))
+
+
 def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
     (result,) = unit.outputs
     shape = binding.shape(result)
-    return Buffer(shape, images=len(shape) == 4 and result in binding.images)
+    return binding.buffer(shape, images=len(shape) == 4 and result in binding.images)
 
 
 def image_values(graph: OpGraph) -> frozenset[str]:

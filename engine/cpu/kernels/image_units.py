@@ -11,16 +11,19 @@ import torch
 from braid.core.graph import Operator
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
 from braid.engine.onednn.library import BIAS, SRC, WEIGHTS, PostOp
-from braid.engine.onednn.recipe import Buffer, Recipe
+from braid.engine.onednn.recipe import Recipe
 from braid.engine.ops.arrays.shape import sliced_positions
 from braid.engine.program.attributes import wholes
 from braid.engine.program.kernel import Kernel
 
 
 def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
-    """Batch norm with stored statistics, as a 1x1 convolution of each channel by itself."""
+    """Batch norm with stored statistics, as a 1x1 convolution of each channel by itself.
+
+    In FP32 only: a convolution on narrower data would round the statistics, too.
+    """
     data, *names = unit.inputs
-    if len(names) != 4:
+    if len(names) != 4 or binding.library.dtype != torch.float32:
         return None
     scale, shift, mean, variance = (binding.constant(name) for name in names)
     if scale is None or shift is None or mean is None or variance is None:
@@ -28,16 +31,17 @@ def batch_norm(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Ker
     eps, result = unit.attributes.get("eps"), binding.shape(unit.outputs[0])
     if not isinstance(eps, float) or not binding.is_plain(data, 4):
         return None
+    result_buffer = binding.buffer(result, images=True)
     factors = scale / torch.sqrt(variance + eps)
     bias, weight = shift - mean * factors, factors.reshape(-1, 1, 1, 1, 1)
 
     def make(threads: int) -> Recipe:
         with binding.library.threads(threads):
             shapes, window = (result, tuple(weight.shape), result), ([1, 1], [1, 1], [0, 0], [0, 0])
-            primitive = binding.library.convolution(shapes, True, window, steps)
+            primitive = binding.library.convolution(shapes, bias, window, steps)
             name = "/".join(names)
             packed = binding.packed.for_primitive(binding.library, primitive, name, weight)
-        return single(primitive, {WEIGHTS: packed, BIAS: bias}, {SRC: 0}, Buffer(result, True))
+        return single(primitive, {WEIGHTS: packed, BIAS: bias}, {SRC: 0}, result_buffer)
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
@@ -59,10 +63,11 @@ def sliced(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel 
         return None  # oneDNN refuses strides by which the last element could lie in the next row
     first = [taken.start for taken in positions]
     every = [taken.step for taken in positions]
+    result_buffer = binding.buffer(result, images=True)
 
     def make(threads: int) -> Recipe:
         with binding.library.threads(threads):
             primitive, offset_bytes = binding.library.slice_of_images(source, result, first, every)
-        return single(primitive, {}, {SRC: 0}, Buffer(result, images=True), offset_bytes)
+        return single(primitive, {}, {SRC: 0}, result_buffer, offset_bytes)
 
     return Kernel(VARIANT, recipe=make)

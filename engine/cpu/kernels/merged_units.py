@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from braid.engine.onednn.library import DST, SRC, OneDnn
-from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.onednn.recipe import Action, Place, Recipe
 from braid.engine.program.kernel import Kernel
 from braid.engine.program.kernel_choice import MergedUnit
 
@@ -34,8 +35,8 @@ def _with_copies(library: OneDnn, recipe: Recipe, merged: MergedUnit) -> Recipe:
             copy = library.slice_of_channels(shape, result.shape[1])
         else:
             copy = library.slice_of_columns(math.prod(shape[:-1]), shape[-1], result.shape[-1])
-        source = Place("temporary", 0, 4 * start)
+        source = Place("temporary", 0, result.dtype.itemsize * start)
         actions.append(Action(copy, {}, {SRC: source, DST: Place("result", number)}))
         start += shape[merged.axis]
-    results = tuple(Buffer(shape, result.images) for shape in merged.parts)
+    results = tuple(replace(result, shape=shape) for shape in merged.parts)
     return Recipe(tuple(actions), recipe.operands, results, (result,))

@@ -16,7 +16,7 @@ from functools import partial
 from torch import Tensor
 
 from braid.core.graph import Operator
-from braid.engine.cpu.kernels.elementwise_units import pointwise, scaled, summed
+from braid.engine.cpu.kernels.elementwise_units import cast, pointwise, scaled, summed
 from braid.engine.cpu.kernels.epilogues import POINTWISE, post_ops
 from braid.engine.cpu.kernels.image_units import batch_norm, sliced
 from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
@@ -34,7 +34,7 @@ from braid.engine.onednn.library import (
     PostOp,
     Primitive,
 )
-from braid.engine.onednn.recipe import Buffer, Recipe
+from braid.engine.onednn.recipe import Recipe
 from braid.engine.ops.layers.convolution import same_padding
 from braid.engine.program.attributes import image_window, wholes
 from braid.engine.program.kernel import Kernel
@@ -43,9 +43,8 @@ from braid.engine.program.kernel import Kernel
 def bind_directly(unit: Operator, binding: UnitBinding) -> Kernel | None:
     """Kernel on oneDNN primitives; None where oneDNN has nothing fast."""
     binder = _BINDERS.get(unit.kind)
-    if binder is None or not all(
-        binding.is_plain(name) for name in (unit.inputs[0], *unit.outputs)
-    ):
+    plain = unit.outputs if unit.kind == "braid.cast" else (unit.inputs[0], *unit.outputs)
+    if binder is None or not all(map(binding.is_plain, plain)):
         return None
     steps = post_ops(unit)
     return None if steps is None else binder(unit, binding, steps)
@@ -67,9 +66,11 @@ def _convolution(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> K
         library = binding.library
         with library.threads(threads):
             window = stride, dilation, padding, padding
-            primitive = library.convolution(shapes, bias is not None, window, fused)
+            primitive = library.convolution(shapes, bias, window, fused)
             packed = binding.packed.for_primitive(library, primitive, weight_name, grouped)
-        return single(primitive, _fixed(packed, bias), arguments, Buffer(result, images=True))
+        return single(
+            primitive, _fixed(packed, bias), arguments, binding.buffer(result, images=True)
+        )
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
 
@@ -87,11 +88,11 @@ def _linear(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel
     def make(threads: int) -> Recipe:
         library = binding.library
         with library.threads(threads):
-            primitive = library.matmul(m, k, n, bias is not None, fused)
+            primitive = library.matmul(m, k, n, bias, fused)
             packed = binding.packed.for_primitive(
                 library, primitive, f"{weight_name}^T", weight.t()
             )
-        result = Buffer((*leading, n), images=False)
+        result = binding.buffer((*leading, n), images=False)
         return single(primitive, _fixed(packed, bias), arguments, result)
 
     return Kernel(VARIANT, recipe=make, needs_finite=bool(steps))
@@ -130,7 +131,9 @@ def _pooling(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kerne
         return binding.library.pooling(algorithm, (source, result), window)
 
     is_max = algorithm == MAX_POOLING
-    return binding.kernel(describe, {SRC: 0}, Buffer(result, images=True), needs_finite=is_max)
+    return binding.kernel(
+        describe, {SRC: 0}, binding.buffer(result, images=True), needs_finite=is_max
+    )
 
 
 def _pooling_pads(unit: Operator, source: Sequence[int]) -> list[tuple[int, int]]:
@@ -159,7 +162,7 @@ def _mean(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel |
         return binding.library.pooling(AVERAGE_ALL, (source, pooled), window)
 
     seen_as = None if result == pooled else result
-    return binding.kernel(describe, {SRC: 0}, Buffer(pooled, True, seen_as))
+    return binding.kernel(describe, {SRC: 0}, binding.buffer(pooled, images=True, seen_as=seen_as))
 
 
 def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -175,7 +178,7 @@ def _concatenation(unit: Operator, binding: UnitBinding, steps: list[PostOp]) ->
     shapes = [binding.shape(name) for name in unit.inputs]
     arguments = {MANY + i: i for i in range(len(shapes))}
     describe = partial(binding.library.concat, shapes, result)
-    return binding.kernel(describe, arguments, Buffer(result, images=True))
+    return binding.kernel(describe, arguments, binding.buffer(result, images=True))
 
 
 _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | None]] = {
@@ -191,6 +194,7 @@ _BINDERS: Mapping[str, Callable[[Operator, UnitBinding, list[PostOp]], Kernel | 
     "braid.slice": sliced,
     "aten.add": summed,
     "aten.mul": scaled,
+    "braid.cast": cast,
     **dict.fromkeys(POINTWISE, pointwise),
 }
 

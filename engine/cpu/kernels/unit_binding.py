@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from braid.core.graph import OpGraph
-from braid.engine.onednn.library import DST, OneDnn, Primitive
+from braid.engine.onednn.library import DST, DTYPES, OneDnn, Primitive
 from braid.engine.onednn.recipe import Action, Buffer, Place, Recipe
+from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.program.kernel import Kernel, PackedWeights
 
 VARIANT = "onednn"
@@ -20,7 +20,7 @@ VARIANT = "onednn"
 class UnitBinding:
     """Everything that a unit's recipe is made from."""
 
-    library: OneDnn
+    library: OneDnn  # on data of the unit's type
     graph: OpGraph
     constants: Mapping[str, Tensor]
     packed: PackedWeights
@@ -31,18 +31,24 @@ class UnitBinding:
         return tuple(int(extent) for extent in self.graph.spec(value).shape)
 
     def is_plain(self, value: str, rank: int | None = None) -> bool:
-        """Whether a value is fp32, of this rank, and not empty."""
+        """Whether a value is of the unit's type, of this rank, and not empty."""
         spec = self.graph.spec(value)
         return (
-            spec.dtype == "FP32"
+            torch_dtype(spec.dtype) == self.library.dtype
             and (rank is None or len(spec.shape) == rank)
             and 0 not in spec.shape
         )
 
     def constant(self, value: str) -> Tensor | None:
-        """Tensor of a value that is a constant in fp32; None for any other value."""
+        """Tensor of a value that is a constant in fp32 or bf16; None for any other value."""
         found = self.constants.get(value)
-        return found if found is not None and found.dtype == torch.float32 else None
+        return found if found is not None and found.dtype in DTYPES else None
+
+    def buffer(
+        self, shape: tuple[int, ...], *, images: bool, seen_as: tuple[int, ...] | None = None
+    ) -> Buffer:
+        """Memory for a tensor of the unit's type."""
+        return Buffer(shape, images, seen_as, self.library.dtype)
 
     def kernel(
         self,
