@@ -156,6 +156,15 @@ def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
         opened(path).run({"x": torch.zeros(1, 3)})
 
 
+def test_indices_that_nobody_reads_do_not_matter(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2])]
+    shapes = tensors(x=["batch", 3, 4, 4]), tensors(y=["batch", 3, 3, 3])
+    path = save(graph(nodes, *shapes, {}, "pool"), tmp_path / MODEL_FILE)
+
+    x = images(2, size=4)
+    np.testing.assert_array_equal(opened(path).run({"x": x})["y"], expected(path, x=x)["y"])
+
+
 def test_masks_of_integers_may_be_made_floats(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Cast", ["mask"], ["floats"], to=TensorProto.FLOAT),
