@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import grpc
 
-from braid.server.http2.connection import HttpConnection, HttpStream
-from braid.server.http2.headers import Metadata, write_begin, write_end
+from braid.server.http2.connection import HttpConnection
+from braid.server.http2.headers.writing import Metadata, write_begin, write_end
 from braid.server.http2.messages import BadMessage, TooLarge
+from braid.server.http2.streams import HttpStream
 
 log = logging.getLogger("braid.rpc")
 
@@ -145,6 +146,7 @@ class Call:
 
     async def read(self) -> Any:
         """Return the next message; ``grpc.aio.EOF`` after the last one."""
+        self._connection.taken(self._stream)
         try:
             message = await self._stream.incoming.next()
         except (TooLarge, BadMessage) as failure:

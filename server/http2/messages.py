@@ -61,8 +61,10 @@ class Incoming:
         "_prefix",
         "_waiter",
         "_wbits",
+        "bodies",
         "failure",
         "has_ended",
+        "long_taken",
         "ready",
         "window",
     )  # fmt: skip
@@ -85,7 +87,14 @@ class Incoming:
         self.ready: deque[Message | Compressed] = deque()
         self.window = WINDOW_BYTES
         self.has_ended = False
+        self.bodies = 0  # received in place, with the present one
+        self.long_taken = 0  # messages longer than a window that were given out, and not counted
         self.failure: Exception | None = None
+
+    @property
+    def body_bytes(self) -> int:
+        """Length of the present message, received in place; 0: there is none."""
+        return 0 if self._body is None else len(self._body)
 
     @property
     def missing_bytes(self) -> int:
@@ -136,6 +145,7 @@ class Incoming:
                     data = data[length:]
                     continue
                 self._body, self._filled = _memory(length), 0
+                self.bodies += 1
             taken = min(len(data), len(self._body) - self._filled)
             self._body[self._filled : self._filled + taken] = data[:taken]
             data = data[taken:]
@@ -167,13 +177,13 @@ class Incoming:
             finally:
                 self._waiter = None
         message = self.ready.popleft()
+        data = message.data if isinstance(message, Compressed) else message
+        self.long_taken += len(data) > WINDOW_BYTES
         if self._backlog and not self.ready:  # nothing ready means nothing unread, see allow_more
-            data, self._backlog = memoryview(self._backlog), bytearray()
-            self.feed(data)
+            backlog, self._backlog = memoryview(self._backlog), bytearray()
+            self.feed(backlog)
             self._check_end()
-        if isinstance(message, Compressed):
-            return await self._inflated(message.data)
-        return message
+        return await self._inflated(data) if isinstance(message, Compressed) else data
 
     def drop(self) -> None:
         """Forget what was received, and what comes still: the call has ended."""

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from braid.server.http2 import frames
 from braid.server.http2.frames import ConnectionFault, ErrorCode
-from braid.server.http2.headers import MAX_BLOCK_BYTES
+from braid.server.http2.headers.reading import MAX_BLOCK_BYTES
 from braid.server.http2.messages import Incoming
 
 DATA_FRAME_BYTES: Final = 1 << 20
@@ -29,8 +29,11 @@ class Frames(Protocol):
     def take_frame(self, kind: int, flags: int, number: int, payload: bytes) -> None:
         """Handle a frame of any kind but DATA."""
 
-    def begin_data(self, number: int, length: int) -> Incoming | None:
-        """Return the messages of a stream that ``length`` bytes are for; None: of no call."""
+    def begin_data(self, number: int, length: int, padding: int) -> Incoming | None:
+        """Return the messages that ``length`` bytes of a stream are for; None: of no call.
+
+        Of these bytes, ``padding`` are of no use.
+        """
 
     def end_data(self, number: int, is_last: bool) -> None:
         """Handle the end of a frame of DATA; ``is_last``: of its stream."""
@@ -71,6 +74,11 @@ class Receiver:
         while self._read():
             pass
         self._choose_place()
+
+    def forget(self) -> None:
+        """Drop what was received; what comes from now on must not be read."""
+        self._place = None
+        self._start = self._stop = 0
 
     def _choose_place(self) -> None:
         self._place = None
@@ -148,7 +156,7 @@ class Receiver:
                 raise ConnectionFault(ErrorCode.PROTOCOL_ERROR, "padding is longer than its frame")
             at += 1
             self._data_left -= 1 + padding
-        self._data = self._target.begin_data(number, length)
+        self._data = self._target.begin_data(number, length, length - self._data_left)
         self._start, self._number, self._padding_left = at, number, padding
         self._is_last = bool(flags & frames.END_STREAM)
         self._is_in_data = True

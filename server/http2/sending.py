@@ -44,6 +44,8 @@ class Sender:
         self._is_paused = False
         self._waiting: dict[Outgoing, asyncio.Future[None]] = {}  # the longest first
         self._unread_control_bytes = 0
+        self.data_frames = 0  # sent so far
+        self._has_left = False  # nothing follows what was sent last
 
     async def send(self, to: Outgoing, begin: bytes, message: bytes | None, end: bytes) -> None:
         """Send parts of an answer; returns when the last byte is on its way, or has nowhere to go.
@@ -91,9 +93,10 @@ class Sender:
             held += size
             to.window -= size
             self._window -= size
+            self.data_frames += 1
 
     def _write(self, to: Outgoing, parts: list[bytes | memoryview]) -> None:
-        if parts and not to.has_ended and not self.transport.is_closing():
+        if parts and not to.has_ended and not self.is_over:
             self.transport.write(b"".join(parts))
         parts.clear()
 
@@ -103,8 +106,20 @@ class Sender:
             self._unread_control_bytes += len(data)
             if self._unread_control_bytes > MAX_UNREAD_CONTROL_BYTES:
                 self.transport.abort()
-        if not self.transport.is_closing():
+        if not self.is_over:
             self.transport.write(data)
+
+    @property
+    def is_over(self) -> bool:
+        """Bool: nothing more can be sent."""
+        return self._has_left or bool(self.transport.is_closing())
+
+    def leave_with(self, data: bytes) -> None:
+        """Send a last frame; the peer may still be sending."""
+        self.control(data)
+        if not self.is_over:
+            self._has_left = True
+            self.transport.write_eof()
 
     def reset(self, number: int, code: ErrorCode) -> None:
         """End a stream."""

@@ -11,7 +11,9 @@ from typing import Any
 import grpc
 
 from braid.server.http2.calls import Call
-from braid.server.http2.connection import ConnectionLimits, HttpConnection, HttpStream
+from braid.server.http2.connection import HttpConnection
+from braid.server.http2.streams import ConnectionLimits, HttpStream
+from braid.server.inference.call_memory import CallMemory, MemoryLimits
 
 FLUSH_SECONDS = 1.0
 """Time for the last bytes of answers to go out after their calls have ended."""
@@ -20,8 +22,12 @@ FLUSH_SECONDS = 1.0
 class Server(grpc.aio.Server):
     """Server whose calls are handled in the event loop alone."""
 
-    def __init__(self, limits: ConnectionLimits, interceptors: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, limits: ConnectionLimits, memory: MemoryLimits, interceptors: Sequence[Any] = ()
+    ) -> None:
+        """Serve nothing yet; ``memory`` bounds messages on their way in."""
         self._limits = limits
+        self._messages = CallMemory(memory)
         self._interceptors = tuple(interceptors)
         self._generic: list[Any] = []
         self._registered: dict[str, Any] = {}
@@ -122,7 +128,7 @@ class Server(grpc.aio.Server):
         return True
 
     def _connected(self) -> HttpConnection:
-        connection = HttpConnection(self._limits, self._begin)
+        connection = HttpConnection(self._limits, self._messages, self._begin)
         connection.on_closed = self._closed
         connection.on_made = self._made
         return connection

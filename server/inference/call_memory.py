@@ -195,11 +195,16 @@ class ConnectionMemory:
 
     async def enter(self, size_bytes: int, deadline: float | None) -> None:
         """Charge ``size_bytes`` as soon as there is room."""
-        if not self.queue and self.fits(size_bytes):
-            self.add(size_bytes)
-        else:
+        if not self.enter_now(size_bytes):
             self.all_calls.add_waiting(self)
             await self.queue.wait(size_bytes, deadline)
+
+    def enter_now(self, size_bytes: int) -> bool:
+        """Charge ``size_bytes`` unless they have to wait; returns bool: they are charged."""
+        if self.queue or not self.fits(size_bytes):
+            return False
+        self.add(size_bytes)
+        return True
 
     def fits(self, size_bytes: int) -> bool:
         """Bool: a request of ``size_bytes`` may enter now."""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from braid.core.errors import StartupError
-from braid.server.http2.connection import ConnectionLimits
 from braid.server.http2.server import Server
+from braid.server.http2.streams import ConnectionLimits
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.tracing import Sampling, start_tracing
 from braid.server.rpc.guarding import Guarding, filter_grpc_log
@@ -155,7 +155,7 @@ def _server(
             keepalive_s=settings.keepalive_seconds,
             answer_s=KEEPALIVE_ANSWER_MS / 1000,
         )
-        return Server(limits, guards)
+        return Server(limits, memory.limits, guards)
     return grpc.aio.server(
         interceptors=guards,
         options=[

@@ -11,9 +11,11 @@ from typing import Any
 import grpc
 import pytest
 
-from braid.server.http2.connection import ConnectionLimits
 from braid.server.http2.server import Server
+from braid.server.http2.streams import ConnectionLimits
+from braid.server.inference.call_memory import MemoryLimits
 
+MEMORY = MemoryLimits(16 << 20, 16 << 20, 64 << 20)
 LIMITS = ConnectionLimits(message_bytes=4 << 20, streams=8, keepalive_s=60.0, answer_s=20.0)
 OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
 Code = grpc.StatusCode
@@ -76,7 +78,7 @@ class Methods(grpc.GenericRpcHandler):
 async def serving(
     limits: ConnectionLimits = LIMITS, interceptors: Any = (), **more: Callable[..., Any]
 ) -> AsyncIterator[tuple[Server, Any]]:  # a channel; its stubs know messages of protobuf only
-    server = Server(limits, interceptors)
+    server = Server(limits, MEMORY, interceptors)
     server.add_generic_rpc_handlers([Methods(**more)])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -260,8 +262,8 @@ async def test_stop_lets_calls_end_within_its_grace() -> None:
 
 
 async def test_a_port_in_use_is_refused() -> None:
-    server = Server(LIMITS)
+    server = Server(LIMITS, MEMORY)
     port = server.add_insecure_port("127.0.0.1:0")
     with pytest.raises(RuntimeError, match=str(port)):
-        Server(LIMITS).add_insecure_port(f"127.0.0.1:{port}")
+        Server(LIMITS, MEMORY).add_insecure_port(f"127.0.0.1:{port}")
     await server.stop(None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from braid.server.http2.hpack import Decoder, HeaderError, HeadersTooLong, decode_huffman
+from braid.server.http2.headers.hpack import Decoder, HeaderError, HeadersTooLong, decode_huffman
 
 REQUESTS = [
     [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")],

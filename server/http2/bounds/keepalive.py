@@ -1,0 +1,78 @@
+"""Alarms of one connection: its peer greets in time, answers pings, and reads why it is left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from typing import Final
+
+from braid.server.http2 import frames
+from braid.server.http2.frames import frame
+from braid.server.http2.sending import Sender
+
+FAREWELL_S: Final = 1.0
+"""Time for a peer to read why its connection ends."""
+
+
+class KeepAlive:
+    """Watch over one connection. Belongs to the event loop."""
+
+    def __init__(self, sender: Sender, every_s: float, answer_s: float) -> None:
+        """Watch nothing yet.
+
+        Args:
+            sender: of the connection, which is aborted when the peer is not there.
+            every_s: between two pings of a silent connection.
+            answer_s: that the answer to a ping may take.
+        """
+        self.heard_at = monotonic()
+        self.has_greeted = False
+        self._sender = sender
+        self._every_s = every_s
+        self._answer_s = answer_s
+        self._alarm: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Expect the greeting."""
+        self._wait(min(self._every_s, self._answer_s), self._check_greeting)
+
+    def stop(self) -> None:
+        """Watch no more."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+
+    def end_soon(self) -> None:
+        """Abort the connection unless the peer has closed it by then."""
+        self._wait(FAREWELL_S, self._abort)
+
+    def _wait(self, seconds: float, then: Callable[[], object]) -> None:
+        self.stop()
+        self._alarm = asyncio.get_running_loop().call_later(seconds, then)
+
+    def _abort(self) -> None:
+        self._sender.transport.abort()
+
+    def _check_greeting(self) -> None:
+        """Abort unless the peer speaks HTTP/2 by now."""
+        if self.has_greeted:
+            self._ping()
+        else:
+            self._abort()
+
+    def _ping(self) -> None:
+        """Ask whether the peer is there, if nothing came for long."""
+        idle_s = monotonic() - self.heard_at
+        if idle_s < self._every_s:
+            self._wait(self._every_s - idle_s, self._ping)
+        else:
+            self._sender.control(frame(frames.PING, 0, 0, b"braid-up"))
+            self._wait(self._answer_s, partial(self._check, self.heard_at))
+
+    def _check(self, heard_at: float) -> None:
+        """Abort if nothing came since a ping was sent."""
+        if self.heard_at == heard_at:
+            self._abort()
+        else:
+            self._wait(self._every_s, self._ping)

@@ -1,0 +1,60 @@
+"""Budget of one connection for frames that carry nothing.
+
+Pings, settings, window updates, priorities, empty data, frames of unknown kinds and calls that are
+reset at once cost their sender next to nothing and the event loop some microseconds each: floods of
+them are CVE-2019-9512 to 9518 and CVE-2023-44487. A connection earns such frames with data and with
+answers that it takes, and by time; one that has spent its budget ends with ENHANCE_YOUR_CALM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import monotonic
+from typing import Final
+
+from braid.server.http2.frames import ConnectionFault, ErrorCode
+from braid.server.http2.sending import Sender
+
+BUDGET_FRAMES: Final = 2000
+"""Frames that a connection may send unearned, and the most that it saves up."""
+FRAMES_PER_SECOND: Final = 200
+FRAMES_PER_ANSWER: Final = 8
+FRAMES_PER_DATA: Final = 4
+"""Of an answer, sent in a frame: gRPC's clients follow one with a ping and two window updates."""
+BYTES_PER_FRAME: Final = 1024
+"""Bytes of received data that earn one frame."""
+RAPID_S: Final = 0.1
+"""Time after its beginning in which the reset of a call counts as carrying nothing."""
+
+
+class Patience:
+    """Budget of one connection."""
+
+    __slots__ = ("_left", "_now", "_refilled_at", "_sender", "_sent_frames")
+
+    def __init__(self, sender: Sender, now: Callable[[], float] = monotonic) -> None:
+        """Take the time, in seconds, from ``now``."""
+        self._sender = sender
+        self._now = now
+        self._left = BUDGET_FRAMES
+        self._refilled_at = now()
+        self._sent_frames = 0  # as far as they have been counted
+
+    def earn(self, frames: int) -> None:
+        """Let the peer send so many more frames."""
+        self._left = min(BUDGET_FRAMES, self._left + frames)
+
+    def spend(self) -> None:
+        """Count a frame that carries nothing.
+
+        Raises:
+            ConnectionFault: there were too many.
+        """
+        self._left -= 1
+        if self._left < 0:
+            now, sent = self._now(), self._sender.data_frames
+            self.earn(int((now - self._refilled_at) * FRAMES_PER_SECOND))
+            self.earn((sent - self._sent_frames) * FRAMES_PER_DATA)
+            self._refilled_at, self._sent_frames = now, sent
+            if self._left < 0:
+                raise ConnectionFault(ErrorCode.ENHANCE_YOUR_CALM, "too many frames without use")

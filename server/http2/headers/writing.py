@@ -1,0 +1,73 @@
+"""Headers of answers, written without compression.
+
+They are few and short and differ from call to call, so they are literals: no table of the peer has
+to be kept in step.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final
+from urllib.parse import quote
+
+Metadata = tuple[tuple[str, str | bytes], ...]
+
+_PLAIN: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+"""Characters that a status message is sent with as they are."""
+
+
+def _integer(value: int, bits: int) -> bytes:
+    """Encode a length as HPACK does (RFC 7541, section 5.1)."""
+    limit = (1 << bits) - 1
+    if value < limit:
+        return bytes([value])
+    encoded, value = bytearray([limit]), value - limit
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def literal(name: bytes, value: bytes) -> bytes:
+    """Return one header field, not to be indexed."""
+    return b"".join((b"\0", _integer(len(name), 7), name, _integer(len(value), 7), value))
+
+
+ENCODINGS: Final = frozenset({"identity", "deflate", "gzip"})
+"""Ways in which messages may be compressed."""
+
+_BEGIN = b"\x88" + literal(b"content-type", b"application/grpc")  # :status 200
+_ACCEPTED = literal(b"grpc-accept-encoding", b"identity,deflate,gzip")
+_OK = literal(b"grpc-status", b"0")
+NOT_GRPC = b"\x08\x03415"  # :status 415, by the name of static entry 8
+"""Header block of the answer to what is no call of gRPC."""
+
+
+def write_begin(metadata: Metadata = ()) -> bytes:
+    """Return the header block that an answer begins with."""
+    return _BEGIN + _ACCEPTED + _fields(metadata)
+
+
+def write_refusal(code: int, message: str) -> bytes:
+    """Return the header block that is all of an answer."""
+    return _BEGIN + _ACCEPTED + write_end(code, message)
+
+
+def write_end(code: int, message: str, metadata: Metadata = ()) -> bytes:
+    """Return the header block of the status and trailing metadata that an answer ends with."""
+    if not code and not message:
+        return _OK + _fields(metadata)
+    status = literal(b"grpc-status", str(code).encode())
+    text = literal(b"grpc-message", quote(message, safe=_PLAIN).encode()) if message else b""
+    return status + text + _fields(metadata)
+
+
+def _fields(metadata: Metadata) -> bytes:
+    return b"".join(
+        literal(
+            name.encode(),
+            base64.b64encode(value) if isinstance(value, bytes) else value.encode("latin-1"),
+        )
+        for name, value in metadata
+    )

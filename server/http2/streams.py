@@ -1,0 +1,162 @@
+"""Calls of one connection, each on a stream, and how many there may be.
+
+    headers ──open──> refused │ HttpStream ──> its call ──answered──> ended
+                                    └── left: its caller resets it, or loses the connection
+
+A call counts until its status is sent, or its handler has ended where the caller has left: a peer
+that opens and resets streams has no more handlers than one that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from braid.server.http2 import frames
+from braid.server.http2.bounds.patience import FRAMES_PER_ANSWER, RAPID_S, Patience
+from braid.server.http2.frames import ErrorCode, frame
+from braid.server.http2.headers.hpack import Field
+from braid.server.http2.headers.reading import BadHead, RequestHead, read_head
+from braid.server.http2.headers.writing import ENCODINGS, NOT_GRPC, write_refusal
+from braid.server.http2.messages import Incoming
+from braid.server.http2.sending import Outgoing, Sender
+
+_HEADERS_TOO_LONG: Final = write_refusal(8, "metadata is too long")  # RESOURCE_EXHAUSTED
+_UNKNOWN_ENCODING: Final = write_refusal(12, "messages are compressed in a way not known here")
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionLimits:
+    """Bounds of one connection, and when it is asked whether its peer is there."""
+
+    message_bytes: int
+    streams: int  # calls under way
+    keepalive_s: float  # between two pings
+    answer_s: float  # that a ping's answer may take
+
+
+class CallOfStream(Protocol):
+    """Call that a stream carries."""
+
+    def cancel(self) -> None:
+        """End it, as the caller has left."""
+
+
+class HttpStream:
+    """Stream of one call."""
+
+    __slots__ = ("began_at", "call", "head", "incoming", "is_counted", "outgoing")
+
+    def __init__(
+        self, head: RequestHead, incoming: Incoming, outgoing: Outgoing, began_at: float
+    ) -> None:
+        self.head = head
+        self.incoming = incoming
+        self.outgoing = outgoing
+        self.began_at = began_at  # seconds of ``time.monotonic``
+        self.call: CallOfStream | None = None
+        self.is_counted = True  # among the calls under way
+
+
+class Streams:
+    """Streams of one connection. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        sender: Sender,
+        patience: Patience,
+        begin: Callable[[HttpStream], CallOfStream],
+    ) -> None:
+        """Have none; ``begin`` begins the call of each."""
+        self.last = 0  # number of the stream that was opened last
+        self.running = 0  # calls, those among them that their callers have left
+        self.is_closing = False  # no more are taken
+        self._limits = limits
+        self._sender = sender
+        self._patience = patience
+        self._begin = begin
+        self._open: dict[int, HttpStream] = {}
+
+    def get(self, number: int) -> HttpStream | None:
+        """Return the stream of a call; None: it has ended, or was refused."""
+        return self._open.get(number)
+
+    def open(self, number: int, fields: list[Field] | None, is_last: bool, now: float) -> None:
+        """Begin a call, or refuse it.
+
+        Args:
+            number: of the stream.
+            fields: headers; None: there are too many.
+            is_last: nothing follows on the stream.
+            now: seconds of ``time.monotonic``.
+        """
+        self.last = number
+        if self.running >= self._limits.streams or self.is_closing:
+            self._patience.spend()
+            self._sender.reset(number, ErrorCode.REFUSED_STREAM)
+            return
+        if fields is None:
+            self._refuse(number, _HEADERS_TOO_LONG)
+            return
+        try:
+            head = read_head(fields)
+        except BadHead:
+            self._refuse(number, NOT_GRPC)
+            return
+        if head.encoding not in ENCODINGS:
+            self._refuse(number, _UNKNOWN_ENCODING)
+            return
+        incoming = Incoming(self._limits.message_bytes, head.encoding)
+        stream = self._open[number] = HttpStream(head, incoming, Outgoing(number), now)
+        self.running += 1
+        if is_last:
+            incoming.end()
+        stream.call = self._begin(stream)
+
+    def _refuse(self, number: int, block: bytes) -> None:
+        """Answer what does not become a call."""
+        self._patience.spend()
+        flags = frames.END_HEADERS | frames.END_STREAM
+        self._sender.control(frame(frames.HEADERS, flags, number, block))
+
+    def answered(self, stream: HttpStream) -> None:
+        """Count a call no more: its caller may know its status, and begin the next call."""
+        self._count_no_more(stream)
+        self._patience.earn(FRAMES_PER_ANSWER)
+
+    def _count_no_more(self, stream: HttpStream) -> None:
+        self.running -= stream.is_counted
+        stream.is_counted = False
+
+    def ended(self, stream: HttpStream) -> None:
+        """Forget a call that has ended; its caller hears so if its status was not sent."""
+        self._count_no_more(stream)
+        number = stream.outgoing.number
+        if self._open.pop(number, None) is not None:
+            if not stream.outgoing.is_answered:
+                self._sender.reset(number, ErrorCode.CANCEL)
+            elif not stream.incoming.has_ended:
+                self._sender.reset(number, ErrorCode.NO_ERROR)
+        self._sender.leave(stream.outgoing)
+        stream.incoming.drop()  # the call and its stream name each other: kept until a collection
+
+    def reset(self, number: int, now: float) -> None:
+        """End the call of a stream that its caller has reset."""
+        stream = self._open.get(number)
+        if stream is None or now - stream.began_at < RAPID_S:
+            self._patience.spend()
+        if stream is not None:
+            self._leave(stream)
+
+    def leave_all(self) -> None:
+        """End all calls, as the connection is lost."""
+        for stream in list(self._open.values()):
+            self._leave(stream)
+
+    def _leave(self, stream: HttpStream) -> None:
+        self._open.pop(stream.outgoing.number, None)
+        self._sender.leave(stream.outgoing)
+        if stream.call is not None:
+            stream.call.cancel()

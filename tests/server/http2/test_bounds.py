@@ -1,0 +1,144 @@
+"""Peers that send what is of no use, or more than there is memory for."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+
+import pytest
+
+from braid.server.http2 import frames
+from braid.server.http2.bounds.patience import BUDGET_FRAMES, FRAMES_PER_SECOND, Patience
+from braid.server.http2.frames import ConnectionFault, ErrorCode, frame, number_frame
+from braid.server.http2.headers.writing import literal
+from braid.server.http2.messages import WINDOW_BYTES
+from braid.server.http2.sending import Sender
+from braid.server.inference.call_memory import MemoryLimits
+from tests.server.http2.test_frames import CALL, LIMITS, MESSAGE, Peer, connected, data, headers
+
+PING = frame(frames.PING, 0, 0, bytes(8))
+HOLD = CALL.replace(b"\x07/t/Echo", b"\x07/t/Hold")
+MIB = 1 << 20
+SIZE = 3 * MIB
+LONG = replace(LIMITS, message_bytes=SIZE, keepalive_s=20.0, answer_s=20.0)
+ROOM_FOR_ONE = MemoryLimits(SIZE, SIZE, SIZE)
+
+
+async def flood(peer: Peer, useless: bytes) -> ErrorCode:
+    """Send a frame again and again, as fast as the server reads; returns why it had enough."""
+    peer.send(useless * 2 * BUDGET_FRAMES)
+    return await peer.fault()
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        PING,
+        frame(frames.PING, frames.ACK, 0, bytes(8)),
+        frame(frames.SETTINGS, frames.ACK, 0),
+        frame(frames.PRIORITY, 0, 1, bytes(5)),
+        frame(0xBE, 0, 0, b"grease"),
+        number_frame(frames.WINDOW_UPDATE, 0, 1),
+        data(1, b"", 0),
+        data(1, b"\0", frames.PADDED),
+        number_frame(frames.RST_STREAM, 1, 8),
+    ],
+    ids=["ping", "pong", "settings", "priority", "unknown", "window", "empty", "padding", "reset"],
+)
+async def test_a_flood_of_frames_without_use_ends_the_connection(useless: bytes) -> None:
+    async with connected(limits=LONG) as peer:
+        peer.send(headers(1, HOLD))
+        assert await flood(peer, useless) is ErrorCode.ENHANCE_YOUR_CALM
+
+
+async def test_calls_that_are_reset_at_once_end_the_connection() -> None:
+    async with connected(limits=LONG) as peer:
+        numbers = range(1, 4 * BUDGET_FRAMES, 2)
+        ends = (number_frame(frames.RST_STREAM, number, 8) for number in numbers)
+        begins = (headers(number, HOLD) for number in numbers)
+        peer.send(*(begin + end for begin, end in zip(begins, ends, strict=True)))
+        assert await peer.fault() is ErrorCode.ENHANCE_YOUR_CALM
+
+
+async def test_answers_earn_the_pings_and_windows_that_come_with_them() -> None:
+    growth = number_frame(frames.WINDOW_UPDATE, 0, 1)
+    async with connected(limits=LONG) as peer:
+        for number in range(1, BUDGET_FRAMES, 2):
+            peer.send(headers(number), data(number, MESSAGE), PING, growth, growth)
+            assert await peer.answer(number) == MESSAGE
+
+
+def test_time_earns_a_few_frames() -> None:
+    now = 0.0
+    patience = Patience(Sender(), lambda: now)
+    for _ in range(BUDGET_FRAMES):
+        patience.spend()
+    now = 0.5
+    for _ in range(FRAMES_PER_SECOND // 2):
+        patience.spend()
+    with pytest.raises(ConnectionFault, match="without use"):
+        patience.spend()
+
+
+async def test_an_unknown_compression_is_unimplemented_and_the_known_ones_are_named() -> None:
+    async with connected() as peer:
+        peer.send(headers(1, CALL + literal(b"grpc-encoding", b"br")), data(1, MESSAGE))
+        flags, number, block = await peer.until(frames.HEADERS)
+        assert (flags, number) == (frames.END_HEADERS | frames.END_STREAM, 1)
+        assert literal(b"grpc-status", b"12") in block
+        assert literal(b"grpc-accept-encoding", b"identity,deflate,gzip") in block
+        peer.send(headers(3), data(3, MESSAGE))
+        assert await peer.answer(3) == MESSAGE
+
+
+def begin(number: int) -> bytes:
+    """A call and as much of its message as the first window takes, with the prefix."""
+    message = struct.pack("!BI", 0, SIZE) + bytes(WINDOW_BYTES - 5)
+    pieces = (message[at : at + 16_000] for at in range(0, len(message), 16_000))
+    return b"".join([headers(number), *(data(number, each, 0) for each in pieces)])
+
+
+def rest(number: int) -> bytes:
+    left = SIZE + 5 - WINDOW_BYTES
+    sizes = [16_000] * (left // 16_000) + [left % 16_000]
+    return b"".join([*(data(number, bytes(each), 0) for each in sizes), data(number, b"")])
+
+
+async def growth(peer: Peer) -> int:
+    """Number of the next stream whose window grows."""
+    while True:
+        _, number, _ = await peer.until(frames.WINDOW_UPDATE)
+        if number:
+            return number
+
+
+async def test_messages_on_their_way_in_wait_for_memory() -> None:
+    """A connection has one message beyond the windows of its streams, then the next."""
+    start = frames.PREFACE + frames.settings_frame({frames.INITIAL_WINDOW_SIZE: 2**31 - 1})
+    start += number_frame(frames.WINDOW_UPDATE, 0, 2**30)
+    async with connected(start, LONG, ROOM_FOR_ONE) as peer:
+        peer.send(begin(1), begin(3), PING)
+        assert await growth(peer) == 1
+        await peer.until(frames.PING)  # so both have come
+        peer.send(rest(1))
+        assert len(await peer.answer(1)) == SIZE + 5
+        assert await growth(peer) == 3
+        peer.send(rest(3))
+        assert len(await peer.answer(3)) == SIZE + 5
+
+
+async def test_a_call_that_is_given_up_leaves_its_memory_to_the_next() -> None:
+    async with connected(limits=LONG, memory=ROOM_FOR_ONE) as peer:
+        peer.send(begin(1), begin(3))
+        assert await growth(peer) == 1
+        peer.send(number_frame(frames.RST_STREAM, 1, 8))
+        assert await growth(peer) == 3
+
+
+async def test_a_connection_without_a_message_is_let_in_whatever_others_hold() -> None:
+    async with connected(limits=LONG, memory=ROOM_FOR_ONE) as peer:
+        peer.send(begin(1))
+        assert await growth(peer) == 1
+        async with peer.another() as other:
+            other.send(frames.PREFACE, frames.settings_frame({}), begin(1))
+            assert await growth(other) == 1
