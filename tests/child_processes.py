@@ -1,6 +1,6 @@
 """Kill the processes that a test run leaves running, however it ends: Ctrl-C, SIGKILL, a timeout.
 
-    pytest ──sets──> BRAID_TEST_RUN, inherited by all that it starts, and by what those start
+    pytest ──sets──> TEST_RUN_OF_BRAID, inherited by all that it starts, and by what those start
        └──starts──> this file as a program: waits until pytest has ended, kills who has the variable
 
 A fixture's teardown does not run when pytest is killed, and servers start sessions of their own.
@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-VARIABLE = "BRAID_TEST_RUN"
+VARIABLE = "TEST_RUN_OF_BRAID"
 POLL_SECONDS = 0.1
 GIVE_UP_SECONDS = 30.0
 
