@@ -163,28 +163,82 @@ int braid_run_lanes(const int64_t *code, int64_t *flag_words, int64_t number, vo
 }
 
 enum { PIXELS = 512 }; /* of a strip that stays in the nearest cache while its channels are written */
+enum { PARTS = 64 };   /* that threads take by themselves */
 
 static inline void interleave(const float *planes, float *pixels, int64_t channels, int64_t plane,
-                              int64_t count) {
+                       int64_t count) {
     for (int64_t channel = 0; channel < channels; channel++)
         for (int64_t pixel = 0; pixel < count; pixel++)
             pixels[pixel * channels + channel] = planes[channel * plane + pixel];
 }
 
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+
+/* Where each of 48 numbers comes from: of red (0 to 15) and green (16 to 31), and then of what these
+   gave and blue. */
+static const int32_t RED_GREEN[3][16] = {
+    {0, 16, 0, 1, 17, 0, 2, 18, 0, 3, 19, 0, 4, 20, 0, 5},
+    {21, 0, 6, 22, 0, 7, 23, 0, 8, 24, 0, 9, 25, 0, 10, 26},
+    {0, 11, 27, 0, 12, 28, 0, 13, 29, 0, 14, 30, 0, 15, 31, 0}};
+static const int32_t AND_BLUE[3][16] = {
+    {0, 1, 16, 3, 4, 17, 6, 7, 18, 9, 10, 19, 12, 13, 20, 15},
+    {0, 21, 2, 3, 22, 5, 6, 23, 8, 9, 24, 11, 12, 25, 14, 15},
+    {26, 1, 2, 27, 4, 5, 28, 7, 8, 29, 10, 11, 30, 13, 14, 31}};
+
+__attribute__((target("avx512f"))) static void interleave_three(const float *planes, float *pixels,
+                                                                int64_t plane, int64_t count) {
+    int64_t at = 0;
+    for (; at + 16 <= count; at += 16) {
+        __m512 red = _mm512_loadu_ps(planes + at), green = _mm512_loadu_ps(planes + plane + at),
+               blue = _mm512_loadu_ps(planes + 2 * plane + at);
+        for (int part = 0; part < 3; part++) {
+            __m512 mixed =
+                _mm512_permutex2var_ps(red, _mm512_loadu_si512(RED_GREEN[part]), green);
+            mixed = _mm512_permutex2var_ps(mixed, _mm512_loadu_si512(AND_BLUE[part]), blue);
+            _mm512_storeu_ps(pixels + 3 * at + 16 * part, mixed);
+        }
+    }
+    interleave(planes + at, pixels + 3 * at, 3, plane, count - at);
+}
+
+static int has_wide_vectors(void) { return __builtin_cpu_supports("avx512f"); }
+#else
+static void interleave_three(const float *planes, float *pixels, int64_t plane, int64_t count) {
+    interleave(planes, pixels, 3, plane, count);
+}
+
+static int has_wide_vectors(void) { return 0; }
+#endif
+
 /* Copies images whose channels lie one after the other, ``plane`` pixels each, to pixels whose
-   channels lie side by side. For few channels: each strip is read once for every one of them. */
+   channels lie side by side. For few channels: each strip is read once for every one of them.
+
+   Each thread has parts of its own, which it will read next, and then takes those that others have
+   not begun, from the end: a thread that slept begins 50 to 90 us after the first one. */
 void braid_interleave(const float *planes, float *pixels, int64_t images, int64_t channels,
                       int64_t plane, int threads) {
-    int64_t strips = (plane + PIXELS - 1) / PIXELS;
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t at = 0; at < images * strips; at++) {
-        int64_t image = at / strips, first = at % strips * PIXELS;
-        int64_t count = plane - first < PIXELS ? plane - first : PIXELS;
-        const float *from = planes + image * channels * plane + first;
-        float *to = pixels + (image * plane + first) * channels;
-        if (channels == 3) /* the usual number, known to the compiler */
-            interleave(from, to, 3, plane, count);
-        else
-            interleave(from, to, channels, plane, count);
+    int64_t strips = (plane + PIXELS - 1) / PIXELS, all = images * strips;
+    int wide = channels == 3 && has_wide_vectors();
+    _Atomic char taken[PARTS] = {0};
+#pragma omp parallel num_threads(threads)
+    {
+        int thread = omp_get_thread_num(), team = omp_get_num_threads();
+        int own = thread * PARTS / team, end = (thread + 1) * PARTS / team;
+        for (int turn = 0; turn < PARTS; turn++) {
+            int part = own + turn < end ? own + turn : (end - 1 - turn + PARTS) % PARTS;
+            if (atomic_exchange(&taken[part], 1))
+                continue;
+            for (int64_t at = part * all / PARTS; at < (part + 1) * all / PARTS; at++) {
+                int64_t image = at / strips, first = at % strips * PIXELS;
+                int64_t count = plane - first < PIXELS ? plane - first : PIXELS;
+                const float *from = planes + image * channels * plane + first;
+                float *to = pixels + (image * plane + first) * channels;
+                if (wide)
+                    interleave_three(from, to, plane, count);
+                else
+                    interleave(from, to, channels, plane, count);
+            }
+        }
     }
 }
