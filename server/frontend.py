@@ -153,6 +153,7 @@ class FrontEnd:
             observer=metrics.jobs,
             on_schedule=(metrics.schedules.schedule_chosen, self.drift.schedule_chosen),
             tolerance=settings.tolerance,
+            side_by_side=settings.side_by_side,
         )
         runner = JobRunner(services)
         loader = ModelLoader(store, runner, serving, settings.max_upload_bytes)

@@ -116,6 +116,10 @@ class Settings(BaseSettings):
     # Longest wait for more rows while the device is idle; taken only where it is expected to pay.
     max_batch_wait_ms: float = Field(default=5.0, ge=0, le=10_000, allow_inf_nan=False)
 
+    # Under load, batches of a CPU device run side by side on parts of its threads where that was
+    # measured to compute more; registrations measure it. Off: one after the other on all threads.
+    side_by_side: bool = True
+
     # A run on a device is ended when it takes 20 times as long as its plan did when that was
     # prepared, but not before the first of these, and at the latest after the second.
     run_seconds: float = Field(default=20.0, gt=0, le=86_400, allow_inf_nan=False)

@@ -149,7 +149,7 @@ class ModelReplica:
         table.forget_beside(batch_size)
         if old is not None:
             await self._retire(old[1])
-        if schedule is None or found is None or not found.pays:
+        if schedule is None or found is None or not found.pays or not self.policy.side_by_side:
             return
         to_run = replace(
             self._to_run(self.profiled, batch_size, schedule),

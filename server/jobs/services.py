@@ -36,7 +36,7 @@ class JobServices:
     on_schedule: Sequence[OnSchedule]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
     prepare_job: Callable[[], None] = lambda: None  # called when no job is under way
-    side_by_side: bool = False  # whether registrations measure runs side by side, which then serve
+    side_by_side: bool = True  # whether registrations measure runs side by side, which then serve
     retry_pauses: RetryPauses = field(default_factory=RetryPauses)
     load_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # weights are read one by one
     # By device name: measuring needs the device for itself, for one batch size at a time.

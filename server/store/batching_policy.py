@@ -17,6 +17,7 @@ class BatchPolicy:
     max_requests: int = 1024  # that wait
     max_rows: int = 4096  # that wait
     max_queue_s: float = inf  # expected wait for the device; what would wait longer is refused
+    side_by_side: bool = True  # batches on parts of a device's threads, where that pays
     share: float = 1.0  # of the device's time, relative to other models that have work
 
     def __post_init__(self) -> None:
