@@ -2,7 +2,7 @@
 
 register ──> Job        infer ──> InferResult        infer_stream ──> StreamAnswer
 models ──> Model ──┬── TensorSpec (inputs, outputs)
-                   └── ScheduleSummary (one a device and batch size)
+                   └── ScheduleSummary (one a device and batch size) ── SideBySide (or none)
 """
 
 from __future__ import annotations
@@ -102,6 +102,19 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Batches that run at once under load, each on its part of a device's threads."""
+
+    plan_id: str  # as results of what ran so name it
+    count: int
+    planner: str  # what runs each of them: "sequential" or "onnxruntime"
+    latency_us: float  # of each, while all of them run
+    gain: float  # runs a second over those on all threads, median of turns
+    gain_least: float  # interval of ``gain`` (90 %)
+    gain_most: float
+
+
+@dataclass(frozen=True, slots=True)
 class ScheduleSummary:
     """Plan of one device and batch size. Latencies in microseconds."""
 
@@ -121,6 +134,7 @@ class ScheduleSummary:
     speedup_most: float | None = None
     spread: float | None = None  # of the runs: (75th - 25th percentile) / median
     sequential_spread: float | None = None
+    side_by_side: SideBySide | None = None  # under load; None: one after the other on all threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +296,11 @@ def _spec_from_wire(message: admin_pb2.TensorSpec) -> TensorSpec:
 
 def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
     optional = ("speedup_least", "speedup_most", "spread", "sequential_spread")
-    unknown = {name: None for name in optional if not message.HasField(name)}
-    return ScheduleSummary(**_same(message, ScheduleSummary) | unknown)
+    found = {name: None for name in optional if not message.HasField(name)}
+    beside = None
+    if message.HasField("side_by_side"):
+        beside = SideBySide(**_same(message.side_by_side, SideBySide))
+    return ScheduleSummary(**_same(message, ScheduleSummary) | found | {"side_by_side": beside})
 
 
 def _same(message: Message, record: type) -> dict[str, Any]:

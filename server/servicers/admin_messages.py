@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from braid.core.precision import FP32
+from braid.core.schedule import ONNXRUNTIME, SEQUENTIAL, Schedule
 from braid.core.tensor import TensorType
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.replica import ModelReplica
@@ -147,4 +148,21 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         promoted=seen.promoted,
         precision=schedule.key.precision,
         max_rel_error=seen.max_rel_error or 0.0,
+        side_by_side=_side_by_side(schedule),
+    )
+
+
+def _side_by_side(schedule: Schedule) -> wire.SideBySide | None:
+    """Convert how batches of a schedule run under load; None: one after the other."""
+    found = schedule.provenance.side_by_side
+    if found is None or not found.pays:
+        return None
+    return wire.SideBySide(
+        plan_id=schedule.side_by_side_id,
+        count=found.count,
+        planner=ONNXRUNTIME if found.in_onnxruntime else SEQUENTIAL,
+        latency_us=found.latency_us,
+        gain=found.gain.median,
+        gain_least=found.gain.least or 0.0,
+        gain_most=found.gain.most or 0.0,
     )

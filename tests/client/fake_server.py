@@ -79,6 +79,15 @@ def echo_model() -> admin_pb2.Model:
         promoted=True,
         precision="fp16",
         max_rel_error=2e-3,
+        side_by_side=admin_pb2.SideBySide(
+            plan_id="side-by-side-2-1",
+            count=2,
+            planner="onnxruntime",
+            latency_us=1200.0,
+            gain=1.5,
+            gain_least=1.4,
+            gain_most=1.6,
+        ),
     )
     return admin_pb2.Model(
         name="echo",

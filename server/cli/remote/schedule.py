@@ -188,7 +188,8 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
             f"{relative:.2g} of the largest element{allowed}"
         )
     if seen.side_by_side is not None:
-        yield f"side by side, under load: {side_by_side_text(seen.side_by_side)}"
+        plan = f", plan {schedule.side_by_side_id}" if seen.side_by_side.pays else ""
+        yield f"side by side, under load: {side_by_side_text(seen.side_by_side)}{plan}"
     if seen.kernels:
         counts = Counter(seen.kernels.values()).most_common()
         yield f"kernels by measurement: {', '.join(f'{count} {name}' for name, count in counts)}"

@@ -101,6 +101,7 @@ def _provenance(schedule: Schedule, live_ratio: float | None) -> Html:
         ("sequential, same run", latency(seen.sequential_us, schedule.sequential_spread)),
         ("speed-up over sequential", speed_text(schedule.speed, "–")),
         ("side by side, under load", side_by_side_text(seen.side_by_side, "–")),
+        ("plan side by side", h("code", schedule.side_by_side_id or "–")),
         ("sum of the stages", duration(seen.predicted_us)),
         ("proved gap", "–" if seen.gap is None else f"{seen.gap:.2%}"),
         ("stages measured", f"{seen.stages_measured}, {seen.stages_reused} found in the store"),
