@@ -28,7 +28,7 @@ from braid.core.schedule import Schedule
 from braid.core.tensor import TensorType
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
-from braid.server.inference.batching.batch_sizes import LatencyTable
+from braid.server.inference.latencies import LatencyTable
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.store.batching_policy import BatchPolicy
 

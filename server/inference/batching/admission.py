@@ -19,8 +19,8 @@ from math import inf
 from time import monotonic
 
 from braid.core.errors import DeadlineExceeded, ModelQuarantined, QueueFull
-from braid.server.inference.batching.batch_sizes import LatencyTable
 from braid.server.inference.batching.queues import Lane, ModelQueue
+from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest
 

@@ -1,8 +1,4 @@
-"""Latency of each batch size, rate of arriving rows, and the size that ends the waiting soonest.
-
-Latencies are measured, never set: each starts as the schedule's, and follows what batches really
-take. A size that was neither scheduled nor seen is assumed to be as cheap as the known ones allow,
-so that it is tried.
+"""Rate of arriving rows, and the batch size that ends the waiting soonest.
 
 Every row that waits is delayed by each batch that runs before its own ends. So n rows, served
 one batch after the other, wait together for at least
@@ -10,7 +6,9 @@ one batch after the other, wait together for at least
     total(n) = min over sizes b of  latency(b) * n + total(n - min(b, n))
 
 Where the device runs k batches side by side on parts of its threads, they count as one batch of k
-times the rows, which takes as long as each of them does beside the others.
+times the rows, which takes as long as each of them does beside the others. While only some of the
+parts are busy, a batch on a part can begin before one on all threads: then each part takes the next
+batch as soon as it is free, and the sum of the ends decides.
 
 The first batch of the best order is what runs. Rows that will arrive while these are served count
 as well: with utilisation u, a busy period that begins with n rows serves n / (1 - u). So the
@@ -20,148 +18,24 @@ choice moves from the lowest latency, when there is little to do, to the highest
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from heapq import heapify, heapreplace
 
-UNKNOWN_S = 0.005
-"""Latency of every size while nothing at all is known."""
+from braid.server.inference.latencies import LatencyTable, Way
 
 SMOOTHING = 0.1
-OUTLIER = 4.0  # one observation moves the belief by no more than if it were this many times it
+OUTLIER = 4.0  # one gap moves the belief by no more than if it were this many times it
 SHORTEST_GAP_S = 1e-4
-NOTICED = 0.05  # relative change after which decisions are made anew
 
 HORIZON_ROWS = 512
 """Rows looked ahead. Beyond, throughput is all that counts."""
+
+HORIZON_ON_PARTS = 32
+"""Rows looked ahead where parts of the device are free at different times."""
 
 MAX_UTILISATION = 0.95
 
 WORTH = 0.95
 """Waiting must promise at least this much of the total without it: estimates are noisy."""
-
-
-class Way(NamedTuple):
-    """How batches run: their size, and how many the device runs side by side."""
-
-    size: int
-    beside: int = 1  # 1: one after the other, each on all threads
-
-    @property
-    def rows(self) -> int:
-        """Rows that run at once."""
-        return self.size * self.beside
-
-
-class LatencyTable:
-    """Expected seconds of a batch, by batch size and by how many run side by side."""
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self.sizes = tuple(sorted(sizes))
-        self.revision = 0  # of the latencies, as far as decisions can tell
-        self._known: dict[Way, float] = {}
-        self._seconds: dict[int, float] = {}  # what follows from ``_known``, as it is asked for
-        self._told: dict[Way, float] = {}  # as of ``revision``
-        self._sizes_for: dict[int, int] = {}  # by rows, as of ``revision``
-        self.beside: tuple[Way, ...] = ()
-        """Ways of running batches side by side, smallest first."""
-
-    @property
-    def ways(self) -> tuple[Way, ...]:
-        """All ways in which batches can run."""
-        return (*map(Way, self.sizes), *self.beside)
-
-    def expect(self, size: int, seconds: float, beside: int = 1) -> None:
-        """Set the latency of a size: a schedule was made, or another plan serves."""
-        assert seconds > 0
-        way = Way(size, beside)
-        self._known[way] = seconds
-        if beside > 1 and way not in self.beside:
-            self.beside = tuple(sorted((*self.beside, way)))
-        self._seconds.clear()
-        self._notice(way)
-
-    def forget_beside(self, size: int) -> None:
-        """Run batches of a size one after the other only."""
-        for way in [way for way in self.beside if way.size == size]:
-            del self._known[way]
-            self.revision += 1
-        self.beside = tuple(way for way in self.beside if way.size != size)
-
-    def observe(self, size: int, seconds: float, beside: int = 1) -> None:
-        """Learn from a batch of ``size`` rows that took ``seconds``.
-
-        If that is a surprise, half of it is put down to the device and not to the size: on a device
-        that has become slower, sizes that have not run lately must not look fast beside the others.
-        """
-        if not seconds > 0:  # shorter than its clock tells: nothing to believe
-            return
-        self._seconds.clear()
-        way = Way(size, beside)
-        old = self._known.get(way)
-        if old is None:
-            if beside == 1:
-                self._known[way] = seconds
-                self._notice(way)
-            return
-        surprise = SMOOTHING * (min(seconds / old, OUTLIER) - 1)
-        for each in self._known:
-            self._known[each] *= 1 + (surprise if each == way else surprise / 2)
-            self._notice(each)
-
-    def seconds(self, size: int, beside: int = 1) -> float:
-        """Return the expected seconds of a batch of ``size`` rows, of ``beside`` at once."""
-        if beside > 1:
-            return self._known.get(Way(size, beside)) or self.seconds(size)
-        found = self._seconds.get(size)
-        if found is None:
-            found = self._seconds[size] = self._expected_s(size)
-        return found
-
-    def _expected_s(self, size: int) -> float:
-        alone = {way.size: known for way, known in self._known.items() if way.beside == 1}
-        if (known := alone.get(size)) is not None:
-            return known
-        smaller = [alone[each] for each in alone if each < size]
-        if smaller:  # optimistic: no dearer than what is known
-            return max(smaller)
-        larger = min((each for each in alone if each > size), default=None)
-        if larger is None:
-            return UNKNOWN_S
-        return alone[larger] * size / larger
-
-    def size_for(self, rows: int) -> int:
-        """Return the cheapest batch size that holds ``rows``, or the largest size."""
-        found = self._sizes_for.get(rows)
-        if found is None:
-            if rows >= self.sizes[-1]:
-                return self.sizes[-1]
-            found = min([size for size in self.sizes if size >= rows], key=self.seconds)
-            self._sizes_for[rows] = found
-        return found
-
-    def way_for(self, rows: int, beside: int) -> Way:
-        """Return the least way of ``beside`` batches that hold ``rows`` each, else one batch."""
-        fitting = [way for way in self.beside if way.beside == beside and way.size >= rows]
-        return min(fitting, default=Way(self.size_for(rows)))
-
-    @property
-    def seconds_per_row(self) -> float:
-        """Seconds per row in the way that computes the most rows a second."""
-        return min(self.seconds(*way) / way.rows for way in self.ways)
-
-    def clearing_s(self, rows: int) -> float:
-        """Return the seconds to run ``rows`` waiting rows, one batch after the other."""
-        if rows <= 0:
-            return 0.0
-        best = min(self.ways, key=lambda way: self.seconds(*way) / way.rows)
-        full, rest = divmod(rows, best.rows)
-        return full * self.seconds(*best) + (self.seconds(self.size_for(rest)) if rest else 0.0)
-
-    def _notice(self, way: Way) -> None:
-        told = self._told.get(way)
-        if told is None or abs(self._known[way] - told) > NOTICED * told:
-            self._told[way] = self._known[way]
-            self.revision += 1
-            self._sizes_for.clear()
 
 
 class ArrivalRate:
@@ -204,22 +78,57 @@ class CompletionPlan:
             total.append(min(s * n + total[max(0, n - w.rows)] for w, s in latency.items()))
         return total[rows]
 
-    def best_way(self, rows: int, gap_s: float | None = None) -> Way:
+    def best_way(self, rows: int, gap_s: float | None = None, least: int = 1) -> Way:
         """Return the batch size to run now, and how many batches of it side by side.
 
         Args:
             rows: waiting, at least 1.
             gap_s: expected time between arriving rows; None if unknown.
+            least: rows that a batch must hold, at most the largest size.
         """
         self._refresh()
+        ways = [way for way in self._latency if way.size >= least]
         busy = self._busy_period(rows, gap_s)
         if busy > HORIZON_ROWS:
-            return min(self._latency, key=lambda w: self._latency[w] / min(w.rows, rows))
+            return min(ways, key=lambda w: self._latency[w] / min(w.rows, rows))
         self.total_s(busy)
-        return min(
-            self._latency,
-            key=lambda w: self._latency[w] * busy + self._total[busy - min(w.rows, rows)],
-        )
+        return min(ways, key=lambda w: self._total_with_s(w, busy))
+
+    def best_way_on(
+        self, free_s: Sequence[float], rows: int, gap_s: float | None = None, least: int = 1
+    ) -> Way:
+        """As ``best_way``, while the device is busy.
+
+        Args:
+            free_s: seconds until each of the device's equal parts is free, ascending.
+            rows: as for ``best_way``, and so the others.
+        """
+        best = self.best_way(rows, gap_s, least)
+        if free_s[0] == free_s[-1]:
+            return best
+        busy = min(self._busy_period(rows, gap_s), max(rows, HORIZON_ON_PARTS), HORIZON_ROWS)
+        self.total_s(busy)
+        best_s = free_s[-1] * busy + self._total_with_s(best, busy)
+        for way in self._table.beside:
+            if way.size >= least and (total_s := self._on_parts_s(way, free_s, busy)) < best_s:
+                best, best_s = way, total_s
+        return best
+
+    def _total_with_s(self, way: Way, rows: int) -> float:
+        """Return the sum of completion times of ``rows`` rows, the first ones in this way."""
+        return self._latency[way] * rows + self._total[rows - min(way.rows, rows)]
+
+    def _on_parts_s(self, way: Way, free_s: Sequence[float], rows: int) -> float:
+        """Return the sum of completion times of ``rows`` rows, batch by batch on free parts."""
+        threads = len(free_s) // way.beside
+        ends = [free_s[last] for last in range(threads - 1, len(free_s), threads)]
+        heapify(ends)
+        total_s = 0.0
+        for first in range(0, rows, way.size):
+            end = ends[0] + self._latency[way]
+            total_s += min(way.size, rows - first) * end
+            heapreplace(ends, end)
+        return total_s
 
     def waiting_pays(self, rows: int, gap_s: float | None, longest_s: float) -> bool:
         """Return whether, the device idle, rows that come within ``longest_s`` are worth a wait.

@@ -27,12 +27,12 @@ from time import perf_counter_ns
 from braid.core.errors import QueueFull
 from braid.server.inference.batching.admission import DeviceLoad, Quarantine
 from braid.server.inference.batching.batch_runner import Batch, BatchRunner
-from braid.server.inference.batching.batch_sizes import Way
 from braid.server.inference.batching.clock import Clock, Handle, MonotonicClock
 from braid.server.inference.batching.device_time import DeviceTime
 from braid.server.inference.batching.execution import Execution
 from braid.server.inference.batching.queues import BatchObserver, Lane, ModelQueue
 from braid.server.inference.batching.tickets import Piece, Ticket
+from braid.server.inference.latencies import Way
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import CheckedRequest, InferenceResult
 
@@ -232,20 +232,10 @@ class Batcher:
 
     def _way(self, queue: ModelQueue, lane: Lane, now: float) -> Way:
         """Return how the next batch of a lane should run; it holds the first ticket's piece."""
-        table = lane.table
-        way = lane.plan.best_way(lane.rows, queue.arrivals.gap_s(now))
-        if way.beside == 1 and self._in_flight and table.beside:
-            way = min((way, *table.beside), key=lambda each: self._ends_at(lane, each))
-        least = queue.first_piece_rows(lane)
-        return way if way.size >= least else table.way_for(least, way.beside)
-
-    def _ends_at(self, lane: Lane, way: Way) -> float:
-        """Return when the rows that wait would all be done if the next batch ran in one way."""
-        if way.beside == 1:
-            return self._time.free_at() + lane.table.clearing_s(lane.rows)
-        left = max(0, lane.rows - way.size)
-        ends_at = self._time.free_at(way.beside) + lane.table.seconds(*way)
-        return ends_at + lane.table.clearing_s(left)
+        gap_s, least = queue.arrivals.gap_s(now), queue.first_piece_rows(lane)
+        if not (self._in_flight and lane.table.beside):
+            return lane.plan.best_way(lane.rows, gap_s, least)
+        return lane.plan.best_way_on(self._time.free_s(), lane.rows, gap_s, least)
 
     def _send(self, queue: ModelQueue, now: float) -> None:
         lane = queue.next_lane()

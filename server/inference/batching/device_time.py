@@ -49,6 +49,11 @@ class DeviceTime:
         free, _ = self._free(beside)
         return max(self._now(), free[len(free) // beside - 1])
 
+    def free_s(self) -> list[float]:
+        """Return the seconds until each of the device's equal parts is free, ascending."""
+        free, now = self._free(1)
+        return [max(0.0, each - now) for each in free]
+
     def left_s(self) -> float:
         """Return the expected seconds of all threads for what was sent."""
         free, now = self._free(1)

@@ -13,8 +13,9 @@ from collections import OrderedDict
 from itertools import count
 from typing import Protocol
 
-from braid.server.inference.batching.batch_sizes import ArrivalRate, CompletionPlan, LatencyTable
+from braid.server.inference.batching.batch_sizes import ArrivalRate, CompletionPlan
 from braid.server.inference.batching.tickets import Piece, Ticket
+from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.replica import ModelReplica, ShapeClass
 
 MAX_IDLE_LANES = 64

@@ -12,10 +12,10 @@ from typing import Any
 
 from braid.core.errors import BraidError
 from braid.core.tensor import TensorType
-from braid.server.inference.batching.batch_sizes import LatencyTable
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import BatchResult
 from braid.server.inference.batching.tickets import Piece, still_wanted
+from braid.server.inference.latencies import LatencyTable
 from braid.server.inference.replica import ShapeClass
 from braid.server.inference.requests import (
     DEFAULT_PRIORITY,

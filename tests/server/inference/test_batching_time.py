@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from braid.core.errors import BraidError, DeadlineExceeded, InvalidRequest, QueueFull
-from braid.server.inference.batching.batch_sizes import CompletionPlan, LatencyTable
+from braid.server.inference.batching.batch_sizes import CompletionPlan
+from braid.server.inference.latencies import LatencyTable
 from braid.server.store.batching_policy import BatchPolicy
 from tests.server.inference.batching import Bench, FakeModel, settle
 
@@ -373,6 +374,31 @@ def test_a_slower_device_does_not_make_sizes_look_fast_that_have_not_run() -> No
 
     assert table.seconds(1) == pytest.approx(15 * MS, rel=0.1)
     assert table.seconds(8) > 82 * MS
+
+
+async def test_a_size_that_a_slow_moment_made_look_dear_is_tried_again() -> None:
+    true_s = {1: 1.4 * MS, 4: 5 * MS}
+    bench = Bench(true_s, NEVER_WAIT)
+    for _ in range(20):
+        bench.model._table.observe(1, 8 * MS)  # beside the start of other processes
+    bench.model._table.expect(4, true_s[4])
+    for _ in range(200):
+        bench.send()
+        await bench.clock.advance(0.1)
+
+    assert set(bench.sizes[:50]) == {4}, "believed"
+    assert set(bench.sizes[-20:]) == {1}, "known again"
+
+
+async def test_a_size_that_is_dear_costs_one_batch_each_time_it_is_tried_again() -> None:
+    bench = Bench({1: 10 * MS, 4: 12 * MS}, NEVER_WAIT)
+    bench.model.latencies_s = {1: 10 * MS, 4: 100 * MS}
+    for _ in range(400):
+        for _ in range(4):
+            bench.send()
+        await bench.clock.advance(1.0)
+
+    assert bench.sizes[200:].count(4) <= 0.02 * len(bench.sizes[200:])
 
 
 async def test_a_size_that_was_never_seen_is_tried() -> None:

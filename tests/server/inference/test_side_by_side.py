@@ -36,6 +36,31 @@ async def test_a_lone_request_runs_on_all_threads() -> None:
     assert seen(bench) == [(1, 1), (1, 1)]
 
 
+async def test_a_lone_request_of_many_rows_runs_on_all_threads() -> None:
+    bench = Bench({1: 40 * MS, 4: 150 * MS}, beside_s={1: 50 * MS, 4: 210 * MS})
+
+    assert await finished(bench, bench.send(rows=4)) == [[0, 1, 2, 3]]
+
+    assert seen(bench) == [(4, 1)]
+
+
+async def test_four_callers_that_never_pause_keep_both_parts_busy() -> None:
+    bench = Bench(ALONE, beside_s=BESIDE)
+
+    async def caller() -> None:
+        while bench.clock.now() < 6.0:
+            await bench.send()
+            await bench.clock.sleep(8 * MS)  # answer and next request travel
+
+    callers = [asyncio.create_task(caller()) for _ in range(4)]
+    while not all(task.done() for task in callers):
+        await bench.clock.advance(10 * MS)
+
+    beside = [batch.beside > 1 for batch in bench.device.batches]
+    assert sum(beside) > 0.95 * len(beside)
+    assert len(beside) / 6.0 > 0.95 * 2 / BESIDE[1]
+
+
 async def test_many_that_wait_run_side_by_side() -> None:
     bench = Bench(ALONE, beside_s=BESIDE)
     tasks = [bench.send() for _ in range(7)]

@@ -1,0 +1,181 @@
+"""Expected latencies of one model's batches on one device, by how they run.
+
+Latencies are measured, never set: each starts as the schedule's, and follows what batches really
+take. A size that was neither scheduled nor seen is assumed to be as cheap as the known ones allow,
+so that it is tried. What has not run for many batches is forgotten: it is expected as the schedule
+has it again, and the next batch that runs so decides. So a slow moment does not keep it from
+running for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+UNKNOWN_S = 0.005
+"""Latency of every size while nothing at all is known."""
+
+SMOOTHING = 0.1
+OUTLIER = 4.0  # one observation moves the belief by no more than if it were this many times it
+NOTICED = 0.05  # relative change after which decisions are made anew
+
+FORGOTTEN_AFTER = 128
+"""Batches after which what was learned of ways that did not run among them is forgotten."""
+
+
+class Way(NamedTuple):
+    """How batches run: their size, and how many the device runs side by side."""
+
+    size: int
+    beside: int = 1  # 1: one after the other, each on all threads
+
+    @property
+    def rows(self) -> int:
+        """Rows that run at once."""
+        return self.size * self.beside
+
+
+class LatencyTable:
+    """Expected seconds of a batch, by batch size and by how many run side by side."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes = tuple(sorted(sizes))
+        self.revision = 0  # of the latencies, as far as decisions can tell
+        self._known: dict[Way, float] = {}
+        self._first: dict[Way, float] = {}  # as last set, not learned
+        self._batches = 0  # that were observed
+        self._learned_at: dict[Way, int] = {}  # the last batch that ran so
+        self._forgotten: set[Way] = set()  # of which the next batch decides
+        self._seconds: dict[int, float] = {}  # what follows from ``_known``, as it is asked for
+        self._told: dict[Way, float] = {}  # as of ``revision``
+        self._sizes_for: dict[int, int] = {}  # by rows, as of ``revision``
+        self.beside: tuple[Way, ...] = ()
+        """Ways of running batches side by side, smallest first."""
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """All ways in which batches can run."""
+        return (*map(Way, self.sizes), *self.beside)
+
+    def expect(self, size: int, seconds: float, beside: int = 1) -> None:
+        """Set the latency of a size: a schedule was made, or another plan serves."""
+        assert seconds > 0
+        way = Way(size, beside)
+        self._known[way] = self._first[way] = seconds
+        self._learned_at[way] = self._batches
+        self._forgotten.discard(way)
+        if beside > 1 and way not in self.beside:
+            self.beside = tuple(sorted((*self.beside, way)))
+        self._seconds.clear()
+        self._notice(way)
+
+    def forget_beside(self, size: int) -> None:
+        """Run batches of a size one after the other only."""
+        for way in [way for way in self.beside if way.size == size]:
+            del self._known[way], self._first[way]
+            self._forgotten.discard(way)
+            self.revision += 1
+        self.beside = tuple(way for way in self.beside if way.size != size)
+
+    def observe(self, size: int, seconds: float, beside: int = 1) -> None:
+        """Learn from a batch of ``size`` rows that took ``seconds``.
+
+        If that is a surprise, half of it is put down to the device and not to the size: on a device
+        that has become slower, sizes that have not run lately must not look fast beside the others.
+        """
+        if not seconds > 0:  # shorter than its clock tells: nothing to believe
+            return
+        self._seconds.clear()
+        way = Way(size, beside)
+        old = self._known.get(way)
+        if old is None:
+            if beside == 1:
+                self._known[way] = seconds
+                self._notice(way)
+            return
+        if way in self._forgotten:
+            self._forgotten.discard(way)
+            self._known[way] = seconds
+            self._notice(way)
+            self._forget_old(way)
+            return
+        surprise = SMOOTHING * (min(seconds / old, OUTLIER) - 1)
+        for each in self._known:
+            self._known[each] *= 1 + (surprise if each == way else surprise / 2)
+            self._notice(each)
+        self._forget_old(way)
+
+    def _forget_old(self, ran: Way) -> None:
+        """Expect what has not run for long as it was at first, beside what ``ran`` just now."""
+        self._batches += 1
+        self._learned_at[ran] = self._batches
+        slower = self._known[ran] / self._first[ran] if ran in self._first else 1.0
+        for way in list(self._known):
+            if self._batches - self._learned_at.setdefault(way, self._batches) < FORGOTTEN_AFTER:
+                continue
+            self._learned_at[way] = self._batches
+            if way in self._first:
+                self._known[way] = self._first[way] * slower
+                self._forgotten.add(way)
+                self._notice(way)
+            else:
+                del self._known[way]
+                self._told.pop(way, None)
+                self.revision += 1
+                self._sizes_for.clear()
+
+    def seconds(self, size: int, beside: int = 1) -> float:
+        """Return the expected seconds of a batch of ``size`` rows, of ``beside`` at once."""
+        if beside > 1:
+            return self._known.get(Way(size, beside)) or self.seconds(size)
+        found = self._seconds.get(size)
+        if found is None:
+            found = self._seconds[size] = self._expected_s(size)
+        return found
+
+    def _expected_s(self, size: int) -> float:
+        alone = {way.size: known for way, known in self._known.items() if way.beside == 1}
+        if (known := alone.get(size)) is not None:
+            return known
+        smaller = [alone[each] for each in alone if each < size]
+        if smaller:  # optimistic: no dearer than what is known
+            return max(smaller)
+        larger = min((each for each in alone if each > size), default=None)
+        if larger is None:
+            return UNKNOWN_S
+        return alone[larger] * size / larger
+
+    def size_for(self, rows: int) -> int:
+        """Return the cheapest batch size that holds ``rows``, or the largest size."""
+        found = self._sizes_for.get(rows)
+        if found is None:
+            if rows >= self.sizes[-1]:
+                return self.sizes[-1]
+            found = min([size for size in self.sizes if size >= rows], key=self.seconds)
+            self._sizes_for[rows] = found
+        return found
+
+    def way_for(self, rows: int, beside: int) -> Way:
+        """Return the least way of ``beside`` batches that hold ``rows`` each, else one batch."""
+        fitting = [way for way in self.beside if way.beside == beside and way.size >= rows]
+        return min(fitting, default=Way(self.size_for(rows)))
+
+    @property
+    def seconds_per_row(self) -> float:
+        """Seconds per row in the way that computes the most rows a second."""
+        return min(self.seconds(*way) / way.rows for way in self.ways)
+
+    def clearing_s(self, rows: int) -> float:
+        """Return the seconds to run ``rows`` waiting rows, one batch after the other."""
+        if rows <= 0:
+            return 0.0
+        best = min(self.ways, key=lambda way: self.seconds(*way) / way.rows)
+        full, rest = divmod(rows, best.rows)
+        return full * self.seconds(*best) + (self.seconds(self.size_for(rest)) if rest else 0.0)
+
+    def _notice(self, way: Way) -> None:
+        told = self._told.get(way)
+        if told is None or abs(self._known[way] - told) > NOTICED * told:
+            self._told[way] = self._known[way]
+            self.revision += 1
+            self._sizes_for.clear()
