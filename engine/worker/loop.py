@@ -17,6 +17,7 @@ import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -190,18 +191,17 @@ class Worker(YieldToRequests):
         ready = [descriptor for descriptor, _ in poller.poll()]
         if self._side_runs.freed in ready:
             self._side_runs.seen()
+            self._side_runs.begin_waiting()
         return self._arrived(0) if self._channel.fileno() in ready else []
 
     def _begin(self, call: WorkerCall, underway: deque[tuple[int, RunUnderway]]) -> bool:
-        """Begin a run; returns whether its part of the device was free, so that it began."""
+        """Begin a run, or let it wait for a place; returns bool: nothing was in its way."""
         assert isinstance(call.request, RunExecutable)
         try:
             copies = self._calls.places(call.request)
             if copies:
-                free = self._side_runs.free_copy(copies)
-                if free is not None:
-                    self._begin_beside(call.number, free, call.request)
-                return free is not None
+                self._begin_beside(call.number, copies, call.request)
+                return True
             if self._side_runs.any:
                 return False
             with self._work.running(call.number):
@@ -213,20 +213,22 @@ class Worker(YieldToRequests):
             underway.append((call.number, run))
         return True
 
-    def _begin_beside(self, call: int, ready: ReadyExecutable, request: RunExecutable) -> None:
-        """Begin a run on a free place, whose thread answers it."""
-        run = self._calls.run_on_place(ready, request)
+    def _begin_beside(
+        self, call: int, copies: Sequence[ReadyExecutable], request: RunExecutable
+    ) -> None:
+        """Begin a run on a place, now or when one is free; the place's thread answers it."""
+        run = self._calls.run_on_place(copies, request)
 
-        def work() -> None:
+        def work(ready: ReadyExecutable) -> None:
             try:
                 with self._work.running_beside(call):
-                    reply = run()
+                    reply = run(ready)
             except Exception as error:
                 self._fail(call, error)
             else:
                 self._channel.send(WorkerAnswer(call, reply))
 
-        self._side_runs.begin(ready, work)
+        self._side_runs.begin(copies, lambda ready: partial(work, ready))
 
     def _finish(self, call: int, run: RunUnderway) -> None:
         try:

@@ -147,11 +147,13 @@ class RequestHandlers:
         copies = self._models.executables(request.number)
         return copies if copies[0].place is not None else ()
 
-    def run_on_place(self, ready: ReadyExecutable, request: RunExecutable) -> Callable[[], RunDone]:
-        """Return the run on a place, for the place's thread."""
-        inputs, outputs = self._slots.of(request.number, request.offset, ready.layout)
+    def run_on_place(
+        self, copies: Sequence[ReadyExecutable], request: RunExecutable
+    ) -> Callable[[ReadyExecutable], RunDone]:
+        """Return the run of one of ``copies`` on its place, for the place's thread."""
+        inputs, outputs = self._slots.of(request.number, request.offset, copies[0].layout)
 
-        def run() -> RunDone:
+        def run(ready: ReadyExecutable) -> RunDone:
             began_ns = perf_counter_ns()
             found = self._pending(ready, inputs, outputs, request.is_finite).finish()
             _put(found, outputs, ready.layout.size_bytes)

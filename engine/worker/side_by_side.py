@@ -1,28 +1,46 @@
 """Runs that go on side by side on places of the device, beside the loop's thread.
 
-    loop ──begin──> a free place ──work: run, answer──> freed: the descriptor can be read
-                                                             └──> the loop looks what else may begin
+    loop ──begin──> a free place ──work: run, answer──> the next of the queue, else free ──> loop
+             └──none is free──> queue                                 (the descriptor can be read)
 
-A run on all of the device and runs on places exclude each other; so do places that share threads.
+A place takes its next run from the queue by itself: the loop's thread shares a core with one of the
+places, and would have to wait for it. A run on all of the device and runs on places exclude each
+other; so do places that share threads.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
 
 from braid.engine.device import DevicePart
 from braid.engine.worker.models import ReadyExecutable
 
+Work = Callable[[], None]
+
+
+class _Queued(NamedTuple):
+    """A run that waits for one of its places."""
+
+    copies: Sequence[ReadyExecutable]
+    work_of: Callable[[ReadyExecutable], Work]
+
 
 class SideRuns:
-    """Places of the device on which runs are under way. Begun by one thread."""
+    """Places of the device on which runs are under way, and runs that wait for one, in order.
+
+    Runs are begun by one thread.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._busy: list[DevicePart] = []
+        self._queue: deque[_Queued] = deque()
         self.freed = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """Can be read when a place has become free since ``seen`` was called."""
 
@@ -31,35 +49,61 @@ class SideRuns:
 
     @property
     def any(self) -> bool:
-        """Whether a run is under way."""
-        return bool(self._busy)
+        """Whether a run is under way or waits."""
+        return bool(self._busy or self._queue)
 
-    def free_copy(self, copies: Sequence[ReadyExecutable]) -> ReadyExecutable | None:
-        """An executable whose place is free; None: no place is."""
+    def begin(
+        self, copies: Sequence[ReadyExecutable], work_of: Callable[[ReadyExecutable], Work]
+    ) -> None:
+        """Do the work of one of ``copies``, which raises nothing, as soon as its place is free."""
         with self._lock:
-            busy = {thread for place in self._busy for thread in place.span}
-        return next((each for each in copies if busy.isdisjoint(_place(each).span)), None)
+            self._queue.append(_Queued(copies, work_of))
+        self.begin_waiting()
 
-    def begin(self, ready: ReadyExecutable, work: Callable[[], None]) -> None:
-        """Do ``work``, which raises nothing, on the free place of an executable."""
-        place = _place(ready)
-
-        def run() -> None:
-            try:
-                work()
-            finally:
-                with self._lock:
-                    self._busy.remove(place)
-                os.eventfd_write(self.freed, 1)
-
-        with self._lock:
-            self._busy.append(place)
-        place.start(run)
+    def begin_waiting(self) -> None:
+        """Begin the runs that wait, in order, as far as places are free."""
+        while True:
+            with self._lock:
+                if not self._queue or (free := self._free_copy(self._queue[0].copies)) is None:
+                    return
+                queued, place = self._queue.popleft(), _place(free)
+                self._busy.append(place)
+            place.start(partial(self._run, place, queued.work_of(free)))
 
     def seen(self) -> None:
         """Forget that places have become free."""
         with suppress(BlockingIOError):
             os.eventfd_read(self.freed)
+
+    def _free_copy(self, copies: Sequence[ReadyExecutable]) -> ReadyExecutable | None:
+        """Find an executable whose place is free; None: no place is."""
+        busy = {thread for place in self._busy for thread in place.span}
+        return next((each for each in copies if busy.isdisjoint(_place(each).span)), None)
+
+    def _run(self, place: DevicePart, work: Work) -> None:
+        """Do ``work`` on a place, and then what waits for that place."""
+        following: Work | None = work
+        try:
+            while following is not None:
+                following()
+                following = self._following(place)
+        except BaseException:
+            with self._lock:
+                self._busy.remove(place)
+            raise
+        finally:
+            os.eventfd_write(self.freed, 1)
+
+    def _following(self, place: DevicePart) -> Work | None:
+        """Take the next run if it can go on at a place that is done; else the place is free."""
+        with self._lock:
+            copies = self._queue[0].copies if self._queue else ()
+            ready = next((each for each in copies if each.place is place), None)
+            if ready is None:
+                self._busy.remove(place)
+                return None
+            queued = self._queue.popleft()
+        return queued.work_of(ready)
 
 
 def _place(ready: ReadyExecutable) -> DevicePart:
