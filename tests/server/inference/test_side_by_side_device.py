@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+import pytest
 import torch
 
-from braid.core.errors import Unavailable
+from braid.core.errors import DeadlineExceeded, RunTooLong, Unavailable, WorkerRestarting
 from braid.core.measurement import SideBySide, Speed
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Provenance, Schedule, ScheduleKey
 from braid.engine.importer.host.report import read_graph, read_report
 from braid.engine.link.options import WorkerOptions
 from braid.server.devices.device import Device
+from braid.server.devices.executables import RunLimits
 from braid.server.inference.batching.batcher import Batcher
 from braid.server.inference.batching.execution import DeviceExecution
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import GivenRequest, GivenTensor, check_request
 from braid.server.jobs.imported_model import ImportedModel
+from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.records import ModelVersion, RegistrationOptions
 from tests.engine.worker.test_side_by_side import (
     CHANNELS,
@@ -32,10 +39,13 @@ from tests.engine.worker.test_side_by_side import (
     expected,
 )
 from tests.server.inference.batching import Watcher
+from tests.server.inference.stuck_worker import CRASHES, HANGS
 
 Array = np.ndarray[Any, Any]
 FOUND = SideBySide(2, "", 1.0, Speed(1.2, 1.1, 1.3))
 SHAPE = (1, CHANNELS, EXTENT, EXTENT)
+OPTIONS = WorkerOptions(2, 1 << 22, 1 << 20, 1, keep_spare=False)
+STUCK = replace(OPTIONS, module="tests.server.inference.stuck_worker")
 
 
 def scheduled() -> Schedule:
@@ -45,52 +55,156 @@ def scheduled() -> Schedule:
     return Schedule(key, "sequential", sequential_plan(3), (), ("a", "b", "y"), seen)
 
 
-async def infer(batcher: Batcher, model: ModelReplica, x: Array) -> tuple[Array, str]:
-    """Output and plan of one request, sent again while the worker restarts."""
+async def once(
+    batcher: Batcher, model: ModelReplica, x: Array, deadline: float | None = None
+) -> tuple[Array, str]:
+    """Output and plan of one request."""
     given = GivenRequest("", [GivenTensor("x", "FP32", SHAPE, x.tobytes())], ())
+    answer = await batcher.submit(model, check_request(model, given), Watcher(), deadline)
+    tensor = answer.outputs["y"]
+    return np.frombuffer(bytes(tensor.data), np.float32).reshape(SHAPE), answer.plan_id
+
+
+async def infer(batcher: Batcher, model: ModelReplica, x: Array) -> tuple[Array, str]:
+    """As ``once``, sent again while the worker restarts."""
     while True:
         try:
-            answer = await batcher.submit(model, check_request(model, given), Watcher())
+            return await once(batcher, model, x)
         except Unavailable:
             await asyncio.sleep(0.05)
-            continue
-        tensor = answer.outputs["y"]
-        return np.frombuffer(bytes(tensor.data), np.float32).reshape(SHAPE), answer.plan_id
 
 
-async def test_sixteen_callers_get_right_answers_before_and_after_the_worker_dies(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / "artefact"
+INPUTS = np.random.default_rng(0).standard_normal((16, *SHAPE)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Served:
+    """A device with a model that runs side by side under load."""
+
+    device: Device
+    model: ModelReplica
+    batcher: Batcher
+    right: Sequence[Array]  # answers to INPUTS
+    others: set[psutil.Process]
+
+    @property
+    def worker(self) -> psutil.Process:
+        (worker,) = {*psutil.Process().children()} - self.others
+        return worker
+
+    async def check_all(self) -> set[str]:
+        """Ask all at once, four times, and check the answers; returns the plans that ran."""
+        plans: set[str] = set()
+        for _ in range(4):
+            answers = await asyncio.gather(*(infer(self.batcher, self.model, x) for x in INPUTS))
+            plans.update(plan for _, plan in answers)
+            for (got, _), want in zip(answers, self.right, strict=True):
+                np.testing.assert_allclose(got, want, atol=1e-4)
+        return plans
+
+
+@asynccontextmanager
+async def serving(folder: Path, options: WorkerOptions = OPTIONS) -> AsyncIterator[Served]:
     weights = convolutions(folder)
     report = read_report(folder)
     version = ModelVersion("c", 1, DIGEST, 1, RegistrationOptions((1,)))
     imported = ImportedModel(version, folder, read_graph(folder, report), report)
-    inputs = np.random.default_rng(0).standard_normal((16, *SHAPE)).astype(np.float32)
-    wanted = [expected(torch.from_numpy(x), weights).numpy() for x in inputs]
-    device = Device("cpu", WorkerOptions(2, 1 << 22, 1 << 20, 1, keep_spare=False))
+    right = [expected(torch.from_numpy(x), weights).numpy() for x in INPUTS]
+    device = Device("cpu", options, run_limits=RunLimits(0.5, 0.5))
     others = {*psutil.Process().children()}
     await device.start()
-    plans: set[str] = set()
     try:
         model = ModelReplica(imported, device)
         await device.load(DIGEST, folder)
         await model.use_plan(1, scheduled())
         model.expect(1, 1e6)
         batcher = Batcher(DeviceExecution(device))
-        for is_first in (True, False):
-            for _ in range(4):
-                answers = await asyncio.gather(*(infer(batcher, model, x) for x in inputs))
-                plans.update(plan for _, plan in answers)
-                for (got, _), want in zip(answers, wanted, strict=True):
-                    np.testing.assert_allclose(got, want, atol=1e-4)
-            if is_first:
-                (worker,) = {*psutil.Process().children()} - others
-                worker.kill()
+        yield Served(device, model, batcher, right, others)
         await batcher.drain()
         await model.close()
     finally:
         gc.collect()  # tracebacks of calls that failed hold views of the arena
         await device.close()
 
-    assert any(plan.startswith("side-by-side-2-") for plan in plans)
+
+def runs_beside(plans: set[str]) -> bool:
+    return any(plan.startswith("side-by-side-2-") for plan in plans)
+
+
+async def test_sixteen_callers_get_right_answers_before_and_after_the_worker_dies(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path / "artefact") as served:
+        before = await served.check_all()
+        served.worker.kill()
+        after = await served.check_all()
+
+    assert runs_beside(before)
+    assert runs_beside(after)
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(HANGS, (RunTooLong, WorkerRestarting)), (CRASHES, WorkerRestarting)]
+)
+async def test_a_place_that_hangs_or_crashes_costs_the_worker_and_every_request_ends_once(
+    tmp_path: Path, value: float, error: type[Exception]
+) -> None:
+    async with serving(tmp_path / "artefact", STUCK) as served:
+        await served.check_all()
+        worker, bad = served.worker, np.full(SHAPE, value, np.float32)
+        ends: list[int] = []
+
+        async def caller(number: int, x: Array) -> Array:
+            got, _ = await infer(served.batcher, served.model, x)
+            ends.append(number)
+            return got
+
+        good = [asyncio.create_task(caller(*each)) for each in enumerate(INPUTS[:8])]
+        await asyncio.sleep(0)
+        with pytest.raises(error):
+            await once(served.batcher, served.model, bad)
+        good += [asyncio.create_task(caller(8 + n, x)) for n, x in enumerate(INPUTS[8:])]
+        for got, want in zip(await asyncio.gather(*good), served.right, strict=True):
+            np.testing.assert_allclose(got, want, atol=1e-4)
+
+        assert sorted(ends) == list(range(16))
+        assert served.worker != worker
+        assert runs_beside(await served.check_all())
+
+
+async def test_a_plan_is_swapped_while_runs_go_on_side_by_side(tmp_path: Path) -> None:
+    async with serving(tmp_path / "artefact") as served:
+        for schedule in (None, scheduled(), None, scheduled()):
+            asked = asyncio.create_task(served.check_all())
+            await asyncio.sleep(0)
+            await served.model.use_plan(1, schedule)
+            await asked
+
+        assert runs_beside(await served.check_all())
+
+
+async def test_callers_that_leave_or_are_late_cost_no_other(tmp_path: Path) -> None:
+    async with serving(tmp_path / "artefact") as served:
+        given = [asyncio.create_task(infer(served.batcher, served.model, x)) for x in INPUTS]
+        late = asyncio.create_task(
+            once(served.batcher, served.model, INPUTS[0], deadline=time.monotonic())
+        )
+        await asyncio.sleep(0)
+        for task in given[::2]:
+            task.cancel()
+        ended = await asyncio.gather(*given, late, return_exceptions=True)
+
+        assert isinstance(ended[-1], DeadlineExceeded)
+        assert all(isinstance(each, asyncio.CancelledError) for each in ended[:-1:2])
+        for number in range(1, 16, 2):
+            answer = ended[number]
+            assert isinstance(answer, tuple), answer
+            np.testing.assert_allclose(answer[0], served.right[number], atol=1e-4)
+
+
+async def test_switched_off_every_run_has_all_threads(tmp_path: Path) -> None:
+    async with serving(tmp_path / "artefact") as served:
+        served.model.policy = BatchPolicy(side_by_side=False)
+        await served.model.use_plan(1, scheduled())
+
+        assert not runs_beside(await served.check_all())
