@@ -202,6 +202,18 @@ async def test_callers_that_leave_or_are_late_cost_no_other(tmp_path: Path) -> N
             np.testing.assert_allclose(answer[0], served.right[number], atol=1e-4)
 
 
+async def test_a_drain_ends_when_all_runs_on_places_have(tmp_path: Path) -> None:
+    async with serving(tmp_path / "artefact") as served:
+        given = [asyncio.create_task(infer(served.batcher, served.model, x)) for x in INPUTS]
+        await asyncio.sleep(0)
+
+        await served.batcher.drain()
+        await asyncio.sleep(0)
+
+        assert all(task.done() for task in given)
+        assert runs_beside({task.result()[1] for task in given})
+
+
 async def test_switched_off_every_run_has_all_threads(tmp_path: Path) -> None:
     async with serving(tmp_path / "artefact") as served:
         served.model.policy = BatchPolicy(side_by_side=False)
