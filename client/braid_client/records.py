@@ -107,7 +107,7 @@ class SideBySide:
 
     plan_id: str  # as results of what ran so name it
     count: int
-    planner: str  # what runs each of them: "sequential" or "onnxruntime"
+    planner: str  # what runs each: "sequential", "onnxruntime" or "openvino"
     latency_us: float  # of each, while all of them run
     gain: float  # runs a second over those on all threads, median of turns
     gain_least: float  # interval of ``gain`` (90 %)

@@ -3,7 +3,7 @@
     a turn:  │ A A A, on all threads │ B B B on each place, all places at once │     next: reversed
 
 The ways differ in how many runs they do at once and in which runtime runs the model. After
-two turns only the best one goes on. Outputs of each place are compared with those of all threads.
+three turns only the best one goes on. Outputs of each place are compared with those of all threads.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from braid.engine.worker.models import (
     static_tensors,
 )
 
-TURNS, FIRST_TURNS = 7, 2
+FIRST_TURNS = 3
+TURNS, MOST_TURNS = 7, 15
+"""Turns, and at most how many where some of them, but not most, speak against the best way."""
+
 TURN_S = 0.04
 """Seconds of one turn of one way, about: a few runs that follow on each other, as under load."""
 
@@ -56,6 +59,11 @@ class _Rival:
     @property
     def seconds_per_run(self) -> float:
         return median(self.turns_us) / self.count
+
+    def lost(self, whole_us: Sequence[float]) -> int:
+        """Count the turns in which runs on all threads, one after the other, computed more."""
+        turns = zip(whole_us, self.turns_us, strict=False)
+        return sum(us * self.count <= beside_us for us, beside_us in turns)
 
 
 class Throughput:
@@ -137,8 +145,10 @@ class Throughput:
             return
         runs = max(1, min(MOST_RUNS, round(TURN_S * 1e6 / self._together([whole], 1))))
         until, staying = monotonic() + BUDGET_S, list(rivals)
-        for turn in range(TURNS):
+        for turn in range(MOST_TURNS):
             if turn >= LEAST_TURNS and monotonic() > until:
+                return
+            if turn >= TURNS and not 0 < 2 * staying[0].lost(whole_us) < turn:
                 return
             if turn == FIRST_TURNS:
                 staying = [min(rivals, key=lambda rival: rival.seconds_per_run)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from braid.core.precision import FP32
-from braid.core.schedule import ONNXRUNTIME, SEQUENTIAL, Schedule
+from braid.core.schedule import SEQUENTIAL, Schedule
 from braid.core.tensor import TensorType
 from braid.scheduler.options import PlannerSettings
 from braid.server.inference.replica import ModelReplica
@@ -160,7 +160,7 @@ def _side_by_side(schedule: Schedule) -> wire.SideBySide | None:
     return wire.SideBySide(
         plan_id=schedule.side_by_side_id,
         count=found.count,
-        planner=ONNXRUNTIME if found.in_onnxruntime else SEQUENTIAL,
+        planner=found.runtime or SEQUENTIAL,
         latency_us=found.latency_us,
         gain=found.gain.median,
         gain_least=found.gain.least or 0.0,
