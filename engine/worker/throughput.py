@@ -42,6 +42,9 @@ TURN_S = 0.04
 BUDGET_S = 5.0
 """Seconds after which no further turn begins, but that there are enough for an interval."""
 
+MOST_PLACES = 16
+"""Places, at most: each has programs of its own, which take time to bind, and memory to run."""
+
 LEAST_TURNS = 5
 MOST_RUNS = 20
 
@@ -112,8 +115,11 @@ class Throughput:
         )
 
     def _ways(self, threads: int) -> list[tuple[int, str]]:
-        counts = [count for count in sorted({2, threads}) if self._models.has_places(count)]
-        return [(count, runtime) for count in counts for runtime in ("", *self._request.runtimes)]
+        # One thread a place: with teams of several beside the team of all threads, libgomp counts
+        # more threads than cores, and then no team of the process waits for work by spinning.
+        if threads > MOST_PLACES or not self._models.has_places(threads):
+            return []
+        return [(threads, runtime) for runtime in ("", *self._request.runtimes)]
 
     def _rival(
         self, number: int, count: int, runtime: str, expected: Mapping[str, Tensor]
