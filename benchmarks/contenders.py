@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.networks.registry import NETWORKS
 from braid.core.plan import plan_from_json
+from braid.core.precision import BF16, FP32, PRECISIONS
 from braid.core.program import ProgramKey
 from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 from braid.engine.cpu.backend import CpuBackend
@@ -34,6 +35,8 @@ from braid.server.cli.local.demo_networks.network import Network
 Run = Callable[[], object]
 
 WARM_UPS = 3
+
+_OPENVINO_TYPES = {FP32: "f32", "fp16": "f16", BF16: "bf16"}
 
 
 def torch_eager(network: Network, args: argparse.Namespace) -> Run:
@@ -81,7 +84,7 @@ def _session(network: Network, args: argparse.Namespace, *, parallel: bool) -> R
 
 
 def openvino(network: Network, args: argparse.Namespace) -> Run:
-    """OpenVINO in FP32, compiled for these shapes, with default settings otherwise."""
+    """OpenVINO, compiled for these shapes, with default settings otherwise."""
     import openvino
 
     core = openvino.Core()
@@ -90,7 +93,7 @@ def openvino(network: Network, args: argparse.Namespace) -> Run:
     feeds = {name: tensor.numpy() for name, tensor in inputs}
     model.reshape({name: list(feed.shape) for name, feed in feeds.items()})
     properties = {
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": _OPENVINO_TYPES[args.precision],
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": args.threads,
     }
@@ -111,7 +114,7 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     table = ModelTable(CpuBackend(CpuExecutor(args.threads, cpus)))
     table.load(digest, args.artefact)
     specs = tuple((name, spec_of(tensor)) for name, tensor in inputs.items())
-    program = table.program(ProgramKey(digest, specs))
+    program = table.program(ProgramKey(digest, specs, precision=args.precision))
     ready = table.ready(program, plan_from_json(json.loads(args.plan.read_text())))
     return lambda: ready.run(inputs)
 
@@ -137,6 +140,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True, help="the network as ONNX")
     parser.add_argument("--artefact", type=Path, required=True, help="the network as imported")
     parser.add_argument("--plan", type=Path, help="JSON; without it, braid runs --runtime")
+    parser.add_argument("--precision", choices=PRECISIONS, default=FP32)
     parser.add_argument("--runtime", choices=RUNTIMES, default=ONNXRUNTIME)
     args = parser.parse_args()
     warnings.simplefilter("ignore")  # of compilers, about things that nobody here can change

@@ -29,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 from benchmarks.contender_process import ContenderProcess
@@ -111,7 +112,7 @@ def commands_of(
     """How each contender is started."""
     base = [sys.executable, "-m", "benchmarks.contenders", "--network", case.network]
     base += ["--batch", str(case.batch), "--threads", str(args.threads), "--model", str(model)]
-    base += ["--artefact", str(artefact)]
+    base += ["--artefact", str(artefact), "--precision", args.precision]
     commands = {name: [*base, "--contender", name] for name in OTHERS if name not in args.without}
     for name, path in found.plans.items():
         commands[f"braid {name}"] = [*base, "--contender", "braid", "--plan", str(path)]
@@ -146,6 +147,12 @@ def main() -> int:
         default=[],
         help=", ".join([*OTHERS, *PEERS]),
     )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default=FP32,
+        help="of the plans; of the others on a CPU, OpenVINO computes in it, too, the rest in FP32",
+    )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--turn", type=float, default=0.3, help="seconds of runs in one turn")
     parser.add_argument("--pause", type=float, default=0.1, help="seconds before each turn")
@@ -153,7 +160,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/local"))
     on_gpu = parser.add_argument_group("with --device cuda")
     on_gpu.add_argument("--minutes", type=float, default=9.0, help="for everything")
-    on_gpu.add_argument("--precision", choices=PRECISIONS, default=FP32)
     on_gpu.add_argument("--earlier", type=Path, help="cuda.json to go on from")
     args = parser.parse_args()
     if args.device == "cuda":
@@ -174,9 +180,8 @@ def main() -> int:
             for batch in args.batches:
                 options = PlannerSettings.for_serving(args.planner)
                 plans = work / f"{network}-{batch}"
-                found = asyncio.run(
-                    find_plans(artefact, model, batch, args.threads, plans, options)
-                )
+                search = partial(find_plans, precision=args.precision)
+                found = asyncio.run(search(artefact, model, batch, args.threads, plans, options))
                 case = Case(network, batch, found.portfolio, found.own, found.errors)
                 measure(case, commands_of(case, found, model, artefact, args), plans, args)
                 print_case(case)

@@ -10,6 +10,7 @@ import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -72,14 +73,23 @@ async def imported(model: Path, artefact: Path) -> Path:
 
 
 async def find_plans(
-    artefact: Path, model: Path, batch: int, threads: int, folder: Path, options: PlannerSettings
+    artefact: Path,
+    model: Path,
+    batch: int,
+    threads: int,
+    folder: Path,
+    options: PlannerSettings,
+    *,
+    precision: str = FP32,
 ) -> Found:
     """Plan one network at one batch size with every planner of the portfolio, on the CPU."""
     device = Device("cpu", WorkerOptions(threads, _GIB, 2 * _GIB, 7, keep_spare=False))
     await device.start()
     try:
         async with device.keeping(await asyncio.to_thread(file_digest, model)):
-            return await plans_on(device, artefact, model, batch, folder, options)
+            others = precision == FP32
+            wanted = partial(plans_on, others=others, precision=precision)
+            return await wanted(device, artefact, model, batch, folder, options)
     finally:
         await device.close()
 

@@ -14,6 +14,7 @@ from functools import partial
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import verify_plan
+from braid.core.precision import FP32
 from braid.core.schedule import Contender, Provenance, Schedule, Stage
 from braid.scheduler.options import PORTFOLIO
 from braid.scheduler.planners import Planned
@@ -62,7 +63,8 @@ async def make_schedule(
     options, retry = imported.model.options, services.retry(progress.retrying)
     planner, usual = options.planner, imported.program(batch_size)
     is_portfolio = planner.planner == PORTFOLIO
-    runtimes = device.runtimes if is_portfolio else ()
+    exact = options.precision == FP32  # the only one in which other runtimes compute here
+    runtimes = device.runtimes if is_portfolio and exact else ()
     graph = await retry(lambda: device.bench.static_graph(usual))
     kernels = await choose_kernels(graph, usual, device, services.store, retry)
     stages = StageMeasurer(kernels.program, device, services, progress)

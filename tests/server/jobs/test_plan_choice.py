@@ -114,6 +114,18 @@ async def test_a_precision_has_schedules_and_measurements_of_its_own(server: Ser
     assert {(key.precision, key.accepted_error) for key in keys} == {("fp32", None), ("tf32", None)}
 
 
+async def test_a_precision_is_compared_with_no_runtime_that_computes_in_fp32(
+    server: Server,
+) -> None:
+    server.device.in_runtime = PlanMeasurement(10.0, 0.01, 10, (10.0,) * 9, 1e-6, 1e-6)
+
+    await registered(server, precision="fp16", planner=PlannerSettings("portfolio"))
+
+    (schedule,) = server.models.plans.values()
+    assert schedule.runtime == ""
+    assert ONNXRUNTIME not in {each.name for each in schedule.provenance.candidates}
+
+
 async def test_a_precision_that_is_refused_leaves_the_model_in_fp32(server: Server) -> None:
     server.device.sequential = PlanMeasurement(100.0, 0.01, 10, (1.0,) * 9, 0.5, 0.03)
 
