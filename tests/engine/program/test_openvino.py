@@ -18,7 +18,11 @@ import torch
 from onnx import TensorProto, helper
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed, RunStopped
+from braid.core.runtimes import ONNXRUNTIME
+from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
+from braid.engine.program.openvino import library
 from braid.engine.program.openvino.model import OpenVinoModel
 from braid.engine.runtime.stopping import StopSignal, stop_signal
 from tests.models.graphs import graph, save, tensors
@@ -156,6 +160,25 @@ def test_a_quantised_model_is_refused(tmp_path: Path) -> None:
         opened(path).run({"x": torch.zeros(1, 3)})
 
 
+def test_without_the_package_it_takes_no_part(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(library, "find_spec", lambda _: None)
+    library.is_installed.cache_clear()
+    executor = CpuExecutor(threads=1)
+    try:
+        with caplog.at_level("DEBUG", "braid.worker"):
+            found = [tuple(CpuBackend(executor).runtimes) for _ in range(2)]
+    finally:
+        executor.close()
+        library.is_installed.cache_clear()
+
+    assert found == [(ONNXRUNTIME,)] * 2
+    assert [record.message for record in caplog.records] == [
+        "OpenVINO takes no part: pip install 'braid-serve[openvino]'"
+    ]
+
+
 def test_indices_that_nobody_reads_do_not_matter(tmp_path: Path) -> None:
     nodes = [helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[2, 2])]
     shapes = tensors(x=["batch", 3, 4, 4]), tensors(y=["batch", 3, 3, 3])
@@ -224,6 +247,7 @@ def test_it_writes_no_files_and_loads_nothing_that_reports(cnn: Path, tmp_path: 
     code = f"""
 import sys, torch
 from pathlib import Path
+from braid.engine.program.openvino import library
 from braid.engine.program.openvino.model import OpenVinoModel
 assert "openvino" not in sys.modules
 model = OpenVinoModel(Path({str(cnn.parent)!r}), {file_digest(cnn)!r}, 1)
@@ -245,6 +269,7 @@ def test_its_threads_keep_off_the_core_of_the_thread_that_calls_it(cnn: Path) ->
     code = f"""
 import os, torch
 from pathlib import Path
+from braid.engine.program.openvino import library
 from braid.engine.program.openvino.model import OpenVinoModel
 os.sched_setaffinity(0, {{{cpus[0]}}})
 before = set(os.listdir("/proc/self/task"))

@@ -45,10 +45,14 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
         told: list[float] = []
         plan = sequential_plan(len(graph.operators))
         measurements = await device.bench.compare(
-            program, [plan], runtimes=[ONNXRUNTIME], tolerance=1e-4, on_progress=told.append
+            program, [plan], runtimes=device.runtimes, tolerance=1e-4, on_progress=told.append
         )
         ready = await device.prepare(PlanToRun(program, plan, "x", runtime=ONNXRUNTIME))
         outputs = await _infer(device, ready)
+        others = [
+            await _infer(device, await device.prepare(PlanToRun(program, plan, name, runtime=name)))
+            for name in device.runtimes
+        ]
         in_bf16 = replace(program, precision="bf16")
         narrow = await device.bench.static_graph(in_bf16)
         narrow_plan = sequential_plan(len(narrow.operators))
@@ -63,13 +67,15 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
 
     assert len(facts.profiles) == len(graph.operators)
     assert min(merged.latency_us, alone.latency_us) > 0
-    assert [measurement.problem for measurement in measurements] == ["", ""]
+    assert device.runtimes[0] == ONNXRUNTIME
+    assert [measurement.problem for measurement in measurements] == [""] * (1 + len(others))
     assert all(measurement.max_rel_error is not None for measurement in measurements)
     assert max(measurement.max_rel_error or 0.0 for measurement in measurements) < 1e-5
     assert told == sorted(told)
     session = onnxruntime.InferenceSession(str(upload), providers=["CPUExecutionProvider"])
     expected = session.run(None, {"x": _ROWS})[0]
-    np.testing.assert_allclose(outputs, expected, rtol=1e-5, atol=1e-5)
+    for found in (outputs, *others):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
     assert precisions in (("fp32",), ("fp32", "bf16"))  # to be asked for; the worker does all
     assert {narrow.spec(op.outputs[0]).dtype for op in narrow.operators} == {"BF16", "FP32"}

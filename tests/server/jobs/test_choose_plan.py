@@ -9,7 +9,7 @@ import pytest
 
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import Launch, StreamPlan, sequential_plan
-from braid.core.runtimes import ONNXRUNTIME
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.scheduler.planners import Planned
 from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
 
@@ -85,6 +85,18 @@ def test_onnxruntime_must_beat_the_best_plan_of_our_own_without_doubt() -> None:
 
     assert chosen(took(*TURNS_US), ours, ran(130, runs=8), level) == ("lios", "lios")
     assert chosen(took(*TURNS_US), ours, ran(130, runs=8), better) == ("onnxruntime", "lios")
+
+
+def test_of_two_runtimes_the_faster_one_serves() -> None:
+    planned = [Planned("lios", JOINED, ())]
+    field = ComparedPlans.of(planned, 3, [ONNXRUNTIME, OPENVINO])
+
+    for onnxruntime, openvino, best in ((80, 85, ONNXRUNTIME), (85, 80, OPENVINO)):
+        measured = [ran(100), ran(90), ran(onnxruntime), ran(openvino)]
+        choice = choose_plan(field, measured, 1e-4, choose=True)
+
+        assert choice.contenders[choice.chosen].name == best
+        assert choice.contenders[choice.fallback].name == "lios"
 
 
 def test_never_slower_than_sequential() -> None:
