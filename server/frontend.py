@@ -62,20 +62,25 @@ from braid.server.observability.series.plans import PlanLabels
 from braid.server.observability.tracing import Sampling
 from braid.server.observability.triton_metrics import TritonMetrics
 from braid.server.ports.event_loop import event_loop_for
-from braid.server.ports.grpc_port import GrpcPorts
+from braid.server.ports.grpc_port import MESSAGE_OVERHEAD_BYTES, GrpcPorts
+from braid.server.ports.http.bodies import BodyRoom
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
 from braid.server.ports.ready_line import ready_facts
+from braid.server.rpc.status import Handler
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.health import Health
 from braid.server.servicers.inference.braid_v1 import BraidV1
-from braid.server.servicers.inference.service import Methods, TensorService
+from braid.server.servicers.inference.service import TensorService
 from braid.server.servicers.oip import wire as oip
 from braid.server.servicers.oip.models import ModelMethods, ServerMethods
 from braid.server.servicers.oip.repository import RepositoryMethods
 from braid.server.servicers.oip.settings import LogLevels, TraceSettings
 from braid.server.servicers.oip.shared_memory import SharedMemoryMethods
 from braid.server.servicers.oip.tensors import OpenInference
+from braid.server.servicers.rest.calls import Admission
+from braid.server.servicers.rest.inference import RestInference
+from braid.server.servicers.rest.routes import RestServices, rest_routes
 from braid.server.servicers.uploads import ModelUploads
 from braid.server.settings import Settings, shown_settings, unknown_variables
 from braid.server.store.store import Store
@@ -127,8 +132,17 @@ class FrontEnd:
         self._spare_importer = SpareImporter()
         self.models = self._model_room()
         braid_v1 = TensorService(self.models.serving, self.memory, BraidV1()).methods()
-        self._inference = (braid_v1, self._open_inference())
+        self._regions = SharedRegions(
+            settings.system_shared_memory,
+            settings.max_message_bytes,
+            lambda owner: self._grpc.tokens.may_own(owner),
+        )
+        self._oip = self._open_inference()
+        protocol = OpenInference(self._regions)
+        inference = TensorService(self.models.serving, self.memory, protocol).methods(self._oip)
+        self._inference = (braid_v1, inference)
         self._grpc = GrpcPorts(settings, self._add_services, self.sampling, self.memory)
+        self._host_names = host_names(settings)
         self._http = self._http_server()
 
     def _model_room(self) -> ModelRoom:
@@ -167,9 +181,29 @@ class FrontEnd:
             [
                 metrics_route(self.metrics.registry),
                 *health_routes(lambda: self.health.is_ready),
+                *rest_routes(self._rest()),
                 *self._console().routes(),
             ],
-            host_names(self.settings).include,
+            self._is_our_name,
+        )
+
+    def _is_our_name(self, host: str, in_protocol: bool) -> bool:
+        """Bool: a ``Host`` is answered. Other sites' scripts have no token to call the protocol."""
+        if in_protocol and self._grpc.tokens.are_required:
+            return True
+        return self._host_names.include(host)
+
+    def _rest(self) -> RestServices:
+        """Make the Open Inference Protocol over HTTP: the RPCs of gRPC, and the same gate."""
+        grpc_port, certificates = self._grpc, self._grpc.certificates
+        is_mutual = certificates is not None and certificates.are_mutual
+        protocol = RestInference(self._regions)
+        return RestServices(
+            inference=TensorService(self.models.serving, self.memory, protocol),
+            others=self._oip,
+            admission=Admission(grpc_port.gate, grpc_port.telemetry, needs_certificate=is_mutual),
+            room=BodyRoom(self.settings.calls_memory_bytes),
+            body_bytes=self.settings.max_message_bytes + MESSAGE_OVERHEAD_BYTES,
         )
 
     def _console(self) -> Console:
@@ -186,16 +220,12 @@ class FrontEnd:
         sessions = Sessions(self._grpc.tokens.is_admin)
         return Console(facts, sessions, is_tls=self.settings.tls_certificate is not None)
 
-    def _open_inference(self) -> Methods:
-        settings, models = self.settings, self.models
-        regions = SharedRegions(
-            settings.system_shared_memory,
-            settings.max_message_bytes,
-            lambda owner: self._grpc.tokens.may_own(owner),
-        )
+    def _open_inference(self) -> dict[str, Handler]:
+        """Make the RPCs of the Open Inference Protocol beside inference, by name."""
+        settings, models, regions = self.settings, self.models, self._regions
         sampling = None if settings.tracing == "off" else self.sampling
         device_names = [device.name for device in self.devices.all]
-        others = oip.handlers(
+        return oip.handlers(
             ServerMethods(self.health, regions.is_offered),
             ModelMethods(models.serving, self.metrics),
             RepositoryMethods(models.loader, models.policies, device_names),
@@ -203,8 +233,6 @@ class FrontEnd:
             LogLevels(),
             TraceSettings(sampling),
         )
-        protocol = OpenInference(regions)
-        return TensorService(models.serving, self.memory, protocol).methods(others)
 
     def _add_services(self, server: grpc.aio.Server) -> None:
         server.add_generic_rpc_handlers(self._inference)

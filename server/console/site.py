@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from http import HTTPStatus
 from importlib.resources import files
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -29,6 +29,7 @@ from braid.server.console.pages.html import h
 from braid.server.console.pages.layout import BASE, Page, framed, url
 from braid.server.console.sessions import Sessions, SignInLimit, set_cookie
 from braid.server.ports.http.bodies import read_form
+from braid.server.ports.http.origins import is_from_here
 
 log = logging.getLogger("braid.console")
 
@@ -131,7 +132,7 @@ class Console:
     # -- changing -----------------------------------------------------------------------------
 
     async def _post(self, parts: list[str], request: Request, is_admin: bool) -> Response:
-        if not _is_from_here(request):
+        if not is_from_here(request):
             return self._problem(
                 HTTPStatus.FORBIDDEN, "This request does not come from a page here.", is_admin
             )
@@ -223,15 +224,6 @@ def _redirect(where: str, *headers: tuple[str, str]) -> Response:
 
 async def _to_console(_: Request) -> Response:
     return _redirect(BASE)
-
-
-def _is_from_here(request: Request) -> bool:
-    """Return whether a form was sent by one of our own pages, as far as the browser tells."""
-    origin = request.headers.get("origin")
-    site = request.headers.get("sec-fetch-site", "same-origin")
-    if site not in ("same-origin", "none"):
-        return False
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
 
 
 def _number(text: str) -> int:

@@ -99,13 +99,17 @@ class Telemetry(grpc.aio.ServerInterceptor):
         self, continuation: Continuation, details: grpc.HandlerCallDetails
     ) -> Any:
         """Set ``current`` for the call, which goes on in the same task."""
+        self.begin(details)
+        return await continuation(details)
+
+    def begin(self, details: grpc.HandlerCallDetails) -> None:
+        """Set ``current`` for a call, in the task that answers it."""
         carried = {
             key: value
             for key, value in details.invocation_metadata or ()
             if key in CARRIED and isinstance(value, str)
         }
         current.set(CallTrace(self._tracer, self._sampling, carried))
-        return await continuation(details)
 
 
 class CallTrace:

@@ -61,7 +61,7 @@ class GrpcPorts:
         self.certificates = _certificates(settings)
         self.telemetry = start_tracing(settings.tracing, sampling)
         traced: list[grpc.aio.ServerInterceptor] = [self.telemetry] if self.telemetry else []
-        gate = _main_gate(settings, self.tokens)
+        self.gate = gate = _main_gate(settings, self.tokens)
         in_loop = takes_event_loop(settings)
         self._main = _server(settings, memory, [*gate, *traced], in_loop=in_loop)
         servers = [self._main]
@@ -119,8 +119,8 @@ class GrpcPorts:
             await server.start()
 
 
-def _main_gate(settings: Settings, tokens: Tokens) -> list[grpc.aio.ServerInterceptor]:
-    """Return the guard of the main port; none if every caller may do everything."""
+def _main_gate(settings: Settings, tokens: Tokens) -> list[Gate]:
+    """Return the gate of the main port; none if every caller may do everything."""
     if not tokens.are_required and not settings.admin_address:
         return []
     anonymous = Role.INFER if settings.allow_unauthenticated else Role.ANYONE

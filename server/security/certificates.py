@@ -64,7 +64,10 @@ class Certificates:
         )
 
     def http_context(self) -> ssl.SSLContext:
-        """Return TLS for the HTTP port, which follows the files; callers show no certificate."""
+        """Return TLS for the HTTP port, which follows the files; callers may show a certificate.
+
+        Probes and browsers show none; the protocol's calls need one where gRPC's do.
+        """
 
         def follow(connection: ssl.SSLObject, name: str | None, _: ssl.SSLContext) -> None:
             self.newest()
@@ -72,6 +75,9 @@ class Certificates:
 
         context = self._server_context()
         context.sni_callback = follow  # called for every connection, name or not
+        if self._files.client_authority is not None:
+            context.load_verify_locations(self._files.client_authority)
+            context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
     def newest(self) -> Any:

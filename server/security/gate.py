@@ -60,11 +60,17 @@ class Gate(grpc.aio.ServerInterceptor):
         self, continuation: Callable[[Details], Awaitable[Handler | None]], details: Details
     ) -> Handler | None:
         """Return the call's own handler, or one that refuses the call."""
-        refusal = self._refusal(details)
+        refusal = self.refusal(details)
         if refusal is None:
             return self._rechecked(await continuation(details), details)
-        self._log(refusal, details)
         return refusing(refusal)
+
+    def refusal(self, details: Details) -> BraidError | None:
+        """Return why a call is refused, and log it; None: it is let in."""
+        refusal = self._refusal(details)
+        if refusal is not None:
+            self._log(refusal, details)
+        return refusal
 
     def _rechecked(self, handler: Handler | None, details: Details) -> Handler | None:
         """Return the handler; for a stream, one that ends when its token is withdrawn."""

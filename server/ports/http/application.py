@@ -16,7 +16,7 @@ from http import HTTPStatus
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Router
 from starlette.types import Message, Receive, Scope, Send
 
@@ -26,12 +26,15 @@ from braid.server.ports.http.limits import HttpLimits
 
 log = logging.getLogger("braid.http")
 
-PROBES = ("/healthz", "/readyz")
+PROBES = ("/healthz", "/readyz", "/v2/health/live", "/v2/health/ready")
 BY_ANY_NAME = (*PROBES, "/metrics")
+PROTOCOL = "/v2"
+"""Path of the Open Inference Protocol: programs call it, over connections that are kept."""
+
 READING = ("GET", "HEAD")
 
-IsOurName = Callable[[str], bool]
-"""Tells whether a ``Host`` is answered."""
+IsOurName = Callable[[str, bool], bool]
+"""Tells whether a ``Host`` is answered; the flag: on a path of the protocol."""
 
 
 class Application:
@@ -52,9 +55,10 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; raises nothing but the server's own cancellation."""
         connection: HttpConnection = scope["state"]["connection"]
-        closing = _closing(send)
+        is_protocol = in_protocol(scope["path"])
+        sending = send if is_protocol else _closing(send)
         try:
-            response = await self._answer(scope, receive, closing, connection)
+            response = await self._answer(scope, receive, sending, connection)
         except ClientDisconnect:
             return
         except asyncio.CancelledError:
@@ -66,14 +70,14 @@ class Application:
         if connection.has_begun_answer:
             connection.drop()
         else:
-            await response(scope, receive, closing)
+            await response(scope, receive, sending)
 
     async def _answer(
         self, scope: Scope, receive: Receive, send: Send, connection: HttpConnection
     ) -> Response | None:
         """Run the request's route; returns what is said in its place, if anything."""
         request = Request(scope)
-        path = request.url.path
+        path = scope["path"]
         scope["app"] = self  # else the router answers by itself what it does not find
         is_page = request.method in READING
         try:
@@ -83,15 +87,17 @@ class Application:
             async with asyncio.timeout(self._limits.page_seconds if is_page else None):
                 await self._router(scope, receive, send)
         except HTTPException as error:
-            return text(error.detail, error.status_code, error.headers)
+            return _said(path, error.detail, error.status_code, error.headers)
         except TimeoutError:
             log.warning("a page took too long", extra={"path": path})
-            return text("this page took too long; try again", HTTPStatus.SERVICE_UNAVAILABLE)
+            message = "this page took too long; try again"
+            return _said(path, message, HTTPStatus.SERVICE_UNAVAILABLE)
         except (ClientDisconnect, asyncio.CancelledError):
             raise
         except Exception:
             log.exception("a page failed", extra={"path": path})
-            return text(HTTPStatus.INTERNAL_SERVER_ERROR.phrase, HTTPStatus.INTERNAL_SERVER_ERROR)
+            status = HTTPStatus.INTERNAL_SERVER_ERROR
+            return _said(path, status.phrase, status)
         return None
 
     def _admit(self, request: Request, connection: HttpConnection) -> None:
@@ -101,7 +107,8 @@ class Application:
             HTTPException: it names another server, or too many are at work.
         """
         host, path = request.headers.get("host"), request.scope["path"]
-        if host and path not in BY_ANY_NAME and not self._is_our_name(host):
+        is_ours = self._is_our_name
+        if host and path not in BY_ANY_NAME and not is_ours(host, in_protocol(path)):
             raise HTTPException(
                 HTTPStatus.MISDIRECTED_REQUEST,
                 f"this server is not called {host[:100]!r}: use its address, or start it with "
@@ -120,6 +127,20 @@ def text(
 ) -> PlainTextResponse:
     """Return a response of one line of text."""
     return PlainTextResponse(f"{message}\n", status, headers)
+
+
+def in_protocol(path: str) -> bool:
+    """Bool: a path is one of the Open Inference Protocol."""
+    return path == PROTOCOL or path.startswith(f"{PROTOCOL}/")
+
+
+def _said(
+    path: str, message: str, status: int, headers: Mapping[str, str] | None = None
+) -> Response:
+    """Return an error, in JSON where the protocol says so."""
+    if in_protocol(path):
+        return JSONResponse({"error": message}, status, headers)
+    return text(message, status, headers)
 
 
 def _closing(send: Send) -> Send:

@@ -68,6 +68,11 @@ class HttpConnection(HttpToolsProtocol):
         """Bool: the status of the answer is on its way."""
         return self.cycle.response_started
 
+    @property
+    def has_certificate(self) -> bool:
+        """Bool: the caller has shown a certificate that its authority signed."""
+        return bool(self.transport.get_extra_info("peercert"))
+
     async def taken(self) -> None:
         """Return when the caller has taken the answer, but for what the system buffers."""
         await self.flow.drain()

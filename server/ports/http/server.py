@@ -29,7 +29,7 @@ class HttpServer:
     def __init__(
         self,
         routes: Sequence[BaseRoute],
-        is_our_name: IsOurName = lambda host: True,
+        is_our_name: IsOurName = lambda host, in_protocol: True,
         limits: HttpLimits | None = None,
     ) -> None:
         """Make the server, not started; ``is_our_name`` returns whether a ``Host`` is answered."""

@@ -24,7 +24,7 @@ from typing import Any, Protocol, TypeVar
 
 import grpc
 
-from braid.core.errors import DeadlineExceeded, RequestCancelled
+from braid.core.errors import BraidError, DeadlineExceeded, RequestCancelled
 from braid.server.inference.call_memory import Account, Answer, CallMemory, Charge
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
@@ -93,10 +93,15 @@ class Methods(grpc.GenericRpcHandler):
         """Return the handler of a call; None: the call is for another service."""
         method = handler_call_details.method
         if method in self._refusable and (target := self._refusal()) is not None:
-            assert target.refusal is not None
-            target.metrics.request_ended(status_code(target.refusal).name, 0.0)
-            return refusing(target.refusal)
+            return refusing(_refused(target))
         return self._handlers.get(method)
+
+
+def _refused(target: ResolvedModel) -> BraidError:
+    """Count a request that is refused unread; returns the refusal."""
+    assert target.refusal is not None
+    target.metrics.request_ended(status_code(target.refusal).name, 0.0)
+    return target.refusal
 
 
 @dataclass(slots=True)
@@ -128,6 +133,15 @@ class TensorService:
         stream: Handler = grpc.stream_stream_rpc_method_handler(self.infer_stream, protocol.read)
         handlers = {**(others or {}), protocol.unary: unary, protocol.stream: stream}
         return Methods(protocol.service, handlers, [protocol.unary], self._models.refusal)
+
+    def refuse_unread(self) -> None:
+        """Refuse a request by any means but its message, as ``Methods`` does for gRPC.
+
+        Raises:
+            BraidError: what any request gets now.
+        """
+        if (target := self._models.refusal()) is not None:
+            raise _refused(target)
 
     async def infer(self, message: Any, context: Context) -> bytes:
         """Answer one request."""

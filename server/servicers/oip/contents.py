@@ -48,7 +48,7 @@ _WIDE: Mapping[str, str] = {
 _BYTES_FIELD = "bytes_contents"
 
 
-_DTYPES = {
+DTYPES = {
     **{datatype: np.dtype(element) for datatype, (_, element) in TYPED.items()},
     "FP16": np.dtype("<f2"),
     "BF16": np.dtype(ml_dtypes.bfloat16),
@@ -108,7 +108,7 @@ def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> Outp
         raise InvalidRequest(
             f"output {name!r} is {tensor.dtype}{list(tensor.shape)}: nothing to classify"
         )
-    values = np.frombuffer(tensor.data, _DTYPES[tensor.dtype]).reshape(rows, classes)
+    values = np.frombuffer(tensor.data, DTYPES[tensor.dtype]).reshape(rows, classes)
     kept = min(count, classes)
     order = np.argsort(-values.astype(np.float64), axis=1, kind="stable")[:, :kept]
     elements = [

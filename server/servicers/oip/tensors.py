@@ -56,6 +56,10 @@ class SplitMessage:
     raw_contents: Sequence[bytes | memoryview] = ()
 
 
+WriteParts = Callable[[SplitMessage], list[Part]]
+"""Writes a response: parts of its bytes, contents uncopied."""
+
+
 class OpenInference:
     """Inference of the protocol as a ``service.TensorProtocol``."""
 
@@ -92,6 +96,22 @@ class OpenInference:
         Raises:
             BraidError: contents do not fit the inputs, or a parameter is wrong.
         """
+        return self.written_by(_write_final_reply if in_stream else write_reply, request, context)
+
+    def written_by(
+        self, write: WriteParts, request: SplitMessage, context: Context, *, is_early: bool = True
+    ) -> GivenRequest:
+        """Return the request in the server's terms, its reply written by ``write``.
+
+        Args:
+            write: the form of the reply.
+            request: message, and contents apart.
+            context: of the call.
+            is_early: ``write`` looks at no content, and is called while the device computes.
+
+        Raises:
+            BraidError: contents do not fit the inputs, or a parameter is wrong.
+        """
         message = request.message
         # Only requests that name a region pay for finding out who the caller is.
         find: FindRegion = lambda name: self._regions.find(owner_of(context), name)  # noqa: E731
@@ -103,7 +123,7 @@ class OpenInference:
             outputs=_names(message.outputs),
             priority=priority,
             timeout_s=timeout_s,
-            reply=partial(_reply, message, wishes, in_stream),
+            reply=partial(_reply, message, wishes, write, is_early and not wishes.classes),
         )
 
     def failure(self, request: SplitMessage, _: int, reason: str) -> bytes:
@@ -166,26 +186,24 @@ def _names(outputs: Sequence[Any]) -> list[str]:
 def _reply(
     request: Any,
     wishes: Wishes,
-    in_stream: bool,
+    write: WriteParts,
+    is_early: bool,
     model: ModelReplica,
     outputs: Mapping[str, OutputTensor],
 ) -> WriteReply:
     def prepare() -> tuple[list[Part], list[Callable[[], None]]]:
         reply, to_regions = reply_to(request, model, outputs, wishes)
-        if not in_stream:
-            return write_reply(reply), to_regions
-        reply.message.parameters["triton_final_response"].bool_param = True  # the only one
-        return write_stream_reply(reply), to_regions
+        return write(reply), to_regions
 
-    early = None if wishes.classes else prepare()  # classes depend on what the outputs contain
+    early = prepare() if is_early else None  # classes depend on what the outputs contain
 
-    def write(_: InferenceResult) -> bytes:
+    def write_all(_: InferenceResult) -> bytes:
         parts, to_regions = early or prepare()
         for write_output in to_regions:
             write_output()
         return b"".join(parts)
 
-    return write
+    return write_all
 
 
 def reply_to(
@@ -235,6 +253,12 @@ def write_reply(reply: SplitMessage) -> list[Part]:
     """Return the parts of a response, contents uncopied."""
     contents = (wire_fields.field(_RAW_OUTPUTS, [each]) for each in reply.raw_contents)
     return [reply.message.SerializeToString(), *chain.from_iterable(contents)]
+
+
+def _write_final_reply(reply: SplitMessage) -> list[Part]:
+    """Return the parts of the only response to a stream's request."""
+    reply.message.parameters["triton_final_response"].bool_param = True
+    return write_stream_reply(reply)
 
 
 def write_stream_reply(reply: SplitMessage, error_message: str = "") -> list[Part]:

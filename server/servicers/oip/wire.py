@@ -14,7 +14,7 @@ _SERVICE = messages.DESCRIPTOR.services_by_name["GRPCInferenceService"]
 SERVICE_NAME: str = _SERVICE.full_name
 INFER, STREAM = "ModelInfer", "ModelStreamInfer"
 
-__all__ = ["INFER", "SERVICE_NAME", "STREAM", "config", "handlers", "messages"]
+__all__ = ["INFER", "SERVICE_NAME", "STREAM", "config", "handlers", "messages", "request_of"]
 
 
 def handlers(*parts: object) -> dict[str, Handler]:
@@ -28,6 +28,11 @@ def handlers(*parts: object) -> dict[str, Handler]:
         for method in _SERVICE.methods
         if method.name not in (INFER, STREAM)
     }
+
+
+def request_of(rpc: str) -> Any:
+    """Return an empty request of a method."""
+    return _class_of(_SERVICE.methods_by_name[rpc].input_type)()
 
 
 def _class_of(message_type: Any) -> Any:

@@ -90,7 +90,7 @@ async def port(request: pytest.FixtureRequest) -> AsyncIterator[Port]:
         Route("/body", received, methods=["POST"]),
     ]
     limits: HttpLimits = getattr(request, "param", HttpLimits())
-    server = HttpServer(routes, lambda host: "evil" not in host, limits)
+    server = HttpServer(routes, lambda host, _: "evil" not in host, limits)
     yield Port(server, await server.start("127.0.0.1", 0), state)
     await server.stop()
 

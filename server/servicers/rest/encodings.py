@@ -1,0 +1,94 @@
+"""Compressed bodies: gzip and deflate (in zlib's format, as HTTP says), both ways.
+
+Libraries offer compression by themselves, and a tensor of floats costs far more time to compress
+than it saves: binary tensors are compressed for callers that name one encoding and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import zlib
+from http import HTTPStatus
+
+from starlette.exceptions import HTTPException
+
+_WINDOW_BITS = {"gzip": 31, "x-gzip": 31, "deflate": 15}
+_LEVEL = 1  # tensors hardly shrink further
+
+SMALL_BYTES = 1 << 10
+"""Bodies up to this size are not worth compressing."""
+
+QUICK_BYTES = 64 << 10
+"""Bodies up to this size are compressed in the event loop, larger ones in a thread."""
+
+
+async def decoded(body: bytes, encoding: str, limit_bytes: int) -> bytes:
+    """Return what a request's body contains.
+
+    Args:
+        body: as it came.
+        encoding: value of Content-Encoding.
+        limit_bytes: that the content may have.
+
+    Raises:
+        HTTPException: the encoding is not known, or the content broken or too large.
+    """
+    name = encoding.strip().lower()
+    if name in ("", "identity"):
+        return body
+    if name not in _WINDOW_BITS:
+        raise HTTPException(
+            HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+            f"Content-Encoding {name[:40]!r} is not known; there are gzip and deflate",
+        )
+    if limit_bytes <= QUICK_BYTES:
+        return _inflated(body, name, limit_bytes)
+    return await asyncio.to_thread(_inflated, body, name, limit_bytes)
+
+
+def _inflated(body: bytes, name: str, limit_bytes: int) -> bytes:
+    stream = zlib.decompressobj(_WINDOW_BITS[name])
+    try:
+        content = stream.decompress(body, limit_bytes + 1)
+    except zlib.error:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not {name}") from None
+    if len(content) > limit_bytes:
+        raise HTTPException(
+            HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            f"the body has more than {limit_bytes} bytes when it is decompressed",
+        )
+    if not stream.eof or stream.unused_data:
+        raise HTTPException(HTTPStatus.BAD_REQUEST, f"the body is not one whole {name} stream")
+    return content
+
+
+def accepted(header: str, is_binary: bool) -> str:
+    """Return the encoding of an answer, or "" for none.
+
+    Args:
+        header: value of Accept-Encoding.
+        is_binary: the answer has binary tensors.
+    """
+    wanted = []
+    for each in header.lower().split(","):
+        name, _, quality = (part.strip() for part in each.partition(";"))
+        if name and quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
+            wanted.append(name)
+    known = [name for name in ("gzip", "deflate") if name in wanted]
+    if not known or (is_binary and len(wanted) > 1):
+        return ""
+    return known[0]
+
+
+async def encoded(body: bytes, encoding: str) -> bytes:
+    """Return a compressed body."""
+    if len(body) <= QUICK_BYTES:
+        return _deflated(body, encoding)
+    return await asyncio.to_thread(_deflated, body, encoding)
+
+
+def _deflated(body: bytes, encoding: str) -> bytes:
+    if encoding == "gzip":
+        return gzip.compress(body, _LEVEL, mtime=0)
+    return zlib.compress(body, _LEVEL)

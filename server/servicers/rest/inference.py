@@ -1,0 +1,225 @@
+"""Bodies of inference: one JSON object, then the bytes of tensors that are sent as they are.
+
+    {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3],
+                 "parameters": {"binary_data_size": 12}}]} and 12 bytes
+
+``Inference-Header-Content-Length`` says how long the object is; without it, the body has no more.
+Answers have the same form: with binary tensors for the outputs that ask for ``binary_data``, or all
+if the request asks for ``binary_data_output``.
+
+Read into, and written from, the same messages as gRPC's (``braid.server.servicers.oip.tensors``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.server.inference.requests import GivenRequest
+from braid.server.rpc.status import Context
+from braid.server.servicers.oip.tensors import OpenInference, SplitMessage
+from braid.server.servicers.oip.wire import messages
+from braid.server.servicers.rest.json_messages import (
+    parameters_of,
+    parsed,
+    set_parameter,
+    to_json,
+)
+from braid.server.servicers.rest.json_tensors import data_of, raw_of
+from braid_client.wire_fields import Part
+
+HEAD_LENGTH = "inference-header-content-length"
+MAX_JSON_BYTES = 16 << 20
+"""Beyond, tensors have to be sent as binary data: lists of numbers take 20 times their text."""
+
+_BINARY, _BINARY_SIZE, _ALL_BINARY = "binary_data", "binary_data_size", "binary_data_output"
+_REGION = "shared_memory_region"
+
+
+@dataclass(slots=True)
+class AnswerHead:
+    """What the headers of an answer say."""
+
+    json_bytes: int | None = None  # None: the answer has no binary tensors
+
+
+@dataclass(frozen=True, slots=True)
+class RestRequest(SplitMessage):
+    """Inference request of one body."""
+
+    is_binary: bool = False  # outputs that do not say otherwise
+    binary: Mapping[str, bool] = field(default_factory=dict)  # outputs that say
+    answer: AnswerHead = field(default_factory=AnswerHead)
+
+    def wants_binary(self, output: str) -> bool:
+        """Bool: an output is to be sent as binary data."""
+        return self.binary.get(output, self.is_binary)
+
+
+class RestInference(OpenInference):
+    """Inference over HTTP as a ``service.TensorProtocol``."""
+
+    def given(self, request: SplitMessage, context: Context, in_stream: bool) -> GivenRequest:
+        """Return the request in the server's terms, its reply in JSON and binary data."""
+        assert isinstance(request, RestRequest)
+        asked = request.message.outputs
+        in_json = [
+            x for x in asked if not (request.wants_binary(x.name) or _REGION in x.parameters)
+        ]
+        is_early = not in_json if asked else request.is_binary
+        write = partial(_written, request=request)
+        return self.written_by(write, request, context, is_early=is_early)
+
+
+def read_request(body: bytes, head_length: str | None, name: str, version: str) -> RestRequest:
+    """Read a body.
+
+    Args:
+        body: decompressed.
+        head_length: value of HEAD_LENGTH.
+        name: of the model.
+        version: of the model, "" for none.
+
+    Raises:
+        BraidError: it does not hold together.
+    """
+    head = _head_of(body, head_length)
+    if len(head) > MAX_JSON_BYTES:
+        raise InvalidRequest(
+            f"the JSON has more than {MAX_JSON_BYTES} bytes; send tensors as binary data"
+        )
+    given = parsed(bytes(head))
+    message = messages.ModelInferRequest(model_name=name, model_version=version)
+    message.id = _text(given, "id", "the request", "")
+    parameters = dict(parameters_of(given))
+    is_binary = _flag(parameters.pop(_ALL_BINARY, False), _ALL_BINARY)
+    for key, value in parameters.items():
+        set_parameter(key, value, message.parameters[key])
+    contents = _read_inputs(given, message, memoryview(body)[len(head) :])
+    return RestRequest(message, contents, is_binary, _read_outputs(given, message))
+
+
+def _head_of(body: bytes, length: str | None) -> memoryview:
+    """Return the JSON of a body."""
+    if length is None:
+        return memoryview(body)
+    if not (length.isascii() and length.isdigit() and len(length) < 12):
+        raise InvalidRequest(f"{HEAD_LENGTH} is no length: {length[:40]!r}")
+    if int(length) > len(body):
+        raise InvalidRequest(f"{HEAD_LENGTH} is {length}, the body has {len(body)} bytes")
+    return memoryview(body)[: int(length)]
+
+
+def _read_inputs(given: Mapping[str, Any], message: Any, binary: memoryview) -> list[Part]:
+    """Add the inputs to the message; returns the contents of those in the body."""
+    contents: list[Part] = []
+    at = 0
+    for each in _objects(given, "inputs", is_needed=True):
+        name = _text(each, "name", "an input")
+        where = f"input {name!r}"
+        datatype = _text(each, "datatype", where)
+        tensor = message.inputs.add(name=name, datatype=datatype, shape=_shape(each, where))
+        parameters = parameters_of(each, where)
+        for key, value in parameters.items():
+            set_parameter(key, value, tensor.parameters[key])
+        if _REGION in parameters:
+            continue
+        if _BINARY_SIZE not in parameters:
+            if "data" not in each:
+                raise InvalidTensor(f"{where} has neither 'data' nor the parameter {_BINARY_SIZE}")
+            contents.append(raw_of(name, datatype, each["data"]))
+            continue
+        size = parameters[_BINARY_SIZE]
+        if "data" in each:
+            raise InvalidTensor(f"{where} has 'data' and the parameter {_BINARY_SIZE}; choose one")
+        if type(size) is not int or not 0 <= size <= len(binary) - at:
+            left = f"{len(binary) - at} bytes are left after the JSON"
+            raise InvalidTensor(f"{where} has the {_BINARY_SIZE} {size!r}, but {left}")
+        contents.append(binary[at : at + size])
+        at += size
+    if at != len(binary):
+        raise InvalidTensor(f"{len(binary) - at} bytes after the JSON belong to no input")
+    return contents
+
+
+def _read_outputs(given: Mapping[str, Any], message: Any) -> dict[str, bool]:
+    """Add the requested outputs to the message; returns which are to be binary, if they say."""
+    binary = {}
+    for each in _objects(given, "outputs"):
+        name = _text(each, "name", "an output")
+        where = f"output {name!r}"
+        output = message.outputs.add(name=name)
+        for key, value in parameters_of(each, where).items():
+            if key == _BINARY:
+                binary[name] = _flag(value, _BINARY)
+            else:
+                set_parameter(key, value, output.parameters[key])
+    return binary
+
+
+def _objects(given: Mapping[str, Any], name: str, is_needed: bool = False) -> list[dict[str, Any]]:
+    found = given.get(name)
+    if found is None and not is_needed:
+        return []
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise InvalidRequest(f"{name!r} must be a list of objects")
+    return found
+
+
+def _text(given: Mapping[str, Any], name: str, where: str, missing: str | None = None) -> str:
+    value = given.get(name, missing)
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name!r} of {where} must be a string")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates
+        raise InvalidRequest(f"{name!r} of {where} is no Unicode") from None
+    return value
+
+
+def _flag(value: object, name: str) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidRequest(f"parameter {name!r} must be true or false")
+    return value
+
+
+def _shape(given: Mapping[str, Any], where: str) -> list[int]:
+    shape = given.get("shape")
+    if not isinstance(shape, list) or not all(
+        type(each) is int and -(2**63) <= each < 2**63 for each in shape
+    ):
+        raise InvalidTensor(f"{where} has no list of integers as its 'shape'")
+    return shape
+
+
+def _written(reply: SplitMessage, request: RestRequest) -> list[Part]:
+    """Return the parts of an answer, binary contents uncopied."""
+    message = reply.message
+    shown: dict[str, Any] = {
+        "model_name": message.model_name,
+        "model_version": message.model_version,
+    }
+    if message.id:
+        shown["id"] = message.id
+    outputs: list[dict[str, Any]] = []
+    binary: list[Part] = []
+    for output, content in zip(message.outputs, reply.raw_contents, strict=True):
+        told = to_json(output)
+        if not told["parameters"]:
+            del told["parameters"]
+        outputs.append(told)
+        if _REGION in output.parameters:
+            continue
+        if request.wants_binary(output.name):
+            told["parameters"] = {_BINARY_SIZE: len(content)}
+            binary.append(content)
+        else:
+            told["data"] = data_of(output.name, output.datatype, content)
+    shown["outputs"] = outputs
+    head = json.dumps(shown, separators=(",", ":")).encode()
+    request.answer.json_bytes = len(head) if binary else None
+    return [head, *binary]

@@ -1,0 +1,152 @@
+"""OpenAPI document of the protocol's routes, made from the table of operations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any
+
+from braid.server.servicers.rest.operations import INFER, Operation
+
+Json = dict[str, Any]
+
+_DATATYPES = (
+    *("BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"),
+    *("FP16", "BF16", "FP32", "FP64", "BYTES"),
+)
+
+_PARAMETERS: Json = {
+    "type": "object",
+    "additionalProperties": {"type": ["boolean", "integer", "number", "string"]},
+}
+
+_TENSOR: Json = {
+    "name": {"type": "string"},
+    "datatype": {"type": "string", "enum": list(_DATATYPES)},
+    "shape": {"type": "array", "items": {"type": "integer", "format": "int64"}},
+    "parameters": {"$ref": "#/components/schemas/parameters"},
+    "data": {"type": "array", "items": {}},
+}
+
+_SCHEMAS: Json = {
+    "parameters": _PARAMETERS,
+    "tensor": {
+        "type": "object",
+        "required": ["name", "datatype", "shape"],
+        "properties": _TENSOR,
+        "description": "Elements in `data`, flat or nested, or after the JSON: then the parameter "
+        "`binary_data_size` gives their bytes.",
+    },
+    "requested_output": {
+        "type": "object",
+        "required": ["name"],
+        "properties": {
+            "name": {"type": "string"},
+            "parameters": {"$ref": "#/components/schemas/parameters"},
+        },
+    },
+    "inference_request": {
+        "type": "object",
+        "required": ["inputs"],
+        "properties": {
+            "id": {"type": "string", "maxLength": 128},
+            "parameters": {
+                **_PARAMETERS,
+                "properties": {
+                    "timeout": {"type": "integer", "description": "microseconds"},
+                    "priority": {"type": "integer", "minimum": 0, "maximum": 10},
+                    "binary_data_output": {"type": "boolean"},
+                },
+            },
+            "inputs": {"type": "array", "items": {"$ref": "#/components/schemas/tensor"}},
+            "outputs": {
+                "type": "array",
+                "items": {"$ref": "#/components/schemas/requested_output"},
+            },
+        },
+    },
+    "inference_response": {
+        "type": "object",
+        "required": ["model_name", "model_version", "outputs"],
+        "properties": {
+            "model_name": {"type": "string"},
+            "model_version": {"type": "string"},
+            "id": {"type": "string"},
+            "outputs": {"type": "array", "items": {"$ref": "#/components/schemas/tensor"}},
+        },
+    },
+    "error": {
+        "type": "object",
+        "required": ["error"],
+        "properties": {"error": {"type": "string"}},
+    },
+}
+
+_HEAD_LENGTH: Json = {
+    "name": "Inference-Header-Content-Length",
+    "in": "header",
+    "description": "Bytes of the JSON, if binary tensors follow it.",
+    "schema": {"type": "integer"},
+}
+
+
+def document(operations: Sequence[Operation]) -> Json:
+    """Return the document."""
+    paths: Json = {}
+    for each in operations:
+        paths.setdefault(each.path, {})[each.method.lower()] = _described(each)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Braid: Open Inference Protocol v2",
+            "version": version("braid-serve"),
+        },
+        "paths": paths,
+        "security": [{"token": []}, {}],
+        "components": {
+            "schemas": _SCHEMAS,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _described(operation: Operation) -> Json:
+    is_inference = operation.rpc == INFER
+    parameters: list[Json] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", operation.path)
+    ]
+    answer: Json = {"type": "object"}
+    if is_inference:
+        parameters.append(_HEAD_LENGTH)
+        answer = {"$ref": "#/components/schemas/inference_response"}
+    described: Json = {
+        "operationId": _name(operation),
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": "answer", "content": _content(answer, is_inference)},
+            "default": {
+                "description": "error",
+                "content": _content({"$ref": "#/components/schemas/error"}, False),
+            },
+        },
+    }
+    if is_inference or operation.read is not None:
+        schema = {"$ref": "#/components/schemas/inference_request"}
+        body = _content(schema if is_inference else {"type": "object"}, is_inference)
+        described["requestBody"] = {"required": is_inference, "content": body}
+    return described
+
+
+def _name(operation: Operation) -> str:
+    """Return a name of its own: method and path without punctuation."""
+    return "_".join([operation.method.lower(), *re.findall(r"\w+", operation.path)])
+
+
+def _content(schema: Json, is_binary: bool) -> Json:
+    content: Json = {"application/json": {"schema": schema}}
+    if is_binary:
+        content["application/octet-stream"] = {"schema": {}}
+    return content

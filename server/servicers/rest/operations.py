@@ -1,0 +1,152 @@
+"""Calls of the protocol over HTTP: method, path, and the RPC behind each.
+
+Paths name models and versions; a body, if there is one, holds the rest of the RPC's request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from braid.server.servicers.rest import json_messages as bodies
+from braid.server.servicers.rest.json_messages import parameter, to_json
+
+INFER = "ModelInfer"
+
+Shown = tuple[Any, int]
+"""Answer for JSON, and its status."""
+
+
+def _as_it_is(answer: Any) -> Shown:
+    return to_json(answer), HTTPStatus.OK
+
+
+def _flag(answer: Any) -> Shown:
+    """Return ``live`` or ``ready``; false has a status that probes understand."""
+    shown = to_json(answer)
+    is_up = all(shown.values())
+    return shown, HTTPStatus.OK if is_up else HTTPStatus.SERVICE_UNAVAILABLE
+
+
+def _config(answer: Any) -> Shown:
+    return to_json(answer.config), HTTPStatus.OK
+
+
+def _index(answer: Any) -> Shown:
+    return to_json(answer)["models"], HTTPStatus.OK
+
+
+def _regions(answer: Any) -> Shown:
+    return list(to_json(answer)["regions"].values()), HTTPStatus.OK
+
+
+def _log_settings(answer: Any) -> Shown:
+    settings = answer.settings
+    return {name: parameter(settings[name]) for name in sorted(settings)}, HTTPStatus.OK
+
+
+def _trace_settings(answer: Any) -> Shown:
+    """Return settings; all but the levels have one value."""
+    shown = {}
+    for name in sorted(answer.settings):
+        values = list(answer.settings[name].value)
+        shown[name] = values if name == "trace_level" else values[0]
+    return shown, HTTPStatus.OK
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call."""
+
+    method: str
+    path: str
+    rpc: str
+    summary: str
+    fields: Mapping[str, str] = field(default_factory=dict)  # of the path -> of the RPC's request
+    read: Callable[[dict[str, Any], Any], None] | None = None  # the body, if there is one
+    show: Callable[[Any], Shown] = _as_it_is
+
+
+_MODEL = {"name": "name", "version": "version"}
+_NAME = {"name": "model_name"}
+_REGION = {"name": "name"}
+
+
+def _by_version(path: str, rpc: str, summary: str, **more: Any) -> tuple[Operation, ...]:
+    """Return the call about a model, and the same about one of its versions."""
+    method = more.pop("method", "GET")
+    begin = "/v2/models/{name}"
+    return (
+        Operation(method, f"{begin}{path}", rpc, summary, _MODEL, **more),
+        Operation(
+            *(method, f"{begin}/versions/{{version}}{path}", rpc),
+            *(f"{summary}, of one version", _MODEL),
+            **more,
+        ),
+    )
+
+
+def _shared_memory(kind: str, prefix: str, words: str) -> tuple[Operation, ...]:
+    status, register = f"{prefix}SharedMemoryStatus", f"{prefix}SharedMemoryRegister"
+    unregister, begin = f"{prefix}SharedMemoryUnregister", f"/v2/{kind}"
+    read = bodies.read_region if prefix == "System" else bodies.read_nothing
+    region = f"{begin}/region/{{name}}"
+    return (
+        Operation("GET", f"{begin}/status", status, f"Regions of {words}", show=_regions),
+        Operation(
+            *("GET", f"{region}/status", status, f"One region of {words}", _REGION),
+            show=_regions,
+        ),
+        Operation("POST", f"{region}/register", register, f"Register {words}", _REGION, read),
+        Operation("POST", f"{region}/unregister", unregister, f"Forget {words}", _REGION),
+        Operation("POST", f"{begin}/unregister", unregister, f"Forget all {words}"),
+    )
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    *_by_version("/infer", INFER, "Run a model", method="POST"),
+    Operation("GET", "/v2/health/live", "ServerLive", "The process lives", show=_flag),
+    Operation("GET", "/v2/health/ready", "ServerReady", "Inference is possible", show=_flag),
+    Operation("GET", "/v2", "ServerMetadata", "Name, version and extensions of the server"),
+    Operation("GET", "/v2/models/stats", "ModelStatistics", "Statistics of all models"),
+    *_by_version("/ready", "ModelReady", "A model answers", show=_flag),
+    *_by_version("", "ModelMetadata", "Inputs and outputs of a model"),
+    *_by_version("/config", "ModelConfig", "How a model is served", show=_config),
+    *_by_version("/stats", "ModelStatistics", "Statistics of a model"),
+    Operation(
+        *("POST", "/v2/repository/index", "RepositoryIndex", "All models and versions"),
+        read=bodies.read_index,
+        show=_index,
+    ),
+    Operation(
+        *("POST", "/v2/repository/models/{name}/load", "RepositoryModelLoad", "Load a model"),
+        *(_NAME, bodies.read_load),
+    ),
+    Operation(
+        *("POST", "/v2/repository/models/{name}/unload", "RepositoryModelUnload"),
+        *("Unload a model", _NAME, bodies.read_unload),
+    ),
+    *_shared_memory("systemsharedmemory", "System", "system shared memory"),
+    *_shared_memory("cudasharedmemory", "Cuda", "CUDA shared memory"),
+    Operation("GET", "/v2/logging", "LogSettings", "Settings of the log", show=_log_settings),
+    Operation(
+        *("POST", "/v2/logging", "LogSettings", "Change the log"),
+        read=bodies.read_log_settings,
+        show=_log_settings,
+    ),
+    *(
+        Operation(
+            *(method, f"/v2{model}/trace/setting", "TraceSetting", f"{summary}{of}"),
+            *({"name": "model_name"} if model else {}, read),
+            show=_trace_settings,
+        )
+        for model, of in (("", ""), ("/models/{name}", ", of one model"))
+        for method, summary, read in (
+            ("GET", "Which requests are traced", None),
+            ("POST", "Change which requests are traced", bodies.read_trace_settings),
+        )
+    ),
+)
+"""All calls, inference first."""

@@ -1,0 +1,128 @@
+"""Routes of the protocol on the HTTP port."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import cast
+
+import grpc
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from braid.server.ports.http.bodies import BodyRoom, read_body
+from braid.server.rpc.handlers import behaviour_of
+from braid.server.rpc.status import Context, Handler, answering
+from braid.server.servicers.inference.service import TensorService
+from braid.server.servicers.oip.wire import SERVICE_NAME, request_of
+from braid.server.servicers.rest.calls import Admission, HttpCall
+from braid.server.servicers.rest.encodings import SMALL_BYTES, accepted, decoded, encoded
+from braid.server.servicers.rest.inference import HEAD_LENGTH, read_request
+from braid.server.servicers.rest.json_messages import parsed
+from braid.server.servicers.rest.openapi import document
+from braid.server.servicers.rest.operations import INFER, OPERATIONS, Operation
+
+PROBES = ("/v2/health/live", "/v2/health/ready")
+
+
+@dataclass(frozen=True, slots=True)
+class RestServices:
+    """What the routes call."""
+
+    inference: TensorService  # of ``RestInference``
+    others: Mapping[str, Handler]  # RPCs beside inference, by name
+    admission: Admission
+    room: BodyRoom
+    body_bytes: int  # most of one request, compressed or not
+
+
+def rest_routes(services: RestServices) -> list[BaseRoute]:
+    """Return the routes of all operations, and of the document that describes them."""
+    routes: list[BaseRoute] = []
+    for operation in OPERATIONS:
+        kind = Infer if operation.rpc == INFER else Answer
+        endpoint = kind(operation, services)
+        routes.append(Route(operation.path, endpoint, methods=[operation.method]))
+    shown = document(OPERATIONS)
+
+    async def openapi(_: Request) -> Response:
+        return JSONResponse(shown)
+
+    return [*routes, Route("/openapi.json", openapi)]
+
+
+class Answer:
+    """Endpoint of one operation, as an ASGI application."""
+
+    def __init__(self, operation: Operation, services: RestServices) -> None:
+        self._operation = operation
+        self._services = services
+        self._method = f"/{SERVICE_NAME}/{operation.rpc}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; its call ends when the answer is taken."""
+        request = Request(scope, receive)
+        call = HttpCall(request)
+        try:
+            try:
+                context = cast(Context, call)
+                async with answering(context):
+                    self._services.admission.admit(request, self._method, call)
+                    response = await self.respond(request, context, call)
+            except grpc.aio.AbortError:
+                response = call.failure()
+            await response(scope, receive, send)
+            await call.connection.taken()
+        finally:
+            call.end()
+
+    async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
+        """Return what the RPC answers."""
+        operation, services = self._operation, self._services
+        message = request_of(operation.rpc)
+        for at, name in operation.fields.items():
+            if at in request.path_params:
+                setattr(message, name, request.path_params[at])
+        if operation.read is not None:
+            body = await self._body(request)
+            operation.read(parsed(body), message)
+        behaviour = behaviour_of(services.others[operation.rpc])
+        shown, status = operation.show(await behaviour(message, context))
+        return JSONResponse(shown, status, call.headers())
+
+    async def _body(self, request: Request) -> bytes:
+        services = self._services
+        body = await read_body(request, services.body_bytes)
+        encoding = request.headers.get("content-encoding", "")
+        return await decoded(body, encoding, services.body_bytes)
+
+
+class Infer(Answer):
+    """Endpoint of inference."""
+
+    async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:
+        """Run a model."""
+        services, headers = self._services, request.headers
+        services.inference.refuse_unread()
+        with services.room.reading(request, services.body_bytes):
+            body = await self._body(request)
+        path = request.path_params
+        message = read_request(
+            body, headers.get(HEAD_LENGTH), path["name"], path.get("version", "")
+        )
+        del body
+        reply = await services.inference.infer(message, context)
+        head_bytes, told = message.answer.json_bytes, call.headers()
+        is_binary = head_bytes is not None
+        if is_binary:
+            told[HEAD_LENGTH] = str(head_bytes)
+        encoding = accepted(headers.get("accept-encoding", ""), is_binary)
+        if encoding and len(reply) > SMALL_BYTES:
+            reply = await encoded(reply, encoding)
+            told["content-encoding"] = encoding
+            told["vary"] = "accept-encoding"
+        kind = "application/octet-stream" if is_binary else "application/json"
+        return Response(reply, HTTPStatus.OK, told, kind)
