@@ -75,9 +75,6 @@ class Certificates:
 
         context = self._server_context()
         context.sni_callback = follow  # called for every connection, name or not
-        if self._files.client_authority is not None:
-            context.load_verify_locations(self._files.client_authority)
-            context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
     def newest(self) -> Any:
@@ -102,8 +99,6 @@ class Certificates:
     def _load(self) -> tuple[Any, ssl.SSLContext]:
         context = self._server_context()
         authority = self._files.client_authority
-        if authority is not None:
-            context.load_verify_locations(authority)
         config = grpc.ssl_server_certificate_configuration(
             [(self._files.key.read_bytes(), self._files.certificate.read_bytes())],
             root_certificates=None if authority is None else authority.read_bytes(),
@@ -113,6 +108,9 @@ class Certificates:
     def _server_context(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(self._files.certificate, self._files.key)
+        if self._files.client_authority is not None:
+            context.load_verify_locations(self._files.client_authority)
+            context.verify_mode = ssl.CERT_OPTIONAL
         return context
 
 

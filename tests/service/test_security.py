@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import grpc
@@ -282,3 +283,48 @@ def test_no_content_of_requests_in_logs_or_metrics(secured: Secured) -> None:
     assert "forged line" not in secured.server.log
     assert secured.admin not in secured.server.log
     assert secured.infer not in secured.server.log
+
+
+def rest_status(secured: Secured, path: str, token: str | None, *, shows_certificate: bool) -> int:
+    """Status of a request to the HTTP port; POST where the path is one that changes things."""
+    context = ssl.create_default_context(cafile=str(secured.folder / "ca.pem"))
+    if shows_certificate:
+        context.load_cert_chain(secured.folder / "client.pem", secured.folder / "client.key")
+    at = f"https://localhost:{secured.server.http_port}{path}"
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    data = b"{}" if "repository" in path or path.endswith("infer") else None
+    try:
+        with urlopen(Request(at, data, headers), context=context, timeout=20) as response:
+            return int(response.status)
+    except HTTPError as error:
+        with error:
+            return error.code
+
+
+@pytest.mark.parametrize(
+    ("path", "nobody", "stranger", "infer"),
+    [
+        ("/v2/health/live", 200, 200, 200),
+        ("/v2/health/ready", 200, 200, 200),
+        ("/v2", 401, 401, 200),
+        ("/v2/models/id", 401, 401, 200),
+        ("/v2/models/id/infer", 401, 401, 400),  # let in: its body is empty
+        ("/v2/repository/index", 403, 403, 403),  # admin calls go to the socket
+        ("/v2/repository/models/id/unload", 403, 403, 403),
+    ],
+)
+def test_rest_calls_need_the_token_that_their_rpc_needs(
+    secured: Secured, path: str, nobody: int, stranger: int, infer: int
+) -> None:
+    tokens = (None, new_token(), secured.infer)
+
+    found = [rest_status(secured, path, token, shows_certificate=True) for token in tokens]
+
+    assert found == [nobody, stranger, infer]
+
+
+def test_rest_calls_need_a_certificate_where_grpc_does(secured: Secured) -> None:
+    assert rest_status(secured, "/v2", secured.infer, shows_certificate=False) == 401
+    assert rest_status(secured, "/v2", secured.infer, shows_certificate=True) == 200
+    assert rest_status(secured, "/healthz", None, shows_certificate=False) == 200
+    assert rest_status(secured, "/v2/health/live", None, shows_certificate=False) == 200

@@ -20,11 +20,12 @@ import grpc
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from braid.core.errors import BraidError, PermissionDenied, Unauthenticated
+from braid.core.errors import PermissionDenied, Unauthenticated
 from braid.server.observability.tracing import Telemetry
 from braid.server.ports.http.connection import HttpConnection
 from braid.server.ports.http.origins import is_from_here
 from braid.server.security.gate import Gate
+from braid.server.security.roles import Role, needed_role
 
 Metadata = tuple[tuple[str, str], ...]
 
@@ -159,14 +160,10 @@ class Admission:
         for gate in self._gates:
             if (refusal := gate.refusal(details)) is not None:
                 raise refusal
-        if (refusal := self._certificate_refusal(call)) is not None:
-            raise refusal
+        is_open = needed_role(method) is Role.ANYONE
+        if self._needs_certificate and not (is_open or call.connection.has_certificate):
+            raise Unauthenticated("callers show a certificate here, as they do to the gRPC port")
         if request.method != "GET" and not is_from_here(request):
             raise PermissionDenied("this request comes from a page of another site")
         if self._telemetry is not None:
             self._telemetry.begin(details)
-
-    def _certificate_refusal(self, call: HttpCall) -> BraidError | None:
-        if not self._needs_certificate or call.connection.has_certificate:
-            return None
-        return Unauthenticated("callers show a certificate here, as they do to the gRPC port")

@@ -29,9 +29,7 @@ def raw_of(name: str, datatype: str, data: object) -> bytes:
         return length_prefixed(_strings(name, data))
     dtype = DTYPES.get(datatype)
     if dtype is None:
-        raise InvalidTensor(
-            f"input {name!r} has the datatype {datatype[:40]!r}, which is not known"
-        )
+        raise InvalidTensor(f"input {name!r} has the unknown datatype {datatype[:40]!r}")
     try:
         given = np.array(data)
         if dtype.kind in "iu" and given.dtype.kind in "fO":  # integers beyond 2^63 became floats

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import cast
 
 import grpc
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -71,7 +72,11 @@ class Answer:
                 context = cast(Context, call)
                 async with answering(context):
                     self._services.admission.admit(request, self._method, call)
-                    response = await self.respond(request, context, call)
+                    try:
+                        response = await self.respond(request, context, call)
+                    except HTTPException as error:  # of the body
+                        told = {"error": error.detail}
+                        response = JSONResponse(told, error.status_code, call.headers())
             except grpc.aio.AbortError:
                 response = call.failure()
             await response(scope, receive, send)
