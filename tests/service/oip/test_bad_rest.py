@@ -114,7 +114,7 @@ def test_each_bad_body_is_refused_by_name(
     ],
 )
 def test_each_mistake_has_its_status(
-    oip_server: ServerProcess, path: str, body: Any, headers: dict[str, str], status: int
+    oip_server: ServerProcess, path: str, body: Any, headers: dict[str, Any], status: int
 ) -> None:
     answer = call(oip_server, path, body, **headers)
 
