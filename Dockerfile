@@ -31,10 +31,12 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install ${index:-} -c constraints.txt torch
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY core core
+COPY braid braid
 COPY charts charts
 COPY scheduler scheduler
 COPY engine engine
 COPY server server
+COPY library library
 COPY client client
 RUN --mount=type=cache,target=/root/.cache/pip \
     if [ "$VARIANT" = cuda ]; then extra="[gpu]"; fi; \

@@ -13,7 +13,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).resolve().parent
-FOLDERS = ("charts", "core", "engine", "scheduler", "server")
+FOLDERS = ("charts", "core", "engine", "library", "scheduler", "server")
 VERSION = runpy.run_path(str(ROOT / "client/braid_client/version.py"))["__version__"]
 
 is_sdist = "sdist" in sys.argv or (ROOT / "PKG-INFO").exists()
@@ -48,10 +48,13 @@ setup(
         "uvloop>=0.22",
     ],
     packages=[
-        f"braid.{package}"
-        for package in find_packages(include=[*FOLDERS, *(f"{each}.*" for each in FOLDERS)])
+        "braid",
+        *(
+            f"braid.{package}"
+            for package in find_packages(include=[*FOLDERS, *(f"{each}.*" for each in FOLDERS)])
+        ),
     ],
-    package_dir={f"braid.{each}": each for each in FOLDERS},
+    package_dir={"braid": "braid", **{f"braid.{each}": each for each in FOLDERS}},
     package_data={"braid.server.console": ["assets/*"]},
     include_package_data=False,  # it takes folders of assets for packages
     ext_modules=[

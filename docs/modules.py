@@ -10,7 +10,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("core", "scheduler", "charts", "engine", "server", "client/braid_client", "benchmarks")
+PACKAGES = (
+    *("core", "scheduler", "charts", "engine", "server", "library", "braid"),
+    *("client/braid_client", "benchmarks"),
+)
 GENERATED = ("_pb2", "_pb2_grpc")
 
 

@@ -1,6 +1,6 @@
 """Tests of Braid: a folder for each package, with the packages' names.
 
-core  scheduler  charts  client  benchmarks    tests of the packages of those names
+core  scheduler  charts  client  benchmarks  library    tests of the packages of those names
 engine  server                                 without a server process; some start a worker
 service                                        start ``braid serve`` and speak to it
 deploy  docs                                   tests of those folders' files

@@ -130,7 +130,7 @@ class RequestHandlers:
         number = request.number
         (ready,) = self._models.executables(number)
         inputs, outputs = self._slots.of(number, request.offset, ready.layout)
-        pending = self._pending(ready, inputs, outputs, request.is_finite)
+        pending = begin_run(self._backend, ready, inputs, outputs, request.is_finite)
         return RunUnderway(number, began_ns, pending, outputs, ready.layout.size_bytes)
 
     def finish(self, run: RunUnderway) -> RunDone:
@@ -155,27 +155,11 @@ class RequestHandlers:
 
         def run(ready: ReadyExecutable) -> RunDone:
             began_ns = perf_counter_ns()
-            found = self._pending(ready, inputs, outputs, request.is_finite).finish()
+            found = begin_run(self._backend, ready, inputs, outputs, request.is_finite).finish()
             _put(found, outputs, ready.layout.size_bytes)
             return RunDone((perf_counter_ns() - began_ns) // 1000)
 
         return run
-
-    def _pending(
-        self, ready: ReadyExecutable, inputs: Tensors, outputs: Tensors, is_finite: bool
-    ) -> PendingRun:
-        """Begin a run; returns ``outputs`` itself where the run has written them there."""
-        if not (is_finite or not ready.needs_finite or _are_finite(ready, inputs)):
-            return FinishedRun(self._backend.interpret(ready.program, inputs, no_pause))
-        if ready.session is not None:
-            try:
-                if not all(map(Tensor.numel, outputs.values())):  # nothing has no address
-                    return FinishedRun(ready.session.run(inputs))
-                ready.session.run_into(inputs, outputs)
-                return FinishedRun(outputs)
-            except PreconditionFailed:
-                log.exception("model %s runs under its plan instead", ready.digest[:12])
-        return ready.prepared.begin(inputs, outputs)
 
     def load(self, request: LoadModel) -> Acknowledged:
         """Load an artefact."""
@@ -247,6 +231,30 @@ class RequestHandlers:
             tuple(self._backend.runtimes),
             self._backend.software(),
         )
+
+
+def begin_run(
+    backend: Backend,
+    ready: ReadyExecutable,
+    inputs: Tensors,
+    outputs: Tensors,
+    is_finite: bool = False,
+) -> PendingRun:
+    """Begin a run; it finishes with ``outputs`` itself where it writes them there.
+
+    With ``is_finite``, the inputs are known to hold neither NaN nor infinity.
+    """
+    if not (is_finite or not ready.needs_finite or _are_finite(ready, inputs)):
+        return FinishedRun(backend.interpret(ready.program, inputs, no_pause))
+    if ready.session is not None:
+        try:
+            if not all(map(Tensor.numel, outputs.values())):  # nothing has no address
+                return FinishedRun(ready.session.run(inputs))
+            ready.session.run_into(inputs, outputs)
+            return FinishedRun(outputs)
+        except PreconditionFailed:
+            log.exception("model %s runs under its plan instead", ready.digest[:12])
+    return ready.prepared.begin(inputs, outputs)
 
 
 def _put(found: Tensors, outputs: Mapping[str, Tensor], size_bytes: int) -> None:

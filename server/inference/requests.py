@@ -10,7 +10,7 @@ wanted.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -121,7 +121,34 @@ class CheckedRequest:
     reply: PrepareReply | None = None
 
 
-def check_request(model: ModelReplica, request: GivenRequest) -> CheckedRequest:
+class CheckedModel(Protocol):
+    """What a request is checked against: a replica, or a network without a server."""
+
+    @property
+    def inputs(self) -> Mapping[str, TensorType]:
+        """Inputs by name, with symbols for open extents."""
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of all outputs."""
+
+    @property
+    def batched(self) -> bool:
+        """Whether a request may have any number of rows."""
+
+    @property
+    def static_inputs(self) -> Sequence[str]:
+        """Inputs whose content decides shapes."""
+
+    @property
+    def seen_shapes(self) -> dict[Hashable, tuple[ShapeClass, int]]:
+        """Memory of inputs that were right, which is filled here."""
+
+    def one_row(self, spec: TensorType) -> TensorType:
+        """Return the spec of a request's input for one row."""
+
+
+def check_request(model: CheckedModel, request: GivenRequest) -> CheckedRequest:
     """Validate names, dtypes, shapes, byte counts, wanted outputs and the priority.
 
     Raises:
@@ -145,7 +172,7 @@ def check_request(model: ModelReplica, request: GivenRequest) -> CheckedRequest:
     )
 
 
-def _check_inputs(model: ModelReplica, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
+def _check_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
     """Return the inputs' shape class and rows. Inputs that look like checked ones pass at once."""
     looks = tuple([(each.name, each.dtype, each.shape, len(each.data)) for each in inputs])
     seen = model.seen_shapes.get(looks)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from braid.core.errors import BraidError, InvalidRequest, StartupError
+from braid.scheduler.options import PlannerSettings
 from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import (
     JobStatus,
@@ -105,7 +106,9 @@ async def _register(
     known = await _registered(name, path, store)
     if known is not None and known.state is ModelStatus.UNLOADED:
         return None
-    options, version = (known.options, known.version) if known else (RegistrationOptions(), None)
+    options, version = RegistrationOptions(planner=PlannerSettings.for_serving()), None
+    if known is not None:
+        options, version = known.options, known.version
     digest = hashlib.sha256()
     with await asyncio.to_thread(path.open, "rb") as file:
         async with store.receive(max_upload_bytes) as upload:

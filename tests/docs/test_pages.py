@@ -17,7 +17,7 @@ from tests import ROOT
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
 AT_THE_TOP = (ROOT / "README.md", ROOT / "CONTRIBUTING.md")
-SOURCES = ("core", "scheduler", "engine", "server", "client", "charts")
+SOURCES = ("core", "scheduler", "engine", "server", "client", "charts", "library", "braid")
 
 
 def test_the_site_builds_without_a_warning_and_every_link_resolves(tmp_path: Path) -> None:

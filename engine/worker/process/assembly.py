@@ -46,7 +46,7 @@ def serve(arguments: argparse.Namespace) -> None:
     channel = BlockingChannel(socket.socket(fileno=arguments.link_fd))
     arena = mmap.mmap(arguments.arena_fd, 0)  # all of it
     try:
-        backend = _cpu(options) if options.gpu is None else _cuda(options, channel)
+        backend = cpu_backend(options) if options.gpu is None else _cuda(options, channel)
     except BraidError as error:
         for message in channel.receive() or ():
             if isinstance(message, WorkerCall):
@@ -60,7 +60,8 @@ def serve(arguments: argparse.Namespace) -> None:
         os._exit(LOST_EXIT_CODE)
 
 
-def _cpu(options: WorkerOptions) -> Backend:
+def cpu_backend(options: WorkerOptions) -> Backend:
+    """Make a CPU of some cores the device of the calling thread, which leads its threads."""
     leave_compiler_out()
     if options.cores:
         os.sched_setaffinity(0, options.cores)

@@ -1,0 +1,99 @@
+"""What a call of a compiled network costs beside the bare executor, in one process.
+
+    python -m benchmarks.library_call MODEL.onnx [--rounds 9] [--calls 200] --out FOLDER
+
+The bare executor runs the same plan on the same tensors in the device's thread, in a loop. Both
+take turns, the order changing; a turn counts by its median, the rest by medians over the turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import torch
+
+import braid
+from benchmarks.environment import describe
+from braid.engine.worker.models import seeded_inputs
+from braid.engine.worker.requests import begin_run
+
+Turn = Callable[[], float]
+"""Runs some times; returns the median latency in microseconds."""
+
+
+def median_us(run: Callable[[], object], calls: int) -> float:
+    """Median latency of a call in microseconds."""
+    found = []
+    for _ in range(calls):
+        began = perf_counter_ns()
+        run()
+        found.append((perf_counter_ns() - began) / 1e3)
+    return statistics.median(found)
+
+
+def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
+    """The contenders: the bare executor, and calls with numpy and with torch."""
+    batch = net._ready[net._profiled, 1]
+    given = seeded_inputs(batch.ready.program.graph, {}, 0)
+    outputs = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in batch.outputs}
+    device = net._device
+
+    def bare() -> float:
+        run = begin_run
+        return device.call(
+            lambda: median_us(
+                lambda: run(device.backend, batch.ready, given, outputs).finish(), calls
+            )
+        )
+
+    arrays: dict[str, np.ndarray[Any, Any]] = {name: each.numpy() for name, each in given.items()}
+    return {
+        "bare executor": bare,
+        "net(numpy)": lambda: median_us(lambda: net(arrays), calls),
+        "net(torch)": lambda: median_us(lambda: net(given), calls),
+    }
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.library_call")
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--store", type=Path, help="of schedules; default: a new one")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    facts = describe("torch")
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        braid.compile(options.model, store=options.store or folder) as net,
+    ):
+        contenders = turns_of(net, options.calls)
+        found: dict[str, list[float]] = {name: [] for name in contenders}
+        for turn in contenders.values():
+            turn()
+        for number in range(options.rounds):
+            order = list(contenders)
+            for name in order[number % len(order) :] + order[: number % len(order)]:
+                found[name].append(contenders[name]())
+        plan = net.plan_ids[1]
+    medians = {name: statistics.median(turns) for name, turns in found.items()}
+    print(f"{options.model.stem}, plan {plan}, {options.rounds} rounds of {options.calls} calls")
+    for name, median in medians.items():
+        print(f"{name:<14} {median:9.1f} us   +{median - medians['bare executor']:.1f} us")
+    options.out.mkdir(parents=True, exist_ok=True)
+    document = {**facts, "model": options.model.stem, "plan": plan, "turns_us": found}
+    path = options.out / f"library-{options.model.stem}.json"
+    path.write_text(json.dumps(document, indent=2))
+
+
+if __name__ == "__main__":
+    main()

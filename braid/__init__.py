@@ -1,0 +1,41 @@
+"""Braid: networks that run as fast as this machine can, as a library or served by ``braid serve``.
+
+    import braid
+
+    with braid.compile("resnet50.onnx", batch_sizes=[1, 4]) as net:
+        scores = net(image)
+
+What is named here is loaded when it is first used: ``import braid`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from braid.core.errors import BraidError
+    from braid.library.compiling import compile
+    from braid.library.network import Network
+    from braid.library.saving import load
+    from braid_client.version import __version__
+
+_HOMES = {
+    "BraidError": "braid.core.errors",
+    "Network": "braid.library.network",
+    "compile": "braid.library.compiling",
+    "load": "braid.library.saving",
+    "__version__": "braid_client.version",
+}
+
+__all__ = ["BraidError", "Network", "__version__", "compile", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'braid' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

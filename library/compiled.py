@@ -1,0 +1,44 @@
+"""A compiled model: its artefact with a schedule for each batch size, as the server keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from braid.core.graph import OpGraph
+from braid.core.program import PlanToRun, ProgramKey, sorted_choices
+from braid.core.schedule import Schedule
+from braid.core.tensor import TensorType
+from braid.engine.link.options import WorkerOptions
+from braid.server.inference.replica import ShapeClass
+from braid.server.jobs.imported_model import ImportedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """An imported model, its schedules by batch size, and the device that they are for."""
+
+    imported: ImportedModel
+    schedules: Mapping[int, Schedule]
+    graphs: Mapping[int, OpGraph]  # static ones, that the schedules are about
+    options: WorkerOptions
+    remarks: tuple[str, ...] = ()  # why some batch sizes run sequentially
+
+    def to_run(self, shape_class: ShapeClass, batch_size: int) -> PlanToRun:
+        """Return the plan that a server runs for batches of one size of a shape class."""
+        inputs = shape_class.inputs
+        if self.imported.report.batch is not None:
+            inputs = tuple(
+                (name, TensorType(spec.dtype, (batch_size, *spec.shape[1:])))
+                for name, spec in inputs
+            )
+        program = ProgramKey(self.imported.digest, inputs, shape_class.static)
+        schedule = self.schedules.get(batch_size)
+        profiled = self.imported.program(batch_size)
+        if schedule is None or not schedule.provenance.promoted:
+            return PlanToRun(program)
+        if (program.inputs, program.static) != (profiled.inputs, profiled.static):
+            return PlanToRun(program)
+        choices = sorted_choices(schedule.provenance.choices)
+        program = replace(program, precision=schedule.key.precision, choices=choices)
+        return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)

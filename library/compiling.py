@@ -1,0 +1,137 @@
+"""``braid.compile``: a model file or a torch module made ready to run on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from braid.core.errors import InvalidRequest
+from braid.core.precision import FP32
+from braid.library.exporting import export_module
+from braid.library.network import Network
+from braid.library.pipeline import compile_file
+from braid.scheduler.options import PORTFOLIO, PlannerSettings
+from braid.server.jobs.progress import ProgressReport, ReportProgress
+from braid.server.settings import Settings, load_settings
+from braid.server.store.records import RegistrationOptions
+
+T = TypeVar("T")
+
+OnProgress = Callable[[float, str], None]
+"""Told the part that is done, 0 to 1, and what is being done; in another thread."""
+
+
+def default_store() -> Path:
+    """Return the usual folder of schedules and measurements, beside other caches of the user."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "braid"
+
+
+def compile(  # like torch's
+    model: str | os.PathLike[str] | torch.nn.Module,
+    example_inputs: Any = None,
+    *,
+    batch_sizes: Sequence[int] = (1,),
+    precision: str = FP32,
+    planner: str = PORTFOLIO,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    device: str = "cpu",
+    store: str | os.PathLike[str] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Network:
+    """Find the fastest plans of a model by measuring on this machine; returns it ready to run.
+
+    The model goes through what a server does with it: a confined process imports it and checks its
+    numbers, plans are searched, measured and compared. What was found is kept: compiling the same
+    model again takes a moment.
+
+    Args:
+        model: path of an ONNX file, zipped ONNX model or ``.pt2``; or a torch module.
+        example_inputs: of a module: a tensor, or a tuple of them, batch first.
+        batch_sizes: rows that run together; each gets a plan of its own.
+        precision: fp32, or another one that the device computes in.
+        planner: one of ``braid plan --help``; the portfolio takes the fastest of all.
+        input_shapes: whole shapes, batch as 1, of inputs with other open extents.
+        device: ``cpu``, or some of its cores: ``cpu:0-7``.
+        store: folder of schedules and measurements; None: ``~/.cache/braid``.
+        on_progress: told how far it is.
+
+    Raises:
+        BraidError: one line that says what is wrong with the model or the arguments.
+        OSError: the file cannot be read.
+    """
+    options = RegistrationOptions(
+        batch_sizes=tuple(batch_sizes),
+        planner=PlannerSettings.for_serving(planner),
+        input_shapes={name: tuple(shape) for name, shape in (input_shapes or {}).items()},
+        precision=precision,
+    )
+    settings = _settings(device, Path(store) if store is not None else default_store())
+    with tempfile.TemporaryDirectory(prefix="braid-") as folder:
+        if isinstance(model, torch.nn.Module):
+            name = type(model).__name__
+            file = export_module(model, example_inputs, Path(folder) / "module.pt2")
+        elif example_inputs is not None:
+            raise InvalidRequest("example_inputs are for torch modules; a file says what it takes")
+        else:
+            file, name = Path(model), Path(model).stem
+            file.stat()  # raises here, not in a thread
+        report = _report(on_progress)
+        compiled = _in_a_thread(lambda: compile_file(file, options, settings, report))
+    return Network(name, compiled)
+
+
+def _settings(device: str, store: Path) -> Settings:
+    if device.partition(":")[0] != "cpu":
+        raise InvalidRequest(f"device {device!r}: braid.compile computes on cpu devices only")
+    given = {"devices": device, "store": store, "spare_worker": False, "spare_importer": False}
+    return load_settings(given)
+
+
+def _report(on_progress: OnProgress | None) -> ReportProgress:
+    def report(now: ProgressReport) -> None:
+        if on_progress is not None:
+            on_progress(now.progress, now.detail)
+
+    return report
+
+
+def _in_a_thread(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run ``work`` in an event loop of its own, whatever loop the caller is in.
+
+    An interrupt of the caller cancels it, and it ends its processes before this returns.
+    """
+    begun: Future[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = Future()
+    outcome: Future[T] = Future()
+
+    async def main() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        begun.set_result((asyncio.get_running_loop(), task))
+        return await work()
+
+    def run() -> None:
+        try:
+            outcome.set_result(asyncio.run(main()))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    thread = threading.Thread(target=run, name="braid-compile", daemon=True)
+    thread.start()
+    try:
+        return outcome.result()
+    except BaseException:
+        if not outcome.done():
+            loop, task = begun.result()
+            loop.call_soon_threadsafe(task.cancel)
+        raise
+    finally:
+        thread.join()

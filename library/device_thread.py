@@ -1,0 +1,145 @@
+"""One thread of this process that leads the threads of a CPU device and runs all its work.
+
+callers ──call──> queue ──> device thread ──> plans on pinned threads (engine/cpu)
+
+OpenMP gives each calling thread a team of its own; so all runs of a device come from one thread,
+one after the other, whichever threads call. Networks on the same cores share it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TypeVar, cast
+
+import torch
+
+from braid.core.errors import PreconditionFailed
+from braid.engine.device import Backend
+from braid.engine.link.options import WorkerOptions
+from braid.engine.worker.models import ModelTable
+from braid.engine.worker.process.assembly import cpu_backend
+
+T = TypeVar("T")
+
+
+class _Call:
+    """Work for the device thread, and its result."""
+
+    __slots__ = ("done", "error", "result", "work")
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self.work = work
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.done = threading.Lock()
+        self.done.acquire()
+
+
+class DeviceThread:
+    """A CPU device in this process. ``backend`` and ``models`` belong to its thread."""
+
+    backend: Backend
+    models: ModelTable
+
+    def __init__(self, options: WorkerOptions) -> None:
+        """Start the thread, and wait until it has its device."""
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._users: Counter[str] = Counter()  # of models, by digest
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._serve, name="braid-device", daemon=True)
+        self._thread.start()
+        self.call(lambda: self._open(options))
+
+    def call(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in the device thread and return its result, or raise its error.
+
+        Raises:
+            PreconditionFailed: the process was forked since the thread was started.
+        """
+        if os.getpid() != self._pid:
+            raise PreconditionFailed("a network cannot be used after a fork; compile or load it")
+        call = _Call(work)
+        self._calls.put(call)
+        call.done.acquire()
+        if call.error is not None:
+            raise call.error
+        return cast(T, call.result)
+
+    def close(self) -> None:
+        """End the thread after the work that was asked for."""
+        if os.getpid() == self._pid and self._thread.is_alive():
+            self.call(self.backend.close)
+            self._calls.put(None)
+            self._thread.join()
+
+    def keep(self, digest: str, artefact: Path) -> None:
+        """Load a model, or count one more user of it; in the device thread."""
+        self.models.load(digest, artefact)
+        self._users[digest] += 1
+
+    def let_go(self, digest: str) -> None:
+        """Count one user less of a model, which the last one unloads; in the device thread."""
+        self._users[digest] -= 1
+        if not self._users[digest]:
+            self.models.unload(digest)
+
+    def _open(self, options: WorkerOptions) -> None:
+        self.backend = cpu_backend(options)
+        self.models = ModelTable(self.backend)
+
+    @torch.inference_mode()
+    def _serve(self) -> None:
+        while (call := self._calls.get()) is not None:
+            try:
+                call.result = call.work()
+            except BaseException as error:
+                call.error = error
+            call.done.release()
+            del call
+
+
+class DeviceThreads:
+    """Device threads of this process: one for each set of cores, as long as networks use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._made: dict[tuple[int, tuple[int, ...], bool], tuple[DeviceThread, set[object]]] = {}
+        self._pid = os.getpid()
+
+    def use(self, options: WorkerOptions, user: object) -> DeviceThread:
+        """Return the device thread of some cores, which ``user`` uses until ``leave``."""
+        key = options.threads, options.cores, options.pin_threads
+        with self._lock:
+            if os.getpid() != self._pid:  # those of the parent did not come along
+                self._made, self._pid = {}, os.getpid()
+            if key not in self._made:
+                self._made[key] = DeviceThread(options), set()
+            thread, users = self._made[key]
+            users.add(user)
+            return thread
+
+    def leave(self, user: object) -> None:
+        """Let a user go; the thread ends with its last user."""
+        with self._lock:
+            for key, (thread, users) in list(self._made.items()):
+                users.discard(user)
+                if not users:
+                    del self._made[key]
+                    thread.close()
+
+    def close(self) -> None:
+        """End all threads."""
+        with self._lock:
+            for thread, _ in self._made.values():
+                thread.close()
+            self._made.clear()
+
+
+DEVICE_THREADS = DeviceThreads()
+atexit.register(DEVICE_THREADS.close)

@@ -1,0 +1,267 @@
+"""A network that is ready to run in this process: what ``braid.compile`` and ``braid.load`` return.
+
+net(x) ──checked──> Route (batches of rows, each with its plan) ──device thread──> outputs
+
+Rows are cut into batches of the compiled sizes and padded with zeros, as a server does it. Plans
+for shapes that were not compiled run sequentially, and are made when such inputs first come.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from braid.core.errors import PreconditionFailed
+from braid.core.tensor import TensorType
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.worker.models import ReadyExecutable, seeded_inputs, static_tensors
+from braid.engine.worker.requests import begin_run
+from braid.library.compiled import Compiled
+from braid.library.device_thread import DEVICE_THREADS
+from braid.library.schedules import NetworkSchedule
+from braid.library.tensors import Array, GivenInputs, Inputs, given_inputs, joined, padded
+from braid.server.inference.replica import ShapeClass
+from braid.server.inference.requests import GivenRequest, check_request
+
+MAX_ROUTES = 256
+MAX_ON_DEMAND = 32
+"""Plans kept for shapes that were not compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Rows of a call that run together."""
+
+    first: int
+    rows: int
+    size: int
+    ready: ReadyExecutable
+    plan_id: str
+    outputs: Sequence[tuple[str, tuple[int, ...], torch.dtype]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    """How inputs of some shapes run."""
+
+    batches: Sequence[_Batch]
+
+
+class Network:
+    """A compiled model: call it with arrays, from any thread. ``close`` or ``with`` frees it."""
+
+    def __init__(self, name: str, compiled: Compiled) -> None:
+        """Prepare the plans of all batch sizes."""
+        imported = compiled.imported
+        self.name = name
+        self.inputs: Mapping[str, TensorType] = imported.graph.inputs
+        self.outputs = tuple(imported.graph.outputs)
+        self.batched = imported.report.batch is not None
+        self.batch_sizes: Sequence[int] = imported.batch_sizes
+        self.static_inputs: Sequence[str] = imported.report.static_inputs
+        self.remarks: Sequence[str] = compiled.remarks
+        self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}
+        self._axes = imported.report.batch.outputs if imported.report.batch else {}
+        self._compiled = compiled
+        self._routes: dict[Hashable, _Route] = {}
+        self._ready: OrderedDict[tuple[ShapeClass, int], _Batch] = OrderedDict()
+        self._lock = threading.Lock()  # of everything above that changes
+        self._is_loaded = self._is_closed = False
+        self._device = DEVICE_THREADS.use(compiled.options, self)
+        try:
+            self._device.call(self._load)
+        except BaseException:
+            self.close()
+            raise
+
+    def _load(self) -> None:
+        imported = self._compiled.imported
+        self._device.keep(imported.digest, imported.artefact)
+        self._is_loaded = True
+        profiled = ShapeClass(
+            tuple((name, self.one_row(spec)) for name, spec in imported.inputs(1).items()),
+            imported.static,
+        )
+        for size in self.batch_sizes:
+            self._ready[profiled, size] = self._prepared(profiled, size)
+        self._profiled = profiled
+
+    def one_row(self, spec: TensorType) -> TensorType:
+        """Return the spec of an input for one row."""
+        return TensorType(spec.dtype, (1, *spec.shape[1:])) if self.batched else spec
+
+    def __call__(self, given: Inputs) -> Any:
+        """Run the network.
+
+        Args:
+            given: an array, or arrays by the names of the inputs; numpy's or torch's.
+
+        Returns:
+            the only output, or all by name; numpy arrays if all inputs are.
+
+        Raises:
+            InvalidTensor: naming the input that the model does not take, and what it takes.
+            PreconditionFailed: the network was closed.
+        """
+        inputs = given_inputs(given, tuple(self.inputs))
+        with self._lock:  # a network is not closed while it is computing
+            route = None if self.static_inputs else self._routes.get(inputs.looks)
+            if route is None:
+                route = self._route(inputs)
+            parts = [self._run(batch, inputs.tensors) for batch in route.batches]
+        found = {
+            name: joined([part[name] for part in parts], self._axes.get(name))
+            for name in self.outputs
+        }
+        arrays: dict[str, Array] = (
+            {name: each.numpy() for name, each in found.items()} if inputs.are_numpy else {**found}
+        )
+        return arrays[self.outputs[0]] if len(self.outputs) == 1 else arrays
+
+    def _run(self, batch: _Batch, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run one batch; returns new tensors of its rows."""
+        ready, backend = batch.ready, self._device.backend
+        names = ready.program.graph.inputs
+        if self.batched:
+            given = {
+                name: padded(inputs[name], batch.first, batch.rows, batch.size) for name in names
+            }
+        else:
+            given = {name: inputs[name] for name in names}
+        outputs = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in batch.outputs}
+
+        def run() -> None:
+            found = begin_run(backend, ready, given, outputs).finish()
+            if found is not outputs:
+                for name, tensor in outputs.items():
+                    tensor.copy_(found[name])
+
+        self._device.call(run)
+        if batch.rows < batch.size:
+            for name, axis in self._axes.items():
+                if axis is not None:
+                    each = outputs[name].shape[axis] // batch.size
+                    outputs[name] = outputs[name].narrow(axis, 0, batch.rows * each)
+        return outputs
+
+    def _route(self, inputs: GivenInputs) -> _Route:
+        """Check inputs and find the plans for their shapes."""
+        if self._is_closed:
+            raise PreconditionFailed(f"the network {self.name} is closed")
+        checked = check_request(self, GivenRequest("", inputs.unchecked(), ()))
+        sizes, batches, first = self.batch_sizes, list[_Batch](), 0
+        while first < checked.rows:
+            rows = min(checked.rows - first, sizes[-1])
+            size = next(each for each in sizes if each >= rows) if self.batched else 1
+            found = self._batch(checked.shape_class, size)
+            batches.append(_Batch(first, rows, size, found.ready, found.plan_id, found.outputs))
+            first += rows
+        route = _Route(batches)
+        if not self.static_inputs and len(self._routes) < MAX_ROUTES:
+            self._routes[inputs.looks] = route
+        return route
+
+    def _batch(self, shape_class: ShapeClass, size: int) -> _Batch:
+        key = shape_class, size
+        if key not in self._ready:
+            self._ready[key] = self._device.call(lambda: self._prepared(shape_class, size))
+            others = [each for each in self._ready if each[0] != self._profiled]
+            if len(others) > MAX_ON_DEMAND:
+                self._forget(others[0])
+        self._ready.move_to_end(key)
+        return self._ready[key]
+
+    def _prepared(self, shape_class: ShapeClass, size: int) -> _Batch:
+        """Make a plan ready and run it once; in the device thread."""
+        to_run = self._compiled.to_run(shape_class, size)
+        models, backend = self._device.models, self._device.backend
+        ready = models.executable_of(to_run, None)
+        specs = {name: place.spec for name, place in ready.layout.outputs.items()}
+        outputs = [
+            (name, place.shape, torch_dtype(specs[name].dtype))
+            for name, place in ready.layout.outputs.items()
+        ]
+        warm = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in outputs}
+        content = seeded_inputs(ready.program.graph, static_tensors(to_run.program), 0)
+        begin_run(backend, ready, content, warm).finish()
+        return _Batch(0, size, size, ready, to_run.plan_id, outputs)
+
+    def _forget(self, key: tuple[ShapeClass, int]) -> None:
+        gone = self._ready.pop(key)
+        self._device.call(gone.ready.prepared.release)
+        for looks, route in list(self._routes.items()):
+            if any(batch.ready is gone.ready for batch in route.batches):
+                del self._routes[looks]
+
+    @property
+    def plan_ids(self) -> dict[int, str]:
+        """Names of the plans that run, by batch size, as a server answers them."""
+        return {size: self._ready[self._profiled, size].plan_id for size in self.batch_sizes}
+
+    @property
+    def schedule(self) -> NetworkSchedule:
+        """Schedule of the smallest batch size, which a notebook shows as a timeline.
+
+        Raises:
+            PreconditionFailed: none was found.
+        """
+        if not self.schedules:
+            why = "; ".join(self.remarks) or "it was compiled on another device"
+            raise PreconditionFailed(f"the network {self.name} has no schedule: {why}")
+        return self.schedules[min(self.schedules)]
+
+    @property
+    def schedules(self) -> dict[int, NetworkSchedule]:
+        """Schedules by batch size."""
+        found = self._compiled
+        return {
+            size: NetworkSchedule(self.name, schedule, found.graphs[size])
+            for size, schedule in sorted(found.schedules.items())
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Write the network to a folder, which ``braid.load`` reads on this or another machine."""
+        from braid.library.saving import save
+
+        save(self.name, self._compiled, Path(folder))
+
+    def close(self) -> None:
+        """Free weights and threads; runs under way end first. Closing again does nothing."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._routes.clear()
+                for batch in self._ready.values():
+                    self._device.call(batch.ready.prepared.release)
+                self._ready.clear()
+                if self._is_loaded:
+                    self._device.call(lambda: self._device.let_go(self._compiled.imported.digest))
+                DEVICE_THREADS.leave(self)
+
+    def __enter__(self) -> Self:
+        """Return the network, which is closed on the way out."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        inputs = ", ".join(f"{name}: {spec}" for name, spec in self.inputs.items())
+        sizes = ", ".join(map(str, self.batch_sizes))
+        return f"<braid.Network {self.name}({inputs}), batch sizes {sizes}>"
+
+    def _repr_html_(self) -> str:
+        return "".join(each._repr_html_() for each in self.schedules.values())

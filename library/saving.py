@@ -1,0 +1,130 @@
+"""Compiled networks as folders: artefact, schedules, and what they were compiled for.
+
+FOLDER/network.json    name, options, digest, schedules with their graphs
+FOLDER/artefact/       graph and weights, as in the store of a server
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import graph_from_json, graph_to_json
+from braid.core.schedule import schedule_from_json, schedule_to_json
+from braid.engine.importer.host.report import check_files
+from braid.engine.link.options import WorkerOptions
+from braid.library.compiled import Compiled
+from braid.library.device_thread import DEVICE_THREADS
+from braid.library.network import Network
+from braid.server.device_names import parse_device
+from braid.server.devices.worker_options import worker_options
+from braid.server.jobs.imported_model import read_imported
+from braid.server.settings import load_settings
+from braid.server.store.records import ModelVersion, options_from_json
+
+FORMAT = 1
+FILE, ARTEFACT = "network.json", "artefact"
+
+
+def save(name: str, compiled: Compiled, folder: Path) -> None:
+    """Write a network; ``folder`` must not exist, and appears whole or not at all.
+
+    Raises:
+        FileExistsError: the folder exists.
+        OSError: it cannot be written.
+    """
+    if folder.exists():
+        raise FileExistsError(f"{folder} exists already")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".braid-") as parent:
+        written = Path(parent) / "network"
+        written.mkdir()
+        shutil.copytree(compiled.imported.artefact, written / ARTEFACT)
+        (written / FILE).write_text(json.dumps(_document(name, compiled)))
+        os.rename(written, folder)
+
+
+def _document(name: str, compiled: Compiled) -> dict[str, Any]:
+    model = compiled.imported.model
+    return {
+        "format": FORMAT,
+        "name": name,
+        "sha256": model.sha256,
+        "size_bytes": model.size_bytes,
+        "options": model.options.to_json(),
+        "cores": list(compiled.options.cores),
+        "schedules": [
+            {"schedule": schedule_to_json(schedule), "graph": graph_to_json(compiled.graphs[size])}
+            for size, schedule in sorted(compiled.schedules.items())
+        ],
+        "remarks": list(compiled.remarks),
+    }
+
+
+def load(folder: str | os.PathLike[str], *, device: str = "cpu") -> Network:
+    """Read a network that ``Network.save`` wrote, ready to run; nothing is measured.
+
+    Plans are for the device that they were measured on: on another one the network runs
+    sequentially, with a warning.
+
+    Raises:
+        InvalidArtefact: a file is missing, changed, or of another version.
+        OSError: the folder cannot be read.
+    """
+    place = Path(folder)
+    document = json.loads((place / FILE).read_text())
+    options = worker_options(load_settings({"devices": device}), parse_device(device))
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise InvalidArtefact(f"{place / FILE} is not of format {FORMAT}")
+    try:
+        compiled = _compiled(document, place / ARTEFACT, options)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InvalidArtefact(f"{place / FILE} is malformed: {error!r}") from error
+    return Network(str(document["name"]), compiled)
+
+
+def _compiled(document: dict[str, Any], artefact: Path, options: WorkerOptions) -> Compiled:
+    model = ModelVersion(
+        str(document["name"]),
+        1,
+        str(document["sha256"]),
+        int(document["size_bytes"]),
+        options_from_json(document["options"]),
+    )
+    check_files(artefact)
+    read = [
+        (schedule_from_json(each["schedule"]), graph_from_json(each["graph"]))
+        for each in document["schedules"]
+    ]
+    fits, graphs = {}, {}
+    key = device_key_of(options)
+    for schedule, graph in read:
+        if schedule.key.device_key == key:
+            fits[schedule.key.batch_size] = schedule
+            graphs[schedule.key.batch_size] = graph
+    if len(fits) < len(read):
+        other = read[0][0].key.device_key
+        warnings.warn(
+            f"{model.name} was compiled for {other}, this is {key}: it runs sequentially here; "
+            "compile it again",
+            stacklevel=3,
+        )
+    return Compiled(
+        read_imported(model, artefact), fits, graphs, options, tuple(document["remarks"])
+    )
+
+
+def device_key_of(options: WorkerOptions) -> str:
+    """Device key of a CPU device, as its worker gives it."""
+    user = object()
+    thread = DEVICE_THREADS.use(options, user)
+    try:
+        return thread.call(thread.backend.device_key)
+    finally:
+        DEVICE_THREADS.leave(user)

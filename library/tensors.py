@@ -1,0 +1,96 @@
+"""Arrays of callers as tensors, and outputs as the kind of array that came: numpy's or torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from braid.core.errors import InvalidTensor
+from braid.engine.ops.dtypes import DTYPE_NAMES
+from braid.server.inference.requests import GivenTensor
+
+Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
+Inputs: TypeAlias = "Array | Mapping[str, Array]"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenInputs:
+    """Inputs of one call, by name."""
+
+    tensors: Mapping[str, Tensor]
+    are_numpy: bool  # so are the outputs, then
+
+    @property
+    def looks(self) -> tuple[Any, ...]:
+        """All that a plan depends on, but for the content of static inputs."""
+        return tuple([(name, each.dtype, each.shape) for name, each in self.tensors.items()])
+
+    def unchecked(self) -> Sequence[GivenTensor]:
+        """Inputs as a request has them."""
+        return [
+            GivenTensor(name, _dtype(name, each), tuple(each.shape), _content(each))
+            for name, each in self.tensors.items()
+        ]
+
+
+def given_inputs(given: Inputs, names: Sequence[str]) -> GivenInputs:
+    """Name the inputs of a call, uncopied where their elements lie in order.
+
+    Raises:
+        InvalidTensor: one array for several inputs, or something that is no array.
+    """
+    if not isinstance(given, Mapping):
+        if len(names) != 1:
+            raise InvalidTensor(f"give a dict of arrays; the inputs are {', '.join(names)}")
+        given = {names[0]: given}
+    tensors = {str(name): _tensor(name, array) for name, array in given.items()}
+    return GivenInputs(tensors, not any(isinstance(each, Tensor) for each in given.values()))
+
+
+def _tensor(name: str, array: Array) -> Tensor:
+    if isinstance(array, np.ndarray):
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            array = array.copy(order="C")
+        try:
+            return torch.from_numpy(array)
+        except TypeError:
+            raise InvalidTensor(f"input {name!r}: no model takes {array.dtype} arrays") from None
+    if isinstance(array, Tensor):
+        return array.detach().cpu().contiguous()
+    kind = type(array).__name__
+    raise InvalidTensor(f"input {name!r} is a {kind}; give a numpy array or a torch tensor")
+
+
+def _dtype(name: str, tensor: Tensor) -> str:
+    found = DTYPE_NAMES.get(tensor.dtype)
+    if found is None:
+        raise InvalidTensor(f"input {name!r}: no model takes {tensor.dtype} tensors")
+    return found
+
+
+def _content(tensor: Tensor) -> memoryview:
+    if not tensor.numel():
+        return memoryview(b"")
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def padded(tensor: Tensor, first: int, rows: int, size: int) -> Tensor:
+    """Rows ``first`` to ``first + rows`` of a tensor, and rows of zeros up to ``size``."""
+    if rows == size == tensor.shape[0]:
+        return tensor
+    part = tensor.narrow(0, first, rows)
+    if rows == size:
+        return part
+    filled = torch.zeros((size, *tensor.shape[1:]), dtype=tensor.dtype)
+    filled[:rows] = part
+    return filled
+
+
+def joined(parts: Sequence[Tensor], axis: int | None) -> Tensor:
+    """One output of several batches, along its batch axis; None: it is the same in each."""
+    return parts[0] if axis is None or len(parts) == 1 else torch.cat(list(parts), axis)

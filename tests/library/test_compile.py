@@ -1,0 +1,117 @@
+"""``braid.compile``: files and modules, what it refuses, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+import braid
+from braid.core.errors import InvalidRequest, ModelImportError
+
+
+class Scores(torch.nn.Module):
+    """A module with a part that behaves otherwise in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = torch.nn.Linear(6, 8)
+        self.dropout = torch.nn.Dropout(0.5)
+        self.last = torch.nn.Linear(8, 3)
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = torch.relu(self.hidden(features))
+        scores: torch.Tensor = self.last(self.dropout(hidden))
+        return scores
+
+
+def test_a_module_computes_what_it_does_in_evaluation_mode(store: Path) -> None:
+    torch.manual_seed(0)
+    module, x = Scores(), torch.randn(5, 6)
+
+    with braid.compile(
+        module, torch.zeros(1, 6), batch_sizes=[1, 2], planner="sequential", store=store
+    ) as net:
+        found = net(x)
+
+    assert isinstance(found, torch.Tensor)
+    assert module.training
+    with torch.no_grad():
+        torch.testing.assert_close(found, module.eval()(x))
+    assert list(net.inputs) == ["features"]
+
+
+def test_arguments_are_checked_before_anything_starts(model: Path, store: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        braid.compile("absent.onnx", store=store)
+    with pytest.raises(InvalidRequest, match="no precision 'fp8'"):
+        braid.compile(model, precision="fp8", store=store)
+    with pytest.raises(InvalidRequest, match="cpu devices only"):
+        braid.compile(model, device="cuda:0", store=store)
+    with pytest.raises(InvalidRequest, match="example_inputs"):
+        braid.compile(Scores(), store=store)
+    with pytest.raises(InvalidRequest, match="example_inputs are for torch modules"):
+        braid.compile(model, torch.zeros(1), store=store)
+
+
+def test_a_file_that_is_no_model_leaves_no_process_behind(tmp_path: Path, store: Path) -> None:
+    (tmp_path / "wrong.onnx").write_bytes(b"no model")
+    before = set(psutil.Process().children(recursive=True))
+
+    with pytest.raises(ModelImportError):
+        braid.compile(tmp_path / "wrong.onnx", store=store)
+
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
+PROGRAM = """
+import os, signal, sys
+import psutil
+import braid
+
+assert not {"torch", "numpy", "grpc", "onnx"} & set(sys.modules), "import braid is cheap"
+
+def interrupt(done, what):
+    if done > 0.01:
+        os.kill(os.getpid(), signal.SIGINT)
+
+try:
+    braid.compile(MODEL, store=STORE, batch_sizes=[1, 2, 3], on_progress=interrupt)
+except KeyboardInterrupt:
+    print("interrupted", len(psutil.Process().children(recursive=True)))
+net = braid.compile(MODEL, store=STORE, batch_sizes=[1, 4])
+print(net.plan_ids, flush=True)
+import numpy as np
+net(np.zeros((1, 3, 16, 16), np.float32))
+"""
+
+
+def test_an_interrupt_ends_all_processes_and_so_does_the_end_of_the_interpreter(
+    net: braid.Network, model: Path, store: Path
+) -> None:
+    program = f"MODEL, STORE = {str(model)!r}, {str(store)!r}\n{PROGRAM}"
+
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout == f"interrupted 0\n{net.plan_ids}\n"  # the plans were found in the store
+
+
+def test_static_shapes_are_compiled_as_they_are(store: Path) -> None:
+    class Halves(torch.nn.Module):
+        """A module that knows how many rows it gets."""
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return rows.reshape(4, -1).sum(1)
+
+    with braid.compile(Halves(), torch.zeros(2, 6), planner="sequential", store=store) as net:
+        found = net(np.ones((2, 6), np.float32))
+
+    assert np.array_equal(found, np.full(4, 3, np.float32))
