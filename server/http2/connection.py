@@ -169,7 +169,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Forget a call that has ended; its caller hears so if its status was not sent."""
         self._streams.ended(stream)
         self._intake.ended(stream.outgoing.number)
-        if self._streams.is_closing and self.is_idle:
+        if self._streams.is_closing and self.is_idle and not self._is_left:
             self.sender.transport.close()
 
     # -- frames -------------------------------------------------------------------------------

@@ -78,6 +78,7 @@ class Streams:
         self._patience = patience
         self._begin = begin
         self._open: dict[int, HttpStream] = {}
+        self._last_read: tuple[list[Field], RequestHead] | None = None
 
     def get(self, number: int) -> HttpStream | None:
         """Return the stream of a call; None: it has ended, or was refused."""
@@ -101,7 +102,7 @@ class Streams:
             self._refuse(number, _HEADERS_TOO_LONG)
             return
         try:
-            head = read_head(fields)
+            head = self._head(fields)
         except BadHead:
             self._refuse(number, NOT_GRPC)
             return
@@ -114,6 +115,12 @@ class Streams:
         if is_last:
             incoming.end()
         stream.call = self._begin(stream)
+
+    def _head(self, fields: list[Field]) -> RequestHead:
+        """Read headers; those of the call before, given as the same list, were read already."""
+        if self._last_read is None or self._last_read[0] is not fields:
+            self._last_read = fields, read_head(fields)
+        return self._last_read[1]
 
     def _refuse(self, number: int, block: bytes) -> None:
         """Answer what does not become a call."""

@@ -121,6 +121,7 @@ class Decoder:
         self._table: deque[Field] = deque()
         self._size = 0
         self._limit = TABLE_BYTES
+        self.changes = 0  # of the table: a block that made none means the same until the next one
 
     def decode(self, block: bytes) -> list[Field]:
         """Return the fields of a block.
@@ -145,6 +146,7 @@ class Decoder:
                     if limit > TABLE_BYTES or size:
                         raise HeaderError("a size of the table is out of place")
                     self._limit = limit
+                    self.changes += 1
                     self._shrink()
                     continue
                 else:
@@ -175,6 +177,7 @@ class Decoder:
         return (name, value), at
 
     def _add(self, field: Field) -> None:
+        self.changes += 1
         self._table.appendleft(field)
         self._size += len(field[0]) + len(field[1]) + _ENTRY_BYTES
         self._shrink()

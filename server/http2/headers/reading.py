@@ -20,6 +20,8 @@ MAX_HEADER_BYTES: Final = 1 << 14
 """Length of a call's headers, as peers are told; a call with more is refused."""
 MAX_BLOCK_BYTES: Final = 1 << 16
 """Bytes of headers that are read at all; a peer that sends more loses its connection."""
+KNOWN_BYTES, KNOWN_BLOCKS = 256, 16
+"""Longest block, and most blocks, that a connection remembers to read them once."""
 
 Block = tuple[list[Field] | None, bool]
 """Fields of a block, None if they are too long, and bool: nothing follows on the stream."""
@@ -42,6 +44,8 @@ class HeaderBlocks:
 
     def __init__(self) -> None:
         self._decoder = Decoder(MAX_HEADER_BYTES)
+        self._known: dict[bytes, list[Field]] = {}  # blocks that change no table
+        self._known_at = 0  # changes of the table then
         self._block: bytearray | None = None  # of headers that are continued
         self._number = self._flags = 0  # of the frame that they began with
 
@@ -86,12 +90,25 @@ class HeaderBlocks:
         return self._read(block), bool(self._flags & frames.END_STREAM)
 
     def _read(self, block: bytes) -> list[Field] | None:
+        """Return the fields of a block, the same list again for a block that was read before."""
+        changes = self._decoder.changes
+        if changes == self._known_at and (known := self._known.get(block)) is not None:
+            return known
         try:
-            return self._decoder.decode(block)
+            fields = self._decoder.decode(block)
+            if self._decoder.changes == changes and len(block) <= KNOWN_BYTES:
+                self._remember(block, fields)
+            return fields
         except HeadersTooLong:
             return None
         except HeaderError as error:
             raise ConnectionFault(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+
+    def _remember(self, block: bytes, fields: list[Field]) -> None:
+        if self._known_at != self._decoder.changes or len(self._known) == KNOWN_BLOCKS:
+            self._known.clear()
+        self._known_at = self._decoder.changes
+        self._known[block] = fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
+from braid.server.http2 import frames
 from braid.server.http2.headers.hpack import Decoder, HeaderError, HeadersTooLong, decode_huffman
+from braid.server.http2.headers.reading import HeaderBlocks
+from braid.server.http2.headers.writing import literal
 
 REQUESTS = [
     [(":method", "GET"), (":scheme", "http"), (":path", "/"), (":authority", "www.example.com")],
@@ -84,3 +89,17 @@ def test_a_block_may_not_grow_beyond_its_limit() -> None:
 
 def test_every_character_has_a_code_word() -> None:
     assert decode_huffman(bytes.fromhex("ae c3 77 1a 4b")) == "private"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_blocks_that_were_seen_before_mean_what_the_table_says_now(seed: int) -> None:
+    draw, blocks, decoder = random.Random(seed), HeaderBlocks(), Decoder(1 << 14)
+    for _ in range(200):
+        added = b"\x40" + literal(b"name", str(draw.randrange(5)).encode())[1:]
+        newest = bytes([0x80 | 62])
+        emptied = b"\x20\x3f\xe1\x1f"  # a table of no bytes, then of as many as usual
+        block = draw.choice([newest, newest * 2, literal(b"a", b"b"), added, emptied])
+        if not decoder._table:
+            block = added
+        read = blocks.begin(frames.END_HEADERS, 1, block)
+        assert read == (decoder.decode(block), False)
