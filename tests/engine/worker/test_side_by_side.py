@@ -22,6 +22,7 @@ from braid.engine.device import Backend, DevicePart, FinishedRun
 from braid.engine.importer.artefact import write_artefact
 from braid.engine.importer.host.report import Report, Verified
 from braid.engine.link.messages import (
+    CompareThroughput,
     LoadModel,
     PrepareExecutable,
     RunExecutable,
@@ -119,6 +120,29 @@ def test_runs_side_by_side_and_on_all_threads_give_right_outputs_in_any_order(
     for slot in range(12):
         want = expected(inputs[slot : slot + 1], weights)
         assert torch.allclose(front.tensor(slot, "y").double(), want, atol=1e-4)
+
+
+def test_four_threads_are_measured_and_run_as_four_places(tmp_path: Path) -> None:
+    weights = convolutions(tmp_path / "artefact")
+    worker = ServedWorker(lambda: CpuBackend(CpuExecutor(4)), 1 << 20)
+    try:
+        worker.call(LoadModel(DIGEST, str(tmp_path / "artefact")))
+        found = worker.call(CompareThroughput(KEY, PlanToRun(KEY), (), 1e-4))
+        assert [(each.count, each.runtime) for each in found.ways] == [(4, "")]
+        assert len(found.ways[0].ratios) >= 5
+
+        worker.call(PrepareExecutable(ALL, PlanToRun(KEY)))
+        worker.call(PrepareExecutable(BESIDE, PlanToRun(KEY, side_by_side=4)))
+        front, inputs = Front(worker), torch.randn(12, CHANNELS, EXTENT, EXTENT)
+        for slot in range(12):
+            front.tensor(slot, "x").copy_(inputs[slot : slot + 1])
+        for call in [front.run(ALL if slot == 6 else BESIDE, slot) for slot in range(12)]:
+            assert isinstance(worker.answer(call), WorkerAnswer)
+        for slot in range(12):
+            want = expected(inputs[slot : slot + 1], weights)
+            assert torch.allclose(front.tensor(slot, "y").double(), want, atol=1e-4)
+    finally:
+        worker.close()
 
 
 def test_a_model_that_ran_side_by_side_is_unloaded(cpu: tuple[Front, dict[str, Tensor]]) -> None:
