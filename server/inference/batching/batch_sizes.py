@@ -92,7 +92,7 @@ class CompletionPlan:
         if busy > HORIZON_ROWS:
             return min(ways, key=lambda w: self._latency[w] / min(w.rows, rows))
         self.total_s(busy)
-        return min(ways, key=lambda w: self._total_with_s(w, busy))
+        return min(ways, key=lambda w: self._total_with_s(w, rows, busy))
 
     def best_way_on(
         self, free_s: Sequence[float], rows: int, gap_s: float | None = None, least: int = 1
@@ -108,25 +108,33 @@ class CompletionPlan:
             return best
         busy = min(self._busy_period(rows, gap_s), max(rows, HORIZON_ON_PARTS), HORIZON_ROWS)
         self.total_s(busy)
-        best_s = free_s[-1] * busy + self._total_with_s(best, busy)
+        best_s = free_s[-1] * busy + self._total_with_s(best, rows, busy)
         for way in self._table.beside:
-            if way.size >= least and (total_s := self._on_parts_s(way, free_s, busy)) < best_s:
+            if (
+                way.size >= least
+                and (total_s := self._on_parts_s(way, free_s, rows, busy)) < best_s
+            ):
                 best, best_s = way, total_s
         return best
 
-    def _total_with_s(self, way: Way, rows: int) -> float:
-        """Return the sum of completion times of ``rows`` rows, the first ones in this way."""
-        return self._latency[way] * rows + self._total[rows - min(way.rows, rows)]
+    def _total_with_s(self, way: Way, rows: int, busy: int) -> float:
+        """Return the sum of completion times of ``busy`` rows, the first ones in this way.
 
-    def _on_parts_s(self, way: Way, free_s: Sequence[float], rows: int) -> float:
-        """Return the sum of completion times of ``rows`` rows, batch by batch on free parts."""
+        A batch begins now, with no more than the ``rows`` that wait. Those on other parts of the
+        device can begin as other rows come; they count as no fuller than this one.
+        """
+        taken = min(busy, min(way.size, rows) * way.beside)
+        return self._latency[way] * busy + self._total[busy - taken]
+
+    def _on_parts_s(self, way: Way, free_s: Sequence[float], rows: int, busy: int) -> float:
+        """Return the sum of completion times of ``busy`` rows, batch by batch on free parts."""
         threads = len(free_s) // way.beside
         ends = [free_s[last] for last in range(threads - 1, len(free_s), threads)]
         heapify(ends)
-        total_s = 0.0
-        for first in range(0, rows, way.size):
+        total_s, each = 0.0, min(way.size, rows)  # as in ``_total_with_s``
+        for first in range(0, busy, each):
             end = ends[0] + self._latency[way]
-            total_s += min(way.size, rows - first) * end
+            total_s += min(each, busy - first) * end
             heapreplace(ends, end)
         return total_s
 

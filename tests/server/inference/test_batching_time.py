@@ -401,6 +401,17 @@ async def test_a_size_that_is_dear_costs_one_batch_each_time_it_is_tried_again()
     assert bench.sizes[200:].count(4) <= 0.02 * len(bench.sizes[200:])
 
 
+@pytest.mark.parametrize("beside", [1, 2])
+def test_rows_that_are_still_to_come_fill_no_batch(beside: int) -> None:
+    table = LatencyTable(list(CHEAP))
+    for size, seconds in CHEAP.items():
+        table.expect(size, seconds, beside)
+    plan = CompletionPlan(table)
+
+    assert plan.best_way(1, gap_s=1 * MS).size == 1
+    assert plan.best_way_on([0.0, 1 * MS], 1, gap_s=1 * MS).size == 1
+
+
 async def test_a_size_that_was_never_seen_is_tried() -> None:
     bench = Bench({1: 10 * MS, 8: 20 * MS}, NEVER_WAIT)
     bench.model._table = LatencyTable((1, 8))
