@@ -23,7 +23,7 @@ from tests.service.server_process import ServerProcess
 pytestmark = pytest.mark.slow
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PAGES = ("quick-start.md", "registering.md", "clients.md", "formats.md")
+PAGES = ("quick-start.md", "registering.md", "clients.md", "formats.md", "library.md")
 
 
 @dataclass
@@ -77,6 +77,7 @@ class Session:
             "PATH": f"{tools}:{os.environ['PATH']}",
             "BRAID_ADDRESS": self.server.address,
             "PYTHONPATH": str(ROOT),
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
         }
         ran = subprocess.run(
             command, cwd=self.folder, env=environment, capture_output=True, text=True,

@@ -127,7 +127,7 @@ def test_a_server_on_the_same_store_runs_the_same_plans_with_the_same_outputs(
     net: braid.Network, model: Path, store: Path
 ) -> None:
     x = rows(4)
-    server = ServerProcess(store).start()
+    server = ServerProcess(store, BRAID_SIDE_BY_SIDE="false").start()
     try:
         with server.client() as client:
             assert {each.state for each in client.models()} <= {"UNLOADED", "FAILED"}
