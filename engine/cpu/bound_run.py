@@ -64,10 +64,10 @@ def bind_if_repeated(
     """
     is_repeated = plan.latest is not None and all(map(is_, plan.latest, memory))
     plan.latest = memory
-    if not is_repeated or plan.compiled is None:
-        return
-    native, *others = plan.compiled.parts
-    if others or not isinstance(native, NativeSegment) or native.shown:
+    if not is_repeated or plan.compiled is None or len(plan.compiled.parts) != 1:
+        return  # a model without operators has no part
+    (native,) = plan.compiled.parts
+    if not isinstance(native, NativeSegment) or native.shown:
         return
     written = [env[slot] for slot, *_ in native.results]
     inputs, outputs = memory
