@@ -40,7 +40,7 @@ def median_us(run: Callable[[], object], calls: int) -> float:
 
 
 def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
-    """The contenders: the bare executor, and calls with numpy and with torch."""
+    """The contenders: the bare executor, by a call of its thread, and calls of the network."""
     batch = net._ready[net._profiled, 1]
     given = seeded_inputs(batch.ready.program.graph, {}, 0)
     outputs = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in batch.outputs}
@@ -54,9 +54,16 @@ def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
             )
         )
 
+    def handed_over() -> float:
+        def run() -> None:
+            begin_run(device.backend, batch.ready, given, outputs).finish()
+
+        return median_us(lambda: device.call(run), calls)
+
     arrays: dict[str, np.ndarray[Any, Any]] = {name: each.numpy() for name, each in given.items()}
     return {
         "bare executor": bare,
+        "in its thread": handed_over,
         "net(numpy)": lambda: median_us(lambda: net(arrays), calls),
         "net(torch)": lambda: median_us(lambda: net(given), calls),
     }

@@ -189,8 +189,8 @@ class ModelTable:
         digest = to_run.program.digest
         try:
             return self.session(to_run.runtime, digest, place, to_run.side_by_side)
-        except (PreconditionFailed, InvalidArtefact):
-            log.exception("model %s runs under its plan instead", digest[:12])
+        except (PreconditionFailed, InvalidArtefact) as error:
+            log.warning("model %s runs under its plan instead: %s", digest[:12], error)
             return None
 
     def ready(
