@@ -60,5 +60,5 @@ class StuckCpu(CpuBackend):
 
 
 if __name__ == "__main__":
-    setattr(assembly, "_cpu", lambda options: StuckCpu(CpuExecutor(options.threads)))  # noqa: B010
+    assembly.cpu_backend = lambda options: StuckCpu(CpuExecutor(options.threads))
     main()
