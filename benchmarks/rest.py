@@ -1,0 +1,130 @@
+"""REST with binary tensors against a bare uvicorn echo of the same bytes, with tritonclient.http.
+
+    python -m benchmarks.rest [--bytes 602112] [--rounds 7] [--calls 200] [--json FILE]
+
+Both servers run from the beginning to the end; the client calls them in turns, one call at a time.
+The model adds its input to itself: its answer is as long as its input, and little is computed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tritonclient.http as triton
+from onnx import TensorProto, helper, save
+
+from benchmarks.environment import describe
+from benchmarks.load.children import free_ports, read_line, running
+from benchmarks.load.processes import braid_endpoint
+
+WARM_UP = 50
+
+
+def serve_echo() -> None:
+    """Serve one answer for all requests: the binary tensor that came, as the output ``y``."""
+    import uvicorn
+
+    async def echo(scope: Any, receive: Any, send: Any) -> None:
+        body, more = b"", True
+        while more:
+            part = await receive()
+            body += part["body"]
+            more = part["more_body"]
+        head_bytes = int(dict(scope["headers"])[b"inference-header-content-length"])
+        tensor = body[head_bytes:]
+        shape, size = [1, len(tensor) // 4], {"binary_data_size": len(tensor)}
+        output = {"name": "y", "datatype": "FP32", "shape": shape, "parameters": size}
+        head = json.dumps({"model_name": "echo", "outputs": [output]}).encode()
+        headers = [
+            (b"inference-header-content-length", str(len(head)).encode()),
+            (b"content-length", str(len(head) + len(tensor)).encode()),
+        ]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": head + tensor})
+
+    (port,) = free_ports(1)
+    print(port, flush=True)
+    uvicorn.run(echo, port=port, log_level="critical", http="httptools", loop="uvloop")
+
+
+def doubling(path: Path, columns: int) -> Path:
+    """Write a model: x [batch, columns] -> y = x + x."""
+    shape = ["batch", columns]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "doubling", [x], [y])
+    save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
+    return path
+
+
+def p50_us(client: triton.InferenceServerClient, x: np.ndarray, calls: int) -> float:
+    """Median time of a call, in microseconds."""
+    took = []
+    for _ in range(calls):
+        began = time.perf_counter_ns()
+        given = triton.InferInput("x", list(x.shape), "FP32")
+        given.set_data_from_numpy(x)
+        client.infer("doubling", [given]).as_numpy("y")
+        took.append(time.perf_counter_ns() - began)
+    return statistics.median(took) / 1000
+
+
+def compare(sizes: list[int], rounds: int, calls: int) -> list[dict[str, float]]:
+    """Return a row for each size in bytes: medians over rounds, and their ratio."""
+    rows = []
+    for size in sizes:
+        columns = size // 4
+        x = np.ones((1, columns), np.float32)
+        with (
+            tempfile.TemporaryDirectory() as name,
+            running(
+                [sys.executable, "-u", "-c", "from benchmarks.rest import serve_echo; serve_echo()"]
+            ) as process,
+        ):
+            echo = triton.InferenceServerClient(f"127.0.0.1:{read_line(process).strip()}")
+            model = doubling(Path(name) / "doubling.onnx", columns)
+            with braid_endpoint(model, 1.0, [1], Path(name)):
+                served = triton.InferenceServerClient(http_address(Path(name)))
+                for client in (echo, served):
+                    p50_us(client, x, WARM_UP)
+                pairs = [(p50_us(echo, x, calls), p50_us(served, x, calls)) for _ in range(rounds)]
+        echo_us, braid_us = (statistics.median(each) for each in zip(*pairs, strict=True))
+        ratio = statistics.median(braid / bare for bare, braid in pairs)
+        rows.append({"bytes": size, "echo_us": echo_us, "braid_us": braid_us, "ratio": ratio})
+    return rows
+
+
+def http_address(folder: Path) -> str:
+    """Address of the HTTP port, as the server's log in ``folder`` tells."""
+    ready = next(
+        line for line in (folder / "braid.log").read_text().splitlines() if " ready " in line
+    )
+    return ready.split("http=")[1].split()[0]
+
+
+def main() -> None:
+    """Run, print a table, and write JSON if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--bytes", type=int, nargs="+", default=[4096, 602_112])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--calls", type=int, default=200)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    environment = describe("uvicorn", "httptools", "uvloop", "starlette", "tritonclient")
+    rows = compare(args.bytes, args.rounds, args.calls)
+    print(f"{'bytes':>10} {'echo p50 us':>12} {'braid p50 us':>13} {'ratio':>6}")
+    for row in rows:
+        print("{bytes:>10} {echo_us:>12.0f} {braid_us:>13.0f} {ratio:>6.2f}".format(**row))
+    if args.json:
+        args.json.write_text(json.dumps({"environment": environment, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
