@@ -57,7 +57,7 @@ def serve_echo() -> None:
 
 def doubling(path: Path, columns: int) -> Path:
     """Write a model: x [batch, columns] -> y = x + x."""
-    shape = ["batch", columns]
+    shape: list[str | int | None] = ["batch", columns]
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
     graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "doubling", [x], [y])
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), path)
