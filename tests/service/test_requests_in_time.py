@@ -61,49 +61,55 @@ def test_a_stream_answers_while_its_requests_still_come(shared: ServerProcess) -
 
 
 @pytest.fixture(scope="module")
-def slow(shared: ServerProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A model that takes some tens of milliseconds a row."""
-    path = small_cnn(tmp_path_factory.mktemp("slow") / "slow.onnx", branches=8, size=192)
-    shared.import_ahead(path)
-    with shared.client() as client:
+def one_at_a_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server with the model ``slow``, of some tens of milliseconds a row, whose batches queue."""
+    folder = tmp_path_factory.mktemp("slow")
+    server = ServerProcess(folder / "store", BRAID_SIDE_BY_SIDE="false").start()
+    path = small_cnn(folder / "slow.onnx", branches=8, size=192)
+    server.import_ahead(path)
+    with server.client() as client:
         client.register("slow", path, planner="sequential", wait=True)
-        yield "slow"
-        client.delete("slow")
+    yield server
+    assert server.stop() == 0
 
 
 def test_a_deadline_that_passes_in_the_queue_ends_the_request(
-    shared: ServerProcess, slow: str
+    one_at_a_time: ServerProcess,
 ) -> None:
+    server = one_at_a_time
     x = np.zeros((84, 3, 192, 192), np.float32)
-    with ThreadPoolExecutor(1) as pool, shared.client() as client:
-        busy = pool.submit(_infer, shared.address, slow, x)
-        until(lambda: shared.metric("braid_queue_depth_rows", model=slow))
+    with ThreadPoolExecutor(1) as pool, server.client() as client:
+        busy = pool.submit(_infer, server.address, "slow", x)
+        until(lambda: server.metric("braid_queue_depth_rows", model="slow"))
         with pytest.raises(DeadlineExceeded):
-            client.infer(slow, {"x": x[:1]}, timeout_s=0.05)
+            client.infer("slow", {"x": x[:1]}, timeout_s=0.05)
         assert len(busy.result()) == 84
 
-    assert shared.metric("braid_queue_depth_rows", model=slow) == 0
+    assert server.metric("braid_queue_depth_rows", model="slow") == 0
 
 
 def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
-    shared: ServerProcess, slow: str
+    one_at_a_time: ServerProcess,
 ) -> None:
+    server = one_at_a_time
     x = np.zeros((84, 3, 192, 192), np.float32)
     one = x[:1]
-    with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(shared.address) as channel:
+    with ThreadPoolExecutor(2) as pool, grpc.insecure_channel(server.address) as channel:
         stub = inference_pb2_grpc.InferenceServiceStub(channel)
-        first = pool.submit(_infer, shared.address, slow, x)
+        first = pool.submit(_infer, server.address, "slow", x)
         until(
             lambda: (
-                shared.metric("braid_queue_depth_rows", model=slow)
-                and not shared.metric("braid_queue_depth_requests", model=slow)  # it has begun
+                server.metric("braid_queue_depth_rows", model="slow")
+                and not server.metric("braid_queue_depth_requests", model="slow")  # it has begun
             )
         )
         tensor = inference_pb2.Tensor(name="x", dtype="FP32", shape=one.shape, data=one.tobytes())
-        doomed = stub.Infer.future(inference_pb2.InferRequest(model=slow, inputs=[tensor]))
-        neighbour = pool.submit(_infer, shared.address, slow, one)
+        doomed = stub.Infer.future(inference_pb2.InferRequest(model="slow", inputs=[tensor]))
+        neighbour = pool.submit(_infer, server.address, "slow", one)
         until(
-            lambda: neighbour.done() or shared.metric("braid_queue_depth_requests", model=slow) == 2
+            lambda: (
+                neighbour.done() or server.metric("braid_queue_depth_requests", model="slow") == 2
+            )
         )
         assert not neighbour.done(), "it was to wait behind the first"
         doomed.cancel()
@@ -111,7 +117,7 @@ def test_a_cancelled_call_leaves_and_its_neighbour_is_answered(
         assert len(first.result()) == 84
         assert len(neighbour.result()) == 1
 
-    until(lambda: shared.metric("braid_requests_total", model=slow, outcome="CANCELLED"))
+    until(lambda: server.metric("braid_requests_total", model="slow", outcome="CANCELLED"))
 
 
 def test_other_bytes_under_one_name_make_a_version_that_answers_beside_the_old_one(
