@@ -163,13 +163,16 @@ class Batcher:
 
     def _send_next(self, now: float) -> float:
         """Send the next batch if one should go now; returns when to look again."""
+        if self._time.is_full:
+            return inf  # looked at again when a batch ends
         waiting = [queue for queue in self._queues.values() if not queue.is_empty]
         waiting.sort(key=lambda queue: queue.used_s)
         wake_at = inf
         for queue in waiting:
-            send_at = self._send_at(queue, now)
+            way = self._way(queue, now)
+            send_at = self._send_at(queue, way, now)
             if send_at <= now:
-                self._send(queue, now)
+                self._send(queue, way, now)
                 return now
             wake_at = min(wake_at, send_at)
             if self._in_flight:
@@ -198,12 +201,11 @@ class Batcher:
         self._start(queue, lane, [ticket.take(rows)], now)
         return True
 
-    def _send_at(self, queue: ModelQueue, now: float) -> float:
+    def _send_at(self, queue: ModelQueue, way: Way, now: float) -> float:
         """Return the time at which the next batch of a queue should go, as far as is known."""
         lane = queue.next_lane()
-        way = self._way(queue, lane, now)
         if not self._time.takes(way.beside):
-            return inf  # looked at again when a batch ends
+            return inf  # as above
         if lane.rows >= lane.table.sizes[-1]:
             return now
         busy_until = self._time.free_at(way.beside) - 2 * self._runner.handover_s
@@ -230,16 +232,16 @@ class Batcher:
         assert gap_s is not None
         return min(latest, now + 2 * gap_s)
 
-    def _way(self, queue: ModelQueue, lane: Lane, now: float) -> Way:
-        """Return how the next batch of a lane should run; it holds the first ticket's piece."""
+    def _way(self, queue: ModelQueue, now: float) -> Way:
+        """Return how the next batch of a queue should run; it holds the first ticket's piece."""
+        lane = queue.next_lane()
         gap_s, least = queue.arrivals.gap_s(now), queue.first_piece_rows(lane)
         if not (self._in_flight and lane.table.beside):
             return lane.plan.best_way(lane.rows, gap_s, least)
         return lane.plan.best_way_on(self._time.free_s(), lane.rows, gap_s, least)
 
-    def _send(self, queue: ModelQueue, now: float) -> None:
+    def _send(self, queue: ModelQueue, way: Way, now: float) -> None:
         lane = queue.next_lane()
-        way = self._way(queue, lane, now)
         pieces = queue.take(lane, way.size, now)
         queue.tell()
         if pieces:

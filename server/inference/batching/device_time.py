@@ -40,6 +40,11 @@ class DeviceTime:
         del self._began[batch]
         self._begin()
 
+    @property
+    def is_full(self) -> bool:
+        """Whether no batch at all may be sent now, not even on the smallest part."""
+        return self._used() >= IN_FLIGHT - _ROUNDING
+
     def takes(self, beside: int) -> bool:
         """Return whether one of ``beside`` batches side by side may be sent now."""
         return self._used() + 1 / beside <= IN_FLIGHT + _ROUNDING
