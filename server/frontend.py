@@ -161,6 +161,7 @@ class FrontEnd:
                 partial(import_model, spare=self._spare_importer), limits, together_bytes
             ),
             prepare_job=self._prepare_job,
+            quiet=serving.quiet,
             devices=self.devices.all,
             planner=PlannerProcess(settings.planner_memory_bytes, settings.planner_search_seconds),
             models=serving,

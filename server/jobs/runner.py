@@ -72,6 +72,7 @@ class JobRunner:
         self._store = services.store
         self._live: dict[str, _Live] = {}
         self._counts: dict[str, int] = {}
+        self._preparing: asyncio.Task[None] | None = None
         self._storing_ends: asyncio.Task[None] | None = None  # while there are any to store
         self._started = asyncio.Event()  # or it is known that it will not be
         self._is_started = False
@@ -124,9 +125,10 @@ class JobRunner:
                 live.task.cancel()
         ending = [task for live in stopped for task in (live.task, live.canceller) if task]
         await asyncio.gather(*ending, return_exceptions=True)
-        if self._storing_ends is not None:
-            self._storing_ends.cancel()
-            await asyncio.gather(self._storing_ends, return_exceptions=True)
+        for task in (self._preparing, self._storing_ends):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     def release_watchers(self) -> None:
         """End every watch with Draining, so that no watcher holds up a shutdown.
@@ -369,7 +371,14 @@ class JobRunner:
             self._storing_ends.add_done_callback(log_failure)
 
     def _prepare_job(self) -> None:
-        """Prepare the next registration while nothing is measured."""
+        """Prepare the next registration once requests leave it cores, while nothing is measured."""
+        if self._preparing is None and not self._is_stopping:
+            self._preparing = asyncio.create_task(self._prepare_when_quiet(), name="prepare-job")
+            self._preparing.add_done_callback(log_failure)
+
+    async def _prepare_when_quiet(self) -> None:
+        await self._services.quiet()
+        self._preparing = None
         if not self._live and not self._is_stopping:
             self._services.prepare_job()
 

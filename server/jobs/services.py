@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -35,7 +35,8 @@ class JobServices:
     observer: JobObserver
     on_schedule: Sequence[OnSchedule]  # told after a schedule serves
     tolerance: float  # of outputs in FP32, relative to the largest element
-    prepare_job: Callable[[], None] = lambda: None  # called when no job is under way
+    prepare_job: Callable[[], None] = lambda: None  # called when no job is under way ...
+    quiet: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)  # ... and this has returned
     side_by_side: bool = True  # whether registrations measure runs side by side, which then serve
     retry_pauses: RetryPauses = field(default_factory=RetryPauses)
     load_turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # weights are read one by one

@@ -37,6 +37,10 @@ from braid.server.store.batching_policy import BatchPolicy
 from braid.server.store.records import ModelStatus, ModelVersion
 from braid.server.store.serving_config import ServingConfig
 
+LOOK_S = 0.2
+QUIET_LOOKS = 5
+"""Looks at idle devices, ``LOOK_S`` seconds apart, after which requests count as leaving cores."""
+
 _DEFAULT = ServingConfig()
 _NONE = ModelVersions()  # never changed
 
@@ -92,6 +96,14 @@ class ServingModels:
     def refuse_requests(self) -> None:
         """Refuse every request from now on: the server is shutting down."""
         self._is_refusing = True
+
+    async def quiet(self) -> None:
+        """Wait until looks at all devices, one after the other, have found none of them running."""
+        looks = 0
+        while looks < QUIET_LOOKS:
+            await asyncio.sleep(LOOK_S)
+            is_running = any(batcher.is_running for batcher in self._batchers.values())
+            looks = 0 if is_running else looks + 1
 
     async def drain(self) -> None:
         """Wait until no request is queued or running."""

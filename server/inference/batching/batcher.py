@@ -118,6 +118,11 @@ class Batcher:
             queue.used_s = max(queue.used_s, self._used_s)
         return queue, ticket
 
+    @property
+    def is_running(self) -> bool:
+        """Whether a batch is on its way or runs."""
+        return bool(self._in_flight)
+
     def _load(self, now: float) -> DeviceLoad:
         return DeviceLoad(self._queues.values(), now, self._time.left_s())
 

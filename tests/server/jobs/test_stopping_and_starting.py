@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +12,9 @@ from braid.core.errors import (
     Draining,
 )
 from braid.server.jobs.registration import serve_again
+from braid.server.jobs.runner import JobRunner
 from braid.server.store.records import JobStatus
-from tests.server.jobs.fakes import Server
+from tests.server.jobs.fakes import Server, a_moment
 from tests.server.jobs.watching import reach, registered, until_ended
 
 # Stopping and starting.
@@ -118,3 +121,43 @@ async def test_watchers_do_not_hold_up_a_shutdown(server: Server) -> None:
     with pytest.raises(Draining, match="goes on after its restart"):
         await asyncio.wait_for(watcher, 5)
     assert not (await server.runner.find(made.job.id)).state.has_ended
+
+
+# What is made ready for the next registration.
+
+
+async def test_the_next_registration_is_prepared_when_requests_leave_cores_and_no_job_lives(
+    tmp_path: Path,
+) -> None:
+    server, prepared, is_quiet = Server(tmp_path / "store"), [], asyncio.Event()
+
+    async def quiet() -> None:
+        await is_quiet.wait()
+
+    server.services = replace(
+        server.services, quiet=quiet, prepare_job=lambda: prepared.append(len(server.device.loads))
+    )
+    server.runner = JobRunner(server.services)
+    await server.runner.start()
+    server.device.gate = asyncio.Event()
+    made = await server.register()
+    await reach(server, made.job.id, JobStatus.PROFILING)
+    is_quiet.set()
+    await a_moment()
+    assert prepared == []  # the job lives
+    server.device.gate.set()
+    await until_ended(server, made.job.id)
+    while not prepared:
+        await a_moment()
+
+    assert prepared == [1]  # one model was loaded: after the job
+    await server.stop()
+
+
+async def test_a_stop_does_not_wait_until_requests_leave_cores(tmp_path: Path) -> None:
+    server = Server(tmp_path / "store")
+    server.services = replace(server.services, quiet=asyncio.Event().wait)
+    server.runner = JobRunner(server.services)
+    await server.runner.start()
+
+    await asyncio.wait_for(server.stop(), timeout=30)
