@@ -114,7 +114,7 @@ class Speed:
 
 
 @dataclass(frozen=True, slots=True)
-class SideBySide:
+class SideBySideRuns:
     """Throughput of runs on equal parts of a device's threads, beside the plan on all threads."""
 
     count: int  # runs at once, each on its part of the threads
@@ -140,7 +140,7 @@ def speed_text(speed: Speed | None, unknown: str = "-") -> str:
     return f"{speed.median:.3f}x ({speed.least:.3f} to {speed.most:.3f})"
 
 
-def side_by_side_text(found: SideBySide | None, unknown: str = "-") -> str:
+def side_by_side_text(found: SideBySideRuns | None, unknown: str = "-") -> str:
     """Text of runs side by side: ``2 at once, 6.37 ms each: 1.251x (1.090 to 1.352) runs/s``."""
     if found is None:
         return unknown

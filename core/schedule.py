@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from braid.core.errors import InvalidArtefact
 from braid.core.json_form import from_stored_json, to_json
-from braid.core.measurement import SideBySide, Speed, is_latency
+from braid.core.measurement import SideBySideRuns, Speed, is_latency
 from braid.core.plan import StreamPlan, plan_from_json, plan_to_json, runs_in_sequence
 from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 
@@ -163,7 +163,7 @@ class Provenance:
     candidates: tuple[Contender, ...] = ()  # all that were measured for this, sequential first
     kernels: Mapping[str, str] = field(default_factory=dict)  # unit -> variant, where measured
     choices: Mapping[str, str] = field(default_factory=dict)  # signature -> unusual variant
-    side_by_side: SideBySide | None = None  # runs on parts of the threads; None: not measured
+    side_by_side: SideBySideRuns | None = None  # runs on parts of the threads; None: not measured
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
@@ -173,7 +173,7 @@ def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
     if (beside := document.get("side_by_side")) is not None:
         in_onnxruntime = bool(beside.get("in_onnxruntime"))  # as earlier versions recorded it
         beside = {"runtime": ONNXRUNTIME if in_onnxruntime else "", **beside}
-        seen["side_by_side"] = from_stored_json(SideBySide, beside)
+        seen["side_by_side"] = from_stored_json(SideBySideRuns, beside)
     return Provenance(**{**seen, "candidates": candidates})
 
 

@@ -20,11 +20,11 @@ from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.device_key import cpu_device_key, offered_precisions, software_versions
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
 from braid.engine.cpu.measuring.overheads import measure_overheads
 from braid.engine.cpu.measuring.stage_timer import CpuStageTimer
 from braid.engine.cpu.places import CpuPlace, divided
-from braid.engine.cpu.segments import LanePlan
 from braid.engine.device import AskedStage, FinishedRun, MakeInputs, Prepared, Tensors, Whole
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights

@@ -20,13 +20,12 @@ from time import perf_counter_ns
 import torch
 from torch import Tensor
 
-from braid.engine.cpu.bound_run import bind_if_repeated
 from braid.engine.cpu.compile import compile_layout
+from braid.engine.cpu.lane_plan import LanePlan, bind_if_repeated
 from braid.engine.cpu.lanes import Segment, Step, lay_out_stage
 from braid.engine.cpu.memory import ActivationMemory
 from braid.engine.cpu.segments import (
     Compiled,
-    LanePlan,
     NativeSegment,
     Runner,
     Slices,

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,9 +25,6 @@ from braid.engine.cpu.memory import ActivationMemory, MemoryPlan
 from braid.engine.onednn.library import OneDnn, PrimitiveCall, find_onednn
 from braid.engine.onednn.recipe import Buffer
 from braid.engine.program.program import Environment
-
-if TYPE_CHECKING:
-    from braid.engine.cpu.bound_run import BoundRun
 
 log = logging.getLogger("braid.executor")
 
@@ -198,21 +194,6 @@ class Compiled:
                 (slot, buffer.over(arena.at(self.memory.offsets[slot], buffer.size_bytes)))
                 for slot, buffer in native.shown
             ]
-
-
-@dataclass(slots=True, eq=False)
-class LanePlan:
-    """A plan on lanes, and its compiled form from its first run on."""
-
-    segments: tuple[Segment, ...]  # of ``lanes.lay_out``
-    compiled: Compiled | None = None
-    latest: tuple[object, object] | None = None  # inputs of its latest run, and its outputs
-    bound: BoundRun | None = None  # to the memory of that run
-
-    @property
-    def arena_bytes(self) -> int:
-        """Bytes of activations that native segments keep; 0 before the first run."""
-        return 0 if self.compiled is None else self.compiled.memory.peak_bytes
 
 
 def run_native(

@@ -26,7 +26,7 @@ from braid.server.http2.headers.reading import MAX_HEADER_BYTES, Block, HeaderBl
 from braid.server.http2.messages import WINDOW_BYTES, Incoming
 from braid.server.http2.receiving import DATA_FRAME_BYTES, Receiver
 from braid.server.http2.sending import Sender
-from braid.server.http2.streams import CallOfStream, ConnectionLimits, HttpStream, Streams
+from braid.server.http2.streams import CallOfStream, ConnectionLimits, ConnectionStreams, HttpStream
 from braid.server.inference.call_memory import CallMemory
 from braid.server.observability.logs import Seldom
 
@@ -61,7 +61,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._receiver = Receiver(self)
         self._blocks = HeaderBlocks()
         self._patience = Patience(self.sender)
-        self._streams = Streams(limits, self.sender, self._patience, partial(begin, self))
+        self._streams = ConnectionStreams(limits, self.sender, self._patience, partial(begin, self))
         self._is_left = False  # the peer broke the protocol
         self._intake: Intake  # once it is known who the peer is
         self._keepalive = KeepAlive(self.sender, limits.keepalive_s, limits.answer_s)

@@ -59,7 +59,7 @@ class HttpStream:
         self.is_counted = True  # among the calls under way
 
 
-class Streams:
+class ConnectionStreams:
     """Streams of one connection. Belongs to the event loop."""
 
     def __init__(

@@ -16,8 +16,8 @@ from braid.core.errors import BraidError
 from braid.core.plan import sequential_plan
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.segments import LanePlan
 from braid.engine.importer.upload.onnx_file import parse_model
 from braid.engine.onnx.lowering import lower
 from braid.engine.onnx.prepare import prepare

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from braid.core.measurement import SideBySide, Speed
+from braid.core.measurement import SideBySideRuns, Speed
 from braid.server.cli.main import main
 from braid.server.store.store import Store
 from braid_client import Client
@@ -20,7 +20,7 @@ from tests.models.small import small_cnn
 from tests.service.server_process import ServerProcess
 
 CALLERS, EACH = 16, 8
-FOUND = SideBySide(2, "", 1.0, Speed(1.25, 1.125, 1.5))
+FOUND = SideBySideRuns(2, "", 1.0, Speed(1.25, 1.125, 1.5))
 """Two at once pay, and much."""
 
 SHOWN = "2 at once (sequential), 0.00 ms each: 1.250x (1.125 to 1.500) the runs a second"

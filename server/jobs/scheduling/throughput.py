@@ -1,6 +1,6 @@
 """Whether a device computes more with runs side by side on parts of its threads, and how.
 
-    plan that serves, on all threads ──Measurer.throughput──> turns ──sign test──> SideBySide
+    plan that serves, on all threads ──Measurer.throughput──> turns ──sign test──> SideBySideRuns
 
 What is measured is stored with the schedule also where it does not pay, so that it is shown.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from braid.core.errors import DeviceOutOfMemory, WorkerFault
-from braid.core.measurement import SideBySide
+from braid.core.measurement import SideBySideRuns
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.schedule import Schedule
 from braid.server.jobs.interfaces import ServingDevice
@@ -44,7 +44,7 @@ async def with_side_by_side(
         log.warning("runs side by side are not measured", extra={"reason": str(error)})
         return schedule
     ways = [
-        SideBySide(way.count, way.runtime, way.latency_us, gain)
+        SideBySideRuns(way.count, way.runtime, way.latency_us, gain)
         for way in measured
         if (gain := sign_test_interval(way.ratios)) is not None
     ]

@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Router
 from starlette.types import Message, Receive, Scope, Send
 
-from braid.server.ports.http.connection import HttpConnection
+from braid.server.ports.http.connection import CallerConnection
 from braid.server.ports.http.connections import Connections
 from braid.server.ports.http.limits import HttpLimits
 
@@ -54,7 +54,7 @@ class Application:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; raises nothing but the server's own cancellation."""
-        connection: HttpConnection = scope["state"]["connection"]
+        connection: CallerConnection = scope["state"]["connection"]
         is_protocol = in_protocol(scope["path"])
         sending = send if is_protocol else _closing(send)
         try:
@@ -73,7 +73,7 @@ class Application:
             await response(scope, receive, sending)
 
     async def _answer(
-        self, scope: Scope, receive: Receive, send: Send, connection: HttpConnection
+        self, scope: Scope, receive: Receive, send: Send, connection: CallerConnection
     ) -> Response | None:
         """Run the request's route; returns what is said in its place, if anything."""
         request = Request(scope)
@@ -100,7 +100,7 @@ class Application:
             return _said(path, status.phrase, status)
         return None
 
-    def _admit(self, request: Request, connection: HttpConnection) -> None:
+    def _admit(self, request: Request, connection: CallerConnection) -> None:
         """Refuse a request by its head.
 
         Raises:

@@ -35,7 +35,7 @@ class Phase(enum.Enum):
     IDLE = enum.auto()  # the next request
 
 
-class HttpConnection(HttpToolsProtocol):
+class CallerConnection(HttpToolsProtocol):
     """Connection of one caller."""
 
     def __init__(

@@ -15,7 +15,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from braid.server.ports.http.application import Application, IsOurName
-from braid.server.ports.http.connection import HttpConnection
+from braid.server.ports.http.connection import CallerConnection
 from braid.server.ports.http.connections import Connections
 from braid.server.ports.http.limits import HttpLimits
 
@@ -40,7 +40,7 @@ class HttpServer:
         application = Application(routes, is_our_name, self._connections, self._limits)
         self._config = Config(
             application,
-            http=HttpConnection,
+            http=CallerConnection,
             ws="none",
             loop="none",
             lifespan="off",
@@ -60,7 +60,7 @@ class HttpServer:
             OSError: the address is in use or not ours.
         """
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: HttpConnection(self._config, self._state, self._connections, self._limits),
+            lambda: CallerConnection(self._config, self._state, self._connections, self._limits),
             *(host, port),
             backlog=128,
             ssl=tls,

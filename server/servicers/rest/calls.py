@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 
 from braid.core.errors import PermissionDenied, Unauthenticated
 from braid.server.observability.tracing import Telemetry
-from braid.server.ports.http.connection import HttpConnection
+from braid.server.ports.http.connection import CallerConnection
 from braid.server.ports.http.origins import is_from_here
 from braid.server.security.gate import Gate
 from braid.server.security.roles import Role, needed_role
@@ -53,7 +53,7 @@ STATUS: Mapping[grpc.StatusCode, int] = {
 
 
 @dataclass(slots=True)
-class CallDetails:
+class DescribedCall:
     """Method and metadata of a call, for the gate and for tracing."""
 
     method: str
@@ -65,7 +65,7 @@ class HttpCall:
 
     def __init__(self, request: Request) -> None:
         """Begin a call, in the task that answers it and that ends when its caller leaves."""
-        self.connection: HttpConnection = request.state.connection
+        self.connection: CallerConnection = request.state.connection
         self._client = request.client
         self._headers = request.headers
         self._metadata: Metadata | None = None
@@ -156,7 +156,7 @@ class Admission:
         Raises:
             BraidError: why it is refused.
         """
-        details = CallDetails(method, tuple(call.invocation_metadata()))
+        details = DescribedCall(method, tuple(call.invocation_metadata()))
         for gate in self._gates:
             if (refusal := gate.refusal(details)) is not None:
                 raise refusal

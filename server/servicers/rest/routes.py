@@ -44,7 +44,7 @@ def rest_routes(services: RestServices) -> list[BaseRoute]:
     """Return the routes of all operations, and of the document that describes them."""
     routes: list[BaseRoute] = []
     for operation in OPERATIONS:
-        kind = Infer if operation.rpc == INFER else Answer
+        kind = Infer if operation.rpc == INFER else AnswerOperation
         endpoint = kind(operation, services)
         routes.append(Route(operation.path, endpoint, methods=[operation.method]))
     shown = document(OPERATIONS)
@@ -55,7 +55,7 @@ def rest_routes(services: RestServices) -> list[BaseRoute]:
     return [*routes, Route("/openapi.json", openapi)]
 
 
-class Answer:
+class AnswerOperation:
     """Endpoint of one operation, as an ASGI application."""
 
     def __init__(self, operation: Operation, services: RestServices) -> None:
@@ -105,7 +105,7 @@ class Answer:
         return await decoded(body, encoding, services.body_bytes)
 
 
-class Infer(Answer):
+class Infer(AnswerOperation):
     """Endpoint of inference."""
 
     async def respond(self, request: Request, context: Context, call: HttpCall) -> Response:

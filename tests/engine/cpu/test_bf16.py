@@ -24,8 +24,9 @@ from braid.engine.cpu import device_key
 from braid.engine.cpu.device_key import offered_precisions
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.segments import LanePlan, NativeSegment, find_runner
+from braid.engine.cpu.segments import NativeSegment, find_runner
 from braid.engine.onednn.library import find_onednn
 from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of

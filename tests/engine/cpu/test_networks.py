@@ -21,8 +21,8 @@ from braid.core.plan import StreamPlan, verify_plan
 from braid.core.schedule import Stage
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.segments import LanePlan
 from braid.engine.onnx.lowering import lower
 from braid.engine.ops.dtypes import spec_of
 from braid.engine.passes import run_passes

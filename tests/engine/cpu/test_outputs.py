@@ -20,8 +20,9 @@ from braid.core.plan import sequential_plan
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.segments import LanePlan, find_runner
+from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
 from tests.engine.cpu.test_lanes import random_plan

@@ -9,8 +9,9 @@ import torch
 
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.segments import LanePlan, find_runner
+from braid.engine.cpu.segments import find_runner
 from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.runtime.yielding import YieldToRequests

@@ -14,8 +14,8 @@ from braid.core.plan import Launch, StreamPlan
 from braid.core.tensor import TensorType
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
+from braid.engine.cpu.lane_plan import LanePlan
 from braid.engine.cpu.lanes import lay_out
-from braid.engine.cpu.segments import LanePlan
 from braid.engine.passes.specialise import interpret, specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.merge import merge_groups

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from braid.core.errors import DeadlineExceeded, RunTooLong, Unavailable, WorkerRestarting
-from braid.core.measurement import SideBySide, Speed
+from braid.core.measurement import SideBySideRuns, Speed
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Provenance, Schedule, ScheduleKey
 from braid.engine.importer.host.report import read_graph, read_report
@@ -42,7 +42,7 @@ from tests.server.inference.batching import Watcher
 from tests.server.inference.stuck_worker import CRASHES, HANGS
 
 Array = np.ndarray[Any, Any]
-FOUND = SideBySide(2, "", 1.0, Speed(1.2, 1.1, 1.3))
+FOUND = SideBySideRuns(2, "", 1.0, Speed(1.2, 1.1, 1.3))
 SHAPE = (1, CHANNELS, EXTENT, EXTENT)
 OPTIONS = WorkerOptions(2, 1 << 22, 1 << 20, 1, keep_spare=False)
 STUCK = replace(OPTIONS, module="tests.server.inference.stuck_worker")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from braid.core.json_form import to_json
-from braid.core.measurement import SideBySide, Speed, side_by_side_text
+from braid.core.measurement import SideBySideRuns, Speed, side_by_side_text
 from braid.core.plan import sequential_plan
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO
 from braid.core.schedule import (
@@ -19,10 +19,10 @@ from braid.core.schedule import (
     schedule_to_json,
 )
 
-BEST = SideBySide(2, ONNXRUNTIME, 6370.0, Speed(1.25, 1.1, 1.35))
+BEST = SideBySideRuns(2, ONNXRUNTIME, 6370.0, Speed(1.25, 1.1, 1.35))
 
 
-def schedule(found: SideBySide | None) -> Schedule:
+def schedule(found: SideBySideRuns | None) -> Schedule:
     key = ScheduleKey("d", "device", 1)
     return Schedule(
         key, "sequential", sequential_plan(1), (), ("a",), Provenance(side_by_side=found)
@@ -30,7 +30,7 @@ def schedule(found: SideBySide | None) -> Schedule:
 
 
 @pytest.mark.parametrize("found", [None, BEST])
-def test_a_stored_schedule_says_how_runs_side_by_side_fared(found: SideBySide | None) -> None:
+def test_a_stored_schedule_says_how_runs_side_by_side_fared(found: SideBySideRuns | None) -> None:
     assert schedule_from_json(schedule_to_json(schedule(found))).provenance.side_by_side == found
 
 
@@ -55,5 +55,5 @@ def test_the_text_says_whether_it_is_used() -> None:
     text = "2 at once (ONNX Runtime), 6.37 ms each: 1.250x (1.100 to 1.350) the runs a second"
     assert side_by_side_text(BEST) == text
     assert "(OpenVINO)" in side_by_side_text(replace(BEST, runtime=OPENVINO))
-    doubtful = SideBySide(2, ONNXRUNTIME, 6370.0, Speed(1.25, 0.9, 1.35))
+    doubtful = SideBySideRuns(2, ONNXRUNTIME, 6370.0, Speed(1.25, 0.9, 1.35))
     assert "not used" in side_by_side_text(doubtful)

@@ -1,4 +1,4 @@
-"""Runs of a plan that find everything bound as the run before left it.
+"""A plan on lanes, and its runs that find everything bound as the run before left it.
 
     a run on other memory ──CpuExecutor.run──> the same again ──bind──> BoundRun ──> the next ones
 
@@ -18,8 +18,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from braid.engine.cpu.lanes import Segment
 from braid.engine.cpu.memory import ActivationMemory
-from braid.engine.cpu.segments import LanePlan, NativeSegment, Runner, Slices
+from braid.engine.cpu.segments import Compiled, NativeSegment, Runner, Slices
 from braid.engine.program.program import Environment
 
 Tensors: TypeAlias = Mapping[str, Tensor]
@@ -49,6 +50,21 @@ class BoundRun:
         self.native.runs += 1
         self.runner.run(self.native, slices)
         return self.outputs
+
+
+@dataclass(slots=True, eq=False)
+class LanePlan:
+    """A plan on lanes, and its compiled form from its first run on."""
+
+    segments: tuple[Segment, ...]  # of ``lanes.lay_out``
+    compiled: Compiled | None = None
+    latest: tuple[object, object] | None = None  # inputs of its latest run, and its outputs
+    bound: BoundRun | None = None  # to the memory of that run
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of activations that native segments keep; 0 before the first run."""
+        return 0 if self.compiled is None else self.compiled.memory.peak_bytes
 
 
 def bind_if_repeated(
