@@ -103,17 +103,12 @@ class CpuExecutor:
             return plan.bound.run(_until_stopped())
         env = program.environment(inputs, outputs)
         if runner is None:
-            for segment in plan.segments:
-                self.run_segment(segment, env)
-                if pause is not None:
-                    pause()
-            found = program.results(env)
+            found = self._run_segments(program, plan, env, pause)
             return found if outputs is None else _copied_into(outputs, found)
-        if plan.compiled is None:
-            plan.compiled = compile_layout(
-                plan.segments, program.kept(), program.kinds(), pause or no_pause
-            )
         plan.bound = None
+        if plan.compiled is None:
+            parts = plan.segments, program.kept(), program.kinds()
+            plan.compiled = compile_layout(*parts, pause or no_pause)
         arena = self._run_compiled(plan.compiled, env, runner, pause)
         found = program.results(env)
         if outputs is not None:
@@ -121,6 +116,15 @@ class CpuExecutor:
                 bind_if_repeated(plan, env, runner, (inputs, outputs))
             return _copied_into(outputs, found)
         return {name: _outside(arena, tensor) for name, tensor in found.items()}
+
+    def _run_segments(
+        self, program: Program, plan: LanePlan, env: Environment, pause: YieldToRequests | None
+    ) -> Mapping[str, Tensor]:
+        for segment in plan.segments:
+            self.run_segment(segment, env)
+            if pause is not None:
+                pause()
+        return program.results(env)
 
     def run_unit(self, program: Program, unit: int, env: Environment) -> None:
         """Run one unit by itself on the slots of ``env``, with all threads."""

@@ -64,17 +64,7 @@ class OpenVinoModel:
         """
         path = checked_file(artefact, digest)
         self._cpus, self._device_cpus = tuple(cpus), tuple(device_cpus or cpus)
-        self._properties = {
-            "INFERENCE_PRECISION_HINT": "f32",
-            "EXECUTION_MODE_HINT": "ACCURACY",
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-            "CPU_DENORMALS_OPTIMIZATION": False,
-            "INFERENCE_NUM_THREADS": threads * callers,
-            "NUM_STREAMS": callers,
-            "ENABLE_HYPER_THREADING": True,  # a device's threads may share cores: they are counted
-            "ENABLE_CPU_PINNING": False,
-            "CACHE_DIR": "",
-        }
+        self._properties = _properties(threads * callers, callers)
         self._compiled: dict[_Shapes, _Compiled] = {}
         self._lock = threading.Lock()
         with _refused("OpenVINO refuses the model"):
@@ -238,3 +228,17 @@ def _refused(doing: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise PreconditionFailed(f"{doing}: {first_line(error)}") from error
+
+
+def _properties(threads: int, streams: int) -> dict[str, object]:
+    return {
+        "INFERENCE_PRECISION_HINT": "f32",
+        "EXECUTION_MODE_HINT": "ACCURACY",
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
+        "CPU_DENORMALS_OPTIMIZATION": False,
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": streams,
+        "ENABLE_HYPER_THREADING": True,  # a device's threads may share cores: they are counted
+        "ENABLE_CPU_PINNING": False,
+        "CACHE_DIR": "",
+    }
