@@ -30,6 +30,7 @@ class Scores(torch.nn.Module):
         return scores
 
 
+@pytest.mark.ci
 def test_a_module_computes_what_it_does_in_evaluation_mode(store: Path) -> None:
     torch.manual_seed(0)
     module, x = Scores(), torch.randn(5, 6)
@@ -91,6 +92,7 @@ net(np.zeros((1, 3, 16, 16), np.float32))
 """
 
 
+@pytest.mark.ci
 def test_an_interrupt_ends_all_processes_and_so_does_the_end_of_the_interpreter(
     net: braid.Network, model: Path, store: Path
 ) -> None:

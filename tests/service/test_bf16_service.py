@@ -16,6 +16,7 @@ from tests.service.server_process import ServerProcess
 ROWS = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype(np.float32)
 
 
+@pytest.mark.ci
 def test_a_model_is_served_in_bf16_or_refused(
     shared: ServerProcess, models: dict[str, Path]
 ) -> None:

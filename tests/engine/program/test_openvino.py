@@ -241,6 +241,7 @@ def stopped(work: Callable[[StopSignal], None], after_s: float) -> str:
     return reason
 
 
+@pytest.mark.ci
 def test_it_writes_no_files_and_loads_nothing_that_reports(cnn: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
@@ -262,6 +263,7 @@ print(*(name for name in sys.modules if "telemetry" in name or name.startswith("
     assert not list(home.rglob("*"))
 
 
+@pytest.mark.ci
 def test_its_threads_keep_off_the_core_of_the_thread_that_calls_it(cnn: Path) -> None:
     cpus = sorted(os.sched_getaffinity(0))[:2]
     if len(cpus) < 2:
