@@ -54,7 +54,11 @@ class DeviceThread:
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._serve, name="braid-device", daemon=True)
         self._thread.start()
-        self.call(lambda: self._open(options))
+        try:
+            self.call(lambda: self._open(options))
+        except BaseException:
+            self._calls.put(None)
+            raise
 
     def call(self, work: Callable[[], T]) -> T:
         """Run ``work`` in the device thread and return its result, or raise its error.

@@ -32,7 +32,7 @@ class MeasuringProcess(MeasuringHost):
       └─prepare─> fresh ──call──┘  └──dies: open calls fail with WorkerRestarting──> none
 
     With ``keep_ready`` a fresh process, which has measured nothing, stays until it is needed, and
-    follows one that ends since it is idle: what models leave in memory goes with their process.
+    ``prepare`` puts one in the place of a used one: what models leave in memory goes with that.
     """
 
     def __init__(
@@ -91,9 +91,16 @@ class MeasuringProcess(MeasuringHost):
             self._end_when_idle()
 
     def prepare(self) -> None:
-        """Begin to start a worker for the next registration, if one is kept ready."""
+        """Begin to have a fresh worker for the next registration, if one is kept ready."""
         if self._keep_ready and not self._is_closed:
-            self._background.start(self._start())
+            self._background.start(self._refresh())
+
+    async def _refresh(self) -> None:
+        async with self._changing:
+            if not self._open_calls:
+                if not self._is_fresh:
+                    await self._end_now()
+                await self._started()
 
     def wake(self) -> None:
         """Begin to start the worker, which takes a second or two."""
@@ -199,7 +206,6 @@ class MeasuringProcess(MeasuringHost):
             if not self._is_closed and (self._open_calls or (self._keep_ready and self._is_fresh)):
                 return
             await self._end_now()
-        self.prepare()
 
     async def _end_now(self) -> None:
         process, self._process = self._process, None
