@@ -1,7 +1,7 @@
 """Event loop of the front end: libuv's, or Python's own beside gRPC's library.
 
 Under grpc.aio, whose threads wake the loop through sockets, libuv is slower
-(docs/decisions/0015-transport.md); where the loop reads requests itself, it is at least as fast
+(docs/decisions/0015-transport.md); where the loop reads requests itself, both are about as fast
 (0034).
 """
 
