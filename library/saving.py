@@ -78,7 +78,10 @@ def load(folder: str | os.PathLike[str], *, device: str = "cpu") -> Network:
         OSError: the folder cannot be read.
     """
     place = Path(folder)
-    document = json.loads((place / FILE).read_text())
+    try:
+        document = json.loads((place / FILE).read_bytes())
+    except ValueError as error:
+        raise InvalidArtefact(f"{place / FILE} is no JSON: {error}") from error
     options = worker_options(load_settings({"devices": device}), parse_device(device))
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InvalidArtefact(f"{place / FILE} is not of format {FORMAT}")

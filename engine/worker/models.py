@@ -51,7 +51,7 @@ class LoadedModel:
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class ReadyExecutable:
     """A static graph under one plan, on all of the device or on one place of it."""
 
@@ -61,6 +61,7 @@ class ReadyExecutable:
     layout: SlotLayout
     session: Whole | None = None  # runs instead of the plan, as long as it can
     place: DevicePart | None = None  # where it runs; None: on all of the device
+    has_fallen_back: bool = False  # a run was left to the plan, which was logged
 
     @property
     def needs_finite(self) -> bool:

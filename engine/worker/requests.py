@@ -252,8 +252,10 @@ def begin_run(
                 return FinishedRun(ready.session.run(inputs))
             ready.session.run_into(inputs, outputs)
             return FinishedRun(outputs)
-        except PreconditionFailed:
-            log.exception("model %s runs under its plan instead", ready.digest[:12])
+        except PreconditionFailed as error:
+            if not ready.has_fallen_back:  # inputs may decide it: not a line for each request
+                ready.has_fallen_back = True
+                log.warning("model %s runs under its plan, for once: %s", ready.digest[:12], error)
     return ready.prepared.begin(inputs, outputs)
 
 

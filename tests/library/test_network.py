@@ -123,6 +123,13 @@ def test_a_changed_file_of_a_saved_network_is_refused(net: braid.Network, tmp_pa
         braid.load(tmp_path / "saved")
 
 
+def test_a_folder_whose_description_is_no_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "network.json").write_bytes(b"\xff{")
+
+    with pytest.raises(InvalidArtefact, match=r"network\.json"):
+        braid.load(tmp_path)
+
+
 def test_a_server_on_the_same_store_runs_the_same_plans_with_the_same_outputs(
     net: braid.Network, model: Path, store: Path
 ) -> None:

@@ -1,0 +1,48 @@
+"""Runs that another runtime leaves to the plan."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from braid.core.errors import PreconditionFailed
+from braid.engine.worker.models import ReadyExecutable
+from braid.engine.worker.requests import begin_run
+
+
+class Refusing:
+    """A runtime that takes no negative numbers."""
+
+    def run_into(self, inputs: Any, outputs: Any) -> None:
+        if bool((inputs["x"] < 0).any()):
+            raise PreconditionFailed("it takes no negative numbers")
+        outputs["y"].fill_(1)
+
+
+class Plan:
+    """A plan that answers 2."""
+
+    def begin(self, inputs: Any, outputs: Any) -> Any:
+        outputs["y"].fill_(2)
+        return SimpleNamespace(finish=lambda: outputs)
+
+
+def test_what_a_runtime_refuses_runs_under_the_plan_and_is_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ready = ReadyExecutable(
+        "d" * 64, cast(Any, None), cast(Any, Plan()), cast(Any, None), cast(Any, Refusing())
+    )
+    y = {"y": torch.zeros(1)}
+
+    def answer(x: float) -> float:
+        run = begin_run(cast(Any, None), ready, {"x": torch.tensor([x])}, y, is_finite=True)
+        return float(run.finish()["y"])
+
+    assert [answer(x) for x in (1.0, -1.0, 1.0, -1.0, -2.0)] == [1, 2, 1, 2, 2]
+    (line,) = caplog.messages
+    assert "dddddddddddd" in line
+    assert "no negative numbers" in line
