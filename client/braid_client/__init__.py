@@ -5,6 +5,7 @@
     errors                  one tree, BraidError at its root
     security, serving       tokens and TLS; versions, labels, batching
     messages, tensors       requests and results, numpy <-> wire, BF16 included
+    notebook                records as HTML
     wire_fields             tensors in and out of serialised messages
     retries, upload, rpcs   what both clients share; no I/O
     wire                    generated code
@@ -18,6 +19,7 @@ from braid_client.errors import (
     AlreadyExists,
     BraidError,
     Cancelled,
+    ClientClosed,
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
@@ -34,6 +36,7 @@ from braid_client.errors import (
     Unavailable,
     Unimplemented,
 )
+from braid_client.notebook import ScheduleDocuments
 from braid_client.records import (
     InferRequest,
     InferResult,
@@ -62,6 +65,7 @@ __all__ = [
     "BraidError",
     "Cancelled",
     "Client",
+    "ClientClosed",
     "DeadlineExceeded",
     "FailedPrecondition",
     "InferRequest",
@@ -80,6 +84,7 @@ __all__ = [
     "QueueFull",
     "ResourceExhausted",
     "RetryPolicy",
+    "ScheduleDocuments",
     "ScheduleNotFound",
     "ScheduleSummary",
     "ServerError",

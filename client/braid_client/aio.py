@@ -23,7 +23,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import grpc
 import grpc.aio
@@ -37,6 +37,7 @@ from braid_client.messages import (
     write_request,
     write_stream_request,
 )
+from braid_client.notebook import ScheduleDocuments
 from braid_client.records import (
     InferRequest,
     InferResult,
@@ -74,12 +75,13 @@ class AsyncClient(Connection):
 
     async def close(self) -> None:
         """End all calls under way and close the connection. May be called twice."""
+        self._closed = True
         await self._channel.close()
 
     async def infer(
         self,
         model: str,
-        inputs: Mapping[str, Array],
+        inputs: Mapping[str, Array] | Array,
         outputs: Sequence[str] | None = None,
         *,
         version: str | int | None = None,
@@ -224,13 +226,13 @@ class AsyncClient(Connection):
         *,
         version: str | int | None = None,
         timeout_s: float | None = None,
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> ScheduleDocuments:
         """Read a schedule and its operator graph as JSON; see ``Client.schedule``."""
         request = admin_pb2.GetScheduleRequest(
             model=name, version=version_text(version), device=device, batch_size=batch
         )
         answer = await self._call(rpcs.GET_SCHEDULE, request, timeout_s)
-        return json.loads(answer.schedule_json), json.loads(answer.graph_json)
+        return ScheduleDocuments(json.loads(answer.schedule_json), json.loads(answer.graph_json))
 
     async def _upload(
         self,

@@ -14,18 +14,26 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self
+from typing import Self
 
 import grpc
 
 from braid_client import rpcs
-from braid_client.errors import WATCH_CUT, BraidError, JobFailed, Unavailable, error_of_call
+from braid_client.errors import (
+    WATCH_CUT,
+    BraidError,
+    ClientClosed,
+    JobFailed,
+    Unavailable,
+    error_of_call,
+)
 from braid_client.messages import (
     read_answer,
     read_result,
     write_request,
     write_stream_request,
 )
+from braid_client.notebook import ScheduleDocuments
 from braid_client.records import (
     InferRequest,
     InferResult,
@@ -73,12 +81,13 @@ class Client(Connection):
 
     def close(self) -> None:
         """End all calls under way and close the connection. May be called twice."""
+        self._closed = True
         self._channel.close()
 
     def infer(
         self,
         model: str,
-        inputs: Mapping[str, Array],
+        inputs: Mapping[str, Array] | Array,
         outputs: Sequence[str] | None = None,
         *,
         version: str | int | None = None,
@@ -90,7 +99,8 @@ class Client(Connection):
 
         Args:
             model: name of a registered model.
-            inputs: every input of the model; along the batch axis any number of rows.
+            inputs: every input of the model by name, or the array of its only input; along the
+                batch axis any number of rows.
             outputs: names of the outputs wanted; None means all.
             version: a number or a label; None means what the server answers with by default.
             request_id: returned unchanged.
@@ -292,7 +302,7 @@ class Client(Connection):
         *,
         version: str | int | None = None,
         timeout_s: float | None = None,
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    ) -> ScheduleDocuments:
         """Read a schedule of a model and the operator graph whose units it names, as JSON.
 
         Args:
@@ -307,7 +317,7 @@ class Client(Connection):
             model=name, version=version_text(version), device=device, batch_size=batch
         )
         answer = self._call(rpcs.GET_SCHEDULE, request, timeout_s)
-        return json.loads(answer.schedule_json), json.loads(answer.graph_json)
+        return ScheduleDocuments(json.loads(answer.schedule_json), json.loads(answer.graph_json))
 
     def _upload(
         self,
@@ -317,6 +327,8 @@ class Client(Connection):
         timeout_s: float | None,
     ) -> admin_pb2.RegisterModelResponse:
         rpc = rpcs.REGISTER_MODEL
+        if self._closed:
+            raise ClientClosed
         timeout = self._timeout_s(rpc, timeout_s)
         with open_model(model) as (stream, size_bytes):
             feed = Feed(upload_parts(header, stream, size_bytes, on_upload))

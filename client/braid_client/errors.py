@@ -17,6 +17,7 @@
     ├── PermissionDenied
     ├── Unimplemented           the server does not know this call: another version
     ├── ServerError             the server failed in a way it should not
+    ├── ClientClosed            the client was closed before the call
     └── JobFailed               a registration that was waited for FAILED or was CANCELLED
 
 Where the error came as the status of a call, ``code`` is its gRPC status code and ``request_id``
@@ -124,6 +125,13 @@ class Unimplemented(BraidError):
 
 class ServerError(BraidError):
     """The server failed in a way it should not; its logs know more under ``request_id``."""
+
+
+class ClientClosed(BraidError):
+    """The client was closed before the call; make another one."""
+
+    def __init__(self) -> None:
+        super().__init__("the client is closed; make another one to call the server")
 
 
 class JobFailed(BraidError):

@@ -9,6 +9,7 @@ of them, as each of that copies (``wire_fields``); what else a message holds is 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 
 from google.protobuf.message import DecodeError
@@ -40,7 +41,10 @@ def write_request(request: InferRequest) -> bytes:
         timeout_us=0 if request.timeout_s is None else max(1, round(request.timeout_s * 1e6)),
     )
     parts: list[Part] = [head.SerializeToString()]
-    for name, array in request.inputs.items():
+    inputs = request.inputs
+    if not isinstance(inputs, Mapping):
+        inputs = {"": inputs}  # the server knows the name of the only input
+    for name, array in inputs.items():
         parts += wire_fields.field(_INPUTS, write_tensor(name, array))
     return b"".join(parts)
 

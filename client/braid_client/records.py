@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 
+from braid_client import notebook
 from braid_client.errors import BraidError
 from braid_client.tensors import Array
 from braid_client.wire import admin_pb2
@@ -88,6 +89,9 @@ class Job:
         """True if it has ended and the model serves: READY, or UNSCHEDULED."""
         return self.state in SERVING
 
+    def _repr_html_(self) -> str:
+        return notebook.job_html(self)
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -136,6 +140,9 @@ class ScheduleSummary:
     sequential_spread: float | None = None
     side_by_side: SideBySide | None = None  # under load; None: one after the other on all threads
 
+    def _repr_html_(self) -> str:
+        return notebook.summary_html(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -154,6 +161,9 @@ class Model:
     warnings: tuple[str, ...]
     created_unix: float
 
+    def _repr_html_(self) -> str:
+        return notebook.model_html(self)
+
 
 @dataclass(frozen=True, slots=True)
 class Timing:
@@ -169,7 +179,7 @@ class InferRequest:
     """One request of ``infer_stream``."""
 
     model: str
-    inputs: Mapping[str, Array]
+    inputs: Mapping[str, Array] | Array  # an array alone: of the model's only input
     outputs: Sequence[str] | None = None  # None: all
     version: str | int | None = None  # None: the newest that serves
     request_id: str | None = None  # None: one is made up
@@ -189,6 +199,9 @@ class InferResult:
     model: str
     version: str
     request_id: str
+
+    def _repr_html_(self) -> str:
+        return notebook.result_html(self)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from braid_client.errors import JobNotFound, ModelNotFound, NotFound, ScheduleNotFound
+from braid_client.errors import ClientClosed, JobNotFound, ModelNotFound, NotFound, ScheduleNotFound
 from braid_client.retries import Attempts, Retry, RetryPolicy
 from braid_client.security import Tls
 from braid_client.wire import admin_pb2 as admin
@@ -152,6 +152,7 @@ class Connection:
         self.retry = retry or RetryPolicy()
         own = (("authorization", f"Bearer {token}"),) if token else ()
         self._metadata = (*metadata, *own)
+        self._closed = False
         if tls is not None:
             if credentials is not None:
                 raise ValueError("give credentials or tls, not both")
@@ -182,4 +183,6 @@ class Connection:
 
     def _start(self, rpc: Rpc[Any, Any], request: Any, timeout_s: float) -> Any:
         """Call with one request, or with an iterator of them."""
+        if self._closed:
+            raise ClientClosed
         return self._calls[rpc.path](request, timeout=timeout_s, metadata=self._metadata)

@@ -110,9 +110,9 @@ def write_tensor(name: str, array: Array) -> list[Part]:
         InvalidArgument: not an array, or of a type that the wire has not.
     """
     if not isinstance(array, np.ndarray | np.generic):
+        which = f"input {name!r}" if name else "the input"
         raise InvalidArgument(
-            f"input {name!r} is a {type(array).__name__}; give a numpy array, "
-            "so that its type is certain"
+            f"{which} is a {type(array).__name__}; give a numpy array, so that its type is certain"
         )
     array = np.asanyarray(array)
     dtype = dtype_name(array)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from braid.core.errors import InvalidRequest, InvalidTensor
@@ -161,15 +161,23 @@ def check_request(model: CheckedModel, request: GivenRequest) -> CheckedRequest:
         raise InvalidRequest(
             f"priority {request.priority} is not between 1 (goes first) and {PRIORITY_LEVELS}"
         )
-    shape_class, rows = _check_inputs(model, request.inputs)
+    inputs = _named(model, request.inputs)
+    shape_class, rows = _check_inputs(model, inputs)
     return CheckedRequest(
         shape_class=shape_class,
         rows=rows,
-        inputs={tensor.name: tensor.data for tensor in request.inputs},
+        inputs={tensor.name: tensor.data for tensor in inputs},
         outputs=_wanted(request.outputs, model.outputs),
         priority=request.priority,
         reply=request.reply,
     )
+
+
+def _named(model: CheckedModel, inputs: Sequence[GivenTensor]) -> Sequence[GivenTensor]:
+    """Return the inputs; one without a name is the model's only input."""
+    if len(inputs) != 1 or inputs[0].name or len(model.inputs) != 1:
+        return inputs
+    return [replace(inputs[0], name=next(iter(model.inputs)))]
 
 
 def _check_inputs(model: CheckedModel, inputs: Sequence[GivenTensor]) -> tuple[ShapeClass, int]:
@@ -202,6 +210,8 @@ def _by_name(
     for tensor in tensors:
         if tensor.name in found:
             raise InvalidTensor(f"input {tensor.name!r} is given twice")
+        if not tensor.name and tensor.name not in wanted:
+            raise InvalidTensor(f"say which input is meant; the model's inputs: {listing}")
         if tensor.name not in wanted:
             raise InvalidTensor(f"the model has no input {tensor.name!r}; its inputs: {listing}")
         found[tensor.name] = tensor

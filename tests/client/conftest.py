@@ -52,6 +52,9 @@ class OnLoop:
 
     def close(self) -> None:
         self._run(self._client.close())
+
+    def end(self) -> None:
+        """End the loop and its thread."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(5)
         self._loop.close()
@@ -71,3 +74,5 @@ def braid(request: pytest.FixtureRequest, server: FakeServer) -> Iterator[Any]:
     client = kind(server.address, retry=FAST)
     yield client
     client.close()
+    if isinstance(client, OnLoop):
+        client.end()

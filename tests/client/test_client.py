@@ -21,6 +21,7 @@ from braid_client import (
     AsyncClient,
     BraidError,
     Client,
+    ClientClosed,
     FailedPrecondition,
     InferRequest,
     InvalidArgument,
@@ -56,6 +57,38 @@ def test_only_the_outputs_asked_for_are_wanted(braid: Any) -> None:
     result = braid.infer("echo", {**X, "y": np.zeros(1)}, outputs=["y"])
 
     assert list(result.outputs) == ["y"]
+
+
+def test_an_array_alone_is_sent_without_a_name(braid: Any) -> None:
+    result = braid.infer("echo", X["x"])
+
+    assert np.array_equal(result.outputs[""], X["x"])
+
+
+def test_what_is_no_array_is_refused_by_its_type(braid: Any, server: FakeServer) -> None:
+    with pytest.raises(InvalidArgument, match="the input is a list; give a numpy array"):
+        braid.infer("echo", [1.0, 2.0])
+    assert server.calls == []
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda braid: braid.infer("echo", X),
+        lambda braid: braid.models(),
+        lambda braid: braid.delete("echo"),
+        lambda braid: list(braid.watch_job("job-1")),
+        lambda braid: list(braid.infer_stream([InferRequest("echo", X)])),
+        lambda braid: braid.register("echo", b"\x08\x07"),
+    ],
+)
+def test_a_closed_client_says_so(braid: Any, server: FakeServer, call: Any) -> None:
+    braid.close()
+    braid.close()
+
+    with pytest.raises(ClientClosed, match="the client is closed"):
+        call(braid)
+    assert server.calls == []
 
 
 def test_a_tensor_over_grpcs_default_limit_passes(braid: Any) -> None:

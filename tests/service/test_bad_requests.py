@@ -52,6 +52,7 @@ def infer(channel: grpc.Channel, *tensors: Tensor, **fields: Any) -> grpc.RpcErr
     [
         ([], ["missing", "x", "FP32[batch, 3, 16, 16]"]),
         ([x_tensor(name="z")], ["no input 'z'", "x"]),
+        ([x_tensor(), x_tensor(name="")], ["say which input is meant", "x"]),
         ([x_tensor(), x_tensor()], ["twice"]),
         ([x_tensor(), x_tensor(name="extra")], ["no input 'extra'"]),
         ([x_tensor(dtype="INT8")], ["INT8", "FP32"]),

@@ -13,7 +13,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from braid_client import InvalidArgument
+from braid_client import InferRequest, InvalidArgument
 from tests.models.small import best_boxes, identity
 from tests.service.server_process import ServerProcess
 
@@ -31,6 +31,17 @@ def test_answers_are_those_of_onnxruntime(shared: ServerProcess, models: Models,
     np.testing.assert_allclose(result.outputs["y"], expected, atol=1e-4 * np.abs(expected).max())
     assert result.batch_size in (1, 4)
     assert result.timing.total_us >= result.timing.compute_us > 0
+
+
+def test_the_only_input_needs_no_name(shared: ServerProcess) -> None:
+    x = np.random.default_rng(5).normal(size=(2, 3, 16, 16)).astype(np.float32)
+
+    with shared.client() as client:
+        named, alone = client.infer("cnn", {"x": x}), client.infer("cnn", x)
+        (streamed,) = client.infer_stream([InferRequest("cnn", x)])
+
+    assert np.array_equal(alone.outputs["y"], named.outputs["y"])
+    assert np.array_equal(streamed.unwrap().outputs["y"], named.outputs["y"])
 
 
 def test_the_plan_that_ran_is_the_schedule_that_is_shown(shared: ServerProcess) -> None:

@@ -75,7 +75,8 @@ def test_a_registration_is_watched_live_and_its_schedule_looked_at(
         browser.until(f"{phases}.every(each => each.className === 'done')")
     seen = browser.run("[...window.seen]")
     assert len(seen) >= 2, "the bar moved without the page being loaded again"
-    assert seen == sorted(seen) and seen[-1] == 1
+    assert seen == sorted(seen)
+    assert seen[-1] == 1
     assert browser.run(f"{phases}.length") > 1
     keep(browser, "job")
 
