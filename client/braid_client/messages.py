@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from braid_client import wire_fields
 from braid_client.errors import BraidError, ServerError, error_of_code
 from braid_client.records import InferRequest, InferResult, StreamAnswer, Timing, version_text
-from braid_client.tensors import read_tensor, write_tensor
+from braid_client.tensors import Array, array_of, read_tensor, write_tensor
 from braid_client.wire import inference_pb2 as wire
 from braid_client.wire_fields import Part
 
@@ -32,14 +32,17 @@ def write_request(request: InferRequest) -> bytes:
     Raises:
         InvalidArgument: an input is not an array, or of a type that the wire has not.
     """
-    head = wire.InferRequest(
-        model=request.model,
-        version=version_text(request.version),
-        request_id=request.request_id or "",
-        outputs=request.outputs or (),
-        priority=request.priority,
-        timeout_us=0 if request.timeout_s is None else max(1, round(request.timeout_s * 1e6)),
-    )
+    head = wire.InferRequest(model=request.model)
+    if request.version is not None:
+        head.version = version_text(request.version)
+    if request.request_id:
+        head.request_id = request.request_id
+    if request.outputs:
+        head.outputs.extend(request.outputs)
+    if request.priority:
+        head.priority = request.priority
+    if request.timeout_s is not None:
+        head.timeout_us = max(1, round(request.timeout_s * 1e6))
     parts: list[Part] = [head.SerializeToString()]
     inputs = request.inputs
     if not isinstance(inputs, Mapping):
@@ -61,11 +64,19 @@ def read_result(data: bytes | memoryview) -> InferResult:
         ServerError: no such message, or an output contradicts itself.
     """
     try:
-        rest, tensors = wire_fields.split(data, _OUTPUTS) or (bytes(data), [])
-        message = wire.InferResponse.FromString(rest)
-        outputs = dict(map(read_tensor, tensors or _serialised(message)))
+        parts = wire_fields.split(data, _OUTPUTS)
+        if parts is None:
+            return _result(wire.InferResponse.FromString(bytes(data)))
+        rest, tensors = parts
+        return _result(wire.InferResponse.FromString(rest), dict(map(read_tensor, tensors)))
     except DecodeError:
         raise ServerError("the server's answer cannot be decoded") from None
+
+
+def _result(message: wire.InferResponse, outputs: dict[str, Array] | None = None) -> InferResult:
+    """Return the result that a message holds, with its own outputs unless others are given."""
+    if outputs is None:
+        outputs = {tensor.name: array_of(tensor, tensor.data) for tensor in message.outputs}
     timing = message.timing
     return InferResult(
         outputs=outputs,
@@ -97,12 +108,7 @@ def read_answer(data: bytes) -> StreamAnswer:
         error = error_of_code(message.error.code, message.error.message, name)
         return StreamAnswer(name, error=error)
     try:
-        result = read_result(responses[0] if responses else message.response.SerializeToString())
+        result = read_result(responses[0]) if responses else _result(message.response)
         return StreamAnswer(name, result)
     except BraidError as error:
         return StreamAnswer(name, error=error)
-
-
-def _serialised(message: wire.InferResponse) -> list[bytes]:
-    """Outputs of a message that protobuf has read as a whole."""
-    return [tensor.SerializeToString() for tensor in message.outputs]

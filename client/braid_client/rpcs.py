@@ -175,8 +175,9 @@ class Connection:
         """Seconds that a call may take: as given, else as usual for its kind."""
         if timeout_s is not None:
             return timeout_s
-        usual = {"unary_unary": self.timeouts.call_s, "stream_unary": self.timeouts.upload_s}
-        return usual.get(rpc.kind, self.timeouts.stream_s)
+        if rpc.kind == "unary_unary":
+            return self.timeouts.call_s
+        return self.timeouts.upload_s if rpc.kind == "stream_unary" else self.timeouts.stream_s
 
     def _attempts(self, rpc: Rpc[Any, Any], timeout_s: float | None) -> Attempts:
         return Attempts(self.retry, rpc.retry, self._timeout_s(rpc, timeout_s))

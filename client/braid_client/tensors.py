@@ -44,10 +44,13 @@ _WIRE_TYPES: Mapping[str, np.dtype[Any]] = {
     "FP32": np.dtype("<f4"),
     "FP64": np.dtype("<f8"),
 }
-_NAMES: Mapping[tuple[str, int], str] = {
-    (dtype.kind, dtype.itemsize): name for name, dtype in _WIRE_TYPES.items()
+_NAMES: Mapping[np.dtype[Any], str] = {
+    given: name
+    for name, dtype in _WIRE_TYPES.items()
+    for given in (dtype, dtype.newbyteorder(">"))
 }
-DTYPES: tuple[str, ...] = (*_WIRE_TYPES, "BF16")
+_STORED: Mapping[str, np.dtype[Any]] = {**_WIRE_TYPES, "BF16": np.dtype("<u2")}
+DTYPES: tuple[str, ...] = tuple(_STORED)
 """All dtype names of the wire."""
 
 
@@ -91,14 +94,16 @@ def dtype_name(array: Array) -> str:
     Raises:
         InvalidArgument: the wire has no such type (strings, objects, complex numbers, ...).
     """
-    if isinstance(array, BFloat16Bits) or array.dtype.name == "bfloat16":
+    if isinstance(array, BFloat16Bits):
         return "BF16"
-    name = _NAMES.get((array.dtype.kind, array.dtype.itemsize))
-    if name is None:
-        raise InvalidArgument(
-            f"an array of {array.dtype} cannot be sent; convert it to one of {', '.join(DTYPES)}"
-        )
-    return name
+    name = _NAMES.get(array.dtype)
+    if name is not None:
+        return name
+    if array.dtype.name == "bfloat16":
+        return "BF16"
+    raise InvalidArgument(
+        f"an array of {array.dtype} cannot be sent; convert it to one of {', '.join(DTYPES)}"
+    )
 
 
 def write_tensor(name: str, array: Array) -> list[Part]:
@@ -125,9 +130,7 @@ def write_tensor(name: str, array: Array) -> list[Part]:
 
 
 def read_tensor(message: bytes | memoryview) -> tuple[str, Array]:
-    """Return name and array of a serialised Tensor; the array is read-only.
-
-    It lies over the message's bytes, or over a copy where they are not aligned for its type.
+    """Return name and array of a serialised Tensor; see ``array_of``.
 
     Raises:
         DecodeError: no such message.
@@ -135,17 +138,24 @@ def read_tensor(message: bytes | memoryview) -> tuple[str, Array]:
     """
     rest, contents = wire_fields.split(message, _DATA) or (bytes(message), [])
     tensor = wire.Tensor.FromString(rest)
-    return tensor.name, _array(tensor, contents[-1] if contents else tensor.data)
+    return tensor.name, array_of(tensor, contents[-1] if contents else tensor.data)
 
 
-def _array(tensor: wire.Tensor, data: bytes | memoryview) -> Array:
-    shape = tuple(tensor.shape)
-    stored = np.dtype("<u2") if tensor.dtype == "BF16" else _WIRE_TYPES.get(tensor.dtype)
+def array_of(tensor: wire.Tensor, data: bytes | memoryview) -> Array:
+    """Return the array of a tensor whose contents are ``data``; the array is read-only.
+
+    It lies over these bytes, or over a copy where they are not aligned for its type.
+
+    Raises:
+        ServerError: the tensor contradicts itself.
+    """
+    shape, dtype = tuple(tensor.shape), tensor.dtype
+    stored = _STORED.get(dtype)
     if stored is None:
-        raise ServerError(f"output {tensor.name!r} has the unknown dtype {tensor.dtype!r}")
-    if any(extent < 0 for extent in shape) or len(data) != math.prod(shape) * stored.itemsize:
+        raise ServerError(f"output {tensor.name!r} has the unknown dtype {dtype!r}")
+    if len(data) != math.prod(shape) * stored.itemsize or any(extent < 0 for extent in shape):
         raise ServerError(
-            f"output {tensor.name!r} is {tensor.dtype}{list(shape)} but has {len(data)} bytes"
+            f"output {tensor.name!r} is {dtype}{list(shape)} but has {len(data)} bytes"
         )
     array = np.frombuffer(data, stored).reshape(shape)
     if sys.byteorder == "big":
@@ -153,6 +163,6 @@ def _array(tensor: wire.Tensor, data: bytes | memoryview) -> Array:
     elif not array.flags.aligned:
         array = array.copy()
     array.flags.writeable = False
-    if tensor.dtype != "BF16":
+    if dtype != "BF16":
         return array
     return array.view(BFloat16Bits) if _BFLOAT16 is None else array.view(_BFLOAT16)

@@ -19,6 +19,9 @@ _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 MAX_FIELDS = 4096
 """Messages of more outermost fields are left to protobuf: this is Python."""
 
+SMALL_BYTES = 8192
+"""Messages of fewer bytes are left to protobuf, whose copies of them take less time than this."""
+
 Part = bytes | memoryview
 
 
@@ -27,11 +30,13 @@ def split(message: bytes | memoryview, number: int) -> tuple[bytes, list[memoryv
 
     Returns:
         The message without them, and views of their contents in order; None if the message is
-        not well-formed at its outermost level, has too many fields, or has ``number`` in another
-        wire type: protobuf decides about such messages.
+        small, not well-formed at its outermost level, has too many fields, or has ``number`` in
+        another wire type: protobuf decides about such messages.
     """
     view = memoryview(message)
     size, position = len(view), 0
+    if size < SMALL_BYTES:
+        return None
     kept: list[memoryview] = []
     found: list[memoryview] = []
     try:
