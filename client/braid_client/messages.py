@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from braid_client import wire_fields
 from braid_client.errors import BraidError, ServerError, error_of_code
 from braid_client.records import InferRequest, InferResult, StreamAnswer, Timing, version_text
-from braid_client.tensors import Array, array_of, read_tensor, write_tensor
+from braid_client.tensors import Array, array_of, read_tensor, stored, write_tensor
 from braid_client.wire import inference_pb2 as wire
 from braid_client.wire_fields import Part
 
@@ -43,13 +43,17 @@ def write_request(request: InferRequest) -> bytes:
         head.priority = request.priority
     if request.timeout_s is not None:
         head.timeout_us = max(1, round(request.timeout_s * 1e6))
-    parts: list[Part] = [head.SerializeToString()]
     inputs = request.inputs
     if not isinstance(inputs, Mapping):
         inputs = {"": inputs}  # the server knows the name of the only input
+    large: list[Part] = []
     for name, array in inputs.items():
-        parts += wire_fields.field(_INPUTS, write_tensor(name, array))
-    return b"".join(parts)
+        dtype, elements = stored(name, array)
+        if elements.nbytes < wire_fields.SMALL_BYTES:
+            head.inputs.add(name=name, dtype=dtype, shape=elements.shape, data=elements.tobytes())
+        else:
+            large += wire_fields.field(_INPUTS, write_tensor(name, dtype, elements))
+    return b"".join([head.SerializeToString(), *large])
 
 
 def write_stream_request(request: InferRequest) -> bytes:

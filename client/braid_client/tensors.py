@@ -45,9 +45,7 @@ _WIRE_TYPES: Mapping[str, np.dtype[Any]] = {
     "FP64": np.dtype("<f8"),
 }
 _NAMES: Mapping[np.dtype[Any], str] = {
-    given: name
-    for name, dtype in _WIRE_TYPES.items()
-    for given in (dtype, dtype.newbyteorder(">"))
+    given: name for name, dtype in _WIRE_TYPES.items() for given in (dtype, dtype.newbyteorder(">"))
 }
 _STORED: Mapping[str, np.dtype[Any]] = {**_WIRE_TYPES, "BF16": np.dtype("<u2")}
 DTYPES: tuple[str, ...] = tuple(_STORED)
@@ -106,10 +104,10 @@ def dtype_name(array: Array) -> str:
     )
 
 
-def write_tensor(name: str, array: Array) -> list[Part]:
-    """Return the parts of the Tensor of an array of any layout and byte order.
+def stored(name: str, array: Array) -> tuple[str, Array]:
+    """Return name of the type, and the elements of an array as the wire wants them.
 
-    The array's own memory is among them if that lies as the wire wants it.
+    These are row-major and little-endian: the array itself if it lies so, else a copy.
 
     Raises:
         InvalidArgument: not an array, or of a type that the wire has not.
@@ -122,11 +120,14 @@ def write_tensor(name: str, array: Array) -> list[Part]:
     array = np.asanyarray(array)
     dtype = dtype_name(array)
     if dtype == "BF16":
-        stored = np.ascontiguousarray(array).view(np.uint16).astype("<u2", copy=False)
-    else:
-        stored = np.ascontiguousarray(array, _WIRE_TYPES[dtype])
-    head = wire.Tensor(name=name, dtype=dtype, shape=array.shape).SerializeToString()
-    return [head, *wire_fields.field(_DATA, [stored.reshape(-1).view(np.uint8).data])]
+        array = np.ascontiguousarray(array).view(np.uint16)
+    return dtype, np.ascontiguousarray(array, _STORED[dtype]).reshape(array.shape)
+
+
+def write_tensor(name: str, dtype: str, elements: Array) -> list[Part]:
+    """Return the parts of the Tensor of what ``stored`` returned, whose memory is among them."""
+    head = wire.Tensor(name=name, dtype=dtype, shape=elements.shape).SerializeToString()
+    return [head, *wire_fields.field(_DATA, [elements.reshape(-1).view(np.uint8).data])]
 
 
 def read_tensor(message: bytes | memoryview) -> tuple[str, Array]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,14 @@ from hypothesis import strategies as st
 from braid_client import BraidError, InferRequest, InferResult, ServerError
 from braid_client.messages import read_answer, read_result, write_request, write_stream_request
 from braid_client.wire import inference_pb2 as wire
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, wire_fields.SMALL_BYTES])
+def small_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways: by hand, however small a message is, and by protobuf."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire_fields, "SMALL_BYTES", request.param)
+        yield
 
 
 def tensor(name: str, values: list[int]) -> wire.Tensor:

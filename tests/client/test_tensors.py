@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -10,8 +11,16 @@ import pytest
 
 from braid.core.tensor import DTYPE_BYTES
 from braid_client import BFloat16Bits, InvalidArgument, ServerError, tensors
-from braid_client.tensors import Array, read_tensor, write_tensor
+from braid_client.tensors import Array, read_tensor, stored, write_tensor
 from braid_client.wire import inference_pb2 as wire
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, wire_fields.SMALL_BYTES])
+def small_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways: by hand, however small a message is, and by protobuf."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire_fields, "SMALL_BYTES", request.param)
+        yield
 
 CASES: list[tuple[str, Any, list[Any]]] = [
     ("BOOL", np.bool_, [True, False, True]),
@@ -30,8 +39,12 @@ CASES: list[tuple[str, Any, list[Any]]] = [
 ]
 
 
+def written(name: str, array: Array) -> bytes:
+    return b"".join(write_tensor(name, *stored(name, array)))
+
+
 def sent_and_received(array: Array) -> tuple[wire.Tensor, Array]:
-    data = b"".join(write_tensor("x", array))
+    data = written("x", array)
     name, back = read_tensor(data)
     assert name == "x"
     return wire.Tensor.FromString(data), back
@@ -95,7 +108,7 @@ def test_every_layout_is_sent_row_major(dtype: Any, layout: Any) -> None:
 @pytest.mark.parametrize("filler", range(8))
 def test_received_arrays_are_aligned_and_read_only(filler: int) -> None:
     array = np.arange(4, dtype=np.float64)
-    message = b"".join(write_tensor("x" * filler, array))
+    message = written("x" * filler, array)
 
     _, back = read_tensor(memoryview(message))
 
@@ -110,12 +123,12 @@ def test_received_arrays_are_aligned_and_read_only(filler: int) -> None:
 )
 def test_types_that_the_wire_has_not_are_refused_by_name(array: Array) -> None:
     with pytest.raises(InvalidArgument, match=r"cannot be sent; convert it to one of BOOL, UINT8"):
-        write_tensor("x", array)
+        stored("x", array)
 
 
 def test_a_list_is_refused_because_its_type_is_a_guess() -> None:
     with pytest.raises(InvalidArgument, match="'x' is a list; give a numpy array"):
-        write_tensor("x", [1.0])  # type: ignore[arg-type]
+        stored("x", [1.0])  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

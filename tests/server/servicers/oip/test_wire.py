@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,6 +18,14 @@ from braid.server.servicers.oip.tensors import (
     write_stream_reply,
 )
 from braid_client import wire_fields
+
+
+@pytest.fixture(autouse=True, scope="module", params=[0, wire_fields.SMALL_BYTES])
+def small_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Both ways: by hand, however small a message is, and by protobuf."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire_fields, "SMALL_BYTES", request.param)
+        yield
 
 Request = service_pb2.ModelInferRequest
 
