@@ -104,7 +104,7 @@ class AsyncClient(Connection):
         ``requests`` is read in this event loop; give an async iterable if it has to wait.
         """
         rpc = rpcs.INFER_STREAM
-        feed = Feed(write_stream_request(request) async for request in each(requests))
+        feed = Feed(each(requests), write_stream_request)
         call = self._start(rpc, feed, self._timeout_s(rpc, timeout_s))
         feed.feeds(call)
         try:
@@ -243,7 +243,9 @@ class AsyncClient(Connection):
     ) -> admin_pb2.RegisterModelResponse:
         rpc = rpcs.REGISTER_MODEL
         with open_model(model) as (stream, size_bytes):
-            feed = Feed(in_threads(upload_parts(header, stream, size_bytes, on_upload)))
+            feed = Feed(
+                in_threads(upload_parts(header, stream, size_bytes, on_upload)), lambda part: part
+            )
             call = self._start(rpc, feed, self._timeout_s(rpc, timeout_s))
             feed.feeds(call)
             try:

@@ -10,7 +10,7 @@ may overwrite the server's status by an INTERNAL of its own (grpc issue 36066).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 import grpc
@@ -18,6 +18,7 @@ import grpc.aio
 
 from braid_client.errors import NotFound, error_of_call
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 OVERWRITTEN = "Internal error from Core"
@@ -27,18 +28,25 @@ PATIENCE_S = 1.0
 """Seconds that the server's status may take to arrive after a request could not be sent."""
 
 
-class Feed(AsyncIterable[T]):
-    """Iterator from which grpc.aio reads the requests of one call."""
+class Feed(AsyncIterator[T]):
+    """Iterator from which grpc.aio reads the requests of one call.
 
-    def __init__(self, source: AsyncIterator[T]) -> None:
+    Args:
+        source: what the requests are made of.
+        write: makes a request of an item; for one item after the other.
+    """
+
+    def __init__(self, source: AsyncIterator[S], write: Callable[[S], T]) -> None:
         self._source = source
+        self._write = write
         self._failure: Exception | None = None
         self._status: asyncio.Future[grpc.RpcError] = asyncio.get_running_loop().create_future()
 
-    async def __aiter__(self) -> AsyncIterator[T]:
+    async def __anext__(self) -> T:
         try:
-            async for item in self._source:
-                yield item
+            return self._write(await anext(self._source))
+        except StopAsyncIteration:
+            raise
         except Exception as failure:
             self._failure = failure
             raise
@@ -83,14 +91,14 @@ def _at_once(coroutine: Coroutine[Any, Any, T]) -> T:
     raise AssertionError("the status of a call that has ended is known")
 
 
-async def each(requests: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
+def each(items: Iterable[T] | AsyncIterable[T]) -> AsyncIterator[T]:
     """Iterate over an iterable of either kind, sync or async."""
-    if isinstance(requests, AsyncIterable):
-        async for request in requests:
-            yield request
-    else:
-        for request in requests:
-            yield request
+    return aiter(items) if isinstance(items, AsyncIterable) else _each(items)
+
+
+async def _each(items: Iterable[T]) -> AsyncIterator[T]:
+    for item in items:
+        yield item
 
 
 async def in_threads(source: Iterator[T]) -> AsyncIterator[T]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import replace
 
 from google.protobuf.message import DecodeError
 
@@ -26,8 +25,8 @@ _OUTPUTS = wire.InferResponse.DESCRIPTOR.fields_by_name["outputs"].number
 _RESPONSE = wire.InferStreamResponse.DESCRIPTOR.fields_by_name["response"].number
 
 
-def write_request(request: InferRequest) -> bytes:
-    """Return the InferRequest of a request.
+def write_request(request: InferRequest, request_id: str = "") -> bytes:
+    """Return the InferRequest of a request; ``request_id`` is for one that has none.
 
     Raises:
         InvalidArgument: an input is not an array, or of a type that the wire has not.
@@ -35,8 +34,8 @@ def write_request(request: InferRequest) -> bytes:
     head = wire.InferRequest(model=request.model)
     if request.version is not None:
         head.version = version_text(request.version)
-    if request.request_id:
-        head.request_id = request.request_id
+    if request.request_id or request_id:
+        head.request_id = request.request_id or request_id
     if request.outputs:
         head.outputs.extend(request.outputs)
     if request.priority:
@@ -58,7 +57,7 @@ def write_request(request: InferRequest) -> bytes:
 
 def write_stream_request(request: InferRequest) -> bytes:
     """Return the message of a request on a stream, with an id that its answer carries."""
-    return write_request(replace(request, request_id=request.request_id or uuid.uuid4().hex))
+    return write_request(request, request_id="" if request.request_id else uuid.uuid4().hex)
 
 
 def read_result(data: bytes | memoryview) -> InferResult:

@@ -118,10 +118,10 @@ def stored(name: str, array: Array) -> tuple[str, Array]:
             f"{which} is a {type(array).__name__}; give a numpy array, so that its type is certain"
         )
     array = np.asanyarray(array)
-    dtype = dtype_name(array)
+    dtype, shape = dtype_name(array), array.shape
     if dtype == "BF16":
         array = np.ascontiguousarray(array).view(np.uint16)
-    return dtype, np.ascontiguousarray(array, _STORED[dtype]).reshape(array.shape)
+    return dtype, np.ascontiguousarray(array, _STORED[dtype]).reshape(shape)
 
 
 def write_tensor(name: str, dtype: str, elements: Array) -> list[Part]:

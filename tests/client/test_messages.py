@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,7 @@ from hypothesis import strategies as st
 from braid_client import BraidError, InferRequest, InferResult, ServerError
 from braid_client.messages import read_answer, read_result, write_request, write_stream_request
 from braid_client.wire import inference_pb2 as wire
-
-
-@pytest.fixture(autouse=True, scope="module", params=[0, wire_fields.SMALL_BYTES])
-def small_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both ways: by hand, however small a message is, and by protobuf."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire_fields, "SMALL_BYTES", request.param)
-        yield
+from tests.client.by_hand import small_bytes  # noqa: F401
 
 
 def tensor(name: str, values: list[int]) -> wire.Tensor:

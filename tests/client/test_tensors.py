@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -13,14 +12,7 @@ from braid.core.tensor import DTYPE_BYTES
 from braid_client import BFloat16Bits, InvalidArgument, ServerError, tensors
 from braid_client.tensors import Array, read_tensor, stored, write_tensor
 from braid_client.wire import inference_pb2 as wire
-
-
-@pytest.fixture(autouse=True, scope="module", params=[0, wire_fields.SMALL_BYTES])
-def small_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both ways: by hand, however small a message is, and by protobuf."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire_fields, "SMALL_BYTES", request.param)
-        yield
+from tests.client.by_hand import small_bytes  # noqa: F401
 
 CASES: list[tuple[str, Any, list[Any]]] = [
     ("BOOL", np.bool_, [True, False, True]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,14 +24,7 @@ from braid_client.wire.inference_pb2 import (
     Tensor,
     Timing,
 )
-
-
-@pytest.fixture(autouse=True, scope="module", params=[0, wire_fields.SMALL_BYTES])
-def small_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both ways: by hand, however small a message is, and by protobuf."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire_fields, "SMALL_BYTES", request.param)
-        yield
+from tests.client.by_hand import small_bytes  # noqa: F401
 
 shapes = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3)
 tensors = st.builds(

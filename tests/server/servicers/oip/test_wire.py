@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,14 +17,7 @@ from braid.server.servicers.oip.tensors import (
     write_stream_reply,
 )
 from braid_client import wire_fields
-
-
-@pytest.fixture(autouse=True, scope="module", params=[0, wire_fields.SMALL_BYTES])
-def small_bytes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Both ways: by hand, however small a message is, and by protobuf."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wire_fields, "SMALL_BYTES", request.param)
-        yield
+from tests.client.by_hand import small_bytes  # noqa: F401
 
 Request = service_pb2.ModelInferRequest
 
