@@ -66,7 +66,7 @@ from braid.server.ports.grpc_port import MESSAGE_OVERHEAD_BYTES, GrpcPorts
 from braid.server.ports.http.bodies import BodyRoom
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
-from braid.server.ports.ready_line import ready_facts
+from braid.server.ports.ready_line import ModelToTry, ready_facts
 from braid.server.rpc.status import Handler
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.health import Health
@@ -322,7 +322,8 @@ class FrontEnd:
         wanted = [*(entry.partition("=")[0] for entry in settings.preload), *settings.ready_models]
         answer = [name for name in wanted if serving.answers(name)]
         answer += [replica.name for replica in serving.all_served()]
-        facts = ready_facts(settings, self.grpc_port, self.http_port, answer[0] if answer else "")
+        to_try = self._model_to_try(answer[0]) if answer else None
+        facts = ready_facts(settings, self.grpc_port, self.http_port, to_try)
         devices = ", ".join(device.device_key for device in self.devices.all)
         extra = {**facts, "devices": devices, "store": str(settings.store)}
         if missing := [name for name in settings.ready_models if not serving.answers(name)]:
@@ -330,6 +331,11 @@ class FrontEnd:
             log.warning("takes requests, but is not ready until these models answer", extra=awaited)
         else:
             log.info("ready", extra=extra)
+
+    def _model_to_try(self, name: str) -> ModelToTry:
+        """Inputs of the newest version that answers of a model."""
+        *_, newest = (each for each in self.models.serving.all_served() if each.name == name)
+        return ModelToTry(name, newest.inputs)
 
     def leave(self) -> NoReturn:
         """End the process after ``stop``, its connections still open.

@@ -6,6 +6,7 @@ r"""Structured logs: one line an event, every line with the id of the request it
            "message": "registered", "request_id": "5f0c...", "model": "squeezenet", ...}
     text  2026-01-31T12:00:00.123Z INFO  braid.jobs  registered  request_id=5f0c... model=squeezenet
 
+Text that people copy out of a log (``Verbatim``) has a line of its own below, uncut and unquoted.
 Whatever came with a request is data: control characters are escaped and long values cut, so no
 caller can write a log line of their own. A traceback in text form is indented by ``  | ``, which
 no event begins with.
@@ -72,6 +73,12 @@ def _trace(record: logging.LogRecord) -> list[str]:
     return "".join(traceback.format_exception(*record.exc_info)).splitlines()
 
 
+class Verbatim(str):
+    """Value of the server's own making that is shown as it is, on a line of its own."""
+
+    __slots__ = ()
+
+
 class JsonFormatter(logging.Formatter):
     """Formatter of one JSON object a line, for machines."""
 
@@ -85,7 +92,7 @@ class JsonFormatter(logging.Formatter):
         }
         for name, value in _fields(record).items():
             plain = value is None or isinstance(value, bool | int | float)
-            document.setdefault(name, value if plain else printable(value))
+            document.setdefault(name, value if plain else _shown(value))
         if trace := _trace(record):
             document["trace"] = [printable(line) for line in trace]
         return json.dumps(document)
@@ -98,9 +105,19 @@ class TextFormatter(logging.Formatter):
         """Render one event."""
         message = printable(record.getMessage(), MAX_MESSAGE_CHARS)
         line = f"{_time(record)} {record.levelname:<7} {record.name}  {message}"
-        fields = " ".join(f"{name}={_quoted(value)}" for name, value in _fields(record).items())
-        trace = "".join(f"\n  | {printable(text)}" for text in _trace(record))
+        given = _fields(record)
+        below = [text for text in given.values() if isinstance(text, Verbatim)]
+        fields = " ".join(
+            f"{name}={_quoted(value)}"
+            for name, value in given.items()
+            if not isinstance(value, Verbatim)
+        )
+        trace = "".join(f"\n  | {_shown(text)}" for text in (*below, *_trace(record)))
         return f"{line}  {fields}{trace}" if fields else f"{line}{trace}"
+
+
+def _shown(value: object) -> str:
+    return printable(value, MAX_MESSAGE_CHARS if isinstance(value, Verbatim) else MAX_VALUE_CHARS)
 
 
 def _quoted(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import subprocess
@@ -50,12 +51,21 @@ def test_one_line_starts_a_server_whose_log_says_how_to_call_it(
     server = ServerProcess(tmp_path / "store", arguments=arguments, BRAID_READY_MODELS="cnn,other")
     server.start()
     try:
-        (ready,) = (line for line in server.log.splitlines() if " grpc=" in line)
+        _, _, log = server.log.partition("takes requests")
+        ready, *to_try = log.splitlines()[:3]
         facts = dict(word.split("=", 1) for word in shlex.split(ready) if "=" in word)
+        assert facts["grpc"] == server.address
+        assert facts["rest"] == f"http://{server.http_address}/v2"
         assert facts["console"] == f"http://{server.http_address}/"
         assert facts["models"] == "other"
-        assert main(shlex.split(facts["try"])[1:]) == 0
+        command, curl = (line.removeprefix("  | ") for line in to_try)
+        assert main(shlex.split(command)[1:]) == 0
         assert "y" in capsys.readouterr().out
+        answer = subprocess.run(["sh", "-c", curl], capture_output=True, check=True).stdout
+        (output,) = json.loads(answer)["outputs"]
+        with server.client() as client:
+            zeros = client.infer("cnn", np.zeros((1, 3, 16, 16), np.float32)).outputs["y"]
+        assert np.array_equal(np.array(output["data"], np.float32), zeros.reshape(-1))
         with pytest.raises(HTTPError, match="503"):
             server.http("/readyz")
         server.import_ahead(models["embedding"])
