@@ -82,8 +82,9 @@ from braid.server.servicers.rest.calls import Admission
 from braid.server.servicers.rest.inference import RestInference
 from braid.server.servicers.rest.routes import RestServices, rest_routes
 from braid.server.servicers.uploads import ModelUploads
-from braid.server.settings import Settings, shown_settings, unknown_variables
+from braid.server.settings import Settings, shown_settings
 from braid.server.store.store import Store
+from braid.server.variables import unknown_variables
 from braid_client.wire import admin_pb2, admin_pb2_grpc
 
 log = logging.getLogger("braid.frontend")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,8 +19,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from braid.core.errors import StartupError
 from braid.server.device_names import parse_devices
+from braid.server.variables import PREFIX
 
-PREFIX = "BRAID_"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 
@@ -249,6 +248,12 @@ class Settings(BaseSettings):
             raise ValueError("BRAID_TLS_CLIENT_CA needs BRAID_TLS_CERTIFICATE and BRAID_TLS_KEY")
         return self
 
+    @model_validator(mode="after")
+    def _two_ports(self) -> Settings:
+        if self.grpc_port == self.http_port != 0:
+            raise ValueError(f"BRAID_GRPC_PORT and BRAID_HTTP_PORT are both {self.grpc_port}")
+        return self
+
     @field_validator("admin_address")
     @classmethod
     def _host_and_port(cls, value: str) -> str:
@@ -287,22 +292,6 @@ def load_settings(overrides: Mapping[str, Any] | None = None) -> Settings:
     except ValidationError as error:
         problems = "; ".join(_problem(item, given) for item in error.errors())
         raise StartupError(f"bad settings: {problems}") from None
-
-
-_OF_CLIENTS = ("ADDRESS", "TOKEN", "TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY", "COMMIT")
-_OF_KUBERNETES = re.compile(r"BRAID_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
-"""Variables that Kubernetes sets in pods for services whose names begin with ``braid``."""
-
-
-def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return variables ``BRAID_*`` that nothing reads, each with the most similar one, or ""."""
-    known = [PREFIX + name.upper() for name in (*Settings.model_fields, *_OF_CLIENTS)]
-    unknown = (
-        name
-        for name in sorted(environment)
-        if name.startswith(PREFIX) and name not in known and not _OF_KUBERNETES.fullmatch(name)
-    )
-    return {name: next(iter(get_close_matches(name, known, 1, 0.8)), "") for name in unknown}
 
 
 def shown_settings(settings: Settings) -> dict[str, str]:

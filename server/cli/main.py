@@ -15,6 +15,7 @@ from braid.server.cli.connection import Subparsers
 from braid.server.cli.local import demo, plan, serve, token
 from braid.server.cli.parser import Parser
 from braid.server.cli.remote import delete, health, infer, jobs, models, register, schedule, serving
+from braid.server.variables import unknown_variables
 
 
 class Command(Protocol):
@@ -123,6 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     args = parser.parse_args(argv)
+    if args.command != "serve":  # which logs them
+        _warn_of_unknown_variables()
     try:
         return COMMANDS[args.command].run(args)
     except KeyboardInterrupt:
@@ -137,8 +140,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _warn_of_unknown_variables() -> None:
+    """Name variables ``BRAID_*`` that nothing reads, a line each."""
+    for name, similar in unknown_variables().items():
+        hint = f"; did you mean {similar}?" if similar else ""
+        print(f"braid: the variable {name} is not known{hint}", file=sys.stderr)
+
+
 def _one_line(error: Exception, args: argparse.Namespace) -> str:
-    if isinstance(error, OSError) and isinstance(error.filename, str):
+    if isinstance(error, OSError) and isinstance(error.filename, str | os.PathLike):
         missing = isinstance(error, FileNotFoundError)
         return f"{error.filename}: {'no such file' if missing else error.strerror}"
     text = " ".join(str(error).split())

@@ -197,6 +197,22 @@ def test_the_only_input_need_not_be_named(braid: Braid, tmp_path: Path) -> None:
     assert " 2x3x4x4 " in braid("infer", "echo", "--input", tmp_path / "x.npy")[1]
 
 
+def test_inputs_are_random_unless_they_are_given(braid: Braid, server: FakeServer) -> None:
+    server.models["echo"].inputs.add(name="z", dtype="FP32").shape.add().fixed = 2
+
+    assert braid("infer", "echo") == braid("infer", "echo", "--input", "random")
+    assert {"x", "z"} <= set(braid("infer", "echo")[1].split())
+
+
+def test_a_missing_file_is_told_before_the_server_is_asked(
+    braid: Braid, server: FakeServer
+) -> None:
+    told = (1, "", "braid infer: absent.npy: no such file\n")
+
+    assert braid("infer", "echo", "--input", "absent.npy") == told
+    assert server.calls == []
+
+
 def test_an_input_must_be_named_where_there_are_several(braid: Braid, server: FakeServer) -> None:
     server.models["echo"].inputs.add(name="z", dtype="FP32").shape.add().fixed = 2
 
@@ -297,7 +313,8 @@ def test_a_schedule_that_was_tampered_with_is_refused(braid: Braid, server: Fake
         ["register", "net", "f", "--batch-sizes", "1,x"],
         ["register", "net", "f", "--batch-sizes", "0"],
         ["register", "net", "f", "--input-shape", "1,3"],
-        ["infer", "echo"],
+        ["infer"],
+        ["infer", "echo", "--seed", "-1"],
         ["infer", "echo", "--input", "x"],
         ["infer", "echo", "--input", "x=random:a"],
         ["schedule"],
@@ -326,6 +343,7 @@ def test_a_wrong_command_line_is_exit_code_2(
         (["serv"], "braid [--version] COMMAND", "unknown: serv; did you mean serve? (known: "),
         (["jobs", "watch", "x", "--adress=h:1"], "braid jobs", "--adress=h:1; did you mean --addr"),
         (["register", "net", "f", "--wiat"], "braid register", "unknown: --wiat; did you mean --w"),
+        (["infer", "net", "--inptu", "x=a.npy"], "braid infer", "did you mean --input?"),
         (["register", "net", "f", "--planner", "oparra"], "braid register", "did you mean opara?"),
     ],
 )
@@ -372,6 +390,24 @@ def test_no_server_is_one_line_that_says_what_to_do(braid: Braid) -> None:
     assert err.startswith("braid models: no server answers at 127.0.0.1:1 (")
     assert err.endswith("start one with `braid serve`\n")
     assert err.count("\n") == 1
+
+
+def test_a_variable_that_nothing_reads_is_named(
+    braid: Braid, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = braid("models")
+    monkeypatch.setenv("BRAID_ADRESS", "h:1")
+    monkeypatch.setenv("BRAID_QUICKLY", "1")
+    monkeypatch.setenv("BRAID_GRPC_PORT", "1")  # of `braid serve`
+    monkeypatch.setenv("BRAID_SERVICE_PORT", "1")  # of Kubernetes
+
+    code, out, err = braid("models")
+
+    assert (code, out, "") == known
+    assert err.splitlines() == [
+        "braid: the variable BRAID_ADRESS is not known; did you mean BRAID_ADDRESS?",
+        "braid: the variable BRAID_QUICKLY is not known",
+    ]
 
 
 def test_a_bad_setting_stops_serve_with_one_line_and_exit_code_2(

@@ -96,6 +96,12 @@ def test_all_bad_values_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> No
         load_settings({"grpc_port": -1})
 
 
+def test_two_ports_are_two() -> None:
+    with pytest.raises(StartupError, match="BRAID_GRPC_PORT and BRAID_HTTP_PORT are both 8001"):
+        load_settings({"http_port": 8001})
+    assert load_settings({"grpc_port": 0, "http_port": 0}).http_port == 0
+
+
 def test_an_unknown_option_is_refused() -> None:
     with pytest.raises(StartupError, match="--prot='1'"):
         load_settings({"prot": 1})

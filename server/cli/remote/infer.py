@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from braid.server.cli.connection import Subparsers, add_address, connect
-from braid.server.cli.parser import seconds
+from braid.server.cli.parser import at_least_zero, seconds
 from braid.server.cli.remote.register import extents
 from braid.server.cli.text import duration_text, print_table
 from braid_client import BFloat16Bits, Client, InferResult, InvalidArgument, TensorSpec
@@ -39,15 +39,17 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="[INPUT=]FILE.npy | [INPUT=]random[:N,N,...]",
         type=source,
         action="append",
-        required=True,
         help="repeat for each input; INPUT may be left out if there is one; random: in the model's "
-        "shape, open extents as 1, or in this; without INPUT, all inputs that are not given",
+        "shape, open extents as 1, or in this; without INPUT, all inputs that are not given "
+        "(default: random)",
     )
     parser.add_argument("--output", metavar="FILE.npz", type=Path, help="write the outputs here")
     parser.add_argument(
         "--version", metavar="N", help="a number or a label; default: the one that answers"
     )
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="of random inputs")
+    parser.add_argument(
+        "--seed", metavar="N", type=at_least_zero, default=0, help="of random inputs"
+    )
     parser.add_argument("--timeout", metavar="SECONDS", type=seconds, help="default: 60")
     add_address(parser)
 
@@ -68,8 +70,11 @@ def source(text: str) -> Source:
 
 def run(args: argparse.Namespace) -> int:
     """Run the model, then print a summary of the outputs and of the time spent."""
+    sources = args.inputs or [Source("")]
+    for file in filter(None, (each.path for each in sources)):
+        file.stat()  # missing ones are told before anything is asked
     with connect(args) as client:
-        inputs = _inputs(client, args)
+        inputs = _inputs(client, args, sources)
         result = client.infer(args.name, inputs, version=args.version, timeout_s=args.timeout)
     if args.output is not None:
         _save(args.output, result.outputs)
@@ -77,15 +82,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _inputs(client: Client, args: argparse.Namespace) -> dict[str, Array]:
+def _inputs(
+    client: Client, args: argparse.Namespace, sources: Sequence[Source]
+) -> dict[str, Array]:
     """Arrays by input, from files or random; the model is asked about only if need be."""
     arrays: dict[str, Array] = {}
     specs: dict[str, TensorSpec] = {}
     random = np.random.default_rng(args.seed)
-    if any(not item.name or item.path is None for item in args.inputs):
+    if any(not item.name or item.path is None for item in sources):
         model = client.model(args.name, version=args.version)
         specs = {spec.name: spec for spec in model.inputs}
-    for item in _named(args.inputs, args.name, tuple(specs)):
+    for item in _named(sources, args.name, tuple(specs)):
         if item.name in arrays:
             raise InvalidArgument(f"--input {item.name} is given twice")
         if item.path is not None:

@@ -1,0 +1,41 @@
+"""Variables ``BRAID_*`` of the environment that nothing reads, each with the one that was meant.
+
+Commands that talk to a server look here too, so settings are loaded only where a name is in doubt.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+PREFIX = "BRAID_"
+
+OF_CLIENTS = ("ADDRESS", "TOKEN", "TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY")
+"""Variables that commands of the command line read, without the prefix."""
+
+_OF_BENCHMARKS = ("COMMIT", "PAPER_GRAPHS")
+
+_OF_KUBERNETES = re.compile(r"BRAID_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
+"""Variables that Kubernetes sets in pods for services whose names begin with ``braid``."""
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return variables ``BRAID_*`` that nothing reads, each with the most similar one, or ""."""
+    known = [PREFIX + name for name in (*OF_CLIENTS, *_OF_BENCHMARKS)]
+    unknown = [
+        name
+        for name in sorted(environment)
+        if name.startswith(PREFIX) and name not in known and not _OF_KUBERNETES.fullmatch(name)
+    ]
+    if not unknown:
+        return {}
+    from braid.server.settings import Settings  # takes a while to load
+
+    known += [PREFIX + name.upper() for name in Settings.model_fields]
+    return {
+        name: next(iter(get_close_matches(name, known, 1, 0.8)), "")
+        for name in unknown
+        if name not in known
+    }
