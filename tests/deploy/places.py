@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from braid.server.settings import PREFIX, Settings
+from braid.server.settings import Settings
+from braid.server.variables import PREFIX
 from tests import ROOT
 
 DEPLOY = ROOT / "deploy"

@@ -46,13 +46,14 @@ def test_the_inputs_are_described_and_are_zeros_with_open_extents_as_one() -> No
 
 
 def test_callers_of_a_closed_server_are_told_what_to_show(tmp_path: Path) -> None:
-    files = {
-        "tls_certificate": tmp_path / "my cert.pem",
-        "tls_key": tmp_path / "key.pem",
-        "infer_token_file": tmp_path / "tokens",
-    }
+    settings = Settings(
+        host="::",
+        tls_certificate=tmp_path / "my cert.pem",
+        tls_key=tmp_path / "key.pem",
+        infer_token_file=tmp_path / "tokens",
+    )
 
-    facts = ready_facts(Settings(host="::", **files), 1, 2, NET)
+    facts = ready_facts(settings, 1, 2, NET)
 
     words = shlex.split(facts["curl"].split(" | ")[1])
     assert facts["rest"] == "https://127.0.0.1:2/v2"
