@@ -19,8 +19,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from braid.core.errors import StartupError
 from braid.server.device_names import parse_devices
-from braid.server.variables import PREFIX
 
+PREFIX = "BRAID_"
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 
 

@@ -10,11 +10,7 @@ import re
 from collections.abc import Mapping
 from difflib import get_close_matches
 
-PREFIX = "BRAID_"
-
-OF_CLIENTS = ("ADDRESS", "TOKEN", "TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY")
-"""Variables that commands of the command line read, without the prefix."""
-
+_OF_CLIENTS = ("ADDRESS", "TOKEN", "TOKEN_FILE", "TLS_CA", "TLS_CERT", "TLS_KEY")
 _OF_BENCHMARKS = ("COMMIT", "PAPER_GRAPHS")
 
 _OF_KUBERNETES = re.compile(r"BRAID_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_\w+)?)")
@@ -23,15 +19,15 @@ _OF_KUBERNETES = re.compile(r"BRAID_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return variables ``BRAID_*`` that nothing reads, each with the most similar one, or ""."""
-    known = [PREFIX + name for name in (*OF_CLIENTS, *_OF_BENCHMARKS)]
+    known = ["BRAID_" + name for name in (*_OF_CLIENTS, *_OF_BENCHMARKS)]
     unknown = [
         name
         for name in sorted(environment)
-        if name.startswith(PREFIX) and name not in known and not _OF_KUBERNETES.fullmatch(name)
+        if name.startswith("BRAID_") and name not in known and not _OF_KUBERNETES.fullmatch(name)
     ]
     if not unknown:
         return {}
-    from braid.server.settings import Settings  # takes a while to load
+    from braid.server.settings import PREFIX, Settings  # take a while to load
 
     known += [PREFIX + name.upper() for name in Settings.model_fields]
     return {

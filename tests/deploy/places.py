@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from braid.server.settings import Settings
-from braid.server.variables import PREFIX
+from braid.server.settings import PREFIX, Settings
 from tests import ROOT
 
 DEPLOY = ROOT / "deploy"
