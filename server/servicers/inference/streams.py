@@ -49,13 +49,18 @@ class _Answering:
             self.ready.put_nowait(None)
 
     def _begin(self, request: Any) -> None:
-        task = asyncio.ensure_future(self._answer(request))
+        work = self._answer(request) if self._in_order else self._answer_when_ready(request)
+        task = asyncio.ensure_future(work)
         self.running.add(task)
         task.add_done_callback(self.running.discard)
         if self._in_order:
             self.ready.put_nowait(task)
-        else:
-            task.add_done_callback(self.ready.put_nowait)
+
+    async def _answer_when_ready(self, request: Any) -> Answer:
+        """Answer, and hand this task over in its last step: a callback would run one later."""
+        answer = await self._answer(request)
+        self.ready.put_nowait(asyncio.current_task())
+        return answer
 
 
 async def answers(
