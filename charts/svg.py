@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 from math import ceil, floor, log10
+from statistics import median
 
 from braid.charts.kinds import FAMILIES, OTHER, Family, family_of, kind_text
 from braid.charts.timeline import Bar, StageSpan, Timeline, describe_unit
@@ -18,6 +19,9 @@ from braid.core.graph import OpGraph
 GUTTER, MARGIN, MIN_WIDTH, STAGE_WIDTH = 86, 14, 1060, 40
 LANE, BAR, HEAD, GAP = 30, 24, 44, 18
 CHARACTER = 6.3  # of the small font, in units of the picture
+LEGIBLE, MAX_WIDTH = 6, 32_000
+ZOOMS = (1, 2, 4, 8, 16, 32)
+"""Widths of the time axis, as multiples of the usual one."""
 
 STYLE = """
 svg.braid{font:11px system-ui,sans-serif;--ink:#1a1a1a;--soft:#6b6b6b;--line:#b5b5b5;--page:#fff}
@@ -32,24 +36,47 @@ svg.braid .title{font-weight:600;font-size:13px}
 """
 
 
-def timeline_svg(tracks: Sequence[Timeline], graphs: Sequence[OpGraph], heading: str) -> str:
+def legible_zoom(tracks: Sequence[Timeline]) -> int:
+    """Return the least of ZOOMS at which most units can be told apart.
+
+    It is 1 unless few units take nearly all of the time.
+    """
+    bars = [bar.duration_us for track in tracks for bar in track.bars]
+    if not bars:
+        return 1
+    longest, width = _extent(tracks)
+    needed = LEGIBLE * longest / (median(bars) * width)
+    drawable = [zoom for zoom in ZOOMS if zoom == 1 or zoom * width <= MAX_WIDTH]
+    return next((zoom for zoom in drawable if zoom >= needed), drawable[-1])
+
+
+def _extent(tracks: Sequence[Timeline]) -> tuple[float, float]:
+    """Return the length of the axis, in microseconds and in units of the picture at zoom 1."""
+    longest = max(track.makespan_us for track in tracks) or 1.0
+    stages = max(len(track.stages) for track in tracks)
+    return longest, max(MIN_WIDTH - GUTTER - MARGIN, STAGE_WIDTH * stages)
+
+
+def timeline_svg(
+    tracks: Sequence[Timeline], graphs: Sequence[OpGraph], heading: str, zoom: int = 1
+) -> str:
     """Draw tracks below each other on one axis.
 
     Args:
         tracks: at least one; sequential first reads best.
         graphs: the graph that the units of each track index.
         heading: what the picture shows, also its title for screen readers.
+        zoom: how many times as wide as usual the axis is.
     """
-    longest = max(track.makespan_us for track in tracks) or 1.0
-    stages = max(len(track.stages) for track in tracks)
-    width = max(MIN_WIDTH, GUTTER + MARGIN + STAGE_WIDTH * stages)
-    scale = (width - GUTTER - MARGIN) / longest
+    longest, axis = _extent(tracks)
+    width = GUTTER + MARGIN + axis * zoom
+    scale = axis * zoom / longest
     parts: list[str] = []
     y = 34.0
     for track, graph in zip(tracks, graphs, strict=True):
         parts += _track(track, graph, y, scale)
         y += HEAD + LANE * track.lanes + GAP
-    parts += _axis(longest, scale, 34.0, y)
+    parts += _axis(longest, scale, y, ticks=8 * zoom)
     parts += _legend(_families(tracks, graphs), y + 34)
     if any(track.is_estimated for track in tracks):
         parts.append(
@@ -130,9 +157,9 @@ def _stage(span: StageSpan, top: float, bottom: float, scale: float) -> Iterator
     )
 
 
-def _axis(longest: float, scale: float, top: float, y: float) -> Iterator[str]:
+def _axis(longest: float, scale: float, y: float, ticks: int) -> Iterator[str]:
     """Ticks at round times, with lines through all tracks."""
-    step = _round_step(longest / 8)
+    step = _round_step(longest / ticks)
     for number in range(floor(longest / step) + 1):
         x = GUTTER + number * step * scale
         yield f'<line class="rule" x1="{x:.1f}" x2="{x:.1f}" y1="{y:.0f}" y2="{y + 5:.0f}"/>'

@@ -14,18 +14,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from braid.server.cli.text import console, seconds_text, size_text
-from braid_client import Job, JobState
+from braid.server.store.records import JobStatus
+from braid_client import Job
 
-PHASES = {
-    JobState.QUEUED: "queued",
-    JobState.IMPORTING: "importing",
-    JobState.PROFILING: "measuring stages",
-    JobState.SCHEDULING: "searching",
-    JobState.VERIFYING: "verifying",
-    JobState.READY: "ready",
-    JobState.UNSCHEDULED: "serves, not scheduled",
-    JobState.FAILED: "failed",
-    JobState.CANCELLED: "cancelled",
+PHASES = {state.value: state.word for state in JobStatus} | {
+    JobStatus.UNSCHEDULED.value: "serves, not scheduled"
 }
 
 
@@ -68,7 +61,7 @@ class JobProgress:
         """Show the job's state."""
         counts = f"{job.done} of {job.total}" if job.total else ""
         eta = "" if job.ended or job.eta_s is None else f"{seconds_text(job.eta_s)} left"
-        phase = PHASES.get(job.state, job.state.lower())
+        phase = PHASES.get(job.state.value, job.state.lower())
         self._update(phase, job.progress, counts=counts, eta=eta, detail=job.detail)
 
     def _update(

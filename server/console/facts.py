@@ -79,7 +79,15 @@ class Facts:
     def drift(self, model: ModelVersion, placed: Placed) -> float | None:
         """Return live over profiled latency of a plan; None if it did not run lately."""
         labels = PlanLabels.of(model, placed.device, placed.schedule)
-        return self.metrics.registry.get_sample_value("braid_plan_drift_ratio", labels._asdict())
+        return self.sample("braid_plan_drift_ratio", **labels._asdict())
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        """Return the value of a series, None if there is none; reads its own family only."""
+        for family in self.metrics.registry.restricted_registry([name]).collect():
+            for sample in family.samples:
+                if (sample.name, sample.labels) == (name, labels):
+                    return sample.value
+        return None
 
     async def schedule(self, at: ScheduleAddress) -> tuple[ModelVersion, Placed]:
         """Return the model and the schedule at an address.

@@ -85,9 +85,9 @@ def block_units(schedule: Schedule, graph: OpGraph, block: int) -> tuple[int, ..
     return found[block - 1 if block > 0 else block]
 
 
-def svg(which: Drawn) -> str:
+def svg(which: Drawn, zoom: int = 1) -> str:
     """Return the sequential timeline beside the scheduled one, as SVG."""
-    return timeline_svg(which.tracks, [which.graph] * 2, which.name)
+    return timeline_svg(which.tracks, [which.graph] * 2, which.name, zoom)
 
 
 def trace(which: Drawn) -> dict[str, Any]:

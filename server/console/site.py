@@ -11,7 +11,7 @@ import base64
 import hashlib
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from http import HTTPStatus
 from importlib.resources import files
@@ -21,12 +21,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from braid.charts.svg import STYLE
+from braid.charts.svg import STYLE, ZOOMS
 from braid.core.errors import BraidError, InvalidRequest, NotFound
 from braid.server.console.facts import Facts, ScheduleAddress
 from braid.server.console.pages import devices, jobs, models, schedules
-from braid.server.console.pages.html import h
-from braid.server.console.pages.layout import BASE, Page, framed, url
+from braid.server.console.rendering import BASE, Page, Renderer, url
 from braid.server.console.sessions import Sessions, SignInLimit, set_cookie
 from braid.server.ports.http.bodies import read_form
 from braid.server.ports.http.origins import is_from_here
@@ -62,6 +61,7 @@ class Console:
         self._sessions = sessions
         self._limit = SignInLimit()
         self._is_tls = is_tls
+        self._renderer = Renderer()
         folder = files("braid.server.console") / "assets"
         self._assets = {name: (folder / name).read_bytes() for name in ASSETS}
 
@@ -85,11 +85,11 @@ class Console:
                 return await self._post(parts, request, is_admin)
             return await self._get(parts, request, is_admin)
         except NotFound as error:
-            return self._problem(HTTPStatus.NOT_FOUND, str(error), is_admin)
+            return await self._problem(HTTPStatus.NOT_FOUND, str(error), is_admin)
         except InvalidRequest as error:
-            return self._problem(HTTPStatus.BAD_REQUEST, str(error), is_admin)
+            return await self._problem(HTTPStatus.BAD_REQUEST, str(error), is_admin)
         except BraidError as error:
-            return self._problem(HTTPStatus.CONFLICT, str(error), is_admin)
+            return await self._problem(HTTPStatus.CONFLICT, str(error), is_admin)
 
     # -- showing ------------------------------------------------------------------------------
 
@@ -103,16 +103,16 @@ class Console:
                 return _attachment(*await schedules.download(self._facts, at, kind))
             case ["schedules", name, version, size]:
                 at = ScheduleAddress(name, version, _number(size), device, block)
-                page = await schedules.one_schedule(self._facts, at)
+                page = await schedules.one_schedule(self._facts, at, _zoom(query))
             case ["compare", name, version, size, other]:
                 at = ScheduleAddress(name, version, _number(size), device)
                 to = replace(at, batch_size=_number(other), device=against or device)
                 page = await schedules.comparison(self._facts, at, to)
             case ["models", name]:
                 version = query.get("version", "")
-                page = await models.one_model(self._facts, name, version, is_admin=is_admin)
+                page = await models.one_model(self._facts, name, version)
             case ["jobs", job_id]:
-                page = await jobs.one_job(self._facts, job_id, is_admin=is_admin)
+                page = await jobs.one_job(self._facts, job_id)
             case ["jobs"]:
                 page = await jobs.all_jobs(self._facts)
             case ["devices"]:
@@ -122,30 +122,40 @@ class Console:
             case [""]:
                 page = await models.all_models(self._facts, query.get("q", ""))
             case _:
-                return self._problem(HTTPStatus.NOT_FOUND, "There is no such page.", is_admin)
-        return _page(page, is_admin)
+                return await self._problem(HTTPStatus.NOT_FOUND, "There is no such page.", is_admin)
+        return await self._page(page, is_admin)
 
-    def _problem(self, status: HTTPStatus, message: str, is_admin: bool) -> Response:
-        body = h("div", h("p", message), h("p", h("a", "All models", href=BASE)))
-        return _page(Page(status.phrase, body), is_admin, status)
+    async def _problem(self, status: HTTPStatus, message: str, is_admin: bool) -> Response:
+        page = Page("problem.html", status.phrase, {"message": message})
+        return await self._page(page, is_admin, status)
+
+    async def _page(
+        self,
+        page: Page,
+        is_admin: bool,
+        status: HTTPStatus = HTTPStatus.OK,
+        *headers: tuple[str, str],
+    ) -> Response:
+        body = await self._renderer.html(page, is_admin=is_admin)
+        return Response(body, status, dict((*headers, *SECURITY)), "text/html; charset=utf-8")
 
     # -- changing -----------------------------------------------------------------------------
 
     async def _post(self, parts: list[str], request: Request, is_admin: bool) -> Response:
         if not is_from_here(request):
-            return self._problem(
+            return await self._problem(
                 HTTPStatus.FORBIDDEN, "This request does not come from a page here.", is_admin
             )
         if parts == ["sign-in"]:
-            return self._sign_in(request, await read_form(request))
+            return await self._sign_in(request, await read_form(request))
         if parts == ["sign-out"]:
             self._sessions.sign_out(request.headers)
             return _redirect(BASE, set_cookie("", secure=self._is_tls))
         action = self._action(parts)
         if action is None:
-            return self._problem(HTTPStatus.NOT_FOUND, "There is no such action.", is_admin)
+            return await self._problem(HTTPStatus.NOT_FOUND, "There is no such action.", is_admin)
         if not is_admin:
-            return self._problem(
+            return await self._problem(
                 HTTPStatus.FORBIDDEN, "Sign in with the admin token to change things.", is_admin
             )
         return _redirect(await action())
@@ -175,12 +185,12 @@ class Console:
                 return None
         return act
 
-    def _sign_in(self, request: Request, body: bytes) -> Response:
+    async def _sign_in(self, request: Request, body: bytes) -> Response:
         peer = request.client.host if request.client else ""
         if seconds := math.ceil(self._limit.wait_seconds(peer)):
             page = _sign_in_page(f"Too many wrong tokens came from here; wait {seconds} s.")
             retry = ("Retry-After", str(seconds))
-            return _page(page, False, HTTPStatus.TOO_MANY_REQUESTS, retry)
+            return await self._page(page, False, HTTPStatus.TOO_MANY_REQUESTS, retry)
         form = parse_qs(body.decode("utf-8", "replace"))
         session = self._sessions.sign_in(form.get("token", [""])[-1].strip())
         if session is None:
@@ -188,27 +198,13 @@ class Console:
             extra = {"peer": peer, "must_wait": must_wait}
             log.warning("a wrong token was tried on the console", extra=extra)
             page = _sign_in_page("This is not the admin token.")
-            return _page(page, False, HTTPStatus.FORBIDDEN)
+            return await self._page(page, False, HTTPStatus.FORBIDDEN)
         log.info("signed in to the console", extra={"peer": peer})
         return _redirect(BASE, set_cookie(session, secure=self._is_tls))
 
 
 def _sign_in_page(problem: str) -> Page:
-    field = h("input", type="password", name="token", autocomplete="current-password",
-              required=True, autofocus=True)  # fmt: skip
-    form = h("form", h("label", "Admin token ", field), h("button", "Sign in"), method="post",
-             action=url("sign-in"), class_="row")  # fmt: skip
-    note = "The token is in the file that BRAID_ADMIN_TOKEN_FILE names. Without it, this console "
-    note += "only shows things."
-    alert = h("p", problem, role="alert") if problem else None
-    return Page("Sign in", h("div", alert, form, h("p", note, class_="note")))
-
-
-def _page(
-    page: Page, is_admin: bool, status: HTTPStatus = HTTPStatus.OK, *headers: tuple[str, str]
-) -> Response:
-    body = framed(page, is_admin=is_admin)
-    return Response(body, status, dict((*headers, *SECURITY)), "text/html; charset=utf-8")
+    return Page("sign-in.html", "Sign in", {"problem": problem})
 
 
 def _attachment(name: str, content_type: str, text: str) -> Response:
@@ -231,3 +227,10 @@ def _number(text: str) -> int:
     if not (digits.isascii() and digits.isdigit() and len(digits) < 9):
         raise InvalidRequest(f"not a number: {text[:20]!r}")
     return sign * int(digits)
+
+
+def _zoom(query: Mapping[str, str]) -> int | None:
+    zoom = _number(query["zoom"]) if query.get("zoom") else None
+    if zoom not in (None, *ZOOMS):
+        raise InvalidRequest(f"the zoom is one of {', '.join(map(str, ZOOMS))}")
+    return zoom

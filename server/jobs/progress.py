@@ -163,6 +163,11 @@ def _growth(size: int, other: int) -> float:
     return float((other / size) ** GROWTH)
 
 
+def batch_size_label(size: int, device: str = "") -> str:
+    """Text that begins the details of a batch size's progress; ``device``: one of several."""
+    return f"batch size {size} on {device}" if device else f"batch size {size}"
+
+
 @dataclass(slots=True)
 class BatchSizeProgress:
     """Part of a job's progress that belongs to one batch size on one device."""

@@ -28,6 +28,7 @@ from braid.server.jobs.progress import (
     Forecast,
     ProgressReport,
     ReportProgress,
+    batch_size_label,
 )
 from braid.server.jobs.retries import RetryWhileRestarting
 from braid.server.jobs.scheduling.one_schedule import make_schedule
@@ -299,8 +300,7 @@ def _work(imported: ImportedModel, services: JobServices) -> Iterator[tuple[Serv
 
 
 def _label(device: ServingDevice, batch_size: int, services: JobServices) -> str:
-    where = f" on {device.name}" if len(services.devices) > 1 else ""
-    return f"batch size {batch_size}{where}"
+    return batch_size_label(batch_size, device.name if len(services.devices) > 1 else "")
 
 
 def _reason(error: Exception, model: ModelVersion, batch_size: int) -> str:

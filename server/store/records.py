@@ -40,6 +40,11 @@ class ModelStatus(enum.Enum):
     DRAINING = "DRAINING"  # being deleted; takes no new requests
 
     @property
+    def word(self) -> str:
+        """The state as users read it."""
+        return self.value.lower()
+
+    @property
     def has_failed(self) -> bool:
         """True if only registering the file again can make it serve."""
         return self in (ModelStatus.FAILED, ModelStatus.DAMAGED)
@@ -59,11 +64,21 @@ class JobStatus(enum.Enum):
     CANCELLED = "CANCELLED"  # ended: by request; a model that served keeps its plans
 
     @property
+    def word(self) -> str:
+        """The state as users read it: the word that the details of its phase begin with."""
+        return _WORDS.get(self, self.value.lower())
+
+    @property
     def has_ended(self) -> bool:
         """True if the job never changes again."""
         return self in _ENDED
 
 
+_WORDS = {
+    JobStatus.PROFILING: "measuring",
+    JobStatus.SCHEDULING: "searching",
+    JobStatus.VERIFYING: "comparing",
+}
 _ENDED = frozenset({JobStatus.READY, JobStatus.UNSCHEDULED, JobStatus.FAILED, JobStatus.CANCELLED})
 
 

@@ -10,8 +10,8 @@ from xml.etree import ElementTree
 import pytest
 
 from benchmarks.inception_block import inception_e, planned
-from braid.charts.svg import time_text, timeline_svg
-from braid.charts.timeline import scheduled, sequential
+from braid.charts.svg import legible_zoom, time_text, timeline_svg
+from braid.charts.timeline import Bar, Timeline, scheduled, sequential
 from braid.core.plan import sequential_plan
 from braid.core.schedule import Provenance, Schedule, Stage
 
@@ -151,3 +151,36 @@ def test_stages_that_may_overlap_say_so_unless_there_is_one_stream() -> None:
     assert "no barriers: stages may overlap" in scheduled(loose).title
     single = replace(schedule, plan=sequential_plan(11))
     assert "overlap" not in scheduled(single).title
+
+
+def test_one_unit_that_takes_nearly_all_the_time_leaves_the_others_legible() -> None:
+    even = Timeline("even", tuple(Bar(unit, 0, 40.0 * unit, 40.0) for unit in range(10)), (), 400.0)
+    slow = Timeline("slow", (*even.bars, Bar(10, 0, 400.0, 60_000.0)), (), 60_400.0)
+
+    assert legible_zoom([even]) == legible_zoom([sequential(planned())]) == 1
+    picture = zoomed(slow, legible_zoom([slow]))
+
+    boxes = [bar.find(f"{SVG}rect") for bar in marked(picture, "bar")]
+    widths = sorted(float(box.attrib["width"]) for box in boxes if box is not None)
+    assert widths[0] >= 6
+    assert widths[-1] / widths[0] == pytest.approx(60_000 / 40, rel=0.01), "still to scale"
+
+
+def test_zoom_ends_where_pictures_become_too_wide() -> None:
+    slow = Timeline(
+        "slow", (Bar(0, 0, 0.0, 1.0), Bar(1, 0, 1.0, 1.0), Bar(2, 0, 2.0, 1e9)), (), 1e9
+    )
+
+    assert float(zoomed(slow, legible_zoom([slow])).attrib["width"]) <= 32_100
+
+
+def test_zoom_stretches_the_axis_with_as_many_more_ticks() -> None:
+    far, near = (zoomed(sequential(planned()), zoom) for zoom in (1, 4))
+
+    assert near.attrib["height"] == far.attrib["height"]
+    assert float(near.attrib["width"]) == 4 * (float(far.attrib["width"]) - 100) + 100
+    assert len(near.findall(f"{SVG}line")) > 3 * len(far.findall(f"{SVG}line"))
+
+
+def zoomed(track: Timeline, zoom: int) -> ElementTree.Element:
+    return ElementTree.fromstring(timeline_svg([track], [inception_e()], "x", zoom))

@@ -120,7 +120,7 @@ def test_waiting_shows_each_phase_then_the_schedules(
     code, out, err = braid("register", "net", model_file, "--wait")
 
     assert code == 0
-    assert "importing\nmeasuring stages · 3 of 6 · 2 s left\nready" in err
+    assert "importing\nmeasuring · 3 of 6 · 2 s left\nready" in err
     assert "net version 1 is ready\n" in out
     assert (
         "1 cpu fp16 1.50 ms (1.0%) 1.00 ms (2.0%) 1.500x (1.480 to 1.530) 0.002 2 3 plan-1"

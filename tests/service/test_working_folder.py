@@ -137,6 +137,8 @@ def serve_register_and_infer(command: Sequence[str], tmp_path: Path, folder: Pat
         planner = ("--batch-sizes", "1", "--planner", "ios")
         braid("register", "net", str(model), *planner, "--wait")
         braid("infer", "net", "--input", "x=random")
+        assert "net" in server.http("/console/models/net")
+        assert server.http("/console/console.css")
         assert server.bench.is_running()  # a measuring worker started here, too
     finally:
         server.end()

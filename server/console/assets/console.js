@@ -1,7 +1,28 @@
-// Keeps open pages fresh: asks for the page again and replaces the parts marked live. Pages work
-// without it. Nothing is asked for while the page is hidden or somebody types in a live part.
+// Keeps open pages fresh: asks for the page again and changes what differs in the parts marked
+// live. Pages work without it. Nothing is asked for while the page is hidden.
 "use strict";
 const EVERY_MS = 1000;
+
+// Changes a node into another, in place: focus, selection, scrolling and opened details stay.
+function change(old, next) {
+  if (old.isEqualNode(next)) return;
+  if (old.nodeType !== Node.ELEMENT_NODE || old.nodeName !== next.nodeName) {
+    old.replaceWith(next.cloneNode(true));
+    return;
+  }
+  for (const {name} of [...old.attributes]) {
+    if (!next.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  }
+  for (const {name, value} of next.attributes) {
+    if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  }
+  const fresh = [...next.childNodes];
+  while (old.childNodes.length > fresh.length) old.lastChild.remove();
+  fresh.forEach((child, index) => {
+    if (index < old.childNodes.length) change(old.childNodes[index], child);
+    else old.append(child.cloneNode(true));
+  });
+}
 
 async function refresh() {
   const answer = await fetch(location.href, {headers: {Accept: "text/html"}});
@@ -10,8 +31,7 @@ async function refresh() {
   for (const part of document.querySelectorAll(".live")) {
     const next = fresh.getElementById(part.id);
     part.classList.remove("stale");
-    if (!next || next.innerHTML === part.innerHTML || part.contains(document.activeElement)) continue;
-    part.replaceChildren(...next.childNodes);
+    if (next) change(part, next);
   }
   if (!fresh.body.dataset.live) delete document.body.dataset.live;
 }

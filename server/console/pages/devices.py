@@ -2,49 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from braid.server.console.facts import Facts
-from braid.server.console.pages.html import Html, h, table
-from braid.server.console.pages.layout import Page, live, pairs, state, tiles
+from braid.server.console.rendering import Page
 from braid.server.devices.device import Device
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceFacts:
+    """One device: counts that change, and what its measurements depend on."""
+
+    name: str
+    state: str
+    counts: Mapping[str, str]
+    known: Mapping[str, str]
+
+
 async def devices(facts: Facts) -> Page:
-    """Return the page of all devices: facts that measurements depend on, and counts."""
-    body = h(
-        "div",
-        [_device(facts, each, number) for number, each in enumerate(facts.devices.all)],
-        h("p", "Schedules and measurements hold for exactly these devices.", class_="note"),
-        h("h2", "Settings"),
-        table(("setting", "value"), facts.settings.items(), caption="Settings"),
-    )
-    return Page("Devices", body, "Devices", is_live=True)
+    """Return the page of all devices and of the settings."""
+    shown = {
+        "devices": [_device(facts, each) for each in facts.devices.all],
+        "settings": facts.settings,
+    }
+    return Page("devices.html", "Devices", shown, "Devices", is_live=True)
 
 
-def _device(facts: Facts, device: Device, number: int) -> Html:
-    known = {**dict(_parts(device.device_key)), **device.software} if device.is_up else {}
-    count = facts.metrics.registry.get_sample_value
-    restarts = facts.metrics.devices.restarts(device.name)
-
+def _device(facts: Facts, device: Device) -> DeviceFacts:
     def counted(name: str) -> float:
-        return count(name, {"device": device.name}) or 0.0
+        return facts.sample(f"braid_stage_{name}_total", device=device.name) or 0.0
 
-    seconds = counted("braid_stage_measurement_seconds_total")
-    return h(
-        "section",
-        h("h2", device.name),
-        live(
-            f"device-{number}",
-            tiles(
-                ("worker", state("ready" if device.is_up else "restarting")),
-                ("restarts", f"{restarts:.0f}"),
-                ("stages measured", f"{counted('braid_stage_measurements_total'):.0f}"),
-                ("found in the store", f"{counted('braid_stage_measurements_reused_total'):.0f}"),
-                ("spent measuring", f"{seconds:.1f} s"),
-            ),
-        ),
-        pairs(*known.items()),
+    return DeviceFacts(
+        device.name,
+        "ready" if device.is_up else "restarting",
+        {
+            "restarts": f"{facts.metrics.devices.restarts(device.name):.0f}",
+            "stages measured": f"{counted('measurements'):.0f}",
+            "found in the store": f"{counted('measurements_reused'):.0f}",
+            "spent measuring": f"{counted('measurement_seconds'):.1f} s",
+        },
+        {**dict(_parts(device.device_key)), **device.software} if device.is_up else {},
     )
 
 

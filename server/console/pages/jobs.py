@@ -2,94 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+from braid.core.errors import NotFound
 from braid.server.console.facts import Facts
-from braid.server.console.pages.html import Child, Html, h, table
-from braid.server.console.pages.layout import Page, action, live, moment, pairs, state, url
-from braid.server.store.records import JobRecord, JobStatus
+from braid.server.console.rendering import Page
+from braid.server.jobs.progress import batch_size_label
+from braid.server.store.records import JobRecord, JobStatus, ModelVersion
 
 PHASES = (
-    (JobStatus.QUEUED, "queued"),
-    (JobStatus.IMPORTING, "importing"),
-    (JobStatus.PROFILING, "measuring stages"),
-    (JobStatus.SCHEDULING, "searching"),
-    (JobStatus.VERIFYING, "verifying"),
-    (JobStatus.READY, "ready"),
+    JobStatus.QUEUED,
+    JobStatus.IMPORTING,
+    JobStatus.PROFILING,
+    JobStatus.SCHEDULING,
+    JobStatus.VERIFYING,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A phase of a job, or a batch size that it schedules."""
+
+    text: str
+    is_done: bool = False
+    is_now: bool = False
 
 
 async def all_jobs(facts: Facts) -> Page:
     """Return the page of the newest jobs."""
-    rows = map(_row, await facts.jobs())
-    columns = ("job", "model", "state", "done", "left", "changed", "detail")
-    shown = table(columns, rows, right=("left",), caption="Registration jobs, newest first")
-    return Page("Jobs", live("jobs", shown), "Jobs", is_live=True)
+    return Page("jobs.html", "Jobs", {"jobs": await facts.jobs()}, "Jobs", is_live=True)
 
 
-def _row(job: JobRecord) -> Sequence[Child]:
-    model = url("models", job.model, version=job.version)
-    return (
-        h("a", job.id, href=url("jobs", job.id)),
-        h("a", f"{job.model} v{job.version}", href=model),
-        state(job.state.value),
-        _bar(job),
-        _left(job),
-        moment(job.updated_unix),
-        job.message or job.detail,
-    )
-
-
-def _bar(job: JobRecord) -> Html:
-    percent = f"{job.progress:.0%}"
-    label = f"progress of {job.model}"
-    return h("progress", percent, value=round(job.progress, 4), max=1, aria_label=label)
-
-
-def _left(job: JobRecord) -> str:
-    if job.state.has_ended or job.eta_seconds < 0:
-        return ""
-    minutes, seconds = divmod(round(job.eta_seconds), 60)
-    return f"{minutes} min {seconds:02d} s" if minutes else f"{seconds} s"
-
-
-async def one_job(facts: Facts, job_id: str, *, is_admin: bool) -> Page:
-    """Return the page of one job, phase by phase."""
+async def one_job(facts: Facts, job_id: str) -> Page:
+    """Return the page of one job, phase by phase, batch size by batch size."""
     job = await facts.runner.find(job_id)
-    counts = f"{job.done} of {job.total}" if job.total else ""
-    body = h(
-        "div",
-        live(
-            "job",
-            h("ol", list(_phases(job)), class_="phases"),
-            h("p", _bar(job), f" {job.progress:.0%}", class_="wide"),
-            pairs(
-                ("state", state(job.state.value)),
-                ("now", job.detail),
-                ("in this phase", counts),
-                ("left", _left(job)),
-                ("message", job.message),
-                ("changed", moment(job.updated_unix)),
-            ),
-        ),
-        pairs(
-            ("model", h("a", job.model, href=url("models", job.model, version=job.version))),
-            ("version", job.version),
-            ("began", moment(job.created_unix)),
-        ),
-        action("Cancel", url("jobs", job.id, "cancel"), confirm="Cancel this job?", danger=True)
-        if is_admin and not job.state.has_ended
-        else None,
-    )
-    return Page(f"Registration of {job.model}", body, "Jobs", is_live=not job.state.has_ended)
+    shown = {"job": job, "phases": list(_phases(job)), "batch_sizes": await _sizes(facts, job)}
+    title = f"Registration of {job.model}"
+    return Page("job.html", title, shown, "Jobs", is_live=not job.state.has_ended)
 
 
-def _phases(job: JobRecord) -> Iterator[Html]:
-    """Yield all phases; the present one is marked, for screen readers too."""
-    order = [phase for phase, _ in PHASES]
-    at = order.index(job.state) if job.state in order else -1
-    for index, (phase, label) in enumerate(PHASES):
-        is_now = phase is job.state
-        done = index < at or (is_now and job.state.has_ended)
-        yield h("li", label, aria_current="step" if is_now else None,
-                class_="done" if done else None)  # fmt: skip
+def _phases(job: JobRecord) -> Iterator[Step]:
+    """Yield all phases and the end; of a job that failed or was cancelled, none counts as done."""
+    has_worked = job.state in (JobStatus.READY, JobStatus.UNSCHEDULED)
+    at = PHASES.index(job.state) if job.state in PHASES else len(PHASES) if has_worked else -1
+    for index, phase in enumerate(PHASES):
+        yield Step(phase.word, index < at, phase is job.state)
+    end = job.state if job.state.has_ended else JobStatus.READY
+    yield Step(end.word, job.state is JobStatus.READY, job.state.has_ended)
+
+
+async def _sizes(facts: Facts, job: JobRecord) -> list[Step]:
+    """Return the batch sizes on each device; one with a schedule is done.
+
+    Profiling again forgets the schedules first.
+    """
+    try:
+        model = await facts.queries.find(job.model, str(job.version))
+    except NotFound:  # deleted since
+        return []
+    placed = await facts.queries.schedules(model)
+    made = {(each.device, each.schedule.key.batch_size) for each in placed}
+    names = [device.name for device in facts.devices.all]
+    steps = []
+    for device in names:
+        for size in _wanted(facts, model):
+            label = batch_size_label(size, device if len(names) > 1 else "")
+            is_now = job.detail.startswith(f"{label}:") and not job.state.has_ended
+            text = label.removeprefix("batch size ")
+            steps.append(Step(text, (device, size) in made and not is_now, is_now))
+    return steps
+
+
+def _wanted(facts: Facts, model: ModelVersion) -> tuple[int, ...]:
+    """Return the batch sizes that are scheduled; a model without a batch has one only."""
+    served = facts.served(model)
+    return model.options.batch_sizes if served is None or served.batched else (1,)

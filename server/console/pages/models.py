@@ -4,180 +4,132 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from braid.core.measurement import Speed, speed_text
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Contender, Schedule
-from braid.core.tensor import TensorType
 from braid.server.console.facts import Facts
-from braid.server.console.pages.html import Child, Html, h, table
-from braid.server.console.pages.layout import (
-    Page,
-    action,
-    duration,
-    latency,
-    live,
-    moment,
-    pairs,
-    state,
-    tiles,
-    url,
-)
+from braid.server.console.formats import UNKNOWN, PlanName, duration, plan_names
 from braid.server.console.rates import Key, ModelRates
+from braid.server.console.rendering import Page
 from braid.server.models.queries import Placed
-from braid.server.store.records import ModelVersion
+from braid.server.store.records import JobRecord, ModelStatus, ModelVersion
 
-COLUMNS = ("model", "version", "state", "requests/s", "p50", "p99", "failures/s", "waiting",
-           "speed-up by batch")  # fmt: skip
-NUMBERS = ("version", "requests/s", "p50", "p99", "failures/s", "waiting")
 FEW = 12  # models that need no filter
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """What a model version does now."""
+
+    rates: Mapping[str, str]  # texts by their names
+    waiting: int  # requests
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """One version in the list of all models."""
+
+    model: ModelVersion
+    now: Now
+    faster: str  # speed-ups by batch size
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """One schedule in the list of a version's."""
+
+    device: str
+    schedule: Schedule
+    plan: PlanName
+    groups: int
+    drift: str
+    serves: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidates:
+    """All plans that were measured for one batch size on one device, the fastest first."""
+
+    title: str
+    longest_us: float  # the end of the scale
+    plans: Sequence[Contender]
+    names: Mapping[str, PlanName]
+    served: Contender | None  # None: the sequential plan, or that was not recorded
 
 
 async def all_models(facts: Facts, wanted: str) -> Page:
     """Return the page of all model versions whose name contains ``wanted``."""
     models = await facts.queries.models()
-    shown = [each for each in models if wanted.lower() in each.name.lower()]
     activity = await facts.activity()
     jobs = [each for each in await facts.jobs() if not each.state.has_ended]
-    total = sum(each.requests_per_s for each in activity.values())
-    body = h(
-        "div",
-        live(
-            "tiles",
-            tiles(
-                ("models", len({each.name for each in models})),
-                ("requests/s", f"{total:.1f}" if activity else "–"),
-                ("jobs under way", h("a", str(len(jobs)), href=url("jobs"))),
-            ),
-        ),
-        _filter(wanted) if len(models) > FEW or wanted else None,
-        live("models", _models_table(facts, shown, activity)),
-        h("p", "Rates and latencies are those of the last minute.", class_="note"),
-    )
-    return Page("Models", body, "Models", is_live=True)
-
-
-def _filter(wanted: str) -> Html:
-    field = h(
-        "input", type="search", name="q", value=wanted, id="filter", autocomplete="off",
-        aria_keyshortcuts="/", placeholder="part of a name",
-    )  # fmt: skip
-    label = h("label", "Filter ", field)
-    return h("form", label, h("button", "Show"), method="get", role="search", class_="row")
-
-
-def _models_table(
-    facts: Facts, models: Sequence[ModelVersion], activity: Mapping[Key, ModelRates]
-) -> Html:
     speeds = facts.speeds()
-    rows = (
-        _row(facts, each, activity.get(_key(each)), speeds.get(_key(each), {})) for each in models
-    )
-    hint = "no models; register one: braid register NAME FILE --wait"
-    return table(COLUMNS, rows, right=NUMBERS, caption="Models", empty=hint)
+    total = sum(each.requests_per_s for each in activity.values())
+    shown = {
+        "wanted": wanted,
+        "has_filter": len(models) > FEW or bool(wanted),
+        "names": len({each.name for each in models}),
+        "requests_per_s": f"{total:.1f}" if activity else UNKNOWN,
+        "jobs_under_way": len(jobs),
+        "rows": [
+            ModelRow(
+                each,
+                Now(_rates(activity.get(_key(each))), facts.waiting(each)),
+                _faster(speeds.get(_key(each), {})),
+            )
+            for each in models
+            if wanted.lower() in each.name.lower()
+        ],
+    }
+    return Page("models.html", "Models", shown, "Models", is_live=True)
 
 
 def _key(model: ModelVersion) -> Key:
     return model.name, str(model.version)
 
 
-def _row(
-    facts: Facts,
-    model: ModelVersion,
-    now: ModelRates | None,
-    speeds: Mapping[tuple[str, int], Speed],
-) -> Sequence[Child]:
-    page = url("models", model.name, version=model.version)
+def _rates(now: ModelRates | None) -> dict[str, str]:
+    if now is None:
+        return dict.fromkeys(("requests/s", "p50", "p99", "failures/s"), UNKNOWN)
+    return {
+        "requests/s": f"{now.requests_per_s:.1f}",
+        "p50": duration(None if now.p50_s is None else now.p50_s * 1e6),
+        "p99": duration(None if now.p99_s is None else now.p99_s * 1e6),
+        "failures/s": f"{now.failures_per_s:.1f}",
+    }
+
+
+def _faster(speeds: Mapping[tuple[str, int], Speed]) -> str:
+    """Return speed-ups by batch size, and by device if there are several."""
     several = len({device for device, _ in speeds}) > 1
-    faster = "; ".join(
+    return "; ".join(
         f"{f'{device}/' if several else ''}{size}: {speed_text(speeds[device, size])}"
         for device, size in sorted(speeds)
     )
-    return (
-        h("a", model.name, href=page),
-        model.version,
-        state(model.state.value),
-        *_activity_cells(now),
-        facts.waiting(model),
-        faster or "–",
-    )
 
 
-def _activity_cells(now: ModelRates | None) -> tuple[str, str, str, str]:
-    if now is None:
-        return "–", "–", "–", "–"
-    return (
-        f"{now.requests_per_s:.1f}",
-        duration(None if now.p50_s is None else now.p50_s * 1e6),
-        duration(None if now.p99_s is None else now.p99_s * 1e6),
-        f"{now.failures_per_s:.1f}",
-    )
-
-
-async def one_model(facts: Facts, name: str, version: str, *, is_admin: bool) -> Page:
+async def one_model(facts: Facts, name: str, version: str) -> Page:
     """Return the page of one version: inputs, outputs, rates, schedules, jobs."""
     versions = await facts.queries.versions(name)
     model = await facts.queries.find(name, version)
     schedules = await facts.queries.schedules(model)
-    body = h(
-        "div",
-        _versions(versions, model),
-        live("now", await _now(facts, model)),
-        _about(facts, model),
-        h("h2", "Schedules"),
-        live("schedules", _schedules(facts, model, schedules)),
-        [_candidates(each) for each in schedules],
-        h("h2", "Jobs"),
-        live("jobs", await _jobs(facts, model)),
-        _actions(model, schedules) if is_admin else None,
-    )
-    return Page(f"{model.name} version {model.version}", body, "Models", is_live=True)
-
-
-def _versions(versions: Sequence[ModelVersion], shown: ModelVersion) -> Html | None:
-    if len(versions) < 2:
-        return None
-    links = [
-        h("a", f"version {each.version}", href=url("models", each.name, version=each.version),
-          aria_current="page" if each.version == shown.version else None)
-        for each in reversed(versions)
-    ]  # fmt: skip
-    return h("nav", links, class_="row", aria_label="Versions")
-
-
-async def _now(facts: Facts, model: ModelVersion) -> Html:
-    now = (await facts.activity()).get(_key(model))
-    rate, p50, p99, failures = _activity_cells(now)
-    return tiles(
-        ("state", state(model.state.value)),
-        ("requests/s", rate),
-        ("p50", p50),
-        ("p99", p99),
-        ("failures/s", failures),
-        ("waiting", facts.waiting(model)),
-    )
-
-
-def _about(facts: Facts, model: ModelVersion) -> Html:
-    served = facts.served(model)
-    specs: list[tuple[str, Child]] = []
-    if served is not None:
-        specs = [
-            ("inputs", _specs(served.inputs)),
-            ("outputs", _specs(served.output_specs)),
-            ("batching", "requests share batches" if served.batched else "one request at a time"),
-            ("warnings", [h("p", text) for text in served.warnings] or ""),
-        ]
-    return pairs(
-        ("message", model.message),
-        *specs,
-        ("batch sizes", ", ".join(map(str, model.options.batch_sizes))),
-        ("planner", model.options.planner.text),
-        ("precision", _precision(model)),
-        ("file", f"{model.size_bytes / 2**20:.1f} MiB"),
-        ("SHA-256", h("code", model.sha256)),
-        ("registered", moment(model.created_unix)),
-    )
+    activity = await facts.activity()
+    plans = plan_names(each.schedule.planner for each in schedules)
+    shown = {
+        "model": model,
+        "versions": versions[::-1],
+        "now": Now(_rates(activity.get(_key(model))), facts.waiting(model)),
+        "served": facts.served(model),
+        "planner": plan_names([model.options.planner.text])[model.options.planner.text],
+        "precision": _precision(model),
+        "schedules": [_schedule_row(facts, model, each, plans) for each in schedules],
+        "no_schedule": _no_schedule(model),
+        "comparisons": [_candidates(each) for each in schedules if _plans(each)],
+        "jobs": await _jobs(facts, model),
+    }
+    title = f"{model.name} version {model.version}"
+    return Page("model.html", title, shown, "Models", is_live=True)
 
 
 def _precision(model: ModelVersion) -> str:
@@ -186,34 +138,25 @@ def _precision(model: ModelVersion) -> str:
     return model.options.precision + also
 
 
-def _specs(specs: Mapping[str, TensorType]) -> list[Html]:
-    return [h("div", h("code", name), f" {spec}") for name, spec in specs.items()]
+def _no_schedule(model: ModelVersion) -> str:
+    """Return what an empty list of schedules means."""
+    if model.state.has_failed:
+        return f"no schedule: this version has {model.state.word}"
+    if model.state is ModelStatus.SERVING:
+        return "no schedule yet: the sequential plan serves"
+    return "no schedule yet"
 
 
-def _schedules(facts: Facts, model: ModelVersion, schedules: Sequence[Placed]) -> Html:
-    columns = ("batch", "device", "planner", "stages", "groups", "sequential (spread)",
-               "scheduled (spread)", "speed-up", "live / profiled", "serves")  # fmt: skip
-    rows = (_schedule_row(facts, model, each) for each in schedules)
-    hint = "no schedule yet: the sequential plan serves"
-    return table(columns, rows, right=(*columns[:1], *columns[3:9]), caption="Schedules",
-                 empty=hint)  # fmt: skip
-
-
-def _schedule_row(facts: Facts, model: ModelVersion, placed: Placed) -> Sequence[Child]:
-    schedule = placed.schedule
-    seen, size = schedule.provenance, schedule.key.batch_size
-    page = url("schedules", model.name, model.version, size, device=placed.device)
-    drift = facts.drift(model, placed)
-    return (
-        h("a", str(size), href=page),
+def _schedule_row(
+    facts: Facts, model: ModelVersion, placed: Placed, plans: Mapping[str, PlanName]
+) -> ScheduleRow:
+    schedule, drift = placed.schedule, facts.drift(model, placed)
+    return ScheduleRow(
         placed.device,
-        schedule.planner,
-        len(schedule.stages),
+        schedule,
+        plans[schedule.planner],
         sum(len(stage.groups) for stage in schedule.stages),
-        latency(seen.sequential_us, schedule.sequential_spread),
-        latency(seen.measured_us, seen.spread),
-        speed_text(schedule.speed, "–"),
-        "–" if drift is None else f"{drift:.2f}",
+        UNKNOWN if drift is None else f"{drift:.2f}",
         _serves(schedule),
     )
 
@@ -224,63 +167,20 @@ def _serves(schedule: Schedule) -> str:
     return RUNTIMES.get(schedule.runtime, "schedule")
 
 
-def _candidates(placed: Placed) -> Html | None:
-    """Return all plans that were measured, as bars on one scale, the fastest first."""
-    schedule = placed.schedule
-    found = sorted(schedule.provenance.candidates, key=lambda each: each.latency_us or math.inf)
-    if not found:
-        return None
-    longest = max(each.latency_us or 0.0 for each in found)
-    title = f"Candidates compared, batch {schedule.key.batch_size}, {placed.device}"
-    columns = ("plan", "", "latency (spread)", "speed-up", "runs", "error", "remark")
-    rows = (_candidate_row(schedule, each, longest) for each in found)
-    return h("section", h("h3", title),
-             table(columns, rows, right=columns[2:6], caption=title))  # fmt: skip
+def _plans(placed: Placed) -> Sequence[Contender]:
+    return placed.schedule.provenance.candidates
 
 
-def _candidate_row(schedule: Schedule, one: Contender, longest: float) -> Sequence[Child]:
-    took = latency(one.latency_us, one.spread)
-    bar = None
-    if one.latency_us is not None:
-        bar = h("meter", took, value=one.latency_us, min=0, max=longest, aria_label=one.name)
-    serves = one is schedule.chosen and schedule.provenance.promoted
-    remarks = [
-        "serves" if serves else "",
-        one.remark,
-        f"same plan: {', '.join(one.also)}" if one.also else "",
-    ]
-    return (
-        one.name,
-        bar,
-        took,
-        speed_text(one.speed, "–"),
-        one.runs,
-        "–" if one.max_rel_error is None else f"{one.max_rel_error:.1e}",
-        "; ".join(filter(None, remarks)),
+def _candidates(placed: Placed) -> Candidates:
+    schedule, found = placed.schedule, _plans(placed)
+    return Candidates(
+        f"Candidates compared, batch {schedule.key.batch_size}, {placed.device}",
+        max(each.latency_us or 0.0 for each in found),
+        sorted(found, key=lambda each: each.latency_us or math.inf),
+        plan_names(name for each in found for name in (each.name, *each.also)),
+        schedule.chosen if schedule.provenance.promoted else None,
     )
 
 
-async def _jobs(facts: Facts, model: ModelVersion) -> Html:
-    jobs = [each for each in await facts.jobs(model.name) if each.version == model.version]
-    rows = (
-        (h("a", each.id, href=url("jobs", each.id)), state(each.state.value),
-         f"{each.progress:.0%}", moment(each.updated_unix), each.message or each.detail)
-        for each in jobs
-    )  # fmt: skip
-    return table(("job", "state", "done", "changed", "detail"), rows, right=("done",),
-                 caption="Jobs of this version")  # fmt: skip
-
-
-def _actions(model: ModelVersion, schedules: Sequence[Placed]) -> Html:
-    where = ("models", model.name, model.version)
-    return h(
-        "div",
-        action("Profile again", url(*where, "profile")) if schedules else None,
-        action(
-            "Delete this version",
-            url(*where, "delete"),
-            confirm=f"Delete {model.name} version {model.version}?",
-            danger=True,
-        ),
-        class_="row actions",
-    )
+async def _jobs(facts: Facts, model: ModelVersion) -> list[JobRecord]:
+    return [each for each in await facts.jobs(model.name) if each.version == model.version]

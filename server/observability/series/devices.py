@@ -11,7 +11,6 @@ class DeviceMetrics:
     """Counters of device workers that died."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._registry = registry
         self.worker_restarts = Counter(
             "braid_worker_restarts",
             "Device workers that died and were restarted, by why they died",
@@ -30,10 +29,9 @@ class DeviceMetrics:
 
     def restarts(self, device: str) -> float:
         """Return how often a device's worker died, for all reasons together."""
-        samples = (
-            self._registry.get_sample_value(
-                "braid_worker_restarts_total", {"device": device, "reason": reason.value}
-            )
-            for reason in EndReason
+        (family,) = self.worker_restarts.collect()
+        return sum(
+            sample.value
+            for sample in family.samples
+            if sample.name.endswith("_total") and sample.labels["device"] == device
         )
-        return sum(filter(None, samples))

@@ -1,4 +1,4 @@
-"""The console's parts by themselves: HTML, sessions, rates."""
+"""The console's parts by themselves: sessions, rates."""
 
 from __future__ import annotations
 
@@ -7,21 +7,11 @@ from pathlib import Path
 import pytest
 
 from braid.server.console import sessions as sessions_module
-from braid.server.console.pages.html import Html, h, table
 from braid.server.console.rates import Rates, quantile
 from braid.server.console.sessions import MAX_PEERS, Sessions, SignInLimit
 from braid.server.observability.metrics import Metrics
 from braid.server.security.roles import Role
 from braid.server.security.tokens import Tokens, TokenSource
-
-
-def test_text_is_escaped_and_html_is_not_escaped_twice() -> None:
-    evil = '<b onclick="x">&'
-    assert h("p", evil, title=evil) == (
-        '<p title="&lt;b onclick=&quot;x&quot;&gt;&amp;">&lt;b onclick=&quot;x&quot;&gt;&amp;</p>'
-    )
-    assert h("p", h("i", "a"), [Html("<br>"), 3, None]) == "<p><i>a</i><br>3</p>"
-    assert "<script>" not in table(("a",), [("<script>",)])
 
 
 def test_the_token_is_read_anew_and_an_empty_file_lets_nobody_in(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import websocket
 
 from tests.clock import until
 from tests.deploy.places import program
+from tests.service.server_process import ServerProcess
 
 SECONDS = 120.0  # limit of every wait; nothing takes that long unless it is broken
 
@@ -99,6 +100,20 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **event)
         self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 
+    def show(self, width: int, *, dark: bool) -> None:
+        """Take a window width in CSS pixels, a phone's where it is small, and a theme."""
+        features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+        self.call("Emulation.setEmulatedMedia", features=features)
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=900, deviceScaleFactor=1, mobile=width < 600,
+        )  # fmt: skip
+
+    def show_as_usual(self) -> None:
+        """Undo ``show``."""
+        self.call("Emulation.setEmulatedMedia", features=[])
+        self.call("Emulation.clearDeviceMetricsOverride")
+
     def screenshot(self, path: Path, *, dark: bool = False, width: int = 1280) -> None:
         """A picture of the whole page."""
         features = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
@@ -111,6 +126,11 @@ class Browser:
         )  # fmt: skip
         picture = self.call("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(picture["data"]))
+
+
+def address(server: ServerProcess, path: str = "") -> str:
+    """Address of a page of a server's console."""
+    return f"http://{server.http_address}/console/{path}"
 
 
 @contextmanager

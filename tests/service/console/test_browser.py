@@ -12,17 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.models.small import small_cnn
-from tests.service.console.browser import Browser, chromium
+from tests.service.console.browser import Browser, address
 from tests.service.console.test_site import TOKEN
 from tests.service.server_process import ServerProcess
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
-        yield found
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_complaints")]
 
 
 @pytest.fixture(scope="module")
@@ -34,19 +28,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         yield made
     finally:
         made.end()
-
-
-@pytest.fixture(autouse=True)
-def no_complaints(browser: Browser) -> Iterator[None]:
-    """Whatever a test does, the browser's console stays empty."""
-    browser.complaints.clear()
-    yield
-    browser.run("1")  # events that are still under way
-    assert browser.complaints == []
-
-
-def address(server: ServerProcess, path: str = "") -> str:
-    return f"http://{server.http_address}/console/{path}"
 
 
 def keep(browser: Browser, name: str, *, dark: bool = False) -> None:
@@ -69,7 +50,7 @@ def test_a_registration_is_watched_live_and_its_schedule_looked_at(
         browser.run(
             "window.seen = new Set(); new MutationObserver(() => window.seen.add("
             "document.querySelector('progress').value)).observe(document.getElementById("
-            "'live-job'), {childList: true})"
+            "'live-job'), {subtree: true, attributes: true})"
         )
         phases = "[...document.querySelectorAll('.phases li')]"
         browser.until(f"{phases}.every(each => each.className === 'done')")
@@ -77,7 +58,11 @@ def test_a_registration_is_watched_live_and_its_schedule_looked_at(
     assert len(seen) >= 2, "the bar moved without the page being loaded again"
     assert seen == sorted(seen)
     assert seen[-1] == 1
-    assert browser.run(f"{phases}.length") > 1
+    assert browser.run(f"{phases}.map(each => each.textContent)") == [
+        *("queued", "importing", "measuring", "searching", "comparing", "ready")
+    ]
+    done = "[...document.querySelectorAll('.sizes .done')].map(each => each.textContent)"
+    assert browser.run(done) == ["1", "2", "4"]
     keep(browser, "job")
 
     browser.follow("wide")

@@ -1,0 +1,174 @@
+"""Pages as HTML: what is escaped, what a template may leave out, how plans and states are named."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from jinja2 import UndefinedError
+
+from braid.core.errors import ModelNotFound
+from braid.server.console import rendering
+from braid.server.console.facts import Facts
+from braid.server.console.formats import PlanName, left, plan_names, state
+from braid.server.console.pages import jobs
+from braid.server.console.rendering import Page, Renderer, url
+from braid.server.store.records import (
+    JobRecord,
+    JobStatus,
+    ModelStatus,
+    ModelVersion,
+    RegistrationOptions,
+)
+from tests import ROOT
+
+EVIL = '<b onclick="x">&\'"'
+JOB = JobRecord("0123", "cnn", 1, JobStatus.SCHEDULING, 0.5, "batch size 2: searching, 3 stages")
+
+
+class Tags(HTMLParser):
+    """Names of the elements and of their attributes, and the text."""
+
+    def __init__(self, document: bytes) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+        self.attributes: set[str] = set()
+        self.text = ""
+        self.feed(document.decode())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def facts(schedules: dict[str, list[int]], *, is_deleted: bool = False) -> Facts:
+    """A server whose devices have schedules of these batch sizes."""
+    model = ModelVersion("cnn", 1, "00", 10, RegistrationOptions((1, 2, 4)))
+
+    async def find(name: str, version: str) -> ModelVersion:
+        if is_deleted:
+            raise ModelNotFound(name)
+        return model
+
+    async def placed(of: ModelVersion) -> list[Any]:
+        found = [(device, size) for device, sizes in schedules.items() for size in sizes]
+        keys = [(device, SimpleNamespace(batch_size=size)) for device, size in found]
+        return [SimpleNamespace(device=device, schedule=SimpleNamespace(key=key))
+                for device, key in keys]  # fmt: skip
+
+    async def job(job_id: str) -> JobRecord:
+        return JOB
+
+    devices = SimpleNamespace(all=[SimpleNamespace(name=name) for name in schedules])
+    return cast(
+        Facts,
+        SimpleNamespace(
+            queries=SimpleNamespace(find=find, schedules=placed),
+            runner=SimpleNamespace(find=job),
+            devices=devices,
+            served=lambda of: None,
+        ),
+    )
+
+
+async def test_values_are_text_wherever_they_stand() -> None:
+    evil = replace(JOB, model=EVIL, detail=EVIL, message=EVIL)
+    shown = {"job": evil, "phases": [jobs.Step(EVIL)], "batch_sizes": []}
+
+    made = Tags(await Renderer().html(Page("job.html", EVIL, shown), is_admin=True))
+
+    assert "b" not in made.names
+    assert "onclick" not in made.attributes
+    assert made.text.count(EVIL) >= 4
+    assert url(EVIL, q=EVIL).isascii()
+    assert not set(url(EVIL, q=EVIL)) & set("<>\"'")
+
+
+async def test_a_name_that_a_page_forgot_is_an_error() -> None:
+    with pytest.raises(UndefinedError, match="jobs"):
+        await Renderer().html(Page("jobs.html", "Jobs", {}), is_admin=False)
+
+
+async def test_other_work_runs_while_a_long_page_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendering, "SLICE_SECONDS", 0.0)
+    renderer, turns = Renderer(), 0
+    renderer.compile()
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    await renderer.html(Page("jobs.html", "Jobs", {"jobs": [JOB] * 50}), is_admin=False)
+    counting.cancel()
+    assert turns > 50
+
+
+def test_options_that_all_plans_of_a_planner_share_are_on_demand() -> None:
+    found = plan_names(
+        [
+            "lazy-ios(r=3,s=8,gap=0.01)",
+            "lazy-ios(r=3,s=8,join=group,gap=0.01)",
+            "greedy",
+            "greedy(join=unit)",
+            "ios(r=3,s=8)",
+        ]
+    )
+
+    assert list(found.values()) == [
+        PlanName("lazy-ios", "r=3, s=8, gap=0.01"),
+        PlanName("lazy-ios(join=group)", "r=3, s=8, gap=0.01"),
+        PlanName("greedy"),
+        PlanName("greedy(join=unit)"),
+        PlanName("ios", "r=3, s=8"),
+    ]
+
+
+def test_every_state_has_one_word_and_failures_are_marked() -> None:
+    words = [state(each).word for each in JobStatus]
+    assert len(set(words)) == len(words)
+    assert all(word.isalpha() for word in words)
+    failed = {each for each in (*JobStatus, *ModelStatus) if state(each).kind == "bad"}
+    assert failed == {JobStatus.FAILED, ModelStatus.FAILED, ModelStatus.DAMAGED}
+    assert (left(-1.0), left(59.6), left(0.2)) == ("", "1 min 00 s", "0 s")
+
+
+async def test_a_job_says_which_batch_sizes_are_done() -> None:
+    page = await jobs.one_job(facts({"cpu": [1]}), "0123")
+
+    assert page.facts["batch_sizes"] == [
+        jobs.Step("1", is_done=True),
+        jobs.Step("2", is_now=True),
+        jobs.Step("4"),
+    ]
+    phases = cast(list[jobs.Step], page.facts["phases"])
+    assert [step.text for step in phases if step.is_done] == ["queued", "importing", "measuring"]
+    assert [step.text for step in phases if step.is_now] == ["searching"]
+
+
+async def test_a_job_of_a_deleted_model_still_has_its_page() -> None:
+    page = await jobs.one_job(facts({"cpu": []}, is_deleted=True), "0123")
+
+    assert page.facts["batch_sizes"] == []
+
+
+def test_what_pages_are_made_of_is_in_the_package(tmp_path: Path) -> None:
+    run = [sys.executable, "setup.py", "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(run, cwd=ROOT, check=True, capture_output=True)
+
+    for folder in ("assets", "templates"):
+        here = sorted(path.name for path in (ROOT / "server/console" / folder).iterdir())
+        there = tmp_path / "braid/server/console" / folder
+        assert here == sorted(path.name for path in there.iterdir())
