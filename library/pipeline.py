@@ -69,6 +69,13 @@ class Findings:
         """Return False: nothing served before."""
         return False
 
+    def replacing(self, model: ModelVersion) -> None:
+        """Do nothing: no version takes another one's place."""
+
+    def give_up(self, model: ModelVersion) -> bool:
+        """Return False: no version takes another one's place."""
+        return False
+
     async def serve(self, imported: ImportedModel, device: str) -> None:
         """Keep the imported model."""
         self.imported = imported

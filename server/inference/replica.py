@@ -70,6 +70,7 @@ class ModelReplica:
             InvalidRequest: a shape given at registration does not fit the model.
         """
         graph, report = imported.graph, imported.report
+        self.model = imported.model
         self.name = imported.model.name
         self.version = imported.model.version
         self.digest = imported.digest

@@ -53,6 +53,9 @@ ExampleShapes = Mapping[str, tuple[int, ...]] | None
 ImportModel = Callable[[Path, Path, OnProgress, ExampleShapes], Awaitable[None]]
 """Imports an uploaded file into an artefact folder, which appears whole or not at all."""
 
+CheckImported = Callable[[ImportedModel], None]
+"""Raises BraidError if an imported model is not what was asked for; it does not serve then."""
+
 
 class Measurer(Protocol):
     """Measures models on one device as they will run. Cancelling a call stops the measurement."""
@@ -154,10 +157,16 @@ class PlanTarget(Protocol):
     def was_not_restored(self, model: ModelVersion) -> bool:
         """True if a version served before the server's restart and could not be restored."""
 
+    def replacing(self, model: ModelVersion) -> None:
+        """Record what will take the place of a version that serves, once it serves itself."""
+
+    def give_up(self, model: ModelVersion) -> bool:
+        """Forget what was to take a version's place; returns bool: it has not done so."""
+
     async def serve(self, imported: ImportedModel, device: str) -> None:
         """Let a model that is loaded on a device answer there, with its sequential plan.
 
-        Does nothing if it does already.
+        Does nothing if it does already. Takes the place of other bytes of the same version.
         """
 
     async def swap(self, model: ModelVersion, device: str, schedule: Schedule) -> None:

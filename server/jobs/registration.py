@@ -20,7 +20,7 @@ from braid.core.errors import BraidError, DamagedArtefact, DiskFailure, InvalidA
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.report import check_files
 from braid.server.jobs.imported_model import ImportedModel, read_imported
-from braid.server.jobs.interfaces import ServingDevice
+from braid.server.jobs.interfaces import CheckImported, ServingDevice
 from braid.server.jobs.progress import (
     IMPORT_ENDS,
     LOAD_ENDS,
@@ -54,18 +54,22 @@ class RegistrationOutcome:
 
 
 async def register_model(
-    model: ModelVersion, services: JobServices, report: ReportProgress
+    model: ModelVersion,
+    services: JobServices,
+    report: ReportProgress,
+    check: CheckImported = lambda imported: None,
 ) -> RegistrationOutcome:
     """Take a model version from its upload to a schedule for every batch size and device.
 
     A batch size that fails leaves the model serving sequentially and does not stop the others,
-    nor does a device that cannot serve the model.
+    nor does a device that cannot serve the model. What ``check`` raises ends it before it serves.
 
     Raises:
         BraidError: the model does not serve; the message is for the user.
     """
     async with services.keeping(model.sha256):
         imported = await _import(model, services, report)
+        check(imported)
         refusals = await _serve_sequentially(imported, services, report)
         work = [each for each in _work(imported, services) if each[0].name not in refusals]
         forecast = Forecast([size for _, size in work], model.options.planner.time_budget_s)
@@ -188,9 +192,7 @@ async def _serve_sequentially(
         refusals = await _serve_on(services.devices, imported, services, retry)
         serving = replace(model, state=ModelStatus.SERVING, message="")
         try:
-            await store.call(
-                store.set_model_state, model.name, model.version, serving.state, serving.message
-            )
+            await store.call(store.serves, serving)
         except DiskFailure as error:
             if model.state is not ModelStatus.SERVING:  # one that FAILED must not go on answering
                 failed = replace(model, state=ModelStatus.FAILED, message=str(error))

@@ -28,6 +28,7 @@ from functools import partial
 
 from braid.core.background import log_failure
 from braid.core.errors import BraidError, DiskFailure, Draining, NotFound, PreconditionFailed
+from braid.server.jobs.interfaces import CheckImported
 from braid.server.jobs.progress import UNKNOWN, ProgressReport
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.services import JobServices, check_offered
@@ -48,9 +49,12 @@ SAVE_SECONDS = 1.0  # progress inside one state is stored this often at most
 class _Live:
     """A job that has not ended, with its task and its watchers. Owned by the runner."""
 
-    def __init__(self, job: JobRecord, model: ModelVersion) -> None:
+    def __init__(
+        self, job: JobRecord, model: ModelVersion, check: CheckImported | None = None
+    ) -> None:
         self.job = job
         self.model = model
+        self.check: CheckImported = check or (lambda imported: None)
         self.changed = asyncio.Event()  # set, and replaced, at each change
         self.task: asyncio.Task[None] | None = None
         self.canceller: asyncio.Task[None] | None = None
@@ -185,11 +189,52 @@ class JobRunner:
             self._begin(made)
         return made
 
-    def _begin(self, made: Registration) -> None:
+    async def place(
+        self,
+        name: str,
+        received: ReceivedUpload,
+        options: RegistrationOptions,
+        version: int,
+        check: CheckImported,
+    ) -> Registration:
+        """Run a job that makes these bytes serve as a version, whatever that was before.
+
+        What the version serves it serves until then, also if it never comes to that. Once begun it
+        completes.
+
+        Raises:
+            InvalidRequest: the name is not one, or a device cannot compute in the precision.
+            Draining: the server is shutting down.
+        """
+        if self._is_stopping:
+            raise Draining("the server is shutting down")
+        check_offered(options.precision, self._services.devices)
+        await self.started()
+        return await asyncio.shield(self._place(name, received, options, version, check))
+
+    async def _place(
+        self,
+        name: str,
+        received: ReceivedUpload,
+        options: RegistrationOptions,
+        version: int,
+        check: CheckImported,
+    ) -> Registration:
+        await self.cancel_model(name, version)  # what would be scheduled is about to go
+        async with self._registering:
+            made = await self._store.call(
+                self._store.place, name, received, options, self.device_keys, version
+            )
+            models = self._services.models
+            (models.replacing if made.replaces else models.register)(made.model)
+            self._begin(made, check)
+        return made
+
+    def _begin(self, made: Registration, check: CheckImported | None = None) -> None:
         """Run a job whose rows were just stored, if it is new."""
         if made.is_new_job and not self._is_stopping:
             self._count(None, made.job.state)
-            self._start(_Live(made.job, made.model))
+            self._start(_Live(made.job, made.model, check))
 
     async def profile_again(self, name: str, version: int) -> JobRecord:
         """Forget the measurements of a model version, and schedule it afresh.
@@ -306,7 +351,8 @@ class JobRunner:
         where = {"job": live.job.id, "model": live.job.model, "version": live.job.version}
         log.info("job begins", extra=where)
         try:
-            outcome = await register_model(live.model, self._services, partial(self._report, live))
+            report = partial(self._report, live)
+            outcome = await register_model(live.model, self._services, report, live.check)
         except DiskFailure as error:
             log.error("job failed: %s", error, extra=where)
             await self._end(live, JobStatus.FAILED, str(error))
@@ -358,6 +404,8 @@ class JobRunner:
         try:
             model = await self._store.call(self._store.end_job, job)
             await self._store.call(self._store.discard_upload, live.model.sha256)
+            if self._services.models.give_up(live.model):
+                await self._store.call(self._store.discard_artefact, live.model.sha256)
             if model is not None:
                 self._services.models.register(model)
         except Exception:  # watchers of the job must see its end all the same

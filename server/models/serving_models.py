@@ -10,9 +10,10 @@ the newest one that answers is the default.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 
+from braid.core.background import to_the_end
 from braid.core.errors import (
     BraidError,
     Draining,
@@ -243,15 +244,28 @@ class ServingModels:
         self._names[model.name].versions[model.version] = model
         self._metrics.add_model(model.name, model.version)
 
+    def replacing(self, model: ModelVersion) -> None:
+        """Record what will take the place of a version that serves, once it serves itself."""
+        self._names[model.name].replacements[model.version] = model
+
+    def give_up(self, model: ModelVersion) -> bool:
+        """Forget what was to take a version's place; returns bool: it has not done so."""
+        waiting = self._known(model.name).replacements
+        if waiting.get(model.version) is not model:
+            return False
+        del waiting[model.version]
+        return True
+
     async def serve(self, imported: ImportedModel, device: str) -> None:
         """Let a model that is loaded on a device answer there; does nothing if it does already.
 
-        It begins with the sequential plan.
+        It begins with the sequential plan. What the version served before finishes its accepted
+        requests, on all devices, and goes.
 
         Raises:
             InvalidRequest: it cannot run at the shapes it was registered for.
             DeviceOutOfMemory: the device has no room for it.
-            PreconditionFailed: it was deleted meanwhile.
+            PreconditionFailed: it was deleted or replaced meanwhile.
         """
         model = imported.model
         if not self._lacks(model, device):
@@ -261,7 +275,12 @@ class ServingModels:
             await served.close()
             return
         known = self._names[model.name]
-        replicas = known.served.setdefault(model.version, Replicas())
+        before = known.served.get(model.version)
+        if before is None or not before.any.model.is_same(model):
+            known.served[model.version] = Replicas()
+        replicas = known.served[model.version]
+        if known.replacements.pop(model.version, None) is not None:
+            known.versions[model.version] = replace(model, state=ModelStatus.SERVING)
         known.problems.pop(model.version, None)
         is_first = not replicas
         served.policy = self.config(model.name).batching.over(self._policy)
@@ -270,12 +289,21 @@ class ServingModels:
         if is_first:
             self._on_serving(model.name, True)
             self._on_version(model.name)
+        if before is not None and before is not replicas:
+            await to_the_end(_end_all(before))
 
     def _lacks(self, model: ModelVersion, device: str) -> bool:
-        """True if a version does not answer on a device; raises PreconditionFailed if deleted."""
-        if model.version not in self._known(model.name).versions:
-            raise PreconditionFailed(f"{model.name} version {model.version} was deleted")
-        return self._on(model.name, model.version, device) is None
+        """True if a version does not answer on a device.
+
+        Raises:
+            PreconditionFailed: it was deleted or replaced.
+        """
+        known = self._known(model.name)
+        if not known.expects(model):
+            what = "replaced" if model.version in known.versions else "deleted"
+            raise PreconditionFailed(f"{model.name} version {model.version} was {what}")
+        replica = self._on(model.name, model.version, device)
+        return replica is None or not replica.model.is_same(model)
 
     async def _replica(self, imported: ImportedModel, device: str) -> ModelReplica:
         """Make a replica that runs every batch size sequentially."""
@@ -328,6 +356,7 @@ class ServingModels:
         known.versions.pop(version, None)
         known.restoring.discard(version)
         known.problems.pop(version, None)
+        known.replacements.pop(version, None)
         if not known.versions:
             del self._names[name]
         await self._stop_serving(known, name, version)
@@ -344,8 +373,7 @@ class ServingModels:
         replicas = known.served.pop(version, None)
         if not known.served:
             self._on_serving(name, False)
-        for queued in replicas or ():
-            await queued.end()
+        await _end_all(replicas or ())
 
     def using(self, digest: str, device: str) -> list[ModelVersion]:
         """Versions with this digest that answer on a device."""
@@ -374,3 +402,9 @@ class ServingModels:
         now = known.versions.get(model.version)
         is_wanted = now is not None and now.state is not ModelStatus.UNLOADED
         return is_wanted and model.version not in known.served
+
+
+async def _end_all(replicas: Iterable[QueuedReplica]) -> None:
+    """Finish the accepted requests of replicas, one after the other, and unload them."""
+    for queued in replicas:
+        await queued.end()

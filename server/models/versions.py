@@ -19,6 +19,8 @@ class ModelVersions:
     served: dict[int, Replicas] = field(default_factory=dict)  # of those that answer
     restoring: set[int] = field(default_factory=set)  # will serve in a moment, as before
     problems: dict[int, BraidError] = field(default_factory=dict)  # why a version was not restored
+    # What will take the place of a version once it serves itself.
+    replacements: dict[int, ModelVersion] = field(default_factory=dict)
 
     @property
     def newest(self) -> int:
@@ -44,6 +46,11 @@ class ModelVersions:
         self.restoring.discard(number)
         if problem is not None and number not in self.served:
             self.problems[number] = problem
+
+    def expects(self, model: ModelVersion) -> bool:
+        """True if a version is registered for these bytes and options, or is about to be."""
+        known = (self.versions.get(model.version), self.replacements.get(model.version))
+        return any(each is not None and each.is_same(model) for each in known)
 
     def as_seen(self, model: ModelVersion) -> ModelVersion:
         """Return a version as callers see it: one that is not restored yet is LOADING."""

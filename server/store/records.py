@@ -6,6 +6,7 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,13 @@ class ModelVersion:
     message: str = ""  # why it FAILED, or SERVES without a schedule
     created_unix: float = 0.0
 
+    def is_same(self, other: ModelVersion) -> bool:
+        """True if another record is of the same version, bytes and options."""
+        return _identity(self) == _identity(other)
+
+
+_identity = attrgetter("name", "version", "sha256", "options")
+
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
@@ -190,3 +198,4 @@ class Registration:
     model: ModelVersion
     job: JobRecord
     is_new_job: bool  # False: the same registration was made before, ``job`` is that one's
+    replaces: bool = False  # a version under this number serves other bytes until these do

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Concatenate, ParamSpec, Self, TypeVar
@@ -45,7 +46,7 @@ from braid.server.store.records import (
 )
 from braid.server.store.tables import jobs as jobs_table
 from braid.server.store.tables import models as models_table
-from braid.server.store.tables import plans, serving
+from braid.server.store.tables import placed, plans, serving
 from braid.server.store.tables.schema import open_database, reading
 from braid.server.store.uploads import Upload
 
@@ -54,7 +55,8 @@ log = logging.getLogger("braid.store")
 AGAIN_SECONDS, AGAIN_GROWTH = 300.0, 4.0
 """After a second job ended UNSCHEDULED, a start tries again this much later; then after longer."""
 
-_SCHEDULED = (JobStatus.READY, JobStatus.UNSCHEDULED)
+_MADE_FOR_DEVICES = (JobStatus.READY, JobStatus.UNSCHEDULED, JobStatus.FAILED)
+"""Ends of the last job of a version that serves; FAILED: other bytes were to take its place."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -97,6 +99,8 @@ class Store:
         self._disk = DiskWatch(folder.root)
         # Jobs that have ended, while the disk takes no writes.
         self._unstored: dict[str, JobRecord] = {}
+        # By id of a job that puts other bytes in the place of a version's: their digest.
+        self._replacing: dict[str, str] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="braid-store")
 
     @classmethod
@@ -173,6 +177,7 @@ class Store:
             for model in models_table.present(connection):
                 if model.state is ModelStatus.DRAINING:
                     models_table.mark_deleted(connection, model.name, model.version)
+                    placed.forget(connection, model.name, model.version)
             jobs_table.forget_oldest(connection, self._kept_jobs)
             impossible = plans.drop_impossible(connection)
             needed = models_table.digests(connection)
@@ -227,6 +232,45 @@ class Store:
             self.discard_upload(received.sha256)
         return made
 
+    def place(
+        self,
+        name: str,
+        received: ReceivedUpload,
+        options: RegistrationOptions,
+        device_keys: str,
+        version: int,
+    ) -> Registration:
+        """Make a job that makes these bytes serve as a version, whatever that was before.
+
+        What serves stays registered until they do (``serves``), also if they never do. A crash
+        before that leaves what was there, and the files where they came from.
+
+        Raises:
+            ResourceExhausted: there may be no version more.
+            DiskFailure: the disk is full, read-only or failing.
+        """
+        assert received.path is not None
+        check_model_name(name)
+        with self._disk.writing():
+            self.folder.adopt_upload(received.path, received.sha256)
+        model = ModelVersion(
+            name, version, received.sha256, received.size_bytes, options, created_unix=time.time()
+        )
+        try:
+            with self._transaction() as connection:
+                if models_table.find(connection, name, version) is None:
+                    self._quota.check_models(len(models_table.present(connection)))
+                job, replaces = placed.place(connection, model, device_keys)
+        except ResourceExhausted:
+            self.discard_upload(received.sha256)
+            raise
+        if replaces:
+            model = replace(model, state=ModelStatus.SERVING)
+            self._replacing[job.id] = model.sha256
+        return Registration(model, job, is_new_job=True, replaces=replaces)
+
+    placed = _read(placed.every)
+
     def _register(
         self,
         name: str,
@@ -270,6 +314,7 @@ class Store:
         """Remove an upload that is imported, or that no job waits for."""
         with self._reading(stored_only=True) as connection:
             still_needed = jobs_table.waiting_for(connection, sha256)
+        still_needed += list(self._replacing.values()).count(sha256)
         if is_imported or not still_needed:
             self._remove(lambda: self.folder.upload(sha256).unlink(missing_ok=True))
 
@@ -285,6 +330,20 @@ class Store:
     models = _read(models_table.present)
     find_model = _read(models_table.get)
     set_model_state = _write(models_table.set_state)
+
+    def serves(self, model: ModelVersion) -> None:
+        """Store that a version serves; the artefact of bytes that it had before is removed."""
+        with self._transaction() as connection:
+            before = models_table.serves(connection, model)
+        if before not in (None, model.sha256):
+            self.discard_artefact(before)
+
+    def discard_artefact(self, sha256: str) -> None:
+        """Remove an artefact that no version has, and no job is about to give one."""
+        with self._reading(stored_only=True) as connection:
+            needed = models_table.digests(connection)
+        if sha256 not in needed and sha256 not in self._replacing.values():
+            self._remove(lambda: self.folder.remove_artefact(sha256))
 
     def versions(self, name: str) -> list[ModelVersion]:
         """All versions of one model, oldest first.
@@ -307,6 +366,7 @@ class Store:
         with self._transaction() as connection:
             model = models_table.get(connection, name, version)
             models_table.mark_deleted(connection, name, version)
+            placed.forget(connection, name, version)
             needed = models_table.digests(connection)
         if model.sha256 not in needed:
             self._remove(lambda: self.folder.remove_artefact(model.sha256))
@@ -342,7 +402,7 @@ class Store:
                 is_due = job.state is JobStatus.UNSCHEDULED and _is_due(
                     job, jobs_table.unscheduled_in_a_row(connection, model)
                 )
-                if is_due or (job.state in _SCHEDULED and made_for != device_keys):
+                if is_due or (job.state in _MADE_FOR_DEVICES and made_for != device_keys):
                     jobs_table.add(connection, model, device_keys)
 
     def profile_again(
@@ -380,6 +440,7 @@ class Store:
         Returns the model as it is now, or None if it was deleted.
         """
         assert job.state.has_ended
+        self._replacing.pop(job.id, None)
         self._unstored[job.id] = job
         try:
             self.store_ends()

@@ -209,6 +209,7 @@ class TensorService:
         charge = progress.charge = await progress.memory.take(size_bytes, deadline)
         if not self._models.answers_with(replicas, served):  # unloaded or replaced during the wait
             replicas = self._models.for_request(served.name, str(served.version)).require()
+            checked = check_request(replicas.any, given)  # it may have other bytes now
         queued = replicas.choose(checked)
         served = progress.served = queued.replica
         series = progress.found.metrics.on(served.device.name)

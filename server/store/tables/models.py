@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, select, update
 
 from braid.core.errors import ModelNotFound, PreconditionFailed, VersionNotFound
 from braid.server.store.records import (
@@ -40,10 +41,15 @@ def add(
         )
     number = version or max(taken, default=0) + 1
     model = ModelVersion(name, number, sha256, size_bytes, options, created_unix=time.time())
-    row = {name: getattr(model, name) for name in _FIELDS}
-    row |= {"options": options.to_json(), "state": model.state.value}
-    connection.execute(insert(models).values(row))
+    connection.execute(insert(models).values(_to_row(model)))
     return model
+
+
+def put(connection: Connection, model: ModelVersion) -> None:
+    """Store a version as it is given, in place of what its number stood for before."""
+    this = models.c.name == model.name, models.c.version == model.version
+    connection.execute(delete(models).where(*this))
+    connection.execute(insert(models).values(_to_row(model)))
 
 
 def present(connection: Connection, name: str | None = None) -> list[ModelVersion]:
@@ -87,6 +93,22 @@ def set_state(
     )
 
 
+def serves(connection: Connection, model: ModelVersion) -> str | None:
+    """Store that a version serves, with the bytes and options of ``model``.
+
+    Nothing happens to a deleted one. Returns the digest that it had before.
+    """
+    this = (
+        models.c.name == model.name,
+        models.c.version == model.version,
+        models.c.deleted_unix.is_(None),
+    )
+    before = connection.scalar(select(models.c.sha256).where(*this))
+    served = replace(model, state=ModelStatus.SERVING, message="")
+    connection.execute(update(models).where(*this).values(_to_row(served)))
+    return before
+
+
 def mark_deleted(connection: Connection, name: str, version: int) -> None:
     """The version is gone; its number stays taken."""
     connection.execute(
@@ -99,6 +121,11 @@ def mark_deleted(connection: Connection, name: str, version: int) -> None:
 def digests(connection: Connection) -> set[str]:
     """SHA-256 of every version that is not deleted: the artefacts that are needed."""
     return set(connection.scalars(select(models.c.sha256).where(models.c.deleted_unix.is_(None))))
+
+
+def _to_row(model: ModelVersion) -> dict[str, Any]:
+    fields = {name: getattr(model, name) for name in _FIELDS}
+    return fields | {"options": model.options.to_json(), "state": model.state.value}
 
 
 def _from_row(row: Row[Any]) -> ModelVersion:

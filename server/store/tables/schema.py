@@ -121,6 +121,14 @@ serving = Table(
     Column("config", JSON, nullable=False),  # serving_config.ServingConfig
 )
 
+# Versions that a model repository put in place, and takes away again with their folders.
+placed = Table(
+    "placed",
+    metadata,
+    Column("name", String(128), primary_key=True),
+    Column("version", Integer, primary_key=True, autoincrement=False),
+)
+
 
 _READING = "braid_reading"
 
@@ -177,7 +185,8 @@ def _check_version(connection: Connection, url: str) -> None:
             f"the store's database {url} has schema {found}, this version of Braid reads "
             f"{SCHEMA_VERSION}; run a newer Braid or choose another BRAID_STORE"
         )
-    graphs.create(connection, checkfirst=True)  # earlier versions of Braid ignore it
+    for table in (graphs, placed):  # earlier versions of Braid ignore them
+        table.create(connection, checkfirst=True)
 
 
 def _name_unscheduled(connection: Connection) -> None:

@@ -292,6 +292,12 @@ class FakeServingModels:
     def register(self, model: ModelVersion) -> None:
         self.known[model.name, model.version] = model
 
+    def replacing(self, model: ModelVersion) -> None:
+        raise AssertionError("no job here replaces a version")
+
+    def give_up(self, model: ModelVersion) -> bool:
+        return False
+
     async def serve(self, imported: ImportedModel, device: str) -> None:
         model = imported.model
         self.serving.add((model.name, model.version))

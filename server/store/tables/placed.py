@@ -1,0 +1,40 @@
+"""Versions that a model repository put in place.
+
+Every function runs inside the caller's transaction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlalchemy import Connection, delete, insert, select
+
+from braid.server.store.records import JobRecord, ModelStatus, ModelVersion
+from braid.server.store.tables import jobs as jobs_table
+from braid.server.store.tables import models as models_table
+from braid.server.store.tables.schema import placed
+
+
+def every(connection: Connection) -> set[tuple[str, int]]:
+    """Names and numbers of the versions that a repository put in place."""
+    return {(row.name, row.version) for row in connection.execute(select(placed))}
+
+
+def place(connection: Connection, model: ModelVersion, device_keys: str) -> tuple[JobRecord, bool]:
+    """Add a job that makes ``model`` serve under its number, whatever had that number before.
+
+    Returns the job, and whether the version serves: then its row stays as it is until the job
+    makes the new bytes serve.
+    """
+    before = models_table.find(connection, model.name, model.version)
+    serves = before is not None and before.state is ModelStatus.SERVING
+    if not serves:
+        models_table.put(connection, replace(model, state=ModelStatus.LOADING))
+    forget(connection, model.name, model.version)
+    connection.execute(insert(placed).values(name=model.name, version=model.version))
+    return jobs_table.add(connection, model, device_keys), serves
+
+
+def forget(connection: Connection, name: str, version: int) -> None:
+    """Forget that a repository put a version in place: it is deleted."""
+    connection.execute(delete(placed).where(placed.c.name == name, placed.c.version == version))
