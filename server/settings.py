@@ -178,6 +178,10 @@ class Settings(BaseSettings):
     # Models registered at start, comma-separated NAME=FILE; a folder means the .onnx file in it.
     preload: Annotated[tuple[str, ...], NoDecode] = ()
 
+    # A folder in Triton's layout (NAME/VERSION/model.onnx, config.pbtxt) whose models serve, and
+    # whose changes are followed. The server is ready only while they answer.
+    model_repository: Path | None = None
+
     # Names of models, comma-separated: the server is ready only while all of them answer.
     ready_models: Annotated[tuple[str, ...], NoDecode] = ()
 
@@ -232,6 +236,16 @@ class Settings(BaseSettings):
         if 0 < value < 512 * MIB:
             raise ValueError("give at least 512MiB: the libraries alone take 300; or 0")
         return value
+
+    @field_validator("model_repository", mode="before")
+    @classmethod
+    def _empty_means_none(cls, value: Any) -> Any:
+        return value or None
+
+    @field_validator("model_repository")
+    @classmethod
+    def _absolute_repository(cls, value: Path | None) -> Path | None:
+        return value and value.expanduser().absolute()
 
     @field_validator("store")
     @classmethod

@@ -18,6 +18,7 @@ from braid.core.errors import BraidError, InvalidUpload, ModelImportError, Preco
 from braid.core.keyed_locks import KeyedLocks
 from braid.server.jobs.runner import JobRunner
 from braid.server.models.first_bytes import FirstBytes
+from braid.server.models.remarks import WHOLE_MODEL
 from braid.server.models.serving_models import ServingModels
 from braid.server.store.records import (
     ModelStatus,
@@ -34,7 +35,7 @@ class IndexEntry:
     """One version of one model, in the words of the protocol."""
 
     name: str
-    version: int
+    version: int  # WHOLE_MODEL: no version in particular
     state: str  # READY, LOADING, UNLOADING, UNAVAILABLE
     reason: str
 
@@ -54,7 +55,14 @@ class ModelLoader:
 
     async def index(self, ready_only: bool) -> list[IndexEntry]:
         """All versions of all models, or those that answer."""
-        entries = [self._entry(m) for m in await self._store.call(self._store.models)]
+        stored = await self._store.call(self._store.models)
+        present = {(model.name, model.version) for model in stored}
+        names = {model.name for model in stored}
+        entries = [self._entry(model) for model in stored] + [
+            IndexEntry(name, version, "UNAVAILABLE", text)
+            for (name, version), text in self._models.remarks.all().items()
+            if (name, version) not in present and not (version == WHOLE_MODEL and name in names)
+        ]
         return [each for each in entries if not ready_only or each.state == "READY"]
 
     async def started(self) -> None:
@@ -222,11 +230,10 @@ class ModelLoader:
         )
 
     def _entry(self, model: ModelVersion) -> IndexEntry:
+        model = self._models.as_seen(model)
+        state, reason = _STATES[model.state]
         if self._models.served_version(model.name, model.version) is not None:
             state, reason = "READY", ""
-        else:
-            model = self._models.as_seen(model)
-            state, reason = _STATES[model.state]
         return IndexEntry(model.name, model.version, state, model.message or reason)
 
 

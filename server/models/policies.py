@@ -66,6 +66,17 @@ class VersionPolicies:
         await self._loader.started()
         await asyncio.shield(self._configure(name, config))
 
+    async def announce(self, name: str, config: ServingConfig) -> None:
+        """Store a configuration for versions that come; none is loaded or unloaded for it now.
+
+        The name need not be registered yet.
+        """
+        check_model_name(name)
+        await self._loader.started()
+        async with self._loader.turns.of(name):
+            await self._store.call(self._store.put_serving_config, name, config)
+            self._models.configure(name, config)
+
     async def delete(self, name: str, version: str) -> None:
         """Refuse new requests, finish accepted ones, then remove; completes once begun.
 

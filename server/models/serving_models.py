@@ -31,6 +31,7 @@ from braid.server.inference.replica import ModelReplica
 from braid.server.inference.routing import QueuedReplica, Replicas
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.retries import RetriesExhausted
+from braid.server.models.remarks import Remarks
 from braid.server.models.versions import ModelVersions
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import ModelMetrics
@@ -89,6 +90,7 @@ class ServingModels:
             for device in devices.all
         }
         self._names: dict[str, ModelVersions] = {}
+        self.remarks = Remarks()
         self._is_refusing = False
         self._configs: dict[str, ServingConfig] = {}
         self._on_serving = on_serving
@@ -145,7 +147,7 @@ class ServingModels:
 
     def as_seen(self, model: ModelVersion) -> ModelVersion:
         """Return a version as callers see it: one that is not restored yet is LOADING."""
-        return self._known(model.name).as_seen(model)
+        return self.remarks.over(self._known(model.name).as_seen(model))
 
     def restoring(self, model: ModelVersion) -> None:
         """Record a version that served before the restart, and will again in a moment."""
@@ -188,6 +190,10 @@ class ServingModels:
     def knows(self, name: str) -> bool:
         """True if any version is registered under a name."""
         return name in self._names
+
+    def states(self, name: str) -> set[ModelStatus]:
+        """States of the versions that are registered under a name."""
+        return {each.state for each in self._known(name).versions.values()}
 
     def answers(self, name: str) -> bool:
         """True if any version answers."""

@@ -30,6 +30,7 @@ FLAGS = {
     "--devices": ("LIST", "comma-separated: cpu, cpu:0-7 (cores), cuda:0, ...; default: cpu"),
     "--threads": ("N", "of a CPU device; default: its cores"),
     "--preload": ("NAME=FILE,...", "register these models at start; a folder: the .onnx in it"),
+    "--model-repository": ("DIR", "serve the models of this folder, in Triton's layout"),
     "--ready-models": ("NAME,...", "ready only while all of these models answer"),
     "--log-level": ("LEVEL", "default: INFO"),
     "--log-format": ("FORMAT", "default: text"),

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from braid.core.tensor import BATCH, TensorType
+from braid.core.tensor import TensorType
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import DEFAULT_PRIORITY, PRIORITY_LEVELS
 from braid.server.models.serving_models import ServingModels
 from braid.server.observability.metrics import Metrics
 from braid.server.observability.series.requests import Duration, Statistics
+from braid.server.repository.configuration import BACKEND, PLATFORM
+from braid.server.repository.declared import data_type_of, open_dims
 from braid.server.rpc.status import Context, answering
 from braid.server.servicers.health import Health
 from braid.server.servicers.oip.wire import config, messages
-
-PLATFORM = "onnx_braid"
-BACKEND = "braid"
-
-_TYPE_NAMES = {"BOOL": "TYPE_BOOL", "BYTES": "TYPE_STRING"}
-
 
 EXTENSIONS = (
     "classification",
@@ -107,17 +104,18 @@ class ModelMethods:
 def config_of(model: ModelReplica) -> Any:
     """Build a ModelConfig; with a batch, all dims in the message leave dimension 0 out."""
     batched = model.batched
+    dims = partial(open_dims, without_batch=batched)
     described = config.ModelConfig(
         name=model.name,
         platform=PLATFORM,
         backend=BACKEND,
         max_batch_size=model.batch_sizes[-1] if batched else 0,
         input=[
-            config.ModelInput(name=name, data_type=_type(spec), dims=_dims(spec, batched))
+            config.ModelInput(name=name, data_type=_type(spec), dims=dims(spec))
             for name, spec in model.inputs.items()
         ],
         output=[
-            config.ModelOutput(name=name, data_type=_type(spec), dims=_dims(spec, batched))
+            config.ModelOutput(name=name, data_type=_type(spec), dims=dims(spec))
             for name, spec in model.output_specs.items()
         ],
     )
@@ -154,21 +152,14 @@ def _tensors(specs: Mapping[str, TensorType]) -> list[Any]:
     """Build the metadata of tensors; open extents, the batch among them, are -1."""
     return [
         messages.ModelMetadataResponse.TensorMetadata(
-            name=name, datatype=spec.dtype, shape=_dims(spec, without_batch=False)
+            name=name, datatype=spec.dtype, shape=open_dims(spec, without_batch=False)
         )
         for name, spec in specs.items()
     ]
 
 
-def _dims(spec: TensorType, without_batch: bool) -> list[int]:
-    has_batch = without_batch and spec.shape[:1] == (BATCH,)
-    shape = spec.shape[1:] if has_batch else spec.shape
-    return [dim if isinstance(dim, int) else -1 for dim in shape]
-
-
 def _type(spec: TensorType) -> int:
-    name = _TYPE_NAMES.get(spec.dtype, f"TYPE_{spec.dtype}")
-    return int(config.DataType.Value(name))
+    return int(config.DataType.Value(data_type_of(spec)))
 
 
 def _duration(duration: Duration) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from braid.core.errors import InvalidRequest
 from braid.server.servicers.oip.repository import LoadRequest, load_request
 from braid.server.servicers.oip.wire import messages
-from braid.server.store.serving_config import VersionPolicy
+from braid.server.store.serving_config import ServingConfig, VersionPolicy
 
 DEVICES = ("cpu", "cuda:0")
 
@@ -30,11 +30,12 @@ def load(config: dict[str, Any]) -> LoadRequest:
     ],
 )
 def test_a_version_policy_is_taken_over(policy: dict[str, Any], meant: VersionPolicy) -> None:
-    assert load({"version_policy": policy}).versions == meant
+    assert load({"version_policy": policy}).serving(ServingConfig()).versions == meant
 
 
 def test_without_a_policy_versions_serve_as_before() -> None:
-    assert load({"max_batch_size": 4}).versions is None
+    before = ServingConfig(VersionPolicy(latest=3))
+    assert load({"max_batch_size": 4}).serving(before) == before
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,86 @@
+"""Inputs and outputs that a configuration declares, compared with those of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tritonclient.grpc import model_config_pb2 as wire
+
+from braid.core.errors import InvalidRequest
+from braid.core.tensor import BATCH, TensorType
+
+_TYPE_NAMES = {"BOOL": "TYPE_BOOL", "BYTES": "TYPE_STRING"}
+OPEN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTensor:
+    """Input or output as a configuration declares it."""
+
+    name: str
+    data_type: str  # of wire.DataType, e.g. TYPE_FP32; TYPE_INVALID: none is declared
+    dims: tuple[int, ...]  # without the batch if there is one; ``OPEN``: any; (): none declared
+
+
+def data_type_name(number: int) -> str:
+    """Return the name of a data type of the protocol."""
+    return str(wire.DataType.Name(number))
+
+
+def data_type_of(spec: TensorType) -> str:
+    """Return the name that the protocol has for a tensor's data type."""
+    return _TYPE_NAMES.get(spec.dtype, f"TYPE_{spec.dtype}")
+
+
+def open_dims(spec: TensorType, *, without_batch: bool) -> tuple[int, ...]:
+    """Return the extents of a tensor; open ones, the batch among them, are ``OPEN``."""
+    has_batch = without_batch and spec.shape[:1] == (BATCH,)
+    shape = spec.shape[1:] if has_batch else spec.shape
+    return tuple(dim if isinstance(dim, int) else OPEN for dim in shape)
+
+
+def check_declared(
+    kind: str,
+    declared: Iterable[DeclaredTensor],
+    specs: Mapping[str, TensorType],
+    *,
+    without_batch: bool,
+) -> None:
+    """Compare declared inputs or outputs with those of a model.
+
+    Args:
+        kind: "input" or "output", for messages.
+        declared: of the configuration.
+        specs: of the model.
+        without_batch: the declared dims leave the batch out.
+
+    Raises:
+        InvalidRequest: naming the first that is another in the model.
+    """
+    for tensor in declared:
+        spec = specs.get(tensor.name)
+        if spec is None:
+            raise InvalidRequest(
+                f"{kind} {tensor.name!r} is none of the model's, which are: {', '.join(specs)}"
+            )
+        if tensor.data_type not in ("TYPE_INVALID", data_type_of(spec)):
+            raise InvalidRequest(
+                f"{kind} {tensor.name!r} is {data_type_of(spec)} in the model, not "
+                f"{tensor.data_type}"
+            )
+        dims = open_dims(spec, without_batch=without_batch)
+        if tensor.dims and not _fit(tensor.dims, dims):
+            beside = (
+                " (the batch is left out, as max_batch_size is above 0)" if without_batch else ""
+            )
+            raise InvalidRequest(
+                f"{kind} {tensor.name!r} has dims {list(dims)} in the model{beside}, not "
+                f"{list(tensor.dims)}"
+            )
+
+
+def _fit(declared: tuple[int, ...], dims: tuple[int, ...]) -> bool:
+    return len(declared) == len(dims) and all(
+        OPEN in (one, other) or one == other for one, other in zip(declared, dims, strict=True)
+    )

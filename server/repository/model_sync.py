@@ -1,0 +1,205 @@
+"""One model of a repository: its versions serve as its folder and configuration ask for.
+
+    folder ──> wanted versions ──place──> they serve ──configure──> what is not wanted unloads
+                                                       └─ versions without a folder are deleted
+
+What is new serves before what is old stops, and what cannot serve leaves what does. Only versions
+that the repository put in place are replaced or deleted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+
+from braid.core.errors import (
+    BraidError,
+    Draining,
+    InvalidRequest,
+    NotFound,
+    ResourceExhausted,
+    Unavailable,
+)
+from braid.server.models.policies import AVAILABLE, VersionPolicies
+from braid.server.models.remarks import WHOLE_MODEL
+from braid.server.models.serving_models import ServingModels
+from braid.server.repository.configuration import Configuration, configuration_from_text
+from braid.server.repository.folders import CONFIG_FILE, ModelFolder, Stamp, VersionFolder
+from braid.server.repository.placing import Placing
+from braid.server.store.serving_config import ServingConfig, VersionPolicy
+from braid.server.store.store import Store
+
+log = logging.getLogger("braid.repository")
+
+MAX_CONFIG_BYTES = 1 << 20
+
+_Done = tuple[Stamp, Configuration]
+
+
+class ModelSync:
+    """Brings what serves in line with folders. Belongs to the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        models: ServingModels,
+        policies: VersionPolicies,
+        placing: Placing,
+        devices: Collection[str],
+    ) -> None:
+        """``devices``: names of this server's devices."""
+        self._store = store
+        self._models = models
+        self._policies = policies
+        self._placing = placing
+        self._devices = devices
+        # What was tried of each version, with whatever end: not again until it changes.
+        self._done: dict[tuple[str, int], _Done] = {}
+
+    async def sync(self, folder: ModelFolder) -> bool:
+        """Let a model serve what its folder asks for; says in log and remarks what it cannot.
+
+        Returns bool: there is nothing to try again before the folder changes.
+        """
+        name = folder.name
+        try:
+            config = await asyncio.to_thread(read_configuration, folder, self._devices)
+        except BraidError as error:
+            self.note(name, WHOLE_MODEL, f"{CONFIG_FILE} is not applied: {error}")
+            return True
+        before = self._models.config(name)
+        target = self._target(name, config, before)
+        wanted = target.versions.select(folder.versions)
+        whole = ""
+        if not (folder.versions or folder.is_gone):
+            whole = "there is no folder of a version (1, 2, ...) in there"
+        try:
+            is_done, changed = await self._place_all(folder, wanted, config, target)
+            await self._apply(folder, target, changed or target != before)
+        except Draining:
+            return False
+        except BraidError as error:
+            is_done, whole = not _passes(error), f"{name} is not as its folder asks for: {error}"
+        for noted, version in self._models.remarks.all():
+            if noted == name and version not in (WHOLE_MODEL, *wanted):
+                self.note(name, version, "")
+        self.note(name, WHOLE_MODEL, whole)
+        return is_done
+
+    def note(self, name: str, version: int, text: str) -> None:
+        """Set the remark on a version, or on a whole model, and log it if it is new."""
+        if self._models.remarks.note(name, version, text) and text:
+            facts = {"model": name, "version": version or None, "reason": text}
+            log.warning("files of the repository do not serve", extra=facts)
+
+    def _target(self, name: str, config: Configuration, before: ServingConfig) -> ServingConfig:
+        """Configuration that a model is to have: its file's, else as it was, else the newest."""
+        target = config.serving(before)
+        if config.versions is None and (config.is_given or not self._models.knows(name)):
+            target = replace(target, versions=VersionPolicy(latest=1))
+        return target
+
+    async def _place_all(
+        self,
+        folder: ModelFolder,
+        wanted: Collection[int],
+        config: Configuration,
+        target: ServingConfig,
+    ) -> tuple[bool, bool]:
+        """Put the wanted versions into service; returns whether all is done, and what changed."""
+        name, asked = folder.name, replace(config, versions=None, max_wait_ms=None)
+        work = []
+        for number in sorted(wanted):
+            this = folder.versions[number].stamp, asked
+            if self._done.get((name, number)) != this:
+                work.append((folder.versions[number], this))
+        if not work:
+            return True, False
+        serving = await self._available(name)
+        if target.versions.specific:  # what serves goes on until all is there
+            specific = (*target.versions.specific, *serving)
+            target = replace(target, versions=VersionPolicy(specific=specific))
+        await self._policies.announce(name, target)
+        ends = await asyncio.gather(*(self._place(name, version, asked) for version, _ in work))
+        for (version, this), (is_done, _) in zip(work, ends, strict=True):
+            if is_done:
+                self._done[name, version.number] = this
+        return all(is_done for is_done, _ in ends), any(changed for _, changed in ends)
+
+    async def _place(
+        self, name: str, version: VersionFolder, config: Configuration
+    ) -> tuple[bool, bool]:
+        """Put one version into service; returns whether that is done, and whether it changed."""
+        number = version.number
+        try:
+            changed = await self._placing.place(name, version, config)
+        except (BraidError, OSError) as error:
+            if isinstance(error, Draining):
+                return False, False
+            why = str(error) if isinstance(error, BraidError) else str(error.strerror or error)
+            as_before = ""
+            if self._models.served_version(name, number) is not None:
+                as_before = "; the version serves what it had before"
+            self.note(name, number, f"{name}/{number}: {why}{as_before}")
+            return not _passes(error), False
+        except Exception:
+            log.exception("a version of the repository", extra={"model": name, "version": number})
+            self.note(name, number, f"{name}/{number}: internal error; the server's log has more")
+            return True, False
+        self.note(name, number, "")
+        if changed:
+            log.info("serves from the repository", extra={"model": name, "version": number})
+        return True, changed
+
+    async def _apply(self, folder: ModelFolder, target: ServingConfig, changed: bool) -> None:
+        """Delete the versions whose folders are gone; load and unload as the policy says."""
+        name = folder.name
+        placed = await self._store.call(self._store.placed)
+        for number in sorted(v for n, v in placed if n == name and v not in folder.versions):
+            self._done.pop((name, number), None)
+            await self._policies.delete(name, str(number))
+            log.info("deleted with its folder", extra={"model": name, "version": number})
+            changed = True
+        available = await self._available(name)
+        if specific := target.versions.specific:
+            able = tuple(number for number in specific if number in available)
+            if not able:
+                return  # what serves goes on
+            target = replace(target, versions=VersionPolicy(specific=able))
+        if available and changed:
+            await self._policies.configure(name, target)
+
+    async def _available(self, name: str) -> set[int]:
+        """Versions of a name that were imported."""
+        try:
+            versions = await self._store.call(self._store.versions, name)
+        except NotFound:
+            return set()
+        return {model.version for model in versions if model.state in AVAILABLE}
+
+
+def read_configuration(folder: ModelFolder, devices: Collection[str]) -> Configuration:
+    """Read a model's config.pbtxt, if there is one; blocks while the disk is read.
+
+    Raises:
+        InvalidRequest: it cannot be read, or asks for what is not offered.
+    """
+    if not folder.config:
+        return Configuration()
+    try:
+        with (folder.path / CONFIG_FILE).open("rb") as file:
+            content = file.read(MAX_CONFIG_BYTES + 1)
+        text = content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
+        raise InvalidRequest(f"it cannot be read: {why}") from error
+    if len(content) > MAX_CONFIG_BYTES:
+        raise InvalidRequest(f"it is larger than {MAX_CONFIG_BYTES} bytes")
+    return configuration_from_text(text, folder.name, devices)
+
+
+def _passes(error: BraidError | OSError) -> bool:
+    """Return whether an error may be over without a change of the folder."""
+    return isinstance(error, OSError | ResourceExhausted | Unavailable)

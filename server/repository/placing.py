@@ -1,0 +1,156 @@
+"""One version of a model repository, from its folder into service.
+
+model file ──digest──> registered so? ──yes──> nothing to do
+                           └──no──> upload ──> job ──> serves, in place of what served before
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from functools import partial
+
+from braid.core.errors import (
+    InvalidRequest,
+    InvalidUpload,
+    ModelImportError,
+    NotFound,
+    PreconditionFailed,
+    Unavailable,
+)
+from braid.server.jobs.imported_model import ImportedModel, read_imported
+from braid.server.jobs.interfaces import CheckImported
+from braid.server.jobs.runner import JobRunner
+from braid.server.models.first_bytes import FirstBytes
+from braid.server.repository.configuration import Configuration
+from braid.server.repository.declared import check_declared
+from braid.server.repository.folders import VersionFolder
+from braid.server.repository.model_file import ModelFile, model_file
+from braid.server.store.records import (
+    JobStatus,
+    ModelStatus,
+    ModelVersion,
+    ReceivedUpload,
+    Registration,
+)
+from braid.server.store.store import Store
+from braid.server.store.uploads import Upload
+
+_NOT_SERVING = (JobStatus.QUEUED, JobStatus.IMPORTING)
+
+
+class Changing(Unavailable):
+    """A file changes while it is read: it is looked at again."""
+
+
+class Placing:
+    """Puts versions from their folders into service. Belongs to the event loop."""
+
+    def __init__(self, store: Store, runner: JobRunner, max_upload_bytes: int) -> None:
+        self._store = store
+        self._runner = runner
+        self._max_upload_bytes = max_upload_bytes
+
+    async def place(self, name: str, folder: VersionFolder, config: Configuration) -> bool:
+        """Let a version serve what its folder holds; returns when it does, sequentially at least.
+
+        A version of these bytes and options stays as it is, also if it is unloaded; what failed is
+        tried again. Returns bool: something has changed.
+
+        Raises:
+            BraidError: why the files do not serve; what served before does.
+            Changing: they were changed meanwhile.
+            OSError: they cannot be read.
+        """
+        file = await asyncio.to_thread(model_file, folder, config.filename)
+        digest = await asyncio.to_thread(file.digest)
+        check = partial(check_model, config)
+        present = await self._present(name, folder.number)
+        if present is not None and present.state is not ModelStatus.FAILED:
+            is_ours = (name, folder.number) in await self._store.call(self._store.placed)
+            is_same = present.sha256 == digest
+            if not (is_ours or is_same):
+                raise PreconditionFailed(
+                    f"{name} version {folder.number} was registered by a call with other bytes; "
+                    "give the folder another number, or delete that version"
+                )
+            has_options = present.options == config.options or not is_ours
+            if is_same and has_options and present.state is not ModelStatus.DAMAGED:
+                await self._check_present(present, check)
+                return False
+        async with self._store.receive(self._max_upload_bytes) as upload:
+            received = await _copied(file, digest, upload)
+            options = config.options
+            made = await self._runner.place(name, received, options, folder.number, check)
+        await self._until_serving(made)
+        return True
+
+    async def _present(self, name: str, number: int) -> ModelVersion | None:
+        try:
+            found = await self._store.call(self._store.find_model, name, number)
+        except NotFound:
+            return None
+        return None if found.state is ModelStatus.DRAINING else found
+
+    async def _check_present(self, model: ModelVersion, check: CheckImported) -> None:
+        """Wait until a version serves that is on its way, and compare it with the configuration.
+
+        Raises:
+            BraidError: it does not serve, or is not what is declared.
+        """
+        if model.state is ModelStatus.LOADING:
+            for job in await self._runner.list(model.name):
+                if job.version == model.version:
+                    await self._until_serving(Registration(model, job, is_new_job=False))
+                    break
+        if model.state is not ModelStatus.UNLOADED:
+            artefact = self._store.folder.artefact(model.sha256)
+            check(await asyncio.to_thread(read_imported, model, artefact))
+
+    async def _until_serving(self, made: Registration) -> None:
+        async with aclosing(self._runner.watch(made.job.id)) as changes:
+            async for job in changes:
+                if job.state in (JobStatus.FAILED, JobStatus.CANCELLED):
+                    raise ModelImportError(job.message)
+                if job.state not in _NOT_SERVING:
+                    return
+
+
+async def _copied(file: ModelFile, digest: str, upload: Upload) -> ReceivedUpload:
+    """Copy a file whose digest is known.
+
+    Raises:
+        InvalidUpload: it cannot be a model.
+        Changing: it has another digest by now.
+    """
+    first, chunks = FirstBytes(), file.chunks()
+    is_empty = True
+    while chunk := await asyncio.to_thread(next, chunks, b""):
+        is_empty = False
+        first.take(chunk)
+        await upload.write(chunk)
+    first.end()
+    if is_empty:
+        raise InvalidUpload("the file is empty")
+    try:
+        return await upload.finish(digest)
+    except InvalidUpload as error:
+        raise Changing(str(error)) from error
+
+
+def check_model(config: Configuration, imported: ImportedModel) -> None:
+    """Compare an imported model with what its configuration declares.
+
+    Raises:
+        InvalidRequest: naming what is different.
+    """
+    graph, is_batched = imported.graph, imported.report.batch is not None
+    has_batch = bool(config.max_batch_size)
+    if has_batch and not is_batched:
+        raise InvalidRequest(
+            f"max_batch_size is {config.max_batch_size}, but the model takes no batch: its first "
+            "extents are fixed, or its rows influence each other; set it to 0"
+        )
+    outputs = {name: graph.spec(value) for name, value in graph.outputs.items()}
+    check_declared("input", config.inputs, graph.inputs, without_batch=has_batch)
+    check_declared("output", config.outputs, outputs, without_batch=has_batch)

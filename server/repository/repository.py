@@ -1,0 +1,170 @@
+"""A folder whose models serve: looked at when it changes, and every half minute.
+
+    look ──> folders that changed, and stay the same for SETTLE_S ──> one ModelSync task a model
+
+A file that is still being copied changes from look to look and is left alone until it does not.
+What cannot be read, and a repository that is suddenly empty (a volume that went away), changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic, time
+
+from braid.core.background import BackgroundTasks
+from braid.server.models.remarks import WHOLE_MODEL
+from braid.server.models.serving_models import ServingModels
+from braid.server.repository.folders import Look, ModelFolder, Stamp, look_at
+from braid.server.repository.model_sync import ModelSync
+from braid.server.store.records import ModelStatus
+
+log = logging.getLogger("braid.repository")
+
+SETTLE_S = 1.0
+"""Time for which a folder has to stay as it is before its files are read, in seconds."""
+
+LOOK_S = 30.0
+"""Time between two looks where no change is reported, in seconds."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was seen of one model's folder, and done about it."""
+
+    seen: tuple[Stamp, ...] | None = None
+    seen_at: float = 0.0  # since when it looks so, by the monotonic clock
+    done: tuple[Stamp, ...] | None = None  # as it was when there was nothing left to do
+    retry_at: float = 0.0  # not before, if it looks as it did
+    is_busy: bool = False
+
+
+class ModelRepository:
+    """A model repository and what it has put into service. Belongs to the event loop."""
+
+    def __init__(
+        self, root: Path, sync: ModelSync, models: ServingModels, on_change: Callable[[], None]
+    ) -> None:
+        """Look at nothing yet; ``on_change`` is told when ``missing`` may have changed."""
+        self._root = root
+        self._sync = sync
+        self._models = models
+        self._on_change = on_change
+        self._known: dict[str, _Known] = {}
+        self._awaited: set[str] = set()
+        self._answered: set[str] = set()
+        self._lines: Mapping[Path, str] = {}
+        self._trouble = ""  # logged
+        self._tasks = BackgroundTasks("model repository")
+        self._is_settling = False
+        self.changed = asyncio.Event()  # to be set when the folder has changed
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the repository's models that do not answer; not of those unloaded by request.
+
+        A model counts if it was there at the start, or has answered since.
+        """
+        return [name for name in sorted(self._awaited) if not self._is_settled(name)]
+
+    def _is_settled(self, name: str) -> bool:
+        if self._models.answers(name):
+            return True
+        states = self._models.states(name)
+        if not states:
+            return name in self._answered  # deleted by request
+        return ModelStatus.UNLOADED in states <= {ModelStatus.UNLOADED, ModelStatus.FAILED}
+
+    async def start(self, placed: set[tuple[str, int]]) -> None:
+        """Let all models serve that lie there complete; returns when each does or cannot.
+
+        Args:
+            placed: versions that the repository put in place before the server's restart.
+        """
+        self._known = {name: _Known() for name, _ in placed}
+        found = await self._look(is_first=True)
+        self._awaited = set(found.models) if found is not None else set(self._known)
+        await self._tasks.ended()
+        self._on_change()
+
+    async def follow(self) -> None:
+        """Follow changes of the folder, until cancelled."""
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(SETTLE_S if self._is_settling else LOOK_S):
+                        await self.changed.wait()
+                except TimeoutError:
+                    pass
+                self.changed.clear()
+                await self._look()
+        finally:
+            self._tasks.cancel()
+
+    async def _look(self, *, is_first: bool = False) -> Look | None:
+        """Look at the folder, and begin to sync what has changed and settled."""
+        self._is_settling = False
+        try:
+            look = await asyncio.to_thread(look_at, self._root)
+        except OSError as error:
+            self._say(f"it cannot be read ({error.strerror}); what serves goes on")
+            return None
+        if not look.models and self._known:
+            self._say("it is empty; what serves goes on, as a volume may have gone away")
+            return None
+        self._say("")
+        for path, why in look.lines.items():
+            if self._lines.get(path) != why:
+                log.warning("not used", extra={"path": str(path), "reason": why})
+        self._lines = look.lines
+        for name in sorted({*look.models, *self._known}):
+            gone = ModelFolder(name, self._root / name, (), {}, is_gone=True)
+            self._consider(look.models.get(name, gone), is_first)
+        return look
+
+    def _say(self, trouble: str) -> None:
+        """Log what is wrong with the folder as a whole, once; "" if nothing is."""
+        if trouble and trouble != self._trouble:
+            facts = {"folder": str(self._root), "reason": trouble}
+            log.warning("the model repository is not followed", extra=facts)
+        self._trouble = trouble
+
+    def _consider(self, folder: ModelFolder, is_first: bool) -> None:
+        """Begin to sync a model if its folder has changed and settled."""
+        known, now = self._known.setdefault(folder.name, _Known()), monotonic()
+        if folder.unreadable:
+            self._sync.note(folder.name, WHOLE_MODEL, f"cannot be read: {folder.unreadable}")
+            known.done = None
+            return
+        if known.is_busy or folder.stamp == known.done:
+            self._is_settling |= known.is_busy
+            return
+        if folder.stamp != known.seen:
+            known.seen, known.seen_at, known.retry_at = folder.stamp, now, 0.0
+        is_old = is_first and bool(folder.versions) and time() - folder.changed_unix > SETTLE_S
+        if now - known.seen_at < SETTLE_S and not is_old:
+            self._is_settling = True
+        elif now >= known.retry_at:
+            known.is_busy = True
+            self._tasks.start(self._run(folder, known))
+
+    async def _run(self, folder: ModelFolder, known: _Known) -> None:
+        name, is_done = folder.name, False
+        try:
+            is_done = await self._sync.sync(folder)
+        finally:
+            known.is_busy = False
+            known.done = folder.stamp if is_done else None
+            known.retry_at = monotonic() + LOOK_S
+            if self._models.answers(name):
+                self._awaited.add(name)
+                self._answered.add(name)
+            if folder.is_gone and is_done:
+                self._awaited.discard(name)
+                self._answered.discard(name)
+                self._known.pop(name, None)
+            self._on_change()
