@@ -48,6 +48,7 @@ setup(
         "httptools>=0.9,<0.10",
         "tritonclient[grpc]>=2.73,<2.74",
         "uvloop>=0.22",
+        "watchfiles>=1.1,<2",
     ],
     packages=[
         "braid",

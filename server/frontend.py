@@ -67,6 +67,10 @@ from braid.server.ports.http.bodies import BodyRoom
 from braid.server.ports.http.routes import health_routes, metrics_route
 from braid.server.ports.http.server import HttpServer
 from braid.server.ports.ready_line import ModelToTry, ready_facts
+from braid.server.repository.model_sync import ModelSync
+from braid.server.repository.placing import Placing
+from braid.server.repository.repository import ModelRepository, check_repository
+from braid.server.repository.watching import watch
 from braid.server.rpc.status import Handler
 from braid.server.servicers.admin import AdminServicer
 from braid.server.servicers.health import Health
@@ -132,6 +136,7 @@ class FrontEnd:
         self.devices = Devices(settings, events, make_host)
         self._spare_importer = SpareImporter()
         self.models = self._model_room()
+        self._repository = self._model_repository()
         braid_v1 = TensorService(self.models.serving, self.memory, BraidV1()).methods()
         self._regions = SharedRegions(
             settings.system_shared_memory,
@@ -177,6 +182,17 @@ class FrontEnd:
         queries = ModelQueries(store, serving, self.devices)
         restore = Restore(services, serving)
         return ModelRoom(serving, runner, loader, policies, queries, restore)
+
+    def _model_repository(self) -> ModelRepository | None:
+        settings, models, store = self.settings, self.models, self.store
+        if settings.model_repository is None:
+            return None
+        placing = Placing(store, models.runner, settings.max_upload_bytes)
+        devices = [device.name for device in self.devices.all]
+        sync = ModelSync(store, models.serving, models.policies, placing, devices)
+        return ModelRepository(
+            settings.model_repository, sync, models.serving, self._reachability_changed
+        )
 
     def _http_server(self) -> HttpServer:
         return HttpServer(
@@ -271,10 +287,19 @@ class FrontEnd:
         self._background.start(self.drift.run())
         limit = self.settings.max_upload_bytes
         await preload(self.settings.preload, self.store, self.models.runner, limit)
+        await self._serve_repository()
         gc.collect()
         gc.freeze()  # what is here stays: full collections need not look at it again and again
         self._takes_requests = True
         self._reachability_changed()
+
+    async def _serve_repository(self) -> None:
+        """Serve what the model repository holds, and follow it from then on."""
+        repository, folder = self._repository, self.settings.model_repository
+        if repository is not None and folder is not None:
+            await repository.start(await self.store.call(self.store.placed))
+            self._background.start(repository.follow())
+            self._background.start(watch(folder, repository.changed.set))
 
     async def _listen(self) -> None:
         host = self.settings.host
@@ -307,6 +332,8 @@ class FrontEnd:
             log.error("requests are cut off: BRAID_DRAIN_SECONDS is over")
         await asyncio.sleep(LINGER_SECONDS)
         self._background.cancel()
+        if self._repository is not None:
+            self._repository.stop()
         await self.models.runner.stop()
         await self._spare_importer.close()
         await self._http.stop()
@@ -327,7 +354,7 @@ class FrontEnd:
         facts = ready_facts(settings, self.grpc_port, self.http_port, to_try)
         devices = ", ".join(device.device_key for device in self.devices.all)
         extra = {**facts, "devices": devices, "store": str(settings.store)}
-        if missing := [name for name in settings.ready_models if not serving.answers(name)]:
+        if missing := self._missing_models():
             awaited = {**extra, "models": ", ".join(missing)}
             log.warning("takes requests, but is not ready until these models answer", extra=awaited)
         else:
@@ -377,14 +404,19 @@ class FrontEnd:
     def _model_answers(self, name: str, answers: bool) -> None:
         """Set the health of a model, and of a server that is ready only with that model."""
         self.health.model(name, answers)
-        if name in self.settings.ready_models:
+        if name in self.settings.ready_models or self._repository is not None:
             self._reachability_changed()
 
     def _reachability_changed(self) -> None:
         """Set the server's health: ready if requests are taken, a device and all models are up."""
-        awaited = self.settings.ready_models
-        with_models = all(self.models.serving.answers(name) for name in awaited)
+        with_models = not self._missing_models()
         self.health.ready(self._takes_requests and self.devices.any_up and with_models)
+
+    def _missing_models(self) -> list[str]:
+        """Names of models that the server is ready only with, and that do not answer."""
+        awaited = self.settings.ready_models
+        missing = [name for name in awaited if not self.models.serving.answers(name)]
+        return missing + (self._repository.missing if self._repository is not None else [])
 
     def _model_lost(self, device: Device, digest: str, error: DamagedArtefact) -> None:
         self._background.start(self.models.restore.withdraw(device.name, digest, error))
@@ -409,6 +441,7 @@ async def serve(settings: Settings, make_host: MakeMeasuringHost = measuring_hos
         StartupError: one line that says what to change.
     """
     await asyncio.to_thread(check_models, settings.preload, settings.ready_models)
+    await asyncio.to_thread(check_repository, settings.model_repository)
     front = FrontEnd(settings, make_host)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()

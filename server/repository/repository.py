@@ -12,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic, time
 
 from braid.core.background import BackgroundTasks
+from braid.core.errors import StartupError
 from braid.server.models.remarks import WHOLE_MODEL
 from braid.server.models.serving_models import ServingModels
 from braid.server.repository.folders import Look, ModelFolder, Stamp, look_at
@@ -30,6 +32,20 @@ SETTLE_S = 1.0
 
 LOOK_S = 30.0
 """Time between two looks where no change is reported, in seconds."""
+
+
+def check_repository(root: Path | None) -> None:
+    """Check the folder of the setting before anything is started; None: there is none.
+
+    Raises:
+        StartupError: it is no folder that can be read.
+    """
+    if root is None:
+        return
+    try:
+        look_at(root)
+    except OSError as error:
+        raise StartupError(f"BRAID_MODEL_REPOSITORY={root}: {error.strerror}") from error
 
 
 @dataclass(slots=True)
@@ -93,17 +109,16 @@ class ModelRepository:
 
     async def follow(self) -> None:
         """Follow changes of the folder, until cancelled."""
-        try:
-            while True:
-                try:
-                    async with asyncio.timeout(SETTLE_S if self._is_settling else LOOK_S):
-                        await self.changed.wait()
-                except TimeoutError:
-                    pass
-                self.changed.clear()
-                await self._look()
-        finally:
-            self._tasks.cancel()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SETTLE_S if self._is_settling else LOOK_S):
+                    await self.changed.wait()
+            self.changed.clear()
+            await self._look()
+
+    def stop(self) -> None:
+        """Stop what is under way; jobs go on."""
+        self._tasks.cancel()
 
     async def _look(self, *, is_first: bool = False) -> Look | None:
         """Look at the folder, and begin to sync what has changed and settled."""
