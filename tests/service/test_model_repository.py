@@ -73,16 +73,14 @@ class Repository:
         return until(look, SECONDS, lambda: f"{self.index()}\n{self.server.log}")
 
 
-def started(root: Path, store: Path, **more: str) -> ServerProcess:
-    return ServerProcess(store, arguments=("--model-repository", str(root)), **more).start()
-
-
 @pytest.fixture
 def repository(tmp_path: Path) -> Iterator[Repository]:
     root, drafts = tmp_path / "models", tmp_path / "drafts"
     root.mkdir()
     drafts.mkdir()
-    server = started(root, tmp_path / "store", BRAID_SPARE_WORKER="false")
+    arguments = ("--model-repository", str(root))
+    server = ServerProcess(tmp_path / "store", arguments=arguments, BRAID_SPARE_WORKER="false")
+    server.start()
     try:
         server.import_ahead(*(adds(drafts / f"{number}.onnx", number) for number in range(1, 8)))
         yield Repository(root, server, drafts)
