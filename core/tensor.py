@@ -11,7 +11,11 @@ from dataclasses import dataclass
 
 from braid.core.errors import InvalidArtefact
 
-# OIP v2 name -> bytes per element.
+BYTES = "BYTES"
+"""Dtype of strings, which only models that ONNX Runtime runs whole take and give."""
+
+# OIP v2 name -> bytes per element. Of a string, the bytes of its place in a slot
+# (braid.engine.link.shared_memory): the text lies elsewhere.
 DTYPE_BYTES: Mapping[str, int] = {
     "BOOL": 1,
     "UINT8": 1,
@@ -26,6 +30,7 @@ DTYPE_BYTES: Mapping[str, int] = {
     "BF16": 2,
     "FP32": 4,
     "FP64": 8,
+    BYTES: 8,
 }
 
 Dim = int | str
@@ -62,7 +67,7 @@ class TensorType:
 
     @property
     def size_bytes(self) -> int:
-        """Size of the raw little-endian bytes. Static shapes only."""
+        """Size of the raw little-endian bytes, of strings without the text. Static shapes only."""
         return self.elements * DTYPE_BYTES[self.dtype]
 
     def bind(self, symbols: Mapping[str, int]) -> TensorType:

@@ -16,7 +16,15 @@ from google.protobuf.message import DecodeError
 from braid_client import wire_fields
 from braid_client.errors import BraidError, ServerError, error_of_code
 from braid_client.records import InferRequest, InferResult, StreamAnswer, Timing, version_text
-from braid_client.tensors import Array, array_of, read_tensor, stored, write_tensor
+from braid_client.tensors import (
+    BYTES,
+    Array,
+    array_of,
+    read_tensor,
+    stored,
+    write_strings,
+    write_tensor,
+)
 from braid_client.wire import inference_pb2 as wire
 from braid_client.wire_fields import Part
 
@@ -48,7 +56,9 @@ def write_request(request: InferRequest, request_id: str = "") -> bytes:
     large: list[Part] = []
     for name, array in inputs.items():
         dtype, elements = stored(name, array)
-        if elements.nbytes < wire_fields.SMALL_BYTES:
+        if dtype == BYTES:
+            large += wire_fields.field(_INPUTS, write_strings(name, elements))
+        elif elements.nbytes < wire_fields.SMALL_BYTES:
             head.inputs.add(name=name, dtype=dtype, shape=elements.shape, data=elements.tobytes())
         else:
             large += wire_fields.field(_INPUTS, write_tensor(name, dtype, elements))

@@ -6,6 +6,9 @@ Sending copies an array once, into the message. Receiving copies at most once: t
 message's bytes if they are aligned, and is therefore read-only (``array.copy()`` gives one to
 write to).
 
+Strings are arrays of ``str`` or of objects that are ``str`` or ``bytes``; they come back as objects
+that are ``str``.
+
 BF16 has no numpy type. With the package ``ml_dtypes`` installed, BF16 tensors are arrays of
 ``ml_dtypes.bfloat16``; without it they are ``BFloat16Bits``.
 """
@@ -13,6 +16,7 @@ BF16 has no numpy type. With the package ``ml_dtypes`` installed, BF16 tensors a
 from __future__ import annotations
 
 import math
+import struct
 import sys
 from collections.abc import Mapping
 from typing import Any, Self
@@ -48,8 +52,13 @@ _NAMES: Mapping[np.dtype[Any], str] = {
     given: name for name, dtype in _WIRE_TYPES.items() for given in (dtype, dtype.newbyteorder(">"))
 }
 _STORED: Mapping[str, np.dtype[Any]] = {**_WIRE_TYPES, "BF16": np.dtype("<u2")}
-DTYPES: tuple[str, ...] = tuple(_STORED)
+BYTES = "BYTES"
+"""Type of strings."""
+
+DTYPES: tuple[str, ...] = (*_STORED, BYTES)
 """All dtype names of the wire."""
+
+_LENGTH = struct.Struct("<I")
 
 
 class BFloat16Bits(np.ndarray[Any, np.dtype[np.uint16]]):
@@ -90,7 +99,7 @@ def dtype_name(array: Array) -> str:
     """Name on the wire of an array's element type.
 
     Raises:
-        InvalidArgument: the wire has no such type (strings, objects, complex numbers, ...).
+        InvalidArgument: the wire has no such type (complex numbers, dates, ...).
     """
     if isinstance(array, BFloat16Bits):
         return "BF16"
@@ -99,6 +108,8 @@ def dtype_name(array: Array) -> str:
         return name
     if array.dtype.name == "bfloat16":
         return "BF16"
+    if array.dtype.kind in "OUST":
+        return BYTES
     raise InvalidArgument(
         f"an array of {array.dtype} cannot be sent; convert it to one of {', '.join(DTYPES)}"
     )
@@ -107,7 +118,8 @@ def dtype_name(array: Array) -> str:
 def stored(name: str, array: Array) -> tuple[str, Array]:
     """Return name of the type, and the elements of an array as the wire wants them.
 
-    These are row-major and little-endian: the array itself if it lies so, else a copy.
+    These are row-major and little-endian: the array itself if it lies so, else a copy. Strings
+    are left as they are, for ``write_strings``.
 
     Raises:
         InvalidArgument: not an array, or of a type that the wire has not.
@@ -119,6 +131,8 @@ def stored(name: str, array: Array) -> tuple[str, Array]:
         )
     array = np.asanyarray(array)
     dtype, shape = dtype_name(array), array.shape
+    if dtype == BYTES:
+        return dtype, array
     if dtype == "BF16":
         array = np.ascontiguousarray(array).view(np.uint16)
     return dtype, np.ascontiguousarray(array, _STORED[dtype]).reshape(shape)
@@ -128,6 +142,29 @@ def write_tensor(name: str, dtype: str, elements: Array) -> list[Part]:
     """Return the parts of the Tensor of what ``stored`` returned, whose memory is among them."""
     head = wire.Tensor(name=name, dtype=dtype, shape=elements.shape).SerializeToString()
     return [head, *wire_fields.field(_DATA, [elements.reshape(-1).view(np.uint8).data])]
+
+
+def write_strings(name: str, array: Array) -> list[Part]:
+    """Return the parts of the Tensor of strings: each one's UTF-8 after its length in four bytes.
+
+    Raises:
+        InvalidArgument: an element is neither ``str`` nor ``bytes``, or is no Unicode.
+    """
+    parts: list[bytes] = []
+    for element in array.reshape(-1).tolist():
+        if isinstance(element, str):
+            try:
+                element = element.encode()
+            except UnicodeEncodeError:
+                raise InvalidArgument(f"input {name!r} has a string that is no Unicode") from None
+        elif not isinstance(element, bytes):
+            raise InvalidArgument(
+                f"input {name!r} is an array of objects with a {type(element).__name__} in it; "
+                "arrays of objects are sent as strings, so each must be str or bytes"
+            )
+        parts += (_LENGTH.pack(len(element)), element)
+    head = wire.Tensor(name=name, dtype=BYTES, shape=array.shape).SerializeToString()
+    return [head, *wire_fields.field(_DATA, parts)]
 
 
 def read_tensor(message: bytes | memoryview) -> tuple[str, Array]:
@@ -153,6 +190,8 @@ def array_of(tensor: wire.Tensor, data: bytes | memoryview) -> Array:
     shape, dtype = tuple(tensor.shape), tensor.dtype
     stored = _STORED.get(dtype)
     if stored is None:
+        if dtype == BYTES:
+            return _strings(tensor, shape, data)
         raise ServerError(f"output {tensor.name!r} has the unknown dtype {dtype!r}")
     if len(data) != math.prod(shape) * stored.itemsize or any(extent < 0 for extent in shape):
         raise ServerError(
@@ -167,3 +206,22 @@ def array_of(tensor: wire.Tensor, data: bytes | memoryview) -> Array:
     if dtype != "BF16":
         return array
     return array.view(BFloat16Bits) if _BFLOAT16 is None else array.view(_BFLOAT16)
+
+
+def _strings(tensor: wire.Tensor, shape: tuple[int, ...], data: bytes | memoryview) -> Array:
+    elements: list[str] = []
+    at, whole = 0, bytes(data)
+    try:
+        while at < len(whole):
+            begin = at + _LENGTH.size
+            at = begin + _LENGTH.unpack_from(whole, at)[0]
+            elements.append(whole[begin:at].decode())
+    except (struct.error, UnicodeDecodeError):
+        at = -1
+    if at != len(whole) or len(elements) != math.prod(shape):
+        raise ServerError(f"output {tensor.name!r} is BYTES{list(shape)}, but its data is not")
+    array = np.empty(len(elements), object)
+    array[:] = elements
+    array = array.reshape(shape)
+    array.flags.writeable = False
+    return array

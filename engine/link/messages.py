@@ -75,6 +75,7 @@ class ExecutableReady:
     outputs: Mapping[str, TensorType]  # static, by the name the caller sees
     run_s: float  # seconds that its first run took
     needs_finite: bool = False  # whether its runs depend on inputs being finite
+    text_bytes: int = 0  # of its outputs' strings, about, beside what the inputs' take
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,11 @@ and the kernel frees it when both processes are gone, however they die. Pages ar
 first touched. Only one of the two allocates; the other one reads and writes where it is told.
 
     slot of a batch = input 0 | input 1 | ... | output 0 | output 1 | ...      aligned to 64 bytes
+                      and, of a model with strings, | heap
+
+A string's element is where its text lies in the heap: two 32-bit numbers, offset and size; zeros
+are the empty string. The heap begins with its size and what of it is used, 64 bits each. There each
+text follows its length, so that texts of rows lie as messages want them (braid.core.strings).
 
 Both processes compute the same layout from the same specs, so messages carry only the slot's
 offset.
@@ -15,13 +20,16 @@ from __future__ import annotations
 import bisect
 import mmap
 import os
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from braid.core.errors import DeviceOutOfMemory
-from braid.core.tensor import TensorType
+from braid.core.tensor import BYTES, TensorType
 
 ALIGNMENT = 64  # a cache line; oneDNN and AVX-512 want it
+HEAP_HEAD = struct.Struct("<QQ")
+"""Head of a heap: its bytes without the head, and how many of them are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +48,8 @@ class SlotLayout:
 
     inputs: Mapping[str, Field]
     outputs: Mapping[str, Field]
-    size_bytes: int
+    size_bytes: int  # without the heap
+    has_strings: bool = False
 
 
 def aligned(size_bytes: int) -> int:
@@ -51,6 +60,7 @@ def aligned(size_bytes: int) -> int:
 def slot_layout(inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorType]) -> SlotLayout:
     """Lay out static specs in order, inputs first."""
     position = 0
+    has_strings = False
     tables: tuple[dict[str, Field], dict[str, Field]] = ({}, {})
     for table, specs in zip(tables, (inputs, outputs), strict=True):
         for name, spec in specs.items():
@@ -58,7 +68,8 @@ def slot_layout(inputs: Mapping[str, TensorType], outputs: Mapping[str, TensorTy
             shape = tuple(dim for dim in spec.shape if isinstance(dim, int))
             table[name] = Field(spec, position, size_bytes, shape)
             position += aligned(size_bytes)
-    return SlotLayout(*tables, size_bytes=position)
+            has_strings = has_strings or spec.dtype == BYTES
+    return SlotLayout(*tables, position, has_strings)
 
 
 class Arena:

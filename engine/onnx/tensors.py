@@ -11,7 +11,7 @@ import torch
 from onnx import TensorProto, numpy_helper
 
 from braid.core.errors import ModelImportError
-from braid.core.tensor import DTYPE_BYTES, Dim, TensorType
+from braid.core.tensor import BYTES, DTYPE_BYTES, Dim, TensorType
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.ops.dtypes import torch_dtype
 
@@ -84,10 +84,14 @@ def to_tensor(proto: TensorProto) -> torch.Tensor:
         raise ModelImportError(f"{label} does not hold {elements} elements: {error}") from error
 
 
-def input_spec(info: onnx.ValueInfoProto) -> TensorType:
+def input_spec(info: onnx.ValueInfoProto, *, or_strings: bool = False) -> TensorType:
     """Return the spec of a model input; each open extent gets a symbol.
 
     A name the model gives is kept; ``?`` and extents without a name get a name of their own.
+
+    Args:
+        info: the input.
+        or_strings: it may be a tensor of strings, which no operator of ours takes.
 
     Raises:
         UnsupportedUse: not a tensor, or an element type that Braid has not.
@@ -106,4 +110,5 @@ def input_spec(info: onnx.ValueInfoProto) -> TensorType:
             dims.append(dim.dim_param)
         else:
             dims.append(f"{info.name}.{axis}")
-    return TensorType(dtype_name(tensor.elem_type), tuple(dims))
+    is_text = or_strings and tensor.elem_type == TensorProto.STRING
+    return TensorType(BYTES if is_text else dtype_name(tensor.elem_type), tuple(dims))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from braid.core.errors import InvalidArtefact
-from braid.core.tensor import TensorType
+from braid.core.tensor import BYTES, TensorType
 
 TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "BOOL": torch.bool,
@@ -23,6 +23,7 @@ TORCH_DTYPES: Mapping[str, torch.dtype] = {
     "BF16": torch.bfloat16,
     "FP32": torch.float32,
     "FP64": torch.float64,
+    BYTES: torch.complex64,  # 8 bytes that name a string (strings.py, shared_memory.py)
 }
 DTYPE_NAMES: Mapping[torch.dtype, str] = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import InvalidRequest
+from braid.core.graph import Operator
 from braid.core.usable_memory import usable_memory_bytes
 from braid.engine.ops.dtypes import torch_dtype
-from braid.engine.ops.kinds import operator
+from braid.engine.ops.kinds import op, operator
 from braid.engine.ops.refused_values import refused_values
+from braid.engine.ops.strings import is_strings, strings_array, strings_tensor
 from braid.engine.runtime.stopping import stoppable_session_run
 
 KIND = "braid.onnxruntime"
@@ -48,6 +50,7 @@ class WholeModel:
     dtypes: Sequence[str]  # of the outputs
     loops: bool = False  # the importer saw loops; the time of every run is bounded alike
     origins: Sequence[Sequence[str]] = ()  # inputs that decide addresses (refused_values.py)
+    longest: int = 0  # bytes of the longest string that is written in the model
 
     def empty_results(self, inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Return results without data, their open extents taken from the inputs.
@@ -112,23 +115,51 @@ def run_whole_model(
     expected = whole.empty_results(inputs)
     if any(tensor.is_meta for tensor in inputs):
         return expected
-    session = _session(model)
     feeds = {name: _array(tensor) for name, tensor in zip(whole.names, inputs, strict=True)}
+    results = run_arrays(model, feeds, whole, expected, seconds)
+    device = inputs[0].device
+    return tuple(_tensor(result).to(device) for result in results)
+
+
+def run_arrays(
+    model: Tensor,
+    feeds: Mapping[str, Any],
+    whole: WholeModel,
+    expected: Sequence[Tensor],
+    seconds: float = RUN_SECONDS,
+) -> list[Any]:
+    """Run on numpy arrays, strings as objects; returns those of ``whole.outputs``.
+
+    ``expected`` are tensors in the shapes of the results; errors are those of ``whole_model``.
+    """
+    session = _session(model)
     with stoppable_session_run(seconds) as options:
         try:
-            results = session.run(list(whole.outputs), feeds, options)
+            results: list[Any] = session.run(list(whole.outputs), feeds, options)
         except Exception as error:  # its exceptions share no base but this
             if (refusal := refused_values(error, whole.origins)) is not None:
                 raise refusal from error
             line = str(error).strip().partition("\n")[0]
             raise RuntimeError(f"ONNX Runtime: {line}") from error
     whole.check(results, expected)
-    device = inputs[0].device
-    return tuple(torch.from_numpy(np.array(result, order="C")).to(device) for result in results)
+    return results
+
+
+def attributes_of(unit: Operator) -> WholeModel:
+    """Return the attributes of an operator of this kind."""
+    found: WholeModel = op(KIND).bound(unit.attributes).keywords["whole"]  # type: ignore[attr-defined]
+    return found
 
 
 def _array(tensor: Tensor) -> Any:
-    return tensor.detach().cpu().contiguous().numpy()
+    return (
+        strings_array(tensor) if is_strings(tensor) else tensor.detach().cpu().contiguous().numpy()
+    )
+
+
+def _tensor(result: Any) -> Tensor:
+    array = np.array(result, order="C")
+    return strings_tensor(array) if array.dtype == object else torch.from_numpy(array)
 
 
 def _session(model: Tensor) -> Any:

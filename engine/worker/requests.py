@@ -14,7 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from braid.core.errors import PreconditionFailed
+from braid.core.errors import InvalidRequest, PreconditionFailed
 from braid.engine.device import Backend, FinishedRun, PendingRun, Tensors
 from braid.engine.link.messages import (
     Acknowledged,
@@ -49,6 +49,7 @@ from braid.engine.worker.models import (
     spec_shape,
     static_tensors,
 )
+from braid.engine.worker.string_runs import Heap, run_strings, text_bytes
 
 log = logging.getLogger("braid.worker")
 
@@ -76,6 +77,10 @@ class SlotViews:
                 {name: self._view(field, offset) for name, field in layout.outputs.items()},
             )
         return self._kept[key]
+
+    def heap(self, offset: int, layout: SlotLayout) -> Heap:
+        """Texts of the slot at ``offset``."""
+        return Heap(self._arena, offset + layout.size_bytes)
 
     def forget(self, number: int) -> None:
         """Drop the views of one executable."""
@@ -130,7 +135,12 @@ class RequestHandlers:
         number = request.number
         (ready,) = self._models.executables(number)
         inputs, outputs = self._slots.of(number, request.offset, ready.layout)
-        pending = begin_run(self._backend, ready, inputs, outputs, request.is_finite)
+        if ready.layout.has_strings:
+            heap = self._slots.heap(request.offset, ready.layout)
+            run_strings(ready.program, inputs, outputs, heap)
+            pending: PendingRun = FinishedRun(outputs)
+        else:
+            pending = begin_run(self._backend, ready, inputs, outputs, request.is_finite)
         return RunUnderway(number, began_ns, pending, outputs, ready.layout.size_bytes)
 
     def finish(self, run: RunUnderway) -> RunDone:
@@ -183,7 +193,8 @@ class RequestHandlers:
         self._models.prepare(request.number, copies)
         run_s = max(self._warm_up(ready, inputs) for ready in copies)
         needs_finite = any(ready.needs_finite for ready in copies)
-        return ExecutableReady(output_specs(graph), run_s, needs_finite)
+        text_room = text_bytes(graph, copies[0].layout)
+        return ExecutableReady(output_specs(graph), run_s, needs_finite, text_room)
 
     def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:
         """Run for the first time; returns its seconds."""
@@ -209,7 +220,11 @@ class RequestHandlers:
                 in_thread(lambda: session.run(inputs), pause)
             except PreconditionFailed:
                 log.exception("model %s runs under its plan instead", ready.digest[:12])
-        ready.prepared.run(inputs, pause)
+        try:
+            ready.prepared.run(inputs, pause)
+        except InvalidRequest:
+            if not ready.layout.has_strings:  # not every model takes the empty string
+                raise
         return pause.net_time(start_ns, perf_counter_ns()).us / 1e6
 
     def release(self, request: ReleaseExecutable) -> Acknowledged:

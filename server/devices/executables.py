@@ -65,6 +65,7 @@ class Executable:
     layout: SlotLayout = field(repr=False)
     bound: RunBound = field(default_factory=RunBound, repr=False)  # of one run
     needs_finite: bool = False  # whether its runs depend on inputs being finite
+    text_bytes: int = 0  # of its outputs' strings, about, beside what the inputs' take
 
     @property
     def digest(self) -> str:
@@ -104,7 +105,7 @@ class Executables:
             raise
         layout = slot_layout(to_run.program.specs, answer.outputs)
         bound = self._limits.bound(answer.run_s)
-        ready = Executable(number, to_run, layout, bound, answer.needs_finite)
+        ready = Executable(number, to_run, layout, bound, answer.needs_finite, answer.text_bytes)
         self._by_number[number] = ready
         return ready
 

@@ -25,7 +25,7 @@ from braid.core.program import (
     sorted_choices,
 )
 from braid.core.schedule import Schedule
-from braid.core.tensor import TensorType
+from braid.core.tensor import BYTES, TensorType
 from braid.server.devices.device import Device
 from braid.server.devices.executables import Executable
 from braid.server.inference.latencies import LatencyTable
@@ -48,8 +48,11 @@ class ShapeClass:
     inputs: tuple[tuple[str, TensorType], ...]  # batched models: one row
     static: StaticContent = ()
     _hash: int = field(init=False, repr=False, compare=False)  # asked for many times a request
+    has_strings: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        takes_text = any(spec.dtype == BYTES for _, spec in self.inputs)
+        object.__setattr__(self, "has_strings", takes_text)
         object.__setattr__(self, "_hash", hash((self.inputs, self.static)))
 
     def __hash__(self) -> int:
@@ -179,7 +182,7 @@ class ModelReplica:
             ready = self.ready(shape_class, batch_size)
             if ready is not None:
                 sizes = {name: ready.layout.outputs[name].size_bytes for name in outputs}
-                return sum(
+                return ready.text_bytes + sum(
                     size if self.output_axes.get(name) is None else rows * size // batch_size
                     for name, size in sizes.items()
                 )

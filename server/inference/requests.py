@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from braid.core.errors import InvalidRequest, InvalidTensor
-from braid.core.tensor import BATCH, DTYPE_BYTES, TensorType
+from braid.core.strings import MAX_STRINGS, Strings, read_strings
+from braid.core.tensor import BATCH, BYTES, DTYPE_BYTES, TensorType
 from braid.server.inference.replica import ModelReplica, ShapeClass
 
 MAX_REQUEST_ID_BYTES = 128
@@ -46,8 +47,8 @@ class StoredContent(Protocol):
         """
 
 
-Content = bytes | memoryview | StoredContent
-"""Raw little-endian elements in row-major order."""
+Content = bytes | memoryview | StoredContent | Strings
+"""Raw little-endian elements in row-major order; of BYTES, ``Strings`` once they are checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +162,15 @@ def check_request(model: CheckedModel, request: GivenRequest) -> CheckedRequest:
         raise InvalidRequest(
             f"priority {request.priority} is not between 1 (goes first) and {PRIORITY_LEVELS}"
         )
-    inputs = _named(model, request.inputs)
-    shape_class, rows = _check_inputs(model, inputs)
+    named = _named(model, request.inputs)
+    shape_class, rows = _check_inputs(model, named)
+    inputs = {tensor.name: tensor.data for tensor in named}
+    if shape_class.has_strings:
+        inputs |= {each.name: _strings(each) for each in named if each.dtype == BYTES}
     return CheckedRequest(
         shape_class=shape_class,
         rows=rows,
-        inputs={tensor.name: tensor.data for tensor in inputs},
+        inputs=inputs,
         outputs=_wanted(request.outputs, model.outputs),
         priority=request.priority,
         reply=request.reply,
@@ -243,6 +247,8 @@ def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]
                 f"input {name!r} has shape {list(shape)}, the model takes {spec}: "
                 f"axis {axis} must be {want}{also}"
             )
+    if spec.dtype == BYTES:
+        return TensorType(BYTES, shape)  # looked at later, each time
     size = math.prod(shape) * DTYPE_BYTES[spec.dtype]
     if len(tensor.data) != size:
         raise InvalidTensor(
@@ -250,6 +256,29 @@ def _check_tensor(tensor: GivenTensor, spec: TensorType, symbols: dict[str, int]
             f"{spec.dtype}{list(shape)} takes {size}"
         )
     return TensorType(spec.dtype, shape)
+
+
+def _strings(tensor: GivenTensor) -> Strings:
+    """Return the strings of an input whose shape is checked.
+
+    Raises:
+        InvalidTensor: there are too many, they lie in shared memory, or lengths or characters are
+            wrong.
+    """
+    name, count = tensor.name, math.prod(tensor.shape)
+    if not isinstance(tensor.data, bytes | memoryview):
+        raise InvalidTensor(
+            f"input {name!r} takes strings, which are not read from shared memory; "
+            "send them in the request"
+        )
+    if count > MAX_STRINGS:
+        raise InvalidTensor(
+            f"input {name!r} has {count} strings; a request may have {MAX_STRINGS} in each input"
+        )
+    try:
+        return read_strings(tensor.data, count)
+    except ValueError as error:
+        raise InvalidTensor(f"input {name!r} {error}") from None
 
 
 def _wanted(names: Sequence[str], outputs: tuple[str, ...]) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from braid.core.tensor import DTYPE_BYTES
+from braid.core.strings import Strings, elements_of, length_prefixed
+from braid.core.tensor import BYTES, DTYPE_BYTES
 from braid.engine.link.shared_memory import Field
 from braid.server.devices.executables import Executable
 from braid.server.inference.batching.tickets import Piece
@@ -25,6 +26,7 @@ from braid.server.inference.requests import (
     OutputTensor,
     WriteReply,
 )
+from braid.server.inference.slot_strings import SlotHeap, heap_bytes, places_of
 
 LOOKED_AT_BYTES = 2 << 20
 """Most bytes of rows that are looked at: of more, a part has left the nearest cache."""
@@ -57,6 +59,9 @@ def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Seque
 
     Returns bool: all inputs are known to be finite. Looked at only if the executable needs that.
     """
+    if ready.layout.has_strings:
+        _write_mixed_rows(memory, offset, ready, pieces)
+        return False
     is_finite = ready.needs_finite
     for name, place in ready.layout.inputs.items():
         start = offset + place.offset
@@ -68,6 +73,35 @@ def write_rows(memory: memoryview, offset: int, ready: Executable, pieces: Seque
         if start < end:
             memory[start:end] = bytes(end - start)
     return is_finite
+
+
+def slot_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
+    """Return the bytes of the slot that a batch needs."""
+    layout = ready.layout
+    return layout.size_bytes + (heap_bytes(ready, pieces) if layout.has_strings else 0)
+
+
+def _write_mixed_rows(
+    memory: memoryview, offset: int, ready: Executable, pieces: Sequence[Piece]
+) -> None:
+    """Do as ``write_rows`` for a model with strings."""
+    heap = SlotHeap(memory, ready, offset)
+    heap.begin(heap_bytes(ready, pieces))
+    for name, place in ready.layout.inputs.items():
+        start = offset + place.offset
+        end = start + place.size_bytes
+        for piece in pieces:
+            content = piece.request.inputs[name]
+            if isinstance(content, Strings):
+                row = len(content.ends) // piece.request.rows
+                first = piece.first_row * row
+                places = heap.add(content, first, first + piece.rows * row).tobytes()
+                memory[start : start + len(places)] = places
+                start += len(places)
+            else:
+                start += _write_piece(memory[start:end], piece, content)
+        if start < end:
+            memory[start:end] = bytes(end - start)
 
 
 def _is_finite(memory: memoryview, dtype: str) -> bool:
@@ -89,6 +123,7 @@ def _write_piece(memory: memoryview, piece: Piece, data: Content) -> int:
     row = len(data) // piece.request.rows
     first, size = piece.first_row * row, piece.rows * row
     if not isinstance(data, bytes | memoryview):
+        assert not isinstance(data, Strings)
         data.read_into(memory[:size], first)
     elif size == len(data):
         memory[:size] = data
@@ -164,8 +199,11 @@ def _outputs(
 
 
 def _needs_copy(model: ModelReplica, run: BatchRun, name: str, rows: int) -> bool:
-    """Bool: ``rows`` rows of an output do not lie together in the slot."""
-    axis, shape = model.output_axes.get(name), run.ready.layout.outputs[name].shape
+    """Bool: ``rows`` rows of an output do not lie together in the slot, or are strings."""
+    axis, place = model.output_axes.get(name), run.ready.layout.outputs[name]
+    shape = place.shape
+    if place.spec.dtype == BYTES:
+        return True
     return bool(axis) and rows != shape[axis or 0]
 
 
@@ -175,6 +213,8 @@ def _cut(
     """Return rows ``row`` to ``row + rows`` of one output; all of it without a batch axis."""
     dtype, shape, start = place.spec.dtype, place.shape, run.offset + place.offset
     whole = memory[start : start + place.size_bytes]
+    if dtype == BYTES:
+        return _cut_strings(memory, run, place, axis, (row, rows))
     if axis is None or rows == shape[axis]:
         return OutputTensor(dtype, shape, whole)
     each = shape[axis] // run.batch_size  # output rows for one request row, usually 1
@@ -186,6 +226,20 @@ def _cut(
     array = np.frombuffer(whole, dtype=element).reshape(shape)
     index = (slice(None),) * axis + (slice(row * each, (row + rows) * each),)
     return OutputTensor(dtype, cut, array[index].tobytes())
+
+
+def _cut_strings(
+    memory: memoryview, run: BatchRun, place: Field, axis: int | None, rows: tuple[int, int]
+) -> OutputTensor:
+    """Return the strings of an output, or of some of its rows: the first one, and how many."""
+    start, shape = run.offset + place.offset, place.shape
+    places = places_of(memory[start : start + place.size_bytes], place)
+    if axis is not None:
+        each = shape[axis] // run.batch_size
+        first, last = rows[0] * each, sum(rows) * each
+        places = places[(slice(None),) * axis + (slice(first, last),)]
+    data = SlotHeap(memory, run.ready, run.offset).raw(places.reshape(-1, 2))
+    return OutputTensor(BYTES, places.shape[:-1], data)
 
 
 def join(
@@ -216,6 +270,17 @@ def _concatenate(parts: Sequence[OutputTensor], axis: int | None) -> OutputTenso
     shape[axis] = sum(part.shape[axis] for part in parts)
     if axis == 0:
         return OutputTensor(first.dtype, tuple(shape), b"".join(part.data for part in parts))
+    if first.dtype == BYTES:
+        texts = [_texts(part).reshape(part.shape) for part in parts]
+        joined = np.concatenate(texts, axis).reshape(-1).tolist()
+        return OutputTensor(BYTES, tuple(shape), length_prefixed(joined))
     element = np.dtype((np.void, DTYPE_BYTES[first.dtype]))
     arrays = [np.frombuffer(part.data, dtype=element).reshape(part.shape) for part in parts]
     return OutputTensor(first.dtype, tuple(shape), np.concatenate(arrays, axis).tobytes())
+
+
+def _texts(tensor: OutputTensor) -> np.ndarray[Any, Any]:
+    elements = list(elements_of(tensor.data))
+    texts = np.empty(len(elements), object)
+    texts[:] = elements
+    return texts

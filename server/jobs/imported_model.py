@@ -13,7 +13,7 @@ from braid.core.errors import DamagedArtefact, InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph
 from braid.core.program import ProgramKey, StaticContent, static_content
 from braid.core.schedule import ScheduleKey
-from braid.core.tensor import BATCH, TensorType
+from braid.core.tensor import BATCH, BYTES, TensorType
 from braid.engine.importer.host.report import (
     MODEL_FILE,
     Report,
@@ -48,6 +48,13 @@ class ImportedModel:
     def static(self) -> StaticContent:
         """Content of the static inputs that the model was checked with."""
         return static_content(self.report.static_values, self.graph.inputs)
+
+    @property
+    def has_strings(self) -> bool:
+        """Whether it takes or gives strings: ONNX Runtime runs it, and there is nothing to plan."""
+        graph = self.graph
+        outputs = (graph.spec(value) for value in graph.outputs.values())
+        return any(spec.dtype == BYTES for spec in (*graph.inputs.values(), *outputs))
 
     def inputs(self, batch_size: int) -> dict[str, TensorType]:
         """Static specs of the inputs at ``batch_size`` rows; a fixed batch stays as it is.

@@ -295,7 +295,9 @@ async def _promote(
 
 
 def _work(imported: ImportedModel, services: JobServices) -> Iterator[tuple[ServingDevice, int]]:
-    """All pairs of a device and a batch size."""
+    """All pairs of a device and a batch size that have a schedule."""
+    if imported.has_strings:
+        return
     for device in services.devices:
         for batch_size in imported.batch_sizes:
             yield device, batch_size

@@ -143,9 +143,10 @@ class OnnxUpload:
         Raises:
             ModelImportError: neither takes it.
         """
+        from braid.engine.importer.upload.model_strings import words_of
         from braid.engine.importer.verification.reference import open_reference
 
-        return open_reference(self._file)
+        return open_reference(self._file, words_of(self._model))
 
 
 class Pt2Upload:

@@ -3,15 +3,15 @@
     refused by the table ──safe?──> run at likely shapes ──> which extents do outputs follow?
                                                                └──> template of one operator
 
-Safe means: plain tensors at the boundary, operators of ONNX and of ONNX Runtime itself, loops that
-end, results whose shapes do not depend on content. Everything against it is said in one message,
-together with why the table refused.
+Safe means: tensors at the boundary, of numbers or strings, operators of ONNX and of ONNX Runtime
+itself, loops that end, results whose shapes do not depend on content. Everything against it is said
+in one message, together with why the table refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 
 import onnx
 import torch
@@ -23,9 +23,9 @@ from braid.core.graph import Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.importer.sandbox.run_limit import trial
 from braid.engine.importer.upload.loops import loops_against
-from braid.engine.importer.verification.example_inputs import Example, drawable
-from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
-from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
+from braid.engine.importer.upload.model_strings import longest_string
+from braid.engine.importer.verification.probe import Found, Probe
+from braid.engine.importer.verification.reference import ReferenceModel
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.structure import all_nodes
 from braid.engine.onnx.tensors import input_spec
@@ -34,11 +34,8 @@ from braid.engine.ops.refused_values import ADDRESSES
 from braid.engine.ops.whole import KIND, open_session
 
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
-_MOST_TRIALS = 100
 _LOOPS = frozenset({"Loop", "Scan", "SequenceMap"})
 _MODEL = "model"
-
-Extents = Mapping[str, int]
 
 
 def as_one_unit(
@@ -68,16 +65,26 @@ def as_one_unit(
             with trial():
                 open_session(data, 1)
         except Exception as error:  # its exceptions share no base but this
-            first = str(error).strip().partition("\n")[0][:300]
-            against.append(f"ONNX Runtime, which could serve it whole, refuses it: {first}")
+            against.append(f"ONNX Runtime, which could serve it whole, refuses it: {_said(error)}")
     if against:
         raise UnsupportedOperators((*reasons, *against))
     try:
-        found = _Probe(inputs, open_reference()).run(given)
+        found = Probe(inputs, open_reference()).run(given)
     except ModelImportError as error:
         raise UnsupportedOperators((*reasons, str(error))) from error
     loops = any(node.op_type in _LOOPS for node in _all_nodes(model))
     return _template(model, found, data, loops)
+
+
+def _said(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0]
+    missing = re.search(r"locale with name:([\w.@-]*?)(?::|$)", first)
+    if missing is None:
+        return first[:300]
+    return (
+        f"StringNormalizer needs the locale {missing[1]}, which this machine has not; install it "
+        "(Debian: locales-all), or give the operator the locale C.UTF-8"
+    )
 
 
 def _boundary(model: onnx.ModelProto) -> tuple[dict[str, TensorType], list[str]]:
@@ -88,7 +95,7 @@ def _boundary(model: onnx.ModelProto) -> tuple[dict[str, TensorType], list[str]]
         if info.name in given:
             continue
         try:
-            inputs[info.name] = input_spec(info)
+            inputs[info.name] = input_spec(info, or_strings=True)
         except (UnsupportedUse, ModelImportError) as error:
             against.append(f"input {info.name!r}: {error}")
     zipped = _zipped(model)
@@ -140,132 +147,6 @@ def _endless(model: onnx.ModelProto) -> list[str]:
     return loops_against(inliner.inline_local_functions(model) if model.functions else model)
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """Specs that runs of the model have shown."""
-
-    inputs: Mapping[str, TensorType]  # extents that outputs follow in odd ways are fixed
-    outputs: Mapping[str, TensorType]
-
-
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    """Runs of a model at several extents, to find those that its outputs have."""
-
-    inputs: Mapping[str, TensorType]
-    reference: ReferenceModel
-
-    def run(self, given: Mapping[str, tuple[int, ...]]) -> _Found:
-        """Find specs of inputs and outputs.
-
-        Raises:
-            ModelImportError: the model runs at no shapes, or output shapes depend on content.
-        """
-        bare = OpGraph("model", self.inputs, {}, {}, ())
-        failure = "nothing was tried"
-        for count, specs in enumerate(shape_candidates(bare, given)):
-            example = drawable(self.reference, specs)
-            if isinstance(example, Example):
-                return self._around(example)
-            failure = example
-            if count >= _MOST_TRIALS:
-                break
-        options = wanted_shapes(self.inputs)
-        give = f"; register it with shapes that it takes: {options}" if options else ""
-        raise ModelImportError(f"it does not run at any shapes tried{give} ({failure})")
-
-    def _around(self, example: Example) -> _Found:
-        """Specs from runs that change one open extent at a time."""
-        base = self._extents(example)
-        first = self._shapes(example, seeds=3)
-        self._check_sparse(example, first)
-        followed = {name: list(spec.shape) for name, spec in first.items()}
-        fixed: dict[str, int] = {}
-        for symbol, extent in base.items():
-            other = self._elsewhere(example, {**base, symbol: extent + 1 if extent > 1 else 2})
-            if other is None or not _follows(symbol, base, first, other, followed):
-                fixed[symbol] = extent
-        inputs = {name: spec.bind(fixed) for name, spec in self.inputs.items()}
-        outputs = {
-            name: TensorType(spec.dtype, tuple(followed[name])).bind(fixed)
-            for name, spec in first.items()
-        }
-        return _Found(inputs, outputs)
-
-    def _extents(self, example: Example) -> dict[str, int]:
-        return {
-            dim: int(extent)
-            for name, spec in self.inputs.items()
-            for dim, extent in zip(spec.shape, example.specs[name].shape, strict=True)
-            if isinstance(dim, str)
-        }
-
-    def _shapes(self, example: Example, seeds: int) -> dict[str, TensorType]:
-        """Specs of the outputs, the same for all seeds.
-
-        Raises:
-            ModelImportError: they are not.
-            ReferenceFailed: it does not run.
-        """
-        runs = [self.reference.run(example.draw(None, seed)) for seed in range(seeds)]
-        specs = [{name: spec_of(tensor) for name, tensor in run.items()} for run in runs]
-        for later in specs[1:]:
-            odd = [name for name in later if later[name] != specs[0][name]]
-            if odd:
-                raise ModelImportError(f"the shape of output {odd[0]!r} depends on content")
-        return specs[0]
-
-    def _check_sparse(self, example: Example, first: Mapping[str, TensorType]) -> None:
-        """Run on many zeros and on zeros only, for which counts of found positions become smaller.
-
-        Raises:
-            ModelImportError: the shapes of the outputs change with it.
-        """
-        drawn = example.draw(None, seed=3)
-        for factor in (0, 1):
-            content = {name: tensor.clamp_min(0) * factor for name, tensor in drawn.items()}
-            content = {name: t.to(drawn[name].dtype) for name, t in content.items()}
-            try:
-                results = self.reference.run(content)
-            except ReferenceFailed:
-                continue
-            odd = [name for name, tensor in results.items() if spec_of(tensor) != first[name]]
-            if odd:
-                raise ModelImportError(f"the shape of output {odd[0]!r} depends on content")
-
-    def _elsewhere(self, example: Example, extents: Extents) -> dict[str, TensorType] | None:
-        specs = {name: spec.bind(extents) for name, spec in self.inputs.items()}
-        moved = Example(specs, {}, example.integers_below, example.positive)
-        try:
-            return self._shapes(moved, seeds=1)
-        except ReferenceFailed:
-            return None
-
-
-def _follows(
-    symbol: str,
-    base: Extents,
-    first: Mapping[str, TensorType],
-    other: Mapping[str, TensorType],
-    followed: dict[str, list[int | str]],
-) -> bool:
-    """Write the symbol where an output extent follows it; False if one changes in another way."""
-    changed = base[symbol] + 1 if base[symbol] > 1 else 2
-    marks = []
-    for name, spec in first.items():
-        if len(other[name].shape) != len(spec.shape):
-            return False
-        for axis, (old, new) in enumerate(zip(spec.shape, other[name].shape, strict=True)):
-            if old == new:
-                continue
-            if (old, new) != (base[symbol], changed):
-                return False
-            marks.append((name, axis))
-    for name, axis in marks:
-        followed[name][axis] = symbol
-    return True
-
-
 def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:
     """For each kind of operator that takes values for addresses, the inputs these come from."""
     sources: dict[str, frozenset[str]] = {name: frozenset({name}) for name in inputs}
@@ -283,7 +164,7 @@ def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:
 
 
 def _template(
-    model: onnx.ModelProto, found: _Found, data: bytes, loops: bool
+    model: onnx.ModelProto, found: Found, data: bytes, loops: bool
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     constant = _MODEL
     while constant in found.inputs or constant in found.outputs:
@@ -298,6 +179,7 @@ def _template(
         "dtypes": [spec.dtype for spec in found.outputs.values()],
         "loops": loops,
         "origins": _origins(model, found.inputs),
+        "longest": longest_string(model),
     }
     values = tuple(f"{name}:0" for name in found.outputs)
     weights = {constant: torch.frombuffer(bytearray(data), dtype=torch.uint8)}

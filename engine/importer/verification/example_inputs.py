@@ -11,22 +11,25 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from braid.core.errors import ImportLimitExceeded, InvalidRequest, ModelImportError
 from braid.core.graph import OpGraph
-from braid.core.tensor import TensorType
+from braid.core.tensor import BYTES, TensorType
 from braid.engine.importer.verification.likely_shapes import shape_candidates, wanted_shapes
-from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
+from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel, Words
 from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.strings import strings_tensor, text_array
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import specialise, static_inputs
 
 _STATIC_NUMBERS = (16000, 8000, 1, 0)
 _INTEGERS_BELOW = (256, 2)  # indices of an embedding; masks
+
+_ANY_WORDS = ("a", "the quick brown fox", "42", "", "Zürich", "jumps over\nthe lazy dog", "-1.5")
 
 _MOST_TRIALS = 400
 _TRIAL_SECONDS = 120.0
@@ -46,6 +49,7 @@ class Example:
     static_values: Mapping[str, Tensor]
     integers_below: tuple[int, ...] = (1,)  # ranges that the model takes; seeds take turns
     positive: bool = False  # floats: absolute values of normal ones (a logarithm wants them)
+    words: Words = field(default_factory=dict)  # what the model compares strings with, by input
 
     def draw(self, rows: int | None, seed: int) -> dict[str, Tensor]:
         """Return random inputs by name; ``rows`` replaces dimension 0 of every input."""
@@ -55,8 +59,23 @@ class Example:
         for name, spec in self.specs.items():
             if name not in drawn:
                 shape = spec.shape if rows is None else (rows, *spec.shape[1:])
-                drawn[name] = self._random(TensorType(spec.dtype, shape), below, generator)
+                wanted = TensorType(spec.dtype, shape)
+                drawn[name] = (
+                    self._strings(name, wanted, below, generator)
+                    if spec.dtype == BYTES
+                    else self._random(wanted, below, generator)
+                )
         return {name: drawn[name] for name in self.specs}
+
+    def _strings(
+        self, name: str, spec: TensorType, below: int, generator: torch.Generator
+    ) -> Tensor:
+        """Return the model's own words and others; of the integers below 2, its own words only."""
+        own = tuple(self.words.get(name, ()))
+        choice = {1: ("",), 2: own or _ANY_WORDS}.get(below, (*own, *_ANY_WORDS))
+        shape = tuple(int(dim) for dim in spec.shape)
+        drawn = torch.randint(0, len(choice), shape, generator=generator).reshape(-1).tolist()
+        return strings_tensor(text_array([choice[index] for index in drawn], shape))
 
     def _random(self, spec: TensorType, below: int, generator: torch.Generator) -> Tensor:
         shape, kind = [int(dim) for dim in spec.shape], torch_dtype(spec.dtype)
@@ -206,7 +225,7 @@ def _content(
     for positive in (False, True):
         finite = []
         for below in (*ranges, 1):
-            example = Example(specs, static, (below,), positive)
+            example = Example(specs, static, (below,), positive, reference.words)
             try:
                 outputs = reference.run(example.draw(None, seed=0))
             except ReferenceFailed as error:
@@ -219,7 +238,7 @@ def _content(
             if below == 2 and finite:
                 break  # zeros are for models that take nothing else
         if finite:
-            return Example(specs, static, tuple(finite), positive)
+            return Example(specs, static, tuple(finite), positive, reference.words)
     return fallback
 
 

@@ -15,7 +15,7 @@ import torch
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.sandbox.run_limit import trial
-from braid.engine.importer.verification.reference import ReferenceFailed
+from braid.engine.importer.verification.reference import NO_WORDS, ReferenceFailed, Words
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.pt2.document import (
     Argument,
@@ -43,6 +43,7 @@ class EagerReference:
     """Exported program run node by node by torch."""
 
     file: Path | None = None  # nothing for ONNX Runtime
+    words: Words = NO_WORDS
 
     def __init__(self, program: ExportedProgram, weights: Mapping[str, torch.Tensor]) -> None:
         self.name = f"torch {torch.__version__} eager"

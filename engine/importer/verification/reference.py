@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -21,8 +22,14 @@ from torch import Tensor
 
 from braid.core.errors import ModelImportError
 from braid.engine.importer.sandbox.run_limit import trial
+from braid.engine.ops.strings import is_strings, strings_array, strings_tensor
 
 THREADS = 1
+
+Words = Mapping[str, Sequence[str]]
+"""Strings that a model itself compares its inputs with, by input."""
+
+NO_WORDS: Words = MappingProxyType({})
 
 
 class ReferenceFailed(Exception):
@@ -34,6 +41,7 @@ class ReferenceModel(Protocol):
 
     name: str
     file: Path | None  # what ONNX Runtime runs, if it does: it can be served that way, too
+    words: Words  # strings to try
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the outputs by name.
@@ -54,8 +62,9 @@ class ReferenceModel(Protocol):
 
 class _OnnxRuntime:
     @trial()
-    def __init__(self, upload: Path) -> None:
+    def __init__(self, upload: Path, words: Words) -> None:
         self.file: Path | None = upload
+        self.words = words
         self._upload = upload
         self._session = _session(upload, onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL)
         self._outputs = [output.name for output in self._session.get_outputs()]
@@ -96,7 +105,8 @@ def _session(upload: Path, level: object) -> onnxruntime.InferenceSession:
 class _OnnxReference:
     file: Path | None = None
 
-    def __init__(self, upload: Path) -> None:
+    def __init__(self, upload: Path, words: Words) -> None:
+        self.words = words
         self._evaluator = ReferenceEvaluator(onnx.load(upload, load_external_data=False))
         self.name = f"onnx {onnx.__version__} reference"
 
@@ -113,19 +123,19 @@ class _OnnxReference:
         raise ReferenceFailed("it computes in one way only")
 
 
-def open_reference(upload: Path) -> ReferenceModel:
-    """Load the uploaded file into the first reference that takes it.
+def open_reference(upload: Path, words: Words = NO_WORDS) -> ReferenceModel:
+    """Load the uploaded file into the first reference that takes it; ``words`` go with it.
 
     Raises:
         ModelImportError: none does; gives ONNX Runtime's reason.
         MemoryError: the model needs more memory than the import may use.
     """
     try:
-        return _OnnxRuntime(upload)
+        return _OnnxRuntime(upload, words)
     except Exception as error:
         failed = _failed(error)
         try:
-            return _OnnxReference(upload)
+            return _OnnxReference(upload, words)
         except Exception as second:
             if isinstance(second, MemoryError):
                 raise
@@ -145,6 +155,8 @@ def _failed(error: Exception) -> ReferenceFailed:
 
 def _as_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     """Return a numpy array; BF16 in the type of ml_dtypes, since numpy has none."""
+    if is_strings(tensor):
+        return strings_array(tensor)
     if tensor.dtype is torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()
@@ -157,6 +169,9 @@ def _as_tensors(names: Sequence[str], results: Sequence[object]) -> dict[str, Te
             result = np.asarray(result)
         if not isinstance(result, np.ndarray):
             raise ReferenceFailed(f"output {name!r} is a {type(result).__name__}, not a tensor")
+        if result.dtype.kind in "OU":
+            found[name] = strings_tensor(result)
+            continue
         if result.dtype == ml_dtypes.bfloat16:
             whole = np.array(result, order="C")
             found[name] = torch.from_numpy(whole.view(np.int16)).view(torch.bfloat16)

@@ -20,7 +20,14 @@ from braid.server.devices.measuring.duty_cycle import DutyCycle
 from braid.server.inference.batching.tickets import Piece, still_wanted, when_all_ended
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import InferenceResult
-from braid.server.inference.slot_rows import BatchRun, draft_of, outcome_of, with_rows, write_rows
+from braid.server.inference.slot_rows import (
+    BatchRun,
+    draft_of,
+    outcome_of,
+    slot_bytes,
+    with_rows,
+    write_rows,
+)
 
 SLOT_SECONDS = 30.0
 
@@ -85,7 +92,7 @@ class DeviceExecution:
         ready = model.ready(pieces[0].request.shape_class, size, beside)
         if ready is None:
             return self._wait_and_run(model, pieces, size, beside)
-        offset = self._device.arena.allocate(ready.layout.size_bytes)
+        offset = self._device.arena.allocate(slot_bytes(ready, pieces))
         if offset is None:
             return self._wait_and_run(model, pieces, size, beside)
         model.begin_use(ready)
@@ -102,7 +109,7 @@ class DeviceExecution:
         model.begin_use(ready)
         offset = None
         try:
-            offset = await self._allocate(ready)
+            offset = await self._allocate(slot_bytes(ready, pieces))
             await self._duty_cycle.before_run()
         except BaseException:
             self._free(model, ready, offset)
@@ -169,10 +176,10 @@ class DeviceExecution:
             self._slot_freed.set()
         model.end_use(ready)
 
-    async def _allocate(self, ready: Executable) -> int:
+    async def _allocate(self, size_bytes: int) -> int:
         """Return the offset of a slot; waits while the batches in flight hold the memory."""
         while True:
-            offset = self._device.arena.allocate(ready.layout.size_bytes)
+            offset = self._device.arena.allocate(size_bytes)
             if offset is not None:
                 return offset
             self._slot_freed.clear()

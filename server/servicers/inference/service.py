@@ -25,6 +25,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 
 from braid.core.errors import BraidError, DeadlineExceeded, RequestCancelled
+from braid.core.strings import Strings
 from braid.server.inference.call_memory import Account, Answer, CallMemory, Charge
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
@@ -243,5 +244,6 @@ def _size_bytes(served: ModelReplica, request: CheckedRequest) -> int | None:
     answer_bytes = served.answer_bytes(request.shape_class, request.rows, request.outputs)
     if answer_bytes is None:
         return None
-    own = (data for data in request.inputs.values() if isinstance(data, bytes | memoryview))
+    here = bytes | memoryview | Strings
+    own = (data for data in request.inputs.values() if isinstance(data, here))
     return answer_bytes + sum(map(len, own))

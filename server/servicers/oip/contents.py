@@ -9,14 +9,15 @@ Classification: FP32 [rows, classes] ──largest k──> BYTES [rows, k], eac
 from __future__ import annotations
 
 import math
-import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.core.strings import length_prefixed
+from braid.core.tensor import BYTES
 from braid.server.inference.requests import OutputTensor
 
 TYPED: Mapping[str, tuple[str, str]] = {
@@ -68,7 +69,7 @@ def raw_bytes(name: str, datatype: str, contents: Any) -> bytes:
             of the datatype's range.
     """
     filled = [field.name for field, _ in contents.ListFields()]
-    wanted = _BYTES_FIELD if datatype == "BYTES" else TYPED.get(datatype, ("",))[0]
+    wanted = _BYTES_FIELD if datatype == BYTES else TYPED.get(datatype, ("",))[0]
     if not wanted:
         raise InvalidTensor(
             f"input {name!r} of datatype {datatype!r} has no typed contents; "
@@ -80,7 +81,7 @@ def raw_bytes(name: str, datatype: str, contents: Any) -> bytes:
             f"its elements belong in {wanted}"
         )
     values = getattr(contents, wanted)
-    if datatype == "BYTES":
+    if datatype == BYTES:
         return length_prefixed(values)
     array = np.array(values, _WIDE[wanted])
     dtype = np.dtype(TYPED[datatype][1])
@@ -91,11 +92,6 @@ def raw_bytes(name: str, datatype: str, contents: Any) -> bytes:
     return array.astype(dtype).tobytes()
 
 
-def length_prefixed(elements: Iterable[bytes]) -> bytes:
-    """Return the raw form of BYTES elements."""
-    return b"".join(part for each in elements for part in (struct.pack("<I", len(each)), each))
-
-
 def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> OutputTensor:
     """Return the ``count`` largest values of each row, largest first; ties by class id.
 
@@ -104,7 +100,7 @@ def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> Outp
     """
     rows = tensor.shape[0] if batched and tensor.shape else 1
     classes = math.prod(tensor.shape) // rows
-    if tensor.dtype == "BOOL" or not tensor.shape or classes < 1:
+    if tensor.dtype in ("BOOL", BYTES) or not tensor.shape or classes < 1:
         raise InvalidRequest(
             f"output {name!r} is {tensor.dtype}{list(tensor.shape)}: nothing to classify"
         )
@@ -117,4 +113,4 @@ def classify(name: str, tensor: OutputTensor, count: int, batched: bool) -> Outp
         for index in order[row]
     ]
     shape = (rows, kept) if batched else (kept,)
-    return OutputTensor("BYTES", shape, length_prefixed(elements))
+    return OutputTensor(BYTES, shape, length_prefixed(elements))

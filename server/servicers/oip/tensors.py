@@ -18,6 +18,7 @@ from itertools import chain
 from typing import Any
 
 from braid.core.errors import InvalidRequest, InvalidTensor
+from braid.core.tensor import BYTES
 from braid.server.inference.replica import ModelReplica
 from braid.server.inference.requests import (
     Content,
@@ -227,6 +228,11 @@ def reply_to(
         if name not in wishes.destinations:
             raw_contents.append(tensor.data)
             continue
+        if tensor.dtype == BYTES:
+            raise InvalidRequest(
+                f"output {name!r} has strings, which are not written to shared memory; ask for it "
+                "in the answer"
+            )
         region, place = wishes.destinations[name]
         to_regions.append(partial(_write_to_region, name, tensor, region, place))
         raw_contents.append(b"")

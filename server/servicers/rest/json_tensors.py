@@ -7,14 +7,15 @@ understand. Elements of BYTES are strings.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from braid.core.errors import InvalidRequest, InvalidTensor
-from braid.server.servicers.oip.contents import DTYPES, length_prefixed
+from braid.core.strings import elements_of, length_prefixed
+from braid.core.tensor import BYTES
+from braid.server.servicers.oip.contents import DTYPES
 
 
 def raw_of(name: str, datatype: str, data: object) -> bytes:
@@ -25,7 +26,7 @@ def raw_of(name: str, datatype: str, data: object) -> bytes:
     """
     if not isinstance(data, list):
         raise InvalidTensor(f"input {name!r} has no list of elements as its 'data'")
-    if datatype == "BYTES":
+    if datatype == BYTES:
         return length_prefixed(_strings(name, data))
     dtype = DTYPES.get(datatype)
     if dtype is None:
@@ -86,20 +87,12 @@ def data_of(name: str, datatype: str, raw: bytes | memoryview) -> list[Any]:
     Raises:
         InvalidRequest: they are bytes that are no text.
     """
-    if datatype != "BYTES":
+    if datatype != BYTES:
         elements: list[Any] = np.frombuffer(raw, DTYPES[datatype]).tolist()
         return elements
     try:
-        return [str(each, "utf-8") for each in _elements(raw)]
+        return [str(each, "utf-8") for each in elements_of(raw)]
     except UnicodeDecodeError:
         raise InvalidRequest(
             f"output {name!r} is no text; ask for it with the parameter binary_data"
         ) from None
-
-
-def _elements(raw: bytes | memoryview) -> Iterator[bytes | memoryview]:
-    at = 0
-    while at < len(raw):
-        (size,) = struct.unpack_from("<I", raw, at)
-        yield raw[at + 4 : at + 4 + size]
-        at += 4 + size

@@ -18,7 +18,12 @@ from braid.engine.importer.sandbox.pipeline import Study, study_batch, verify_el
 from braid.engine.importer.upload.batch_axis import guess_batch, without_batch_symbol
 from braid.engine.importer.verification.compare import relative_error
 from braid.engine.importer.verification.example_inputs import find_example
-from braid.engine.importer.verification.reference import ReferenceModel, open_reference
+from braid.engine.importer.verification.reference import (
+    NO_WORDS,
+    ReferenceModel,
+    Words,
+    open_reference,
+)
 from braid.engine.importer.verification.rounding_error import in_double
 from braid.engine.importer.verification.verify import Subject
 from braid.engine.onnx.lowering import lower
@@ -159,6 +164,7 @@ class Shifted:
 
     name = "an oracle"
     file: Path | None = None
+    words: Words = NO_WORDS
 
     def __init__(self, inner: ReferenceModel, factor: float, again: float) -> None:
         self._inner, self._factor, self._again = inner, factor, again
@@ -204,6 +210,7 @@ class WrongElsewhere:
 
     name = "an oracle"
     file: Path | None = None
+    words: Words = NO_WORDS
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         x = inputs["x"]

@@ -12,7 +12,7 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.tensor import Dim, TensorType
 from braid.engine.importer.verification.example_inputs import Example, check_memory, find_example
 from braid.engine.importer.verification.likely_shapes import shape_candidates
-from braid.engine.importer.verification.reference import ReferenceFailed
+from braid.engine.importer.verification.reference import NO_WORDS, ReferenceFailed, Words
 
 
 def template(dtype: str = "FP32", **inputs: Sequence[Dim]) -> OpGraph:
@@ -79,6 +79,7 @@ class Picky:
 
     name = "a picky reference"
     file: Path | None = None
+    words: Words = NO_WORDS
 
     def run(self, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         if inputs["x"].shape[1] != 512:

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto
 
+from tests.models import strings
 from tests.models.small import doubling, small_cnn, two_inputs
 from tests.service.server_process import ServerProcess
 
@@ -17,7 +19,17 @@ from tests.service.server_process import ServerProcess
 def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Model files by name."""
     folder = tmp_path_factory.mktemp("oip_models")
+    texts = {
+        "greeting": strings.greeting(),
+        "labels": strings.labels(),
+        "counts": strings.word_counts(),
+        "names": strings.numbers_to_names(),
+        "echoes": strings.echoes(),
+    }
+    for name, made in texts.items():
+        onnx.save_model(made, folder / f"{name}.onnx")
     return {
+        **{name: folder / f"{name}.onnx" for name in texts},
         "cnn": small_cnn(folder / "cnn.onnx"),
         "two": two_inputs(folder / "two.onnx"),
         "fp32": doubling(folder / "fp32.onnx", TensorProto.FLOAT),

@@ -1,0 +1,86 @@
+"""Strings as they lie in messages: the Open Inference Protocol's raw form of BYTES tensors.
+
+    4 bytes: length, little-endian │ UTF-8 │ 4 bytes: length │ UTF-8 │ ...
+
+Tensors along their first axis are joined by joining their bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+LENGTH = struct.Struct("<I")
+"""Length of a string, before its text."""
+
+MAX_STRINGS = 1 << 16
+"""Elements of one tensor of strings, at most: to check that many takes the event loop 20 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strings:
+    """Elements of a tensor of strings, checked."""
+
+    data: bytes | memoryview
+    ends: array[int]  # where each element ends in ``data``
+
+    def __len__(self) -> int:
+        """Size in bytes."""
+        return len(self.data)
+
+    def __bytes__(self) -> bytes:
+        """Copy of the content."""
+        return bytes(self.data)
+
+    def part(self, first: int, last: int) -> tuple[memoryview, int]:
+        """Return the elements from ``first`` up to, without, ``last``, and where they begin."""
+        start = self.ends[first - 1] if first else 0
+        return memoryview(self.data)[start : self.ends[last - 1] if last else 0], start
+
+
+def read_strings(data: bytes | memoryview, count: int) -> Strings:
+    """Check the raw form of ``count`` strings.
+
+    Raises:
+        ValueError: the lengths do not fit the bytes or the count, or a string is no UTF-8; the
+            message begins with a verb, for the name of a tensor before it.
+    """
+    ends, at, size = array("I"), 0, len(data)
+    unpack = LENGTH.unpack_from
+    while at < size:
+        index = len(ends)
+        if index == count:
+            raise ValueError(f"has more than the {count} strings of its shape")
+        if size - at < LENGTH.size:
+            raise ValueError(f"ends within the length of element {index}")
+        end = at + LENGTH.size + unpack(data, at)[0]
+        if end > size:
+            raise ValueError(
+                f"has the length {end - at - LENGTH.size} before element {index}, but "
+                f"{size - at - LENGTH.size} bytes are left"
+            )
+        try:
+            str(data[at + LENGTH.size : end], "utf-8")
+        except UnicodeDecodeError:
+            raise ValueError(f"has no UTF-8 in element {index}") from None
+        ends.append(end)
+        at = end
+    if len(ends) < count:
+        raise ValueError(f"has {len(ends)} strings; its shape takes {count}")
+    return Strings(data, ends)
+
+
+def length_prefixed(elements: Iterable[bytes]) -> bytes:
+    """Return the raw form of strings, given as UTF-8."""
+    return b"".join(part for each in elements for part in (LENGTH.pack(len(each)), each))
+
+
+def elements_of(data: bytes | memoryview) -> Iterator[bytes | memoryview]:
+    """Yield each string of a raw form that is right."""
+    at = 0
+    while at < len(data):
+        begin = at + LENGTH.size
+        at = begin + LENGTH.unpack_from(data, at)[0]
+        yield data[begin:at]

@@ -1,0 +1,86 @@
+"""Strings of a batch: their texts in the heap of its slot, and their places in the slot's fields.
+
+The heap is described in ``braid.engine.link.shared_memory``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from braid.core.errors import WorkerFault
+from braid.core.strings import LENGTH, Strings
+from braid.core.tensor import BYTES
+from braid.engine.link.shared_memory import HEAP_HEAD, Field
+from braid.server.devices.executables import Executable
+from braid.server.inference.batching.tickets import Piece
+
+GROWTH = 4
+"""Room for the strings that come out, by the bytes of those that go in."""
+
+Places = np.ndarray[Any, np.dtype[np.uint32]]
+
+
+def heap_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
+    """Return the bytes of the heap that a batch needs in its slot."""
+    given = sum(
+        len(content)
+        for piece in pieces
+        for content in piece.request.inputs.values()
+        if isinstance(content, Strings)
+    )
+    return HEAP_HEAD.size + given * (1 + GROWTH) + ready.text_bytes
+
+
+class SlotHeap:
+    """Heap of one slot, as the front end sees it."""
+
+    def __init__(self, memory: memoryview, ready: Executable, offset: int) -> None:
+        """Find the heap in the slot at ``offset`` of the shared memory."""
+        self._memory = memory
+        self._head = offset + ready.layout.size_bytes
+        self._start = self._head + HEAP_HEAD.size
+
+    def begin(self, size_bytes: int) -> None:
+        """Make an empty heap of ``size_bytes``, its head included."""
+        HEAP_HEAD.pack_into(self._memory, self._head, size_bytes - HEAP_HEAD.size, 0)
+
+    def add(self, strings: Strings, first: int, last: int) -> Places:
+        """Copy elements ``first`` up to, without, ``last`` of an input; returns their places."""
+        room, used = HEAP_HEAD.unpack_from(self._memory, self._head)
+        part, begin = strings.part(first, last)
+        assert used + len(part) <= room, "the slot was made for these pieces"
+        at = self._start + used
+        self._memory[at : at + len(part)] = part
+        HEAP_HEAD.pack_into(self._memory, self._head, room, used + len(part))
+        ends = np.frombuffer(strings.ends, np.uint32)[first:last] - np.uint32(begin)
+        starts = np.concatenate(([0], ends[:-1])).astype(np.uint32) + np.uint32(LENGTH.size)
+        return np.stack((starts + np.uint32(used), ends - starts), axis=1)
+
+    def raw(self, places: Places) -> bytes:
+        """Return the raw form of the elements at ``places``.
+
+        Raises:
+            WorkerFault: the worker left places that lie outside the heap.
+        """
+        if not len(places):
+            return b""
+        _, used = HEAP_HEAD.unpack_from(self._memory, self._head)
+        starts = places[:, 0].astype(np.int64) - LENGTH.size
+        ends = places[:, 0].astype(np.int64) + places[:, 1]
+        if starts.min() < 0 or ends.max() > used:
+            raise WorkerFault("the device worker answered with strings that are not there")
+        if np.array_equal(starts[1:], ends[:-1]):  # one after the other, as they are written
+            return bytes(self._memory[self._start + int(starts[0]) : self._start + int(ends[-1])])
+        return b"".join(
+            self._memory[self._start + start : self._start + end]
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        )
+
+
+def places_of(whole: memoryview, place: Field) -> Places:
+    """Return offset and size of each text of a field, as [*shape, 2]."""
+    assert place.spec.dtype == BYTES
+    return np.frombuffer(whole, np.uint32).reshape(*place.shape, 2)

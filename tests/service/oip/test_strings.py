@@ -1,0 +1,232 @@
+"""Strings through every door: a model's inputs and outputs of datatype BYTES."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import onnxruntime
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+import tritonclient.http as http
+import tritonclient.http.aio as http_aio
+from tritonclient.grpc import service_pb2
+
+from braid.core.strings import MAX_STRINGS, length_prefixed
+from braid_client import InvalidArgument, aio
+from tests.service.oip.rest import call
+from tests.service.server_process import ServerProcess
+
+WORDS = np.array([["Anna", ""], ["Zürich ✈", "a\0b\nc"], ["日本語", "x" * 5000]], object)
+GREETINGS = [[f"hello {word}!" for word in row] for row in WORDS]
+
+
+def expected(path: Path, **inputs: np.ndarray) -> list[Any]:
+    return list(onnxruntime.InferenceSession(str(path)).run(None, inputs))
+
+
+def as_text(array: np.ndarray) -> list[Any]:
+    flat = [each.decode() if isinstance(each, bytes) else each for each in array.ravel()]
+    return np.array(flat, object).reshape(array.shape).tolist()
+
+
+def given(module: Any, array: np.ndarray, **options: Any) -> Any:
+    made = module.InferInput("x", list(array.shape), "BYTES")
+    made.set_data_from_numpy(array, **options)
+    return made
+
+
+def raw(*elements: bytes, shape: tuple[int, ...] = (1, 2)) -> service_pb2.ModelInferRequest:
+    """A request for ``greeting`` with these bytes as its contents."""
+    request = service_pb2.ModelInferRequest(model_name="greeting")
+    request.inputs.add(name="x", datatype="BYTES", shape=shape)
+    request.raw_input_contents.append(b"".join(elements))
+    return request
+
+
+def test_triton_clients_send_and_take_strings(oip_server: ServerProcess) -> None:
+    with triton.InferenceServerClient(oip_server.address) as client:
+        answer = client.infer("greeting", [given(triton, WORDS)])
+        assert as_text(answer.as_numpy("y")) == GREETINGS
+        metadata = client.get_model_metadata("greeting")
+        assert [(each.datatype, list(each.shape)) for each in metadata.inputs] == [
+            ("BYTES", [-1, 2])
+        ]
+        config = client.get_model_config("greeting").config
+        assert (config.input[0].data_type, config.platform) == (13, "onnx_braid")  # TYPE_STRING
+    with http.InferenceServerClient(oip_server.http_address) as client:
+        for sent in (True, False):
+            for asked in (None, True, False):
+                wanted = None
+                if asked is not None:
+                    wanted = [http.InferRequestedOutput("y", binary_data=asked)]
+                given_ = given(http, WORDS, binary_data=sent)
+                answer = client.infer("greeting", [given_], outputs=wanted)
+                assert as_text(answer.as_numpy("y")) == GREETINGS
+
+
+async def test_aio_clients_send_and_take_strings(oip_server: ServerProcess) -> None:
+    async with triton_aio.InferenceServerClient(oip_server.address) as client:
+        answer = await client.infer("greeting", [given(triton, WORDS)])
+        assert as_text(answer.as_numpy("y")) == GREETINGS
+    async with http_aio.InferenceServerClient(oip_server.http_address) as rest:
+        answer = await rest.infer("greeting", [given(http, WORDS)])
+        assert as_text(answer.as_numpy("y")) == GREETINGS
+    async with aio.Client(oip_server.address) as ours:
+        assert (await ours.infer("greeting", {"x": WORDS})).outputs["y"].tolist() == GREETINGS
+
+
+def test_typed_contents_are_the_same_as_raw_ones(oip_server: ServerProcess) -> None:
+    typed = raw(shape=(3, 2))
+    del typed.raw_input_contents[:]
+    typed.inputs[0].contents.bytes_contents.extend(each.encode() for each in WORDS.ravel())
+    with grpc.insecure_channel(oip_server.address) as channel:
+        stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        answer = stub.ModelInfer(typed, timeout=20)
+
+    flat = [each.encode() for row in GREETINGS for each in row]
+    assert answer.raw_output_contents[0] == length_prefixed(flat)
+
+
+@pytest.mark.parametrize("kind", [object, str, "bytes"])
+def test_the_sdk_takes_arrays_of_strings_and_gives_objects(
+    oip_server: ServerProcess, kind: Any
+) -> None:
+    words = np.array([["a", "Zürich"]], object)
+    if kind == "bytes":
+        words = np.array([[each.encode() for each in words[0]]], object)
+
+    with oip_server.client() as client:
+        result = client.infer("greeting", {"x": words.astype(object if kind == "bytes" else kind)})
+        streamed = [client.infer_many("greeting", [{"x": words}] * 2)]
+
+    assert result.outputs["y"].tolist() == [["hello a!", "hello Zürich!"]]
+    assert result.outputs["y"].dtype == object
+    assert streamed
+
+
+def test_a_pipeline_of_text_and_numbers_answers_as_onnxruntime(
+    oip_server: ServerProcess, model_files: dict[str, Path]
+) -> None:
+    colours = np.array([["red"], ["green"], ["blue"], ["green"], ["red"], ["blue"]], object)
+    sizes = np.linspace(-3, 3, 6, dtype=np.float32).reshape(6, 1)
+    label, scores = expected(model_files["labels"], colour=colours, size=sizes)
+
+    with oip_server.client() as client:
+        found = client.infer("labels", {"colour": colours, "size": sizes}).outputs
+        assert found["label"].tolist() == label.tolist()  # in two batches
+        np.testing.assert_array_equal(found["scores"], scores)
+        with pytest.raises(InvalidArgument, match=r"OneHotEncoder: Unknown Category"):
+            client.infer("labels", {"colour": np.array([["pink"]]), "size": sizes[:1]})
+        lines = np.array(["the quick fox", "lazy LAZY dog", ""])
+        counts = client.infer("counts", {"text": lines}).outputs["counts"]
+        assert counts.tolist() == [[1, 0, 0], [0, 1, 2], [0, 0, 0]]
+        numbers = np.array([[0, 1, 2], [7, 1, 1]])
+        names = client.infer("names", {"x": numbers}).outputs["y"]
+        assert names.tolist() == expected(model_files["names"], x=numbers)[0].tolist()
+
+
+async def test_strings_of_several_callers_share_batches(oip_server: ServerProcess) -> None:
+    async with aio.Client(oip_server.address) as client:
+
+        async def ask(number: int) -> int:
+            words = np.array([[f"{number}.{row}", "é" * row] for row in range(1 + number % 3)])
+            result = await client.infer("greeting", {"x": words})
+            assert result.outputs["y"].tolist() == [
+                [f"hello {word}!" for word in row] for row in words
+            ]
+            return result.batch_rows
+
+        rows = await asyncio.gather(*map(ask, range(60)))
+
+    assert max(rows) > 3, "no batch had rows of two callers"
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (raw(b"\x01\0\0\0a"), "has 1 strings; its shape takes 2"),
+        (raw(*[b"\x01\0\0\0a"] * 3), "more than the 2 strings"),
+        (raw(b"\x01\0\0\0a", b"\x01\0"), "ends within the length of element 1"),
+        (raw(b"\xff\xff\xff\xffa"), "has the length 4294967295 before element 0, but 1 bytes"),
+        (raw(b"\x02\0\0\0\xc3\x28", bytes(4)), "has no UTF-8 in element 0"),
+        (raw(b"\x03\0\0\0\xed\xa0\x80", bytes(4)), "has no UTF-8 in element 0"),  # a surrogate
+        (raw(bytes(8), shape=(1, 3)), "axis 1 must be 2"),
+        (raw(bytes(8), shape=(MAX_STRINGS, 2)), f"a request may have {MAX_STRINGS}"),
+    ],
+)
+def test_what_is_wrong_with_strings_is_named(
+    oip_server: ServerProcess, request_: service_pb2.ModelInferRequest, reason: str
+) -> None:
+    with grpc.insecure_channel(oip_server.address) as channel:
+        stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+        with pytest.raises(grpc.RpcError) as refused:
+            stub.ModelInfer(request_, timeout=20)
+
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert reason in refused.value.details()
+    assert "'x'" in refused.value.details()
+
+
+def test_json_says_what_is_wrong_with_strings(oip_server: ServerProcess) -> None:
+    def ask(data: object) -> Any:
+        tensor = {"name": "x", "datatype": "BYTES", "shape": [1, 2], "data": data}
+        return call(oip_server, "/v2/models/greeting/infer", {"inputs": [tensor]})
+
+    assert ask(["a", "b"]).json["outputs"][0]["data"] == ["hello a!", "hello b!"]
+    assert ask([["a", "b"]]).status == 200
+    for data, reason in (
+        (["a"], "has 1 strings"),
+        (["a", 1], "no string"),
+        (["a", "\ud800"], "no UTF-8"),
+        ("ab", "no list"),
+    ):
+        answer = ask(data)
+        assert answer.status == 400
+        assert reason in answer.json["error"]
+
+
+def test_strings_stay_out_of_shared_memory(oip_server: ServerProcess, tmp_path: Path) -> None:
+    import tritonclient.utils.shared_memory as shm
+
+    name = f"/braid-strings-{tmp_path.name}"
+    region = shm.create_shared_memory_region("text", name, 4096)
+    try:
+        with triton.InferenceServerClient(oip_server.address) as client:
+            client.register_system_shared_memory("text", name, 4096)
+            source = triton.InferInput("x", [3, 2], "BYTES")
+            source.set_shared_memory("text", 100)
+            wanted = triton.InferRequestedOutput("y")
+            wanted.set_shared_memory("text", 4096)
+
+            with pytest.raises(triton.InferenceServerException, match="not read from shared memo"):
+                client.infer("greeting", [source])
+            with pytest.raises(triton.InferenceServerException, match="not written to shared mem"):
+                client.infer("greeting", [given(triton, WORDS)], outputs=[wanted])
+
+            client.unregister_system_shared_memory("text")
+    finally:
+        shm.destroy_shared_memory_region(region)
+
+
+def test_answers_longer_than_their_room_are_refused(oip_server: ServerProcess) -> None:
+    with oip_server.client() as client:
+        with pytest.raises(InvalidArgument, match=r"strings of output 'y' take \d+ bytes"):
+            client.infer("echoes", {"x": np.array([["x" * 10_000]])})
+        assert len(client.infer("echoes", {"x": np.array([["ab"]])}).outputs["y"][0]) == 64
+
+
+def test_its_version_is_ready_without_a_schedule(oip_server: ServerProcess) -> None:
+    with oip_server.client() as client:
+        (model,) = [each for each in client.models() if each.name == "greeting"]
+
+    assert list(model.schedules) == []
+    assert any("served whole by ONNX Runtime" in each for each in model.warnings)
+    assert json.loads(oip_server.http("/v2/models/greeting"))["inputs"][0]["datatype"] == "BYTES"
