@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
-from braid.core.errors import BraidError, StartupError
+from braid.core.errors import BraidError, PreconditionFailed, StartupError
 from braid.core.schedule import Schedule
 from braid.engine.importer.host.launch import import_model
 from braid.engine.link.shared_memory import Arena
@@ -190,6 +190,10 @@ async def _compile(
         raise
     await _keep_unserved(made, outcome, store)
     assert found.imported is not None
+    if found.imported.has_strings:
+        raise PreconditionFailed(
+            "this model takes or gives strings, which braid.compile does not; a server serves it"
+        )
     graphs = {
         size: graph
         for size, schedule in found.schedules.items()

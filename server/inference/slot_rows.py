@@ -84,7 +84,10 @@ def slot_bytes(ready: Executable, pieces: Sequence[Piece]) -> int:
 def _write_mixed_rows(
     memory: memoryview, offset: int, ready: Executable, pieces: Sequence[Piece]
 ) -> None:
-    """Do as ``write_rows`` for a model with strings."""
+    """Do as ``write_rows`` for a model with strings.
+
+    Padding repeats the last row: encoders refuse strings that they do not know, the empty one too.
+    """
     heap = SlotHeap(memory, ready, offset)
     heap.begin(heap_bytes(ready, pieces))
     for name, place in ready.layout.inputs.items():
@@ -101,7 +104,8 @@ def _write_mixed_rows(
             else:
                 start += _write_piece(memory[start:end], piece, content)
         if start < end:
-            memory[start:end] = bytes(end - start)
+            row = place.size_bytes // place.shape[0]
+            memory[start:end] = bytes(memory[start - row : start]) * ((end - start) // row)
 
 
 def _is_finite(memory: memoryview, dtype: str) -> bool:

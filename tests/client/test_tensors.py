@@ -47,7 +47,7 @@ def same(left: Array, right: Array) -> bool:
 
 
 def test_the_cases_are_all_dtypes_of_the_server() -> None:
-    assert {name for name, _, _ in CASES} == set(DTYPE_BYTES) == set(tensors.DTYPES)
+    assert {*(name for name, _, _ in CASES), "BYTES"} == set(DTYPE_BYTES) == set(tensors.DTYPES)
 
 
 @pytest.mark.parametrize(("name", "dtype", "values"), CASES)
@@ -60,6 +60,43 @@ def test_every_dtype_comes_back_unchanged(name: str, dtype: Any, values: list[An
     assert len(tensor.data) == 6 * DTYPE_BYTES[name]
     assert back.dtype == array.dtype
     assert same(back, array)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.array([["", "é\0"], ["日本", "x" * 300]]),
+        np.array([["", "é\0"], ["日本", "x" * 300]], object),
+        np.array([["", "é\0".encode()], ["日本".encode(), "x" * 300]], object),
+        np.array("alone"),
+        np.empty((0, 2), object),
+    ],
+)
+def test_strings_come_back_as_objects(array: Array) -> None:
+    tensor, back = sent_and_received(array)
+
+    assert (tensor.dtype, tuple(tensor.shape)) == ("BYTES", array.shape)
+    assert back.dtype == object
+    texts = [each.decode() if isinstance(each, bytes) else each for each in array.ravel().tolist()]
+    assert back.ravel().tolist() == texts
+    assert not back.flags.writeable
+
+
+@pytest.mark.parametrize("element", [1, None, ["a"], "\ud800"])
+def test_objects_that_are_no_strings_are_refused(element: object) -> None:
+    array = np.empty(1, object)
+    array[0] = element
+
+    with pytest.raises(InvalidArgument, match="input 'x'"):
+        write_tensor("x", array)
+
+
+@pytest.mark.parametrize("data", [b"\1\0\0\0", b"\1\0", b"\1\0\0\0\xff", bytes(8)])
+def test_strings_that_contradict_themselves_are_the_servers_fault(data: bytes) -> None:
+    message = wire.Tensor(name="x", dtype="BYTES", shape=[1], data=data).SerializeToString()
+
+    with pytest.raises(ServerError, match="BYTES"):
+        read_tensor(message)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import psutil
 import pytest
 import torch
 
 import braid
-from braid.core.errors import InvalidRequest, ModelImportError
+from braid.core.errors import InvalidRequest, ModelImportError, PreconditionFailed
+from tests.models.strings import greeting
 
 
 class Scores(torch.nn.Module):
@@ -88,6 +90,7 @@ except KeyboardInterrupt:
 net = braid.compile(MODEL, store=STORE, batch_sizes=[1, 4])
 print(net.plan_ids, flush=True)
 import numpy as np
+import onnx
 net(np.zeros((1, 3, 16, 16), np.float32))
 """
 
@@ -117,3 +120,10 @@ def test_static_shapes_are_compiled_as_they_are(store: Path) -> None:
         found = net(np.ones((2, 6), np.float32))
 
     assert np.array_equal(found, np.full(4, 3, np.float32))
+
+
+def test_a_model_of_strings_is_left_to_servers(tmp_path: Path) -> None:
+    onnx.save_model(greeting(), tmp_path / "greeting.onnx")
+
+    with pytest.raises(PreconditionFailed, match="a server serves it"):
+        braid.compile(tmp_path / "greeting.onnx", store=tmp_path / "store")

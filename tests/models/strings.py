@@ -136,6 +136,19 @@ def numbers_to_names() -> onnx.ModelProto:
     return string_model(nodes, {"x": ("INT64", ["n", 3])}, {"y": ("BYTES", ["n", 3])})
 
 
+def turned() -> onnx.ModelProto:
+    """Rows of strings become columns, and numbers go beside them."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["y"], perm=[1, 0]),
+        helper.make_node("Transpose", ["n"], ["m"], perm=[1, 0]),
+    ]
+    return string_model(
+        nodes,
+        {"x": ("BYTES", ["rows", 2]), "n": ("FP32", ["rows", 3])},
+        {"y": ("BYTES", [2, "rows"]), "m": ("FP32", [3, "rows"])},
+    )
+
+
 def echoes() -> onnx.ModelProto:
     """64 copies of each string."""
     nodes = [helper.make_node("StringConcat", ["x", "nothing"], ["y"])]

@@ -17,6 +17,7 @@ from braid.server.cli.text import duration_text, print_table
 from braid_client import BFloat16Bits, Client, InferResult, InvalidArgument, TensorSpec
 from braid_client.tensors import Array
 
+_WORDS = ("alpha", "beta", "gamma", "delta")
 _REALS = {"FP16": np.float16, "BF16": np.float32, "FP32": np.float32, "FP64": np.float64}
 
 
@@ -149,6 +150,8 @@ def random_array(
         return values.astype(_REALS[spec.dtype])
     if spec.dtype == "BOOL":
         return random.integers(0, 2, shape).astype(np.bool_)
+    if spec.dtype == "BYTES":
+        return np.array(_WORDS)[random.integers(0, len(_WORDS), shape)]
     return random.integers(0, 10, shape).astype(spec.dtype.lower())
 
 
@@ -161,9 +164,11 @@ def _save(path: Path, outputs: Mapping[str, Array]) -> None:
 
 
 def _plain(array: Array) -> Array:
-    """Convert BF16, which .npy files cannot hold, to FP32."""
+    """Convert BF16 to FP32 and objects to text: .npy files hold neither."""
     if isinstance(array, BFloat16Bits):
         return array.float32()
+    if array.dtype == object:
+        return array.astype(str)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
@@ -183,8 +188,10 @@ def print_outputs(result: InferResult) -> None:
 
 
 def _row(name: str, array: Array) -> tuple[str, ...]:
-    values = _plain(array).astype(np.float64)
     numbers = ["-"] * 3
+    if array.dtype == object:
+        return (name, "str", "x".join(map(str, array.shape)) or "scalar", *numbers)
+    values = _plain(array).astype(np.float64)
     if values.size:
         with np.errstate(invalid="ignore"):  # infinity less infinity, in the mean
             numbers = [f"{number:.6g}" for number in (values.min(), values.mean(), values.max())]

@@ -22,6 +22,7 @@ from braid.engine.ops.whole import KIND, WholeModel, run_whole_model
 from braid.engine.passes.specialise import interpret, specialise
 from tests import ROOT
 from tests.engine.importer.running import imported
+from tests.models import strings
 from tests.models.bad_onnx import endless_loop
 from tests.models.graphs import model
 
@@ -124,11 +125,32 @@ async def test_it_is_served_whole_and_answers_like_onnxruntime(name: str, tmp_pa
         np.testing.assert_allclose(found.numpy(), session.run(None, {"x": x})[0], rtol=1e-5)
 
 
-def strings() -> bytes:
-    made = model([helper.make_node("Identity", ["x"], ["y"])])
-    made.graph.input[0].type.tensor_type.elem_type = TensorProto.STRING
-    made.graph.output[0].type.tensor_type.elem_type = TensorProto.STRING
+def text_chooses_rows() -> bytes:
+    """Strings that are stop words are left out."""
+    kept = helper.make_node("StringNormalizer", ["x"], ["y"], stopwords=["a"])
+    shape: list[int | str] = ["n"]
+    made = strings.string_model([kept], {"x": ("BYTES", shape)}, {"y": ("BYTES", ["m"])})
     return made.SerializeToString()
+
+
+async def test_strings_are_checked_with_words_that_the_model_knows(tmp_path: Path) -> None:
+    artefact = load_artefact(await imported(strings.labels(), tmp_path))
+
+    assert artefact.graph.inputs["colour"].dtype == "BYTES"
+    assert artefact.graph.spec(artefact.graph.outputs["label"]).dtype == "BYTES"
+    assert artefact.report.batch is not None
+    assert artefact.report.verified.batches == (1, 3, 5)
+    assert not any("do not depend" in each for each in artefact.report.warnings)
+
+
+def test_a_locale_that_the_machine_lacks_is_named() -> None:
+    made = strings.word_counts()
+    for attribute in made.graph.node[0].attribute:
+        if attribute.name == "locale":
+            attribute.s = b"xx_XX.UTF-8"
+
+    with pytest.raises(UnsupportedOperators, match=r"needs the locale xx_XX\.UTF-8"):
+        as_one_unit(made, (), pytest.fail, {})
 
 
 def positions() -> bytes:
@@ -148,7 +170,7 @@ def foreign() -> bytes:
 
 
 REFUSED = {
-    "strings": (strings, ["element type STRING"]),
+    "text decides a shape": (text_chooses_rows, ["element type STRING", "depends on content"]),
     "content decides a shape": (positions, ["Loop", "depends on content"]),
     "foreign operators": (foreign, ["custom domain 'own'", "Unique", "none is loaded"]),
     "an endless loop": (endless_loop, ["not in the table", "more than 1048576 times"]),

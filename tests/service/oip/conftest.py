@@ -24,6 +24,7 @@ def model_files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "labels": strings.labels(),
         "counts": strings.word_counts(),
         "names": strings.numbers_to_names(),
+        "turned": strings.turned(),
         "echoes": strings.echoes(),
     }
     for name, made in texts.items():

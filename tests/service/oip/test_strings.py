@@ -18,7 +18,7 @@ import tritonclient.http.aio as http_aio
 from tritonclient.grpc import service_pb2
 
 from braid.core.strings import MAX_STRINGS, length_prefixed
-from braid_client import InvalidArgument, aio
+from braid_client import AsyncClient, InferRequest, InvalidArgument
 from tests.service.oip.rest import call
 from tests.service.server_process import ServerProcess
 
@@ -77,7 +77,7 @@ async def test_aio_clients_send_and_take_strings(oip_server: ServerProcess) -> N
     async with http_aio.InferenceServerClient(oip_server.http_address) as rest:
         answer = await rest.infer("greeting", [given(http, WORDS)])
         assert as_text(answer.as_numpy("y")) == GREETINGS
-    async with aio.Client(oip_server.address) as ours:
+    async with AsyncClient(oip_server.address) as ours:
         assert (await ours.infer("greeting", {"x": WORDS})).outputs["y"].tolist() == GREETINGS
 
 
@@ -104,11 +104,12 @@ def test_the_sdk_takes_arrays_of_strings_and_gives_objects(
 
     with oip_server.client() as client:
         result = client.infer("greeting", {"x": words.astype(object if kind == "bytes" else kind)})
-        streamed = [client.infer_many("greeting", [{"x": words}] * 2)]
+        (streamed,) = client.infer_stream([InferRequest("greeting", {"x": words})])
 
     assert result.outputs["y"].tolist() == [["hello a!", "hello Zürich!"]]
     assert result.outputs["y"].dtype == object
-    assert streamed
+    assert streamed.result is not None
+    assert streamed.result.outputs["y"].tolist() == result.outputs["y"].tolist()
 
 
 def test_a_pipeline_of_text_and_numbers_answers_as_onnxruntime(
@@ -132,8 +133,20 @@ def test_a_pipeline_of_text_and_numbers_answers_as_onnxruntime(
         assert names.tolist() == expected(model_files["names"], x=numbers)[0].tolist()
 
 
+def test_rows_may_lie_along_another_axis_of_an_output(oip_server: ServerProcess) -> None:
+    for rows in (1, 3, 4, 11):  # padded, whole, and joined from several batches
+        words = np.array([[f"{row}", "ü" * row] for row in range(rows)], object)
+        numbers = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+
+        with oip_server.client() as client:
+            found = client.infer("turned", {"x": words, "n": numbers}).outputs
+
+        assert found["y"].tolist() == words.T.tolist()
+        np.testing.assert_array_equal(found["m"], numbers.T)
+
+
 async def test_strings_of_several_callers_share_batches(oip_server: ServerProcess) -> None:
-    async with aio.Client(oip_server.address) as client:
+    async with AsyncClient(oip_server.address) as client:
 
         async def ask(number: int) -> int:
             words = np.array([[f"{number}.{row}", "é" * row] for row in range(1 + number % 3)])
@@ -146,6 +159,27 @@ async def test_strings_of_several_callers_share_batches(oip_server: ServerProces
         rows = await asyncio.gather(*map(ask, range(60)))
 
     assert max(rows) > 3, "no batch had rows of two callers"
+
+
+async def test_a_string_that_a_model_refuses_does_not_fail_its_neighbours(
+    oip_server: ServerProcess,
+) -> None:
+    async with AsyncClient(oip_server.address) as client:
+
+        async def ask(number: int) -> str:
+            colour = "pink" if number % 10 == 3 else "green"
+            size = np.zeros((1, 1), np.float32)
+            try:
+                answer = await client.infer(
+                    "labels", {"colour": np.array([[colour]]), "size": size}
+                )
+            except InvalidArgument:
+                return "refused"
+            return str(answer.outputs["label"][0])
+
+        found = await asyncio.gather(*map(ask, range(40)))
+
+    assert found == ["refused" if number % 10 == 3 else "lime" for number in range(40)]
 
 
 @pytest.mark.parametrize(
@@ -171,8 +205,8 @@ def test_what_is_wrong_with_strings_is_named(
             stub.ModelInfer(request_, timeout=20)
 
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert reason in refused.value.details()
-    assert "'x'" in refused.value.details()
+    assert reason in str(refused.value.details())
+    assert "'x'" in str(refused.value.details())
 
 
 def test_json_says_what_is_wrong_with_strings(oip_server: ServerProcess) -> None:
