@@ -10,7 +10,7 @@ import pytest
 
 from braid.core.tensor import DTYPE_BYTES
 from braid_client import BFloat16Bits, InvalidArgument, ServerError, tensors
-from braid_client.tensors import Array, read_tensor, stored, write_tensor
+from braid_client.tensors import Array, read_tensor, stored, write_strings, write_tensor
 from braid_client.wire import inference_pb2 as wire
 from tests.client.by_hand import small_bytes  # noqa: F401
 
@@ -32,7 +32,10 @@ CASES: list[tuple[str, Any, list[Any]]] = [
 
 
 def written(name: str, array: Array) -> bytes:
-    return b"".join(write_tensor(name, *stored(name, array)))
+    dtype, elements = stored(name, array)
+    if dtype == "BYTES":
+        return b"".join(write_strings(name, elements))
+    return b"".join(write_tensor(name, dtype, elements))
 
 
 def sent_and_received(array: Array) -> tuple[wire.Tensor, Array]:
@@ -88,7 +91,7 @@ def test_objects_that_are_no_strings_are_refused(element: object) -> None:
     array[0] = element
 
     with pytest.raises(InvalidArgument, match="input 'x'"):
-        write_tensor("x", array)
+        write_strings("x", array)
 
 
 @pytest.mark.parametrize("data", [b"\1\0\0\0", b"\1\0", b"\1\0\0\0\xff", bytes(8)])
@@ -147,9 +150,7 @@ def test_received_arrays_are_aligned_and_read_only(filler: int) -> None:
         back[0] = 1
 
 
-@pytest.mark.parametrize(
-    "array", [np.array(["a"]), np.array([None]), np.zeros(2, np.complex64), np.zeros(2, "M8[s]")]
-)
+@pytest.mark.parametrize("array", [np.zeros(2, np.complex64), np.zeros(2, "M8[s]")])
 def test_types_that_the_wire_has_not_are_refused_by_name(array: Array) -> None:
     with pytest.raises(InvalidArgument, match=r"cannot be sent; convert it to one of BOOL, UINT8"):
         stored("x", array)

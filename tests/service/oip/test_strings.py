@@ -32,7 +32,8 @@ def expected(path: Path, **inputs: np.ndarray) -> list[Any]:
 
 def as_text(array: np.ndarray) -> list[Any]:
     flat = [each.decode() if isinstance(each, bytes) else each for each in array.ravel()]
-    return np.array(flat, object).reshape(array.shape).tolist()
+    rows: list[Any] = np.array(flat, object).reshape(array.shape).tolist()
+    return rows
 
 
 def given(module: Any, array: np.ndarray, **options: Any) -> Any:
