@@ -118,7 +118,8 @@ def scheduled(schedule: Schedule, units: Collection[int] | None = None) -> Timel
 
 def _title(schedule: Schedule) -> str:
     """Title of a chart: what made the plan, and what a reader must know to read it."""
-    title = f"{schedule.planner}, batch {schedule.key.batch_size}"
+    planner = schedule.planner.partition("(")[0]  # options would fill the line
+    title = f"{planner}, batch {schedule.key.batch_size}"
     if schedule.runtime:
         return f"{title}: the plan that runs if {RUNTIMES[schedule.runtime]} cannot"
     joined = len(schedule.plan.barriers) < len(schedule.stages) - 1
