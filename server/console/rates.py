@@ -28,6 +28,10 @@ class _Counts:
     buckets: dict[float, float] = field(default_factory=dict)  # upper bound -> requests, cumulative
 
 
+_Look = tuple[float, dict[Key, _Counts]]
+"""When, and the counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRates:
     """Rates of one model. Durations in seconds; None where there were no requests."""
@@ -44,25 +48,33 @@ class Rates:
     def __init__(self, requests: RequestMetrics, clock: Callable[[], float] = monotonic) -> None:
         self._requests = requests
         self._clock = clock
-        self._looks: deque[tuple[float, dict[Key, _Counts]]] = deque()
+        self._looks: deque[_Look] = deque()
+        self._found: Mapping[Key, ModelRates] = {}  # at the last look
 
     def look(self) -> Mapping[Key, ModelRates]:
-        """Return the rates of all models over the last minute, or since the first look."""
+        """Return the rates of all models over the last minute, or since the first look.
+
+        Counting takes milliseconds, so views within a second share one look.
+        """
         now = self._clock()
+        if self._looks and now - self._looks[-1][0] < MIN_SECONDS:
+            return self._found
         while len(self._looks) > 1 and self._looks[1][0] < now - WINDOW_SECONDS:
             self._looks.popleft()
         if self._looks and self._looks[0][0] < now - 2 * WINDOW_SECONDS:
             self._looks.clear()
-        counts = self._counts()
-        if not self._looks or now - self._looks[-1][0] >= MIN_SECONDS:
-            self._looks.append((now, counts))
-        began, before = self._looks[0]
-        seconds = now - began
+        self._looks.append((now, self._counts()))
+        self._found = self._since(self._looks[0], self._looks[-1])
+        return self._found
+
+    @staticmethod
+    def _since(first: _Look, last: _Look) -> Mapping[Key, ModelRates]:
+        seconds = last[0] - first[0]
         if seconds < MIN_SECONDS:
             return {}
         return {
-            key: _activity(before.get(key, _Counts()), after, seconds)
-            for key, after in counts.items()
+            key: _activity(first[1].get(key, _Counts()), after, seconds)
+            for key, after in last[1].items()
         }
 
     def _counts(self) -> dict[Key, _Counts]:

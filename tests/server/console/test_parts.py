@@ -81,6 +81,22 @@ def test_rates_are_those_since_the_look_before() -> None:
     assert found.p99_s < 0.0025
 
 
+def test_views_within_a_second_share_one_look() -> None:
+    now = 0.0
+    metrics = Metrics()
+    series = metrics.add_model("lenet", 1)
+    rates = Rates(metrics.requests, lambda: now)
+    rates.look()
+    now = 2.0
+    series.request_ended("OK", 0.002)
+    first = rates.look()
+    series.request_ended("OK", 0.002)
+    now = 2.9
+    assert rates.look() is first
+    now = 3.0
+    assert rates.look()["lenet", "1"].requests_per_s == pytest.approx(2 / 3)
+
+
 def test_quantiles_are_interpolated_as_prometheus_does() -> None:
     buckets = [(0.1, 10.0), (0.2, 30.0), (float("inf"), 40.0)]
     assert quantile(0.5, buckets) == pytest.approx(0.15)
