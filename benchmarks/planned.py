@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 
 from braid.core.plan import StreamPlan, plan_to_json
 from braid.core.precision import FP32, TOLERANCES
-from braid.core.program import ProgramKey, static_content
+from braid.core.program import PlansToCompare, ProgramKey, static_content
+from braid.core.runtimes import runtimes_in
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.launch import import_model
 from braid.engine.importer.host.limits import ImportLimits
@@ -87,8 +88,7 @@ async def find_plans(
     await device.start()
     try:
         async with device.keeping(await asyncio.to_thread(file_digest, model)):
-            others = precision == FP32
-            wanted = partial(plans_on, others=others, precision=precision)
+            wanted = partial(plans_on, precision=precision)
             return await wanted(device, artefact, model, batch, folder, options)
     finally:
         await device.close()
@@ -131,11 +131,11 @@ async def plans_on(
     program = ProgramKey(digest, tuple(inputs.items()), static, precision)
     graph = await device.bench.static_graph(program)
     tolerance = TOLERANCES.get(precision, TOLERANCE)
-    asked = 0
+    measured = 0
 
     async def measure(queries: Sequence[StageQuery]) -> list[float]:
-        nonlocal asked
-        asked += sum(query.ask != "work" for query in queries)
+        nonlocal measured
+        measured += sum(query.ask != "work" for query in queries)
         return [await _latency_us(device, program, query) for query in queries]
 
     began = monotonic()
@@ -152,15 +152,11 @@ async def plans_on(
     planner = PlannerProcess(8 * _GIB, 1800.0)
     planned = await planner(graph, options, await device.bench.facts(program), measure)
     searched = monotonic()
-    field = ComparedPlans.of(planned, len(graph.operators), device.runtimes if others else ())
-    measurements = await device.bench.compare(
-        program,
-        field.plans,
-        runtimes=field.runtimes,
-        tolerance=tolerance,
-        on_progress=lambda _: None,
-    )
-    scheduling = Scheduling(chose - began, searched - chose, asked, monotonic() - searched)
+    runtimes = runtimes_in(precision, device.runtimes) if others else ()
+    field = ComparedPlans.of(planned, len(graph.operators), runtimes)
+    asked = PlansToCompare(program, tuple(field.plans), runtimes, tolerance)
+    measurements = await device.bench.compare([asked], on_progress=lambda _: None)
+    scheduling = Scheduling(chose - began, searched - chose, measured, monotonic() - searched)
     choice = choose_plan(field, measurements, tolerance, choose=True, precision=precision)
     await asyncio.to_thread(folder.mkdir, parents=True, exist_ok=True)
     return _found(field, choice, folder, scheduling, dict(program.choices))

@@ -53,6 +53,8 @@ class PlanMeasurement:
     problem: str = ""  # why it could not run
     activation_bytes: int | None = None  # memory planned for activations; None: not known
     turns_us: tuple[float, ...] = ()  # one a turn, of plans that stayed to the end
+    top_agreement: float | None = None  # part of the samples whose top class is the reference's
+    lost_in: str = ""  # unit that loses most of its numbers, of a plan that errs too much
 
     def __post_init__(self) -> None:
         for latency_us in (self.latency_us, *self.ratios, *self.turns_us):
@@ -148,6 +150,15 @@ def side_by_side_text(found: SideBySideRuns | None, unknown: str = "-") -> str:
     text = f"{found.count} at once ({where}), {found.latency_us / 1e3:.2f} ms each: "
     text += f"{speed_text(found.gain)} the runs a second"
     return text if found.pays else f"{text}; not used, as it is not more without doubt"
+
+
+def error_text(max_rel_error: float | None, samples: int, top_agreement: float | None) -> str:
+    """Text of an error: ``0.0042 on 16 samples, the same top class in 100.0%``."""
+    if max_rel_error is None:
+        return "-"
+    where = f"on {samples} samples" if samples else "on seeded inputs"
+    same = "" if top_agreement is None else f", the same top class in {top_agreement:.1%}"
+    return f"{max_rel_error:.2g} {where}{same}"
 
 
 def spread_text(spread: float | None, unknown: str = "-") -> str:

@@ -4,6 +4,7 @@
     tf32   FP32 data; matrix products and convolutions round their operands to 10 bits
     fp16   the wide operators on FP16 data; sums and what overflows easily in FP32
     bf16   as fp16, with FP32's range and 7 bits
+    auto   whichever of those is fastest within the accepted error; chosen by measurement
 
 The model's own inputs, outputs and stored weights keep their types: a precision says how it is run.
 """
@@ -22,6 +23,11 @@ HALF: Mapping[str, str] = {"fp16": "FP16", BF16: "BF16"}
 
 PRECISIONS = (FP32, TF32, *HALF)
 
+AUTO = "auto"
+"""What a registration asks for instead of a precision, to have the fastest one chosen."""
+
+ASKED = (*PRECISIONS, AUTO)
+
 TOLERANCES: Mapping[str, float] = {TF32: 5e-3, "fp16": 1e-2, "bf16": 5e-2}
 """Allowed difference of outputs from FP32, relative to the largest element of each.
 
@@ -30,8 +36,11 @@ dozens of layers add up to stays below, a model that loses its numbers does not.
 tolerance is a setting of the server.
 """
 
+AUTO_TOLERANCE = 1e-2
+"""Error that ``auto`` allows to precisions other than FP32, unless a registration says another."""
+
 
 def check_precision(name: str) -> None:
-    """Raise InvalidRequest unless ``name`` is a precision."""
-    if name not in PRECISIONS:
-        raise InvalidRequest(f"no precision {name!r}; there are {', '.join(PRECISIONS)}")
+    """Raise InvalidRequest unless a registration can ask for ``name``."""
+    if name not in ASKED:
+        raise InvalidRequest(f"no precision {name!r}; there are {', '.join(ASKED)}")

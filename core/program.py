@@ -69,6 +69,16 @@ class PlanToRun:
 
 
 @dataclass(frozen=True, slots=True)
+class PlansToCompare:
+    """Ways to run one program, for a comparison: its plans, then runtimes with the whole model."""
+
+    program: ProgramKey
+    plans: tuple[StreamPlan, ...]  # the first one is sequential
+    runtimes: tuple[str, ...]  # of RUNTIMES
+    tolerance: float  # of outputs, relative to the largest element; what errs more runs once
+
+
+@dataclass(frozen=True, slots=True)
 class UnitKernels:
     """Units of equal kind, shapes and attributes, and the kernels that can run each of them."""
 

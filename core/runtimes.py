@@ -5,11 +5,22 @@ A schedule whose planner is one of these runs there; a plan of our own runs wher
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
+
+from braid.core.precision import BF16, FP32
 
 ONNXRUNTIME = "onnxruntime"
 OPENVINO = "openvino"
 
 RUNTIMES: Mapping[str, str] = MappingProxyType({ONNXRUNTIME: "ONNX Runtime", OPENVINO: "OpenVINO"})
 """Names for users, by the names in schedules and messages."""
+
+_COMPUTE_IN: Mapping[str, frozenset[str]] = MappingProxyType(
+    {ONNXRUNTIME: frozenset({FP32}), OPENVINO: frozenset({FP32, BF16})}
+)
+
+
+def runtimes_in(precision: str, runtimes: Iterable[str]) -> tuple[str, ...]:
+    """Those of ``runtimes`` that can compute a model in ``precision``."""
+    return tuple(name for name in runtimes if precision in _COMPUTE_IN[name])

@@ -61,11 +61,12 @@ class ScheduleKey:
     model_digest: str  # SHA-256 of the uploaded file, hex
     device_key: str  # what a measurement on the device depends on
     batch_size: int
-    precision: str = "fp32"
+    precision: str = "fp32"  # as asked for: of braid.core.precision.ASKED
     planner: str = "ios"  # name and options, canonical text, e.g. "ios(r=3,s=8)"
     shapes: str = ""  # extents of symbols other than the batch, canonical text, e.g. "h=48,w=320"
     format_version: int = SCHEDULE_FORMAT
     accepted_error: float | None = None  # what a registration said instead of the usual tolerance
+    samples: str = ""  # digest of the inputs that errors were measured on; empty: seeded ones
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -77,10 +78,15 @@ class ScheduleKey:
         return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:24]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form without an accepted error of None; ``ScheduleKey(**document)`` reads it."""
+        """JSON form without what a registration did not say; ``ScheduleKey(**document)`` reads it.
+
+        So keys from before there were accepted errors and samples stay the same.
+        """
         document = to_json(self)
         if self.accepted_error is None:
             del document["accepted_error"]
+        if not self.samples:
+            del document["samples"]
         return document
 
 
@@ -112,6 +118,13 @@ class Contender:
     activation_bytes: int | None = None  # memory planned for activations; None: not known
     speedup_least: float | None = None  # interval of ``speedup``; None: not recorded
     speedup_most: float | None = None
+    precision: str = ""  # that it computes in; empty: that of the schedule's key
+    top_agreement: float | None = None  # part of the samples whose top class is the reference's
+
+    @property
+    def full_name(self) -> str:
+        """Name that no other candidate of the schedule has."""
+        return f"{self.name} in {self.precision}" if self.precision else self.name
 
     @property
     def speed(self) -> Speed | None:
@@ -164,6 +177,9 @@ class Provenance:
     kernels: Mapping[str, str] = field(default_factory=dict)  # unit -> variant, where measured
     choices: Mapping[str, str] = field(default_factory=dict)  # signature -> unusual variant
     side_by_side: SideBySideRuns | None = None  # runs on parts of the threads; None: not measured
+    precision: str = ""  # that was chosen; empty: that of the key
+    samples: int = 0  # inputs that errors were measured on; 0: seeded ones
+    top_agreement: float | None = None  # part of the samples whose top class is the reference's
 
 
 def provenance_from_json(document: Mapping[str, Any]) -> Provenance:
@@ -205,6 +221,11 @@ class Schedule:
         return self.planner if self.planner in RUNTIMES else ""
 
     @property
+    def precision(self) -> str:
+        """Precision that the plan computes in."""
+        return self.provenance.precision or self.key.precision
+
+    @property
     def plan_id(self) -> str:
         """Id of the plan, as answered by Infer: its kind and a hash of its content.
 
@@ -231,7 +252,7 @@ class Schedule:
             "model": key.model_digest,
             "device": key.device_key,
             "shapes": [key.batch_size, key.shapes],
-            "precision": key.precision,
+            "precision": self.precision,
             **_ran_in(self.runtime),
             "plan": plan_to_json(self.plan),
             "choices": dict(self.provenance.choices),
@@ -241,10 +262,11 @@ class Schedule:
     def chosen(self) -> Contender | None:
         """Candidate that became this schedule; None if that was not recorded."""
         seen = self.provenance
-        named = [each for each in seen.candidates if each.name == self.planner]
+        fitting = [each for each in seen.candidates if each.precision in ("", self.precision)]
+        named = [each for each in fitting if each.name == self.planner]
         if not named and seen.measured_us is not None:
             # The planner that was asked for is named with its options.
-            named = [each for each in seen.candidates if each.latency_us == seen.measured_us]
+            named = [each for each in fitting if each.latency_us == seen.measured_us]
         return named[0] if named else None
 
     @property

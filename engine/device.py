@@ -194,7 +194,9 @@ class Backend(StageTimer, Protocol):
     def runtimes(self) -> Sequence[str]:
         """Runtimes of braid.core.runtimes that can run whole models here."""
 
-    def open_whole(self, runtime: str, artefact: Path, digest: str, callers: int = 1) -> Whole:
+    def open_whole(
+        self, runtime: str, artefact: Path, digest: str, callers: int = 1, precision: str = FP32
+    ) -> Whole:
         """The model file that an artefact keeps, in another runtime; runs in a thread of its own.
 
         ``callers`` threads run it at once, each on one of the device's threads if several.

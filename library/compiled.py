@@ -40,5 +40,5 @@ class Compiled:
         if (program.inputs, program.static) != (profiled.inputs, profiled.static):
             return PlanToRun(program)
         choices = sorted_choices(schedule.provenance.choices)
-        program = replace(program, precision=schedule.key.precision, choices=choices)
+        program = replace(program, precision=schedule.precision, choices=choices)
         return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)

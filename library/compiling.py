@@ -17,11 +17,12 @@ from braid.core.errors import InvalidRequest
 from braid.core.precision import FP32
 from braid.library.exporting import export_module
 from braid.library.network import Network
-from braid.library.pipeline import compile_file
+from braid.library.pipeline import GivenFile, compile_file
 from braid.scheduler.options import PORTFOLIO, PlannerSettings
 from braid.server.jobs.progress import ProgressReport, ReportProgress
 from braid.server.settings import Settings, load_settings
 from braid.server.store.records import RegistrationOptions
+from braid_client.upload import Samples, sample_bytes
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ def compile(  # like torch's
     *,
     batch_sizes: Sequence[int] = (1,),
     precision: str = FP32,
+    accept_error: float | None = None,
+    samples: Samples | None = None,
     planner: str = PORTFOLIO,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     device: str = "cpu",
@@ -57,7 +60,11 @@ def compile(  # like torch's
         model: path of an ONNX file, zipped ONNX model or ``.pt2``; or a torch module.
         example_inputs: of a module: a tensor, or a tuple of them, batch first.
         batch_sizes: rows that run together; each gets a plan of its own.
-        precision: fp32, or another one that the device computes in.
+        precision: fp32, or another one that the device computes in; auto: the fastest of those.
+        accept_error: outputs may be this far from FP32's, relative to the largest element of each;
+            None: as far as is usual for the precision. What errs more does not run.
+        samples: inputs to measure errors on: arrays by name, the first dimension counting samples,
+            or an .npz file of them; None: seeded inputs.
         planner: one of ``braid plan --help``; the portfolio takes the fastest of all.
         input_shapes: whole shapes, batch as 1, of inputs with other open extents.
         device: ``cpu``, or some of its cores: ``cpu:0-7``.
@@ -73,6 +80,7 @@ def compile(  # like torch's
         planner=PlannerSettings.for_serving(planner),
         input_shapes={name: tuple(shape) for name, shape in (input_shapes or {}).items()},
         precision=precision,
+        accepted_error=accept_error,
     )
     settings = _settings(device, Path(store) if store is not None else default_store())
     with tempfile.TemporaryDirectory(prefix="braid-") as folder:
@@ -85,7 +93,8 @@ def compile(  # like torch's
             file, name = Path(model), Path(model).stem
             file.stat()  # raises here, not in a thread
         report = _report(on_progress)
-        compiled = _in_a_thread(lambda: compile_file(file, options, settings, report))
+        given = GivenFile(file, options, sample_bytes(samples))
+        compiled = _in_a_thread(lambda: compile_file(given, settings, report))
     return Network(name, compiled)
 
 

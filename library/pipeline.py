@@ -13,7 +13,7 @@ import asyncio
 import fcntl
 import os
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -35,6 +35,7 @@ from braid.server.jobs.progress import ReportProgress
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.services import JobServices, check_offered
 from braid.server.limits import import_limits
+from braid.server.servicers.samples import SampleUpload
 from braid.server.settings import Settings
 from braid.server.store.quota import StoreLimits
 from braid.server.store.records import (
@@ -136,9 +137,16 @@ def _is_free(descriptor: int) -> bool:
     return True
 
 
-async def compile_file(
-    file: Path, options: RegistrationOptions, settings: Settings, report: ReportProgress
-) -> Compiled:
+@dataclass(frozen=True, slots=True)
+class GivenFile:
+    """Model file with what it is to be compiled for."""
+
+    path: Path
+    options: RegistrationOptions
+    samples: bytes = b""  # an .npz file; empty: there are none
+
+
+async def compile_file(given: GivenFile, settings: Settings, report: ReportProgress) -> Compiled:
     """Take a model file from import to its schedules; all processes have ended afterwards.
 
     Raises:
@@ -151,8 +159,8 @@ async def compile_file(
             devices = Devices(settings, DeviceEvents(), _measured_where_it_runs)
             try:
                 await devices.start()
-                check_offered(options.precision, devices.all)
-                return await _compile(file, options, settings, _Parts(store, devices, report))
+                check_offered(given.options.precision, devices.all)
+                return await _compile(given, settings, _Parts(store, devices, report))
             finally:
                 await devices.close()
         finally:
@@ -166,9 +174,7 @@ class _Parts:
     report: ReportProgress
 
 
-async def _compile(
-    file: Path, options: RegistrationOptions, settings: Settings, parts: _Parts
-) -> Compiled:
+async def _compile(given: GivenFile, settings: Settings, parts: _Parts) -> Compiled:
     store, (device,) = parts.store, parts.devices.all
     found = Findings()
     services = JobServices(
@@ -181,7 +187,7 @@ async def _compile(
         on_schedule=(),
         tolerance=settings.tolerance,
     )
-    made = await _registered(file, options, store, device.device_key)
+    made = await _registered(given, store, device.device_key, settings.max_samples_bytes)
     try:
         outcome = await register_model(made.model, services, parts.report)
     except BaseException as error:  # a server on this store must not go on with it
@@ -209,16 +215,22 @@ async def _compile(
 
 
 async def _registered(
-    file: Path, options: RegistrationOptions, store: Store, device_key: str
+    given: GivenFile, store: Store, device_key: str, max_samples_bytes: int
 ) -> Registration:
     """Copy the file into the store and make its rows, after old ones are dropped."""
-    digest = sha256()
-    with file.open("rb") as content:
-        async with store.receive(1 << 62) as upload:
+    digest, options = sha256(), given.options
+    with given.path.open("rb") as content:
+        async with AsyncExitStack() as kept, store.receive(1 << 62) as upload:
+            samples = SampleUpload(store, max_samples_bytes, "", kept)
+            if given.samples:
+                await samples.write(given.samples)
+            if (sampled := await samples.received()) is not None:
+                options = replace(options, samples=sampled.digest)
             while chunk := await asyncio.to_thread(content.read, CHUNK_BYTES):
                 digest.update(chunk)
                 await upload.write(chunk)
             received = await upload.finish(digest.hexdigest())
+            received = replace(received, samples=sampled)
             ours = [each for each in await store.call(store.models) if _is_ours(each)]
             ours.sort(key=lambda each: each.created_unix)
             for old in ours[: max(0, len(ours) - KEPT_MODELS)]:

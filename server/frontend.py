@@ -255,7 +255,12 @@ class FrontEnd:
     def _add_services(self, server: grpc.aio.Server) -> None:
         server.add_generic_rpc_handlers(self._inference)
         settings, models = self.settings, self.models
-        uploads = ModelUploads(self.store, settings.max_upload_bytes, settings.upload_idle_seconds)
+        uploads = ModelUploads(
+            self.store,
+            settings.max_upload_bytes,
+            settings.upload_idle_seconds,
+            settings.max_samples_bytes,
+        )
         admin = AdminServicer(
             uploads, models.runner, models.serving, models.queries, models.policies
         )

@@ -77,6 +77,7 @@ class Settings(BaseSettings):
 
     # What one caller may send.
     max_upload_bytes: ByteSize = Field(default=ByteSize(2 * GIB), ge=1)
+    max_samples_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=1)
     max_message_bytes: ByteSize = Field(default=ByteSize(64 * MIB), ge=64 * KIB, lt=2 * GIB)
 
     # Calls under way at once on one connection, and uploads on all of them: in all, and of one

@@ -55,7 +55,14 @@ from braid_client.records import (
 from braid_client.rpcs import Connection, Request, Response, Rpc
 from braid_client.serving import Serving, serving_from_wire, serving_to_wire
 from braid_client.tensors import Array
-from braid_client.upload import ModelSource, OnUpload, open_model, upload_parts
+from braid_client.upload import (
+    ModelSource,
+    OnUpload,
+    Samples,
+    open_model,
+    sample_bytes,
+    upload_parts,
+)
 from braid_client.wire import admin_pb2
 
 
@@ -125,6 +132,7 @@ class AsyncClient(Connection):
         input_shapes: Mapping[str, Sequence[int]] | None = None,
         precision: str = "",
         accepted_error: float | None = None,
+        samples: Samples | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -135,7 +143,11 @@ class AsyncClient(Connection):
             name, batch_sizes, planner, input_shapes, precision, accepted_error
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        job = accepted_job(await self._upload(header, model, on_upload, timeout_s))
+        job = accepted_job(
+            await self._upload(
+                header, model, await asyncio.to_thread(sample_bytes, samples), on_upload, timeout_s
+            )
+        )
         if not wait:
             return job
         left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
@@ -238,13 +250,14 @@ class AsyncClient(Connection):
         self,
         header: admin_pb2.RegisterModelHeader,
         model: ModelSource,
+        samples: bytes,
         on_upload: OnUpload | None,
         timeout_s: float | None,
     ) -> admin_pb2.RegisterModelResponse:
         rpc = rpcs.REGISTER_MODEL
         with open_model(model) as (stream, size_bytes):
             feed = Feed(
-                in_threads(upload_parts(header, stream, size_bytes, on_upload)), lambda part: part
+                in_threads(upload_parts(header, stream, size_bytes, on_upload, samples)), lambda part: part
             )
             call = self._start(rpc, feed, self._timeout_s(rpc, timeout_s))
             feed.feeds(call)

@@ -51,7 +51,15 @@ from braid_client.records import (
 from braid_client.rpcs import Connection, Request, Response, Rpc
 from braid_client.serving import Serving, serving_from_wire, serving_to_wire
 from braid_client.tensors import Array
-from braid_client.upload import Feed, ModelSource, OnUpload, open_model, upload_parts
+from braid_client.upload import (
+    Feed,
+    ModelSource,
+    OnUpload,
+    Samples,
+    open_model,
+    sample_bytes,
+    upload_parts,
+)
 from braid_client.wire import admin_pb2
 
 
@@ -151,6 +159,7 @@ class Client(Connection):
         input_shapes: Mapping[str, Sequence[int]] | None = None,
         precision: str = "",
         accepted_error: float | None = None,
+        samples: Samples | None = None,
         wait: bool = False,
         on_progress: Callable[[Job], object] | None = None,
         on_upload: OnUpload | None = None,
@@ -165,9 +174,12 @@ class Client(Connection):
             planner: options, or just the planner's name.
             input_shapes: whole shapes, batch as 1, of inputs with other open extents.
             precision: "fp32" (if empty), "tf32", "fp16" or "bf16", as far as the server's devices
-                can. Inputs and outputs keep the model's types.
+                can; "auto": the fastest of those within ``accepted_error``. Inputs and outputs
+                keep the model's types.
             accepted_error: outputs may be this far from FP32's, relative to the largest element of
                 each; None: as far as is usual for the precision. What errs more does not serve.
+            samples: inputs that errors are measured on: arrays by name, the first dimension
+                counting samples, or an .npz file of them; None: on seeded inputs.
             wait: return only when the job has ended; ``timeout_s`` then bounds that too.
             on_progress: called with each state of the job, if ``wait``.
             on_upload: called, in another thread, with the bytes sent and the bytes in all.
@@ -181,7 +193,7 @@ class Client(Connection):
             name, batch_sizes, planner, input_shapes, precision, accepted_error
         )
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        job = accepted_job(self._upload(header, model, on_upload, timeout_s))
+        job = accepted_job(self._upload(header, model, sample_bytes(samples), on_upload, timeout_s))
         if not wait:
             return job
         left = None if deadline is None else max(deadline - time.monotonic(), 1e-3)
@@ -323,6 +335,7 @@ class Client(Connection):
         self,
         header: admin_pb2.RegisterModelHeader,
         model: ModelSource,
+        samples: bytes,
         on_upload: OnUpload | None,
         timeout_s: float | None,
     ) -> admin_pb2.RegisterModelResponse:
@@ -331,7 +344,7 @@ class Client(Connection):
             raise ClientClosed
         timeout = self._timeout_s(rpc, timeout_s)
         with open_model(model) as (stream, size_bytes):
-            feed = Feed(upload_parts(header, stream, size_bytes, on_upload))
+            feed = Feed(upload_parts(header, stream, size_bytes, on_upload, samples))
             upload = self._calls[rpc.path].future
             call = upload(iter(feed), timeout=timeout, metadata=self._metadata)
             feed.feeds(call.cancel)

@@ -139,6 +139,8 @@ class ScheduleSummary:
     spread: float | None = None  # of the runs: (75th - 25th percentile) / median
     sequential_spread: float | None = None
     side_by_side: SideBySide | None = None  # under load; None: one after the other on all threads
+    samples: int = 0  # that ``max_rel_error`` was measured on; 0: seeded inputs
+    top_agreement: float | None = None  # part of the samples with the reference's top class
 
     def _repr_html_(self) -> str:
         return notebook.summary_html(self)
@@ -308,7 +310,7 @@ def _spec_from_wire(message: admin_pb2.TensorSpec) -> TensorSpec:
 
 
 def _summary_from_wire(message: admin_pb2.ScheduleSummary) -> ScheduleSummary:
-    optional = ("speedup_least", "speedup_most", "spread", "sequential_spread")
+    optional = ("speedup_least", "speedup_most", "spread", "sequential_spread", "top_agreement")
     found = {name: None for name in optional if not message.HasField(name)}
     beside = None
     if message.HasField("side_by_side"):

@@ -9,15 +9,22 @@ import hashlib
 import io
 import os
 import stat
-from collections.abc import Callable, Iterator
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO, Generic, TypeVar
 
+import numpy as np
+
 from braid_client.errors import InvalidArgument
 from braid_client.model_files import HEAD_BYTES, why_no_model
+from braid_client.tensors import Array
 from braid_client.wire import admin_pb2 as wire
 
 CHUNK_BYTES = 1 << 20
+
+Samples = str | os.PathLike[str] | bytes | Mapping[str, Array]
+"""Path of an .npz file, its bytes, or arrays by the names of the model's inputs."""
 
 ModelSource = str | os.PathLike[str] | bytes | bytearray | memoryview
 """Path of a model file, or its bytes."""
@@ -53,19 +60,54 @@ def open_model(model: ModelSource) -> Iterator[tuple[BinaryIO, int]]:
         yield stream, size
 
 
+def sample_bytes(samples: Samples | None) -> bytes:
+    """Return an .npz file of samples; empty for None.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        InvalidArgument: an array cannot be sent, or the file is empty.
+    """
+    if samples is None:
+        return b""
+    if isinstance(samples, Mapping):
+        return _packed(samples)
+    if not isinstance(samples, bytes):
+        with open(samples, "rb") as file:
+            samples = file.read()
+    if not samples:
+        raise InvalidArgument("the file of samples is empty")
+    return samples
+
+
+def _packed(samples: Mapping[str, Array]) -> bytes:
+    """Return arrays as an .npz file."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, array in samples.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                try:
+                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+                except ValueError as error:
+                    raise InvalidArgument(f"samples[{name!r}]: {error}; give numbers") from error
+    return packed.getvalue()
+
+
 def upload_parts(
     header: wire.RegisterModelHeader,
     stream: BinaryIO,
     size_bytes: int,
     on_upload: OnUpload | None = None,
+    samples: bytes = b"",
 ) -> Iterator[wire.RegisterModelRequest]:
-    """Yield the messages of an upload.
+    """Yield the messages of an upload, ``samples`` being an .npz file.
 
     ``on_upload`` hears of a chunk when gRPC asks for the next one, that is, once it is on its way.
     """
     digest = hashlib.sha256()
     sent = 0
     yield wire.RegisterModelRequest(header=header)
+    for first in range(0, len(samples), CHUNK_BYTES):
+        yield wire.RegisterModelRequest(samples=samples[first : first + CHUNK_BYTES])
     while chunk := stream.read(CHUNK_BYTES):
         digest.update(chunk)
         yield wire.RegisterModelRequest(chunk=chunk)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import torch
 
-from braid.core.errors import BraidError, DeviceOutOfMemory
+from braid.core.errors import BraidError, DeviceOutOfMemory, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
-from braid.core.runtimes import ONNXRUNTIME, OPENVINO
+from braid.core.runtimes import ONNXRUNTIME, OPENVINO, RUNTIMES, runtimes_in
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.device_key import cpu_device_key, offered_precisions, software_versions
 from braid.engine.cpu.executor import CpuExecutor
@@ -30,7 +30,7 @@ from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.program.openvino import library as openvino_library
-from braid.engine.program.openvino.model import OpenVinoModel
+from braid.engine.program.openvino.model import OpenVinoModel, Placement
 from braid.engine.program.program import Program
 from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.out_of_memory import is_out_of_memory
@@ -151,11 +151,16 @@ class CpuBackend:
         """ONNX Runtime, and OpenVINO if it is installed."""
         return (ONNXRUNTIME, OPENVINO) if openvino_library.is_installed() else (ONNXRUNTIME,)
 
-    def open_whole(self, runtime: str, artefact: Path, digest: str, callers: int = 1) -> Whole:
+    def open_whole(
+        self, runtime: str, artefact: Path, digest: str, callers: int = 1, precision: str = FP32
+    ) -> Whole:
         """Open a model on the executor's cores."""
         threads, cpus = self.threads, self._executor.cpus
+        if not runtimes_in(precision, [runtime]):
+            raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")
         if runtime == OPENVINO:
-            return OpenVinoModel(artefact, digest, threads, cpus, self._device_cpus, callers)
+            on = Placement(threads, cpus, self._device_cpus, callers)
+            return OpenVinoModel(artefact, digest, on, precision)
         return OnnxSession(artefact, digest, threads, cpus)
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:

@@ -18,12 +18,12 @@ from typing import TypeVar
 
 import torch
 
-from braid.core.errors import BraidError, DeviceOutOfMemory
+from braid.core.errors import BraidError, DeviceOutOfMemory, PreconditionFailed
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import StageLatency, StageOverheads, UnitProfile
 from braid.core.plan import MAX_STREAMS, StreamPlan
 from braid.core.precision import FP32
-from braid.core.runtimes import ONNXRUNTIME
+from braid.core.runtimes import ONNXRUNTIME, RUNTIMES
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cuda.driver.faults import classified, classify
 from braid.engine.cuda.driver.interface import Driver
@@ -168,9 +168,11 @@ class CudaBackend:
         return (ONNXRUNTIME,)
 
     def open_whole(
-        self, runtime: str, artefact: Path, digest: str, callers: int = 1
+        self, runtime: str, artefact: Path, digest: str, callers: int = 1, precision: str = FP32
     ) -> OnnxSession:
         """Open a session on the GPU, in full FP32."""
+        if precision != FP32:
+            raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")
         return OnnxSession(artefact, digest, self._host_threads, provider=CUDA_PROVIDER)
 
     def profile(self, unit: Operator, graph: OpGraph) -> UnitProfile:

@@ -23,8 +23,7 @@ from braid.core import errors
 from braid.core.errors import BraidError, ResourceExhausted, WorkerFault
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
-from braid.core.plan import StreamPlan
-from braid.core.program import PlanToRun, ProgramKey, UnitKernels
+from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
 
@@ -101,7 +100,7 @@ class ProgramKernels:
 
 @dataclass(frozen=True, slots=True)
 class PlanMeasurements:
-    """Measurements of whole models, in the order of the request: plans, then runtimes."""
+    """Measurements of whole models, in the order of the request: plans, then runtimes, of each."""
 
     plans: tuple[PlanMeasurement, ...]
 
@@ -204,11 +203,11 @@ class MeasureStage(MeasurementRequest[StageLatency]):
 
 @dataclass(frozen=True, slots=True)
 class ComparePlans(MeasurementRequest[PlanMeasurements]):
-    """Measure whole models in turns, the first plan being the baseline."""
+    """Measure whole models in turns, the first plan of ``program`` being the baseline."""
 
-    plans: tuple[StreamPlan, ...]
-    runtimes: tuple[str, ...]  # that take part, with the whole model; of braid.core.runtimes
-    tolerance: float  # of outputs, relative to the largest element
+    fields: tuple[PlansToCompare, ...]  # of one program in several precisions, that one first
+    samples: str = ""  # path of the inputs that errors are measured on; empty: seeded ones
+    is_brief: bool = False  # a few runs of each, to tell who is hopeless
 
 
 @dataclass(frozen=True, slots=True)

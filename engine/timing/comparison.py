@@ -13,7 +13,7 @@ is the plain interpreter over registry kernels in fp32.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from statistics import median
@@ -37,6 +37,15 @@ _LEAST_FINAL_ROUNDS = 0.2
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """Inputs to find errors on, and what the reference makes of them."""
+
+    inputs: Tensors
+    reference: Tensors
+    samples: int = 0  # rows whose top class counts; 0: these are seeded inputs
+
+
+@dataclass(frozen=True, slots=True)
 class ComparisonOptions:
     """Tolerance, rounds and time of a comparison."""
 
@@ -46,40 +55,58 @@ class ComparisonOptions:
     quick_rounds: int = 8  # rounds of quick contenders, before the final rounds
     budget_s: float = 10.0  # a round that began is finished, and min_rounds are always held
     pause_s: float = PAUSE_S
-    final_rounds: FinalRoundsOptions = field(default_factory=FinalRoundsOptions)
+    final_rounds: FinalRoundsOptions | None = field(default_factory=FinalRoundsOptions)
+
+    @staticmethod
+    def brief(tolerance: float) -> ComparisonOptions:
+        """Options to tell within a few runs who is hopeless."""
+        return ComparisonOptions(tolerance, 3, 3, 3, 2.0, final_rounds=None)
 
 
 def compare(
     contenders: Sequence[TimedContender],
-    inputs: Tensors,
-    reference: Tensors,
+    checks: Iterable[Check],
     options: ComparisonOptions,
     pause: YieldToRequests = no_pause,
 ) -> Generator[float | None, None, list[PlanMeasurement]]:
     """Measure contenders, the first being the baseline; yields the fraction done after each run.
 
+    Args:
+        contenders: what can run the model.
+        checks: inputs to find errors on, at least one, read one after the other; the first one's
+            are those that runs are timed on.
+        options: of the comparison.
+        pause: lets inference go first.
+
     Raises:
         WorkerFault: the baseline does not run.
     """
-    for contender in contenders:
-        contender.sampler = contenders[0].sampler
-        _check(contender, inputs, reference, pause)
-        yield 0.0
+    inputs: Tensors | None = None
+    for check in checks:
+        inputs = check.inputs if inputs is None else inputs
+        for contender in contenders:
+            contender.sampler = contenders[0].sampler
+            _check(contender, check, pause)
+            yield 0.0
+    assert inputs is not None, "nothing to find errors on"
     if contenders[0].problem:
         raise WorkerFault(f"the baseline does not run: {contenders[0].problem}")
     staying = [
         contender
         for contender in contenders
         if contender is contenders[0]
-        or (not contender.problem and (contender.max_rel_error or 0.0) <= options.tolerance)
+        or (
+            not contender.problem
+            and (contender.max_rel_error or 0.0) <= _allowed(contender, options)
+        )
     ]
     began = monotonic()
     staying = yield from _run_rounds(staying, inputs, options, pause)
-    if len(staying) > 1 and staying[0].is_quick:
-        staying = last_contenders(staying, contenders[0], options.final_rounds)
+    if (finals := options.final_rounds) and len(staying) > 1 and staying[0].is_quick:
+        staying = last_contenders(staying, contenders[0], finals)
         rounds = _part_of_all(monotonic() - began, 1.0, options.budget_s)
         until = began + options.budget_s
-        for fraction in run_final_rounds(staying, inputs, options.final_rounds, until, pause):
+        for fraction in run_final_rounds(staying, inputs, finals, until, pause):
             yield fraction and rounds + (1 - rounds) * fraction
         turns = len(staying[0].final_turns_us)
         staying = [contender for contender in staying if len(contender.final_turns_us) == turns]
@@ -122,15 +149,22 @@ def _part_of_all(taken_s: float, rounds: float, budget_s: float) -> float:
     return taken_s / (rounds_s + max(budget_s - rounds_s, _LEAST_FINAL_ROUNDS * rounds_s))
 
 
-def _check(
-    contender: TimedContender, inputs: Tensors, reference: Tensors, pause: YieldToRequests
-) -> None:
-    """Run a contender for the first time, which warms up, and note its errors or its problem."""
+def _allowed(contender: TimedContender, options: ComparisonOptions) -> float:
+    return options.tolerance if contender.tolerance is None else contender.tolerance
+
+
+def _check(contender: TimedContender, check: Check, pause: YieldToRequests) -> None:
+    """Run a contender, the first time to warm up, and note its errors or its problem."""
     if contender.problem:
         return
     try:
-        outputs = contender.run(inputs, pause).outputs
-        contender.max_abs_error, contender.max_rel_error = errors(outputs, reference)
+        outputs = contender.run(check.inputs, pause).outputs
+        found_abs, found_rel = errors(outputs, check.reference)
+        contender.max_abs_error = max(contender.max_abs_error or 0.0, found_abs)
+        contender.max_rel_error = max(contender.max_rel_error or 0.0, found_rel)
+        if check.samples:
+            seen, agreed = same_top_class(outputs, check.reference, check.samples)
+            contender.seen, contender.agreed = contender.seen + seen, contender.agreed + agreed
     except DeviceLost:
         raise
     except BraidError as error:
@@ -153,6 +187,25 @@ def errors(got: Tensors, reference: Tensors) -> tuple[float, float]:
         max_abs = max(max_abs, worst)
         max_rel = max(max_rel, worst / largest if largest else worst)
     return max_abs, max_rel
+
+
+def same_top_class(got: Tensors, reference: Tensors, rows: int) -> tuple[int, int]:
+    """Count rows of outputs that look like classes, and those with the reference's top class.
+
+    An output of floats is one if it has rows of several numbers, whatever follows being 1. Of
+    several such outputs each counts.
+    """
+    seen = agreed = 0
+    for name, expected in reference.items():
+        shape = list(expected.shape)
+        while len(shape) > 2 and shape[-1] == 1:
+            shape.pop()
+        if not expected.is_floating_point() or len(shape) != 2 or shape[1] < 2:
+            continue
+        want = expected.reshape(shape)[:rows].argmax(1)
+        have = got[name].reshape(shape)[:rows].argmax(1)
+        seen, agreed = seen + len(want), agreed + int((want == have).sum())
+    return seen, agreed
 
 
 def _without_the_slow(
@@ -189,4 +242,5 @@ def _result(contender: TimedContender, baseline: TimedContender, stayed: bool) -
         problem=contender.problem,
         activation_bytes=None if contender.problem else contender.activation_bytes(),
         turns_us=tuple(turns_us) if stayed else (),
+        top_agreement=contender.agreed / contender.seen if contender.seen else None,
     )

@@ -6,15 +6,17 @@ for one repetition at most.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from functools import partial
+
+from torch import Tensor
 
 from braid.core.errors import DeviceOutOfMemory, InvalidArtefact, PreconditionFailed
 from braid.core.measurement import DeviceFacts, StageOverheads
 from braid.core.plan import StreamPlan
-from braid.core.precision import FP32
-from braid.core.program import UnitKernels
+from braid.core.precision import FP32, HALF
+from braid.core.program import PlansToCompare, ProgramKey, UnitKernels
 from braid.engine.device import AskedStage, Backend, Prepared, Whole
 from braid.engine.link.messages import (
     AnyReply,
@@ -30,9 +32,11 @@ from braid.engine.program.merge import merge_groups
 from braid.engine.program.program import Program
 from braid.engine.runtime.priority import thread_gives_way
 from braid.engine.runtime.yielding import YieldToRequests, in_thread
-from braid.engine.timing.comparison import ComparisonOptions, compare
+from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.runs import TimedRun, timed_aside
+from braid.engine.worker.checked_inputs import inputs_to_check
+from braid.engine.worker.lost_numbers import most_lost
 from braid.engine.worker.models import ModelTable, seeded_inputs, static_tensors
 from braid.engine.worker.throughput import Throughput
 
@@ -100,23 +104,59 @@ class Measurements:
     def compare(self, request: ComparePlans) -> Task:
         """Compare whole models in turns: errors of outputs, and latencies."""
         self.forget()
-        key = request.program
-        program = self._models.program(key)
-        inputs = seeded_inputs(program.graph, static_tensors(key), 1)
         prepared: list[Prepared] = []
         try:
-            contenders = [self._plan_contender(program, p, prepared) for p in request.plans]
-            contenders += [self._whole_contender(key.digest, name) for name in request.runtimes]
-            exact = self._models.program(replace(key, precision=FP32))
-            reference = self._backend.interpret(exact, inputs, self._pause)
-            yield None
-            options = ComparisonOptions(tolerance=request.tolerance)
-            results = yield from compare(contenders, inputs, reference, options, self._pause)
+            fields = [self._contenders(field, prepared) for field in request.fields]
+            tolerance = request.fields[0].tolerance
+            options = ComparisonOptions(tolerance)
+            if request.is_brief:
+                options = ComparisonOptions.brief(tolerance)
+            contenders = [contender for field in fields for contender in field]
+            checks = self._checks(request)
+            results = yield from compare(contenders, checks, options, self._pause)
         finally:
             for ready in prepared:
                 ready.release()
             self.forget()
+        first = 0
+        for asked, field in zip(request.fields, fields, strict=True):
+            if (results[first].max_rel_error or 0.0) > asked.tolerance:
+                lost_in = yield from self._most_lost(asked.program, request)
+                results[first] = replace(results[first], lost_in=lost_in)
+            first += len(field)
         return PlanMeasurements(tuple(results))
+
+    def _contenders(self, field: PlansToCompare, prepared: list[Prepared]) -> list[TimedContender]:
+        """Prepare the plans and runtimes of one precision."""
+        program = self._models.program(field.program)
+        found = [self._plan_contender(program, plan, prepared) for plan in field.plans]
+        found += [self._whole_contender(field.program, name) for name in field.runtimes]
+        for contender in found:
+            contender.tolerance = field.tolerance
+        return found
+
+    def _checks(self, request: ComparePlans) -> Iterator[Check]:
+        """Inputs that errors are measured on, with the outputs of the plain interpreter in FP32."""
+        exact = self._exact(request)
+        for inputs, samples in self._inputs(request):
+            yield Check(inputs, self._backend.interpret(exact, inputs, self._pause), samples)
+            if request.is_brief:
+                return
+
+    def _exact(self, request: ComparePlans) -> Program:
+        return self._models.program(replace(request.program, precision=FP32))
+
+    def _inputs(self, request: ComparePlans) -> Iterator[tuple[dict[str, Tensor], int]]:
+        template = self._models.model(request.program.digest).template.inputs
+        graph = self._exact(request).graph
+        return inputs_to_check(request.program, graph, template, request.samples)
+
+    def _most_lost(self, key: ProgramKey, request: ComparePlans) -> Generator[None, None, str]:
+        """Name the unit that loses most in a narrow precision; "" for precisions on FP32 data."""
+        if key.precision not in HALF:
+            return ""
+        inputs, _ = next(self._inputs(request))
+        return (yield from most_lost(self._exact(request), self._models.program(key), inputs))
 
     def throughput(self, request: CompareThroughput) -> Task:
         """Compare runs side by side with runs one after the other."""
@@ -134,13 +174,13 @@ class Measurements:
         prepared.append(ready)
         return self._backend.contender(ready)
 
-    def _whole_contender(self, digest: str, runtime: str) -> TimedContender:
+    def _whole_contender(self, key: ProgramKey, runtime: str) -> TimedContender:
         """Open a whole model for a comparison, whose threads give way to requests."""
-        artefact = self._models.model(digest).artefact
+        artefact = self._models.model(key.digest).artefact
 
         def opened() -> Whole:
             thread_gives_way()
-            return self._backend.open_whole(runtime, artefact, digest)
+            return self._backend.open_whole(runtime, artefact, key.digest, precision=key.precision)
 
         try:
             whole = in_thread(opened, self._pause)

@@ -21,6 +21,7 @@ from torch import Tensor
 from braid.core.errors import InvalidArtefact, PreconditionFailed
 from braid.core.graph import OpGraph
 from braid.core.plan import StreamPlan, sequential_plan, verify_plan
+from braid.core.precision import FP32
 from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
 from braid.engine.device import Backend, DevicePart, Prepared, Whole
@@ -36,8 +37,8 @@ from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
 
 log = logging.getLogger("braid.worker")
 
-_SessionKey = tuple[str, str, range | None, int]
-"""Runtime, digest, threads of a place (None: all), threads that call it at once."""
+_SessionKey = tuple[str, str, range | None, int, str]
+"""Runtime, digest, threads of a place (None: all), threads that call it at once, precision."""
 
 
 @dataclass(slots=True)
@@ -104,7 +105,12 @@ class ModelTable:
         return self._models[digest]
 
     def session(
-        self, runtime: str, digest: str, place: DevicePart | None = None, side_by_side: int = 1
+        self,
+        runtime: str,
+        digest: str,
+        place: DevicePart | None = None,
+        side_by_side: int = 1,
+        precision: str = FP32,
     ) -> Whole:
         """Find a whole model in a runtime, shared while it is used, or open it.
 
@@ -119,13 +125,14 @@ class ModelTable:
         """
         span = None if place is None else place.span if len(place.span) > 1 else range(1)
         callers = side_by_side if span == range(1) else 1
-        key = runtime, digest, span, callers
+        key = runtime, digest, span, callers, precision
         found = self._sessions.get(key)
         if found is None:
             artefact = self.model(digest).artefact
             backend = self._backend if place is None else place.backend
             found = in_thread(
-                lambda: backend.open_whole(runtime, artefact, digest, callers), self._pause
+                lambda: backend.open_whole(runtime, artefact, digest, callers, precision),
+                self._pause,
             )
             self._sessions[key] = found
         return found
@@ -187,9 +194,9 @@ class ModelTable:
 
     def _session(self, to_run: PlanToRun, place: DevicePart | None) -> Whole | None:
         """Open a model in another runtime; None if that fails, since the plan can run."""
-        digest = to_run.program.digest
+        digest, precision = to_run.program.digest, to_run.program.precision
         try:
-            return self.session(to_run.runtime, digest, place, to_run.side_by_side)
+            return self.session(to_run.runtime, digest, place, to_run.side_by_side, precision)
         except (PreconditionFailed, InvalidArtefact) as error:
             log.warning("model %s runs under its plan instead: %s", digest[:12], error)
             return None

@@ -237,7 +237,7 @@ class ModelReplica:
         if schedule is None:
             return PlanToRun(program)
         choices = sorted_choices(schedule.provenance.choices)
-        program = replace(program, precision=schedule.key.precision, choices=choices)
+        program = replace(program, precision=schedule.precision, choices=choices)
         return PlanToRun(program, schedule.plan, schedule.plan_id, schedule.runtime)
 
     async def _drop_least_used(self) -> None:

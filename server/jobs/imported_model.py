@@ -11,6 +11,7 @@ from pathlib import Path
 
 from braid.core.errors import DamagedArtefact, InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph
+from braid.core.precision import AUTO, FP32
 from braid.core.program import ProgramKey, StaticContent, static_content
 from braid.core.schedule import ScheduleKey
 from braid.core.tensor import BATCH, BYTES, TensorType
@@ -21,6 +22,7 @@ from braid.engine.importer.host.report import (
     read_graph,
     read_report,
 )
+from braid.engine.importer.host.samples import Arrays, check_fit
 from braid.server.store.records import ModelVersion
 
 
@@ -75,10 +77,15 @@ class ImportedModel:
             for name, spec in inputs.items()
         }
 
-    def program(self, batch_size: int) -> ProgramKey:
-        """Program that a batch size is measured as, on its usual kernels."""
+    def program(self, batch_size: int, precision: str = "") -> ProgramKey:
+        """Program that a batch size is measured as, on its usual kernels.
+
+        ``precision`` is that of the registration if empty; FP32 where that one is to be chosen.
+        """
         inputs = tuple(self.inputs(batch_size).items())
-        return ProgramKey(self.digest, inputs, self.static, self.model.options.precision)
+        asked = self.model.options.precision
+        precision = precision or (FP32 if asked == AUTO else asked)
+        return ProgramKey(self.digest, inputs, self.static, precision)
 
     def schedule_key(self, device_key: str, batch_size: int) -> ScheduleKey:
         """Key of the schedule for a batch size on a device.
@@ -105,7 +112,18 @@ class ImportedModel:
             planner=options.planner.text,
             shapes=",".join(f"{symbol}={extents[symbol]}" for symbol in sorted(extents)),
             accepted_error=options.accepted_error,
+            samples=options.samples,
         )
+
+    def check_samples(self, samples: Arrays) -> int:
+        """Check that samples fit the inputs; returns how many there are.
+
+        Raises:
+            InvalidRequest: an array is missing, unknown, or of another type or shape.
+        """
+        set_already = dict(self.static)
+        inputs = {name: spec for name, spec in self.inputs(1).items() if name not in set_already}
+        return check_fit(samples, inputs, self.graph.inputs)
 
 
 def _static_spec(

@@ -20,8 +20,7 @@ from typing import Literal, Protocol
 
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
-from braid.core.plan import StreamPlan
-from braid.core.program import PlanToRun, ProgramKey, UnitKernels
+from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
 from braid.core.schedule import Schedule, Stage
 from braid.engine.importer.host.messages import OnProgress
 from braid.engine.link.messages import PlaceMeasurement
@@ -84,17 +83,21 @@ class Measurer(Protocol):
 
     async def compare(
         self,
-        program: ProgramKey,
-        plans: Sequence[StreamPlan],
+        fields: Sequence[PlansToCompare],
         *,
-        runtimes: Sequence[str],
-        tolerance: float,
         on_progress: Callable[[float], None],
+        samples: str = "",
+        is_brief: bool = False,
     ) -> Sequence[PlanMeasurement]:
-        """Measure plans of a program in turns, the first being the sequential plan.
+        """Measure plans of a program in turns, the first of all being the baseline.
 
-        The whole model runs in ``runtimes`` too; their measurements come last, in their order.
-        A plan that errs by more than ``tolerance`` is not timed, but for the first.
+        Args:
+            fields: the program in each precision that takes part, with its plans and runtimes;
+                measurements come in this order, those of a field's runtimes after its plans.
+                What errs by more than its field's tolerance is not timed, but for the baseline.
+            on_progress: told the part that is done, 0 to 1.
+            samples: path of the inputs that errors are measured on; empty: seeded ones.
+            is_brief: run each a few times only, to tell who is hopeless.
         """
 
     async def throughput(

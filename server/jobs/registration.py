@@ -31,6 +31,7 @@ from braid.server.jobs.progress import (
     batch_size_label,
 )
 from braid.server.jobs.retries import RetryWhileRestarting
+from braid.server.jobs.scheduling.given_samples import given_samples
 from braid.server.jobs.scheduling.one_schedule import make_schedule
 from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.files import StoreFolder
@@ -70,6 +71,7 @@ async def register_model(
     async with services.keeping(model.sha256):
         imported = await _import(model, services, report)
         check(imported)
+        await given_samples(imported, services.store.folder)  # which may not fit the model
         refusals = await _serve_sequentially(imported, services, report)
         work = [each for each in _work(imported, services) if each[0].name not in refusals]
         forecast = Forecast([size for _, size in work], model.options.planner.time_budget_s)

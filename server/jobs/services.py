@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from braid.core.errors import InvalidRequest
 from braid.core.keyed_locks import KeyedLocks
-from braid.core.precision import TOLERANCES
+from braid.core.precision import AUTO, AUTO_TOLERANCE, FP32, TOLERANCES
 from braid.server.jobs.interfaces import (
     ImportModel,
     JobObserver,
@@ -63,13 +63,22 @@ class JobServices:
             return options.accepted_error
         return TOLERANCES.get(options.precision, self.tolerance)
 
+    def tolerated_in(self, precision: str, options: RegistrationOptions) -> float:
+        """Allowed error of one of the precisions that ``auto`` chooses from.
+
+        FP32 is held to what it is held to without ``auto``, whatever error is accepted.
+        """
+        if precision == FP32:
+            return self.tolerance
+        return AUTO_TOLERANCE if options.accepted_error is None else options.accepted_error
+
 
 def check_offered(precision: str, devices: Sequence[ServingDevice]) -> None:
     """Raise InvalidRequest unless all ``devices`` can compute in ``precision``."""
     for device in devices:
-        if precision not in device.precisions:
+        if precision not in (AUTO, *device.precisions):
             raise InvalidRequest(
                 f"device {device.name} computes in {', '.join(device.precisions)}, not in "
                 f"{precision}; register the model in a precision that every device of this "
-                "server offers"
+                "server offers, or with precision auto"
             )

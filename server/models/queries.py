@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from braid.core.errors import DiskFailure, ScheduleNotFound
 from braid.core.graph import OpGraph
-from braid.core.schedule import Schedule
+from braid.core.schedule import Schedule, ScheduleKey
 from braid.server.devices.device import Device
 from braid.server.devices.pool import Devices
 from braid.server.jobs.imported_model import read_imported
@@ -26,6 +26,11 @@ class Placed:
 
     device: str
     schedule: Schedule
+
+
+def _asked(key: ScheduleKey) -> tuple[str, str, float | None, str]:
+    """What a registration said to get a schedule with this key."""
+    return key.planner, key.precision, key.accepted_error, key.samples
 
 
 class ModelQueries:
@@ -72,12 +77,8 @@ class ModelQueries:
     async def _schedules_on(self, device: Device, model: ModelVersion) -> list[Schedule]:
         found = await self._store.call(self._store.schedules_of, model.sha256, device.device_key)
         options = model.options
-        wanted = options.planner.text, options.precision, options.accepted_error
-        return [
-            each
-            for each in found
-            if (each.key.planner, each.key.precision, each.key.accepted_error) == wanted
-        ]
+        wanted = options.planner.text, options.precision, options.accepted_error, options.samples
+        return [each for each in found if _asked(each.key) == wanted]
 
     async def schedule(self, model: ModelVersion, batch_size: int, device: str = "") -> Placed:
         """Schedule of one batch size; "" is the first device.
@@ -124,4 +125,5 @@ class ModelQueries:
         on = self._named(placed.device)
         async with on.keeping(model.sha256):
             await on.load(model.sha256, artefact)
-            return await on.describe(imported.program(placed.schedule.key.batch_size))
+            schedule = placed.schedule
+            return await on.describe(imported.program(schedule.key.batch_size, schedule.precision))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from braid.core.graph import graph_to_json
 from braid.core.schedule import schedule_to_json
@@ -54,6 +55,8 @@ class AdminServicer(admin_pb2_grpc.AdminServiceServicer):
             check_model_name(header.name)
             options = options_from_wire(header)
             async with self._uploads.file(parts, caller_of(context)) as received:
+                if received.samples is not None:
+                    options = replace(options, samples=received.samples.digest)
                 made = await self._runner.register(header.name, received, options)
                 return wire.RegisterModelResponse(
                     job_id=made.job.id,

@@ -146,9 +146,11 @@ def _summary(placed: Placed) -> wire.ScheduleSummary:
         spread=seen.spread,
         sequential_spread=schedule.sequential_spread,
         promoted=seen.promoted,
-        precision=schedule.key.precision,
+        precision=schedule.precision,
         max_rel_error=seen.max_rel_error or 0.0,
         side_by_side=_side_by_side(schedule),
+        samples=seen.samples,
+        top_agreement=seen.top_agreement,
     )
 
 

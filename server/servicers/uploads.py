@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from time import monotonic
 
 from braid.core.errors import DeadlineExceeded, InvalidUpload
 from braid.server.models.first_bytes import FirstBytes
 from braid.server.rpc.status import Context
 from braid.server.security.addresses import network_of_peer
+from braid.server.servicers.samples import SampleUpload
 from braid.server.store.records import ReceivedUpload
 from braid.server.store.store import Store
 from braid_client.wire import admin_pb2 as wire
@@ -57,7 +59,7 @@ async def arriving(
                 f"the upload stood still for {idle_s:g} s in all (BRAID_UPLOAD_IDLE_SECONDS); send "
                 "the file again, over a connection that does not stop"
             ) from None
-        idle.arrived(monotonic() - began, len(part.chunk))
+        idle.arrived(monotonic() - began, len(part.chunk) + len(part.samples))
         yield part
         del part
 
@@ -78,31 +80,40 @@ async def header_of(parts: AsyncIterator[wire.RegisterModelRequest]) -> wire.Reg
 class ModelUploads:
     """Receives model files into the store."""
 
-    def __init__(self, store: Store, max_bytes: int, idle_s: float) -> None:
+    def __init__(
+        self, store: Store, max_bytes: int, idle_s: float, max_samples_bytes: int = 64 << 20
+    ) -> None:
         self._store = store
         self._max_bytes = max_bytes
+        self._max_samples_bytes = max_samples_bytes
         self.idle_s = idle_s  # of one upload; see ``arriving``
 
     @asynccontextmanager
     async def file(
         self, parts: AsyncIterator[wire.RegisterModelRequest], caller: str
     ) -> AsyncIterator[ReceivedUpload]:
-        """Yield the file that the chunks and the footer make up.
+        """Yield the file that the chunks and the footer make up, and the samples before them.
 
         Raises:
             InvalidUpload: a message is out of place, or the file is no model.
+            InvalidRequest: the samples cannot be read.
         """
         first = FirstBytes()
-        async with self._store.receive(self._max_bytes, caller) as upload:
+        async with AsyncExitStack() as kept:
+            upload = await kept.enter_async_context(self._store.receive(self._max_bytes, caller))
+            samples = SampleUpload(self._store, self._max_samples_bytes, caller, kept)
             async for part in parts:
                 which = part.WhichOneof("part")
                 if which == "chunk":
+                    await samples.received()
                     first.take(part.chunk)
                     await upload.write(part.chunk)
+                elif which == "samples":
+                    await samples.write(part.samples)
                 elif which == "footer":
                     received = await upload.finish(part.footer.sha256)
                     first.end()
-                    yield received
+                    yield replace(received, samples=await samples.received())
                     return
                 else:
                     raise InvalidUpload("only chunks and one footer may follow the header")

@@ -23,6 +23,7 @@ class StoreFolder:
         self.root = root
         self.uploads = root / "uploads"
         self.artefacts = root / "artefacts"
+        self.samples = root / "samples"
         self.database = root / "braid.db"
         self._lock: int | None = None
 
@@ -33,7 +34,7 @@ class StoreFolder:
             StartupError: another server has it, or it cannot be written.
         """
         try:
-            for folder in (self.root, self.uploads, self.artefacts):
+            for folder in (self.root, self.uploads, self.artefacts, self.samples):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = _take_lock(self.root / "lock")
         except OSError as error:
@@ -56,6 +57,10 @@ class StoreFolder:
         """Path of the artefact of an upload, once imported."""
         return self.artefacts / _digest(sha256)
 
+    def sample_file(self, digest: str) -> Path:
+        """Path of the samples with a digest of their content."""
+        return self.samples / _digest(digest)
+
     def has_artefact(self, sha256: str) -> bool:
         """True if the import is done: folders are renamed into place when complete."""
         return (self.artefact(sha256) / "graph.json").is_file()
@@ -65,6 +70,11 @@ class StoreFolder:
         part.rename(self.upload(sha256))
         sync_folder(self.uploads)
 
+    def adopt_samples(self, part: Path, digest: str) -> None:
+        """Rename a file of samples into place, for good."""
+        part.rename(self.sample_file(digest))
+        sync_folder(self.samples)
+
     def remove_artefact(self, sha256: str) -> None:
         """Remove an artefact; half removed, it has no valid name any more."""
         path = self.artefact(sha256)
@@ -73,13 +83,16 @@ class StoreFolder:
             path.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
 
-    def sweep(self, uploads: Collection[str], artefacts: Collection[str]) -> list[str]:
-        """Remove everything a crash left, but the uploads and artefacts with these digests.
+    def sweep(
+        self, uploads: Collection[str], artefacts: Collection[str], samples: Collection[str]
+    ) -> list[str]:
+        """Remove everything a crash left, but the files and folders with these digests.
 
         Returns the names of what was removed.
         """
         removed = []
-        for folder, needed in ((self.uploads, uploads), (self.artefacts, artefacts)):
+        kept = ((self.uploads, uploads), (self.artefacts, artefacts), (self.samples, samples))
+        for folder, needed in kept:
             for entry in sorted(folder.iterdir()):
                 if entry.name in needed:
                     continue

@@ -91,10 +91,11 @@ class RegistrationOptions:
     planner: PlannerSettings = field(default_factory=PlannerSettings)
     # Input -> whole shape, batch as 1, for inputs with open extents.
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    precision: str = FP32  # of braid.core.precision
+    precision: str = FP32  # of braid.core.precision.ASKED
     # Outputs may be so far from the FP32 reference, relative to the largest element of each.
     # None: as far as is usual for the precision.
     accepted_error: float | None = None
+    samples: str = ""  # digest of the inputs that errors are measured on; empty: seeded ones
 
     def __post_init__(self) -> None:
         check_precision(self.precision)
@@ -126,6 +127,8 @@ class RegistrationOptions:
             document["precision"] = self.precision
         if self.accepted_error is not None:
             document["accepted_error"] = self.accepted_error
+        if self.samples:
+            document["samples"] = self.samples
         return document
 
 
@@ -137,6 +140,7 @@ def options_from_json(document: Mapping[str, Any]) -> RegistrationOptions:
         {name: tuple(shape) for name, shape in document["input_shapes"].items()},
         document.get("precision", FP32),
         document.get("accepted_error"),
+        document.get("samples", ""),
     )
 
 
@@ -189,6 +193,15 @@ class ReceivedUpload:
     path: Path | None  # None: there is none, as these bytes were imported before
     sha256: str
     size_bytes: int
+    samples: ReceivedSamples | None = None  # that came with it
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedSamples:
+    """File of samples that was received and checked by itself; on disk under its temporary name."""
+
+    path: Path
+    digest: str  # of its content
 
 
 @dataclass(frozen=True, slots=True)

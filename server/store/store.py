@@ -182,7 +182,8 @@ class Store:
             impossible = plans.drop_impossible(connection)
             needed = models_table.digests(connection)
             waiting = {digest for digest in needed if jobs_table.waiting_for(connection, digest)}
-        removed = self.folder.sweep(uploads=waiting, artefacts=needed)
+            samples = models_table.samples(connection)
+        removed = self.folder.sweep(uploads=waiting, artefacts=needed, samples=samples)
         if impossible:
             log.info("removed latencies of zero, to be measured again", extra={"count": impossible})
         if removed:
@@ -223,10 +224,14 @@ class Store:
         if received.path is not None:
             with self._disk.writing():
                 self.folder.adopt_upload(received.path, received.sha256)
+        if received.samples is not None:
+            with self._disk.writing():
+                self.folder.adopt_samples(received.samples.path, received.samples.digest)
         try:
             made = self._register(name, received, options, device_keys, version)
         except (PreconditionFailed, ResourceExhausted):
             self.discard_upload(received.sha256)
+            self._discard_samples(options.samples)
             raise
         if not made.is_new_job:
             self.discard_upload(received.sha256)
@@ -318,6 +323,13 @@ class Store:
         if is_imported or not still_needed:
             self._remove(lambda: self.folder.upload(sha256).unlink(missing_ok=True))
 
+    def _discard_samples(self, digest: str) -> None:
+        """Remove samples that no model version needs."""
+        with self._reading(stored_only=True) as connection:
+            needed = models_table.samples(connection)
+        if digest and digest not in needed:
+            self._remove(lambda: self.folder.sample_file(digest).unlink(missing_ok=True))
+
     def _remove(self, files: Callable[[], None]) -> None:
         """Remove files without a user; what cannot be removed now, the next start sweeps."""
         try:
@@ -371,6 +383,7 @@ class Store:
         if model.sha256 not in needed:
             self._remove(lambda: self.folder.remove_artefact(model.sha256))
             self._remove(lambda: self.folder.upload(model.sha256).unlink(missing_ok=True))
+        self._discard_samples(model.options.samples)
 
     # How models serve.
 

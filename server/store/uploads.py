@@ -80,8 +80,8 @@ class Upload:
         """
         await asyncio.to_thread(self._write, chunk)
 
-    async def finish(self, expected_sha256: str) -> ReceivedUpload:
-        """Check the file and put it on disk for good.
+    async def finish(self, expected_sha256: str | None) -> ReceivedUpload:
+        """Check the file and put it on disk for good; None: what it holds is checked later.
 
         Raises:
             InvalidUpload: it is empty, or other bytes arrived than were sent.
@@ -103,12 +103,13 @@ class Upload:
                     view = view[os.write(self._descriptor, view) :]
             self._size_bytes += len(chunk)
 
-    def _finish(self, expected_sha256: str) -> ReceivedUpload:
+    def _finish(self, expected_sha256: str | None) -> ReceivedUpload:
         with self._lock:
             assert self._descriptor is not None, "the upload is closed"
             digest = self._hash.hexdigest()
             if not self._size_bytes:
                 raise InvalidUpload("the upload is empty; send the model file in chunks")
+            expected_sha256 = digest if expected_sha256 is None else expected_sha256
             if not re.fullmatch(r"[0-9a-fA-F]{64}", expected_sha256):
                 raise InvalidUpload(
                     "the footer's sha256 is not 64 hexadecimal digits; send the SHA-256 of all "

@@ -112,9 +112,11 @@ def test_a_schedule_that_an_earlier_version_stored_loads_with_the_same_key_and_c
     candidates = again["provenance"].pop("candidates")
     before = stored["schedule"]["provenance"].pop("candidates")
     assert again["provenance"].pop("side_by_side") is None
+    assert again["provenance"].pop("top_agreement") is None
+    assert (again["provenance"].pop("precision"), again["provenance"].pop("samples")) == ("", 0)
     assert schedule.key.id == stored["id"]
     assert {k: v for k, v in again.items() if k != "sha256"} == {
         k: v for k, v in stored["schedule"].items() if k != "sha256"
     }
-    new = dict.fromkeys(("speedup_least", "speedup_most"))
-    assert candidates == [each | new for each in before]
+    new = dict.fromkeys(("speedup_least", "speedup_most", "top_agreement"))
+    assert candidates == [each | new | {"precision": ""} for each in before]

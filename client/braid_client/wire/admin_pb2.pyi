@@ -8,14 +8,16 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterModelRequest(_message.Message):
-    __slots__ = ("header", "chunk", "footer")
+    __slots__ = ("header", "chunk", "footer", "samples")
     HEADER_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     FOOTER_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
     header: RegisterModelHeader
     chunk: bytes
     footer: RegisterModelFooter
-    def __init__(self, header: _Optional[_Union[RegisterModelHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., footer: _Optional[_Union[RegisterModelFooter, _Mapping]] = ...) -> None: ...
+    samples: bytes
+    def __init__(self, header: _Optional[_Union[RegisterModelHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ..., footer: _Optional[_Union[RegisterModelFooter, _Mapping]] = ..., samples: _Optional[bytes] = ...) -> None: ...
 
 class RegisterModelHeader(_message.Message):
     __slots__ = ("name", "format", "batch_sizes", "planner", "input_shapes", "precision", "accepted_error")
@@ -221,7 +223,7 @@ class Model(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., state: _Optional[_Union[Model.State, str]] = ..., message: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[TensorSpec, _Mapping]]] = ..., batched: bool = ..., schedules: _Optional[_Iterable[_Union[ScheduleSummary, _Mapping]]] = ..., warnings: _Optional[_Iterable[str]] = ..., created_unix: _Optional[float] = ...) -> None: ...
 
 class ScheduleSummary(_message.Message):
-    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side")
+    __slots__ = ("plan_id", "device", "batch_size", "planner", "stages", "groups", "measured_us", "sequential_us", "speedup", "promoted", "precision", "max_rel_error", "speedup_least", "speedup_most", "spread", "sequential_spread", "side_by_side", "samples", "top_agreement")
     PLAN_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
@@ -239,6 +241,8 @@ class ScheduleSummary(_message.Message):
     SPREAD_FIELD_NUMBER: _ClassVar[int]
     SEQUENTIAL_SPREAD_FIELD_NUMBER: _ClassVar[int]
     SIDE_BY_SIDE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    TOP_AGREEMENT_FIELD_NUMBER: _ClassVar[int]
     plan_id: str
     device: str
     batch_size: int
@@ -256,7 +260,9 @@ class ScheduleSummary(_message.Message):
     spread: float
     sequential_spread: float
     side_by_side: SideBySide
-    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ...) -> None: ...
+    samples: int
+    top_agreement: float
+    def __init__(self, plan_id: _Optional[str] = ..., device: _Optional[str] = ..., batch_size: _Optional[int] = ..., planner: _Optional[str] = ..., stages: _Optional[int] = ..., groups: _Optional[int] = ..., measured_us: _Optional[float] = ..., sequential_us: _Optional[float] = ..., speedup: _Optional[float] = ..., promoted: bool = ..., precision: _Optional[str] = ..., max_rel_error: _Optional[float] = ..., speedup_least: _Optional[float] = ..., speedup_most: _Optional[float] = ..., spread: _Optional[float] = ..., sequential_spread: _Optional[float] = ..., side_by_side: _Optional[_Union[SideBySide, _Mapping]] = ..., samples: _Optional[int] = ..., top_agreement: _Optional[float] = ...) -> None: ...
 
 class SideBySide(_message.Message):
     __slots__ = ("plan_id", "count", "planner", "latency_us", "gain", "gain_least", "gain_most")

@@ -92,7 +92,7 @@ class AdminServiceServicer(object):
     """
 
     def RegisterModel(self, request_iterator, context):
-        """A header, then chunks of the file, then a footer with its SHA-256. Answers once the file is
+        """A header, then samples if there are any, then chunks of the file, then a footer with its SHA-256. Answers once the file is
         stored and the job is certain to run, even across a crash.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

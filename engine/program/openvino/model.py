@@ -1,4 +1,4 @@
-"""A whole model in OpenVINO, as one more way to run it on a CPU, in FP32.
+"""A whole model in OpenVINO, as one more way to run it on a CPU, in FP32 or BF16.
 
     file that the import kept ──read──> model ──shapes of a run──> compiled for them ──> requests
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor
 
 from braid.core.errors import BraidError, PreconditionFailed
+from braid.core.precision import BF16, FP32
 from braid.engine.program.model_file import checked_file, first_line
 from braid.engine.program.openvino import library
 from braid.engine.program.openvino.exactness import Bounds, exact_within
@@ -29,6 +31,8 @@ from braid.engine.runtime.stopping import stop_signal
 MAX_COMPILED = 64
 """Shapes that a model is compiled for at the same time, at most."""
 
+_TYPES = {FP32: "f32", BF16: "bf16"}
+
 _CANNOT = "OpenVINO cannot run it"
 
 _CANCEL_AGAIN_S = 0.001
@@ -36,35 +40,35 @@ _CANCEL_AGAIN_S = 0.001
 _Shapes = tuple[tuple[str, torch.Size], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Threads and cores that a model runs on."""
+
+    threads: int  # of one run, the caller's included
+    cpus: Sequence[int] = ()  # the core of each one; empty leaves them to the kernel
+    device_cpus: Sequence[int] = ()  # those of all of the device, if ``cpus`` is a part of it
+    callers: int = 1  # threads that run it at once
+
+
 class OpenVinoModel:
     """One model, compiled for each shapes that it runs at first. Several threads may run it."""
 
-    def __init__(
-        self,
-        artefact: Path,
-        digest: str,
-        threads: int,
-        cpus: Sequence[int] = (),
-        device_cpus: Sequence[int] = (),
-        callers: int = 1,
-    ) -> None:
+    def __init__(self, artefact: Path, digest: str, on: Placement, precision: str = FP32) -> None:
         """Read the model that an artefact keeps.
 
         Args:
             artefact: the folder.
             digest: SHA-256 of the upload, which the file must still have.
-            threads: of one run, the caller's included.
-            cpus: the core of each one; empty leaves them to the kernel.
-            device_cpus: those of all of the device, if ``cpus`` is a part of it.
-            callers: threads that run it at once.
+            on: threads and cores.
+            precision: that it computes in, of ``core.runtimes``.
 
         Raises:
             PreconditionFailed: the artefact keeps no model file, or OpenVINO refuses it.
             InvalidArtefact: the file was changed after the import.
         """
         path = checked_file(artefact, digest)
-        self._cpus, self._device_cpus = tuple(cpus), tuple(device_cpus or cpus)
-        self._properties = _properties(threads * callers, callers)
+        self._cpus, self._device_cpus = tuple(on.cpus), tuple(on.device_cpus or on.cpus)
+        self._properties = _properties(on.threads * on.callers, on.callers, precision)
         self._compiled: dict[_Shapes, _Compiled] = {}
         self._lock = threading.Lock()
         with _refused("OpenVINO refuses the model"):
@@ -230,9 +234,9 @@ def _refused(doing: str) -> Iterator[None]:
         raise PreconditionFailed(f"{doing}: {first_line(error)}") from error
 
 
-def _properties(threads: int, streams: int) -> dict[str, object]:
+def _properties(threads: int, streams: int, precision: str) -> dict[str, object]:
     return {
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": _TYPES[precision],
         "EXECUTION_MODE_HINT": "ACCURACY",
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
         "CPU_DENORMALS_OPTIMIZATION": False,

@@ -9,7 +9,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from braid.core.precision import PRECISIONS
+from braid.core.measurement import error_text
+from braid.core.precision import ASKED
 from braid.scheduler.options import PLANNERS
 from braid.server.cli.connection import Subparsers, add_address, address_option, connect
 from braid.server.cli.parser import at_least_zero
@@ -48,15 +49,23 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--precision",
         metavar="P",
-        choices=PRECISIONS,
+        choices=ASKED,
         default="",
-        help="fp32 (default), tf32, fp16 or bf16, as far as the server's devices can",
+        help="fp32 (default), tf32, fp16 or bf16, as far as the server's devices can; auto: the "
+        "fastest of those within the accepted error",
     )
     parser.add_argument(
         "--accept-error",
         metavar="E",
         type=float,
         help="of outputs, relative to the largest element (default: usual for the precision)",
+    )
+    parser.add_argument(
+        "--samples",
+        metavar="FILE",
+        type=Path,
+        help=".npz of arrays by input, the first dimension counting samples, to measure errors on "
+        "(default: on seeded inputs)",
     )
     parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
     parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
@@ -115,6 +124,7 @@ def run(args: argparse.Namespace) -> int:
                 input_shapes=dict(args.input_shape),
                 precision=args.precision,
                 accepted_error=args.accept_error,
+                samples=args.samples,
                 on_upload=progress.upload,
             )
         except KeyboardInterrupt:
@@ -186,7 +196,7 @@ def print_schedules(client: Client, job: Job) -> None:
                 latency_text(plan.sequential_us, plan.sequential_spread),
                 latency_text(plan.measured_us, plan.spread),
                 summary_speed(plan),
-                f"{plan.max_rel_error:.1g}",
+                error_text(plan.max_rel_error, plan.samples, plan.top_agreement),
                 plan.stages,
                 plan.groups,
                 plan.plan_id if plan.promoted else f"{plan.plan_id} (sequential serves)",

@@ -19,6 +19,7 @@ from braid.charts.kinds import kind_text
 from braid.core.errors import InvalidArtefact
 from braid.core.graph import Operator, OpGraph, graph_from_json
 from braid.core.measurement import side_by_side_text, speed_text, spread_text
+from braid.core.precision import AUTO
 from braid.core.runtimes import RUNTIMES
 from braid.core.schedule import Schedule, schedule_from_json
 from braid.server.cli.connection import Subparsers, add_address, connect
@@ -160,7 +161,8 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
     key = schedule.key
     shapes = f", {key.shapes}" if key.shapes else ""
     plan = f"plan {schedule.plan_id} by {key.planner}"
-    yield f"{name}: {plan}, batch {key.batch_size}{shapes}, {key.precision}"
+    chosen = " (chosen by auto)" if key.precision == AUTO else ""
+    yield f"{name}: {plan}, batch {key.batch_size}{shapes}, {schedule.precision}{chosen}"
     if seen.measured_us is not None and seen.sequential_us is not None:
         yield (
             f"measured {latency_text(seen.measured_us, seen.spread)}, "
@@ -183,9 +185,12 @@ def _header(name: str, schedule: Schedule) -> Iterator[str]:
     if seen.max_abs_error is not None:
         relative = seen.max_rel_error or 0.0
         allowed = f", {seen.tolerance:.2g} is allowed" if seen.tolerance is not None else ""
+        where = f"on {seen.samples} samples" if seen.samples else "on seeded inputs"
+        same = seen.top_agreement
+        agrees = "" if same is None else f"; the same top class in {same:.1%} of the samples"
         yield (
-            f"largest difference from the FP32 reference: {seen.max_abs_error:.2g}, "
-            f"{relative:.2g} of the largest element{allowed}"
+            f"largest difference from the FP32 reference {where}: {seen.max_abs_error:.2g}, "
+            f"{relative:.2g} of the largest element{allowed}{agrees}"
         )
     if seen.side_by_side is not None:
         plan = f", plan {schedule.side_by_side_id}" if seen.side_by_side.pays else ""
@@ -208,7 +213,7 @@ def _candidate_rows(schedule: Schedule) -> Iterator[tuple[str, ...]]:
         if contender.also:
             remarks.append(f"same plan: {', '.join(contender.also)}")
         yield (
-            contender.name,
+            contender.full_name,
             "-" if contender.latency_us is None else duration_text(contender.latency_us),
             spread_text(contender.spread),
             str(contender.runs),

@@ -13,8 +13,7 @@ from typing import TypeVar
 from braid.core.errors import ImpossibleLatency
 from braid.core.graph import OpGraph
 from braid.core.measurement import DeviceFacts, PlanMeasurement, StageLatency
-from braid.core.plan import StreamPlan
-from braid.core.program import PlanToRun, ProgramKey, UnitKernels
+from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
 from braid.core.schedule import Stage
 from braid.engine.link.messages import (
     ComparePlans,
@@ -90,15 +89,14 @@ class Bench:
 
     async def compare(
         self,
-        program: ProgramKey,
-        plans: Sequence[StreamPlan],
+        fields: Sequence[PlansToCompare],
         *,
-        runtimes: Sequence[str],
-        tolerance: float,
         on_progress: Callable[[float], None],
+        samples: str = "",
+        is_brief: bool = False,
     ) -> Sequence[PlanMeasurement]:
         """Whole models against each other, in turns in one run; the first plan is the baseline."""
-        request = ComparePlans(program, tuple(plans), tuple(runtimes), tolerance)
+        request = ComparePlans(fields[0].program, tuple(fields), samples, is_brief)
         return (await self._call(request, on_progress)).plans
 
     async def throughput(

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from braid.core.measurement import PlanMeasurement, Speed, speed_text
 from braid.core.plan import StreamPlan, runs_in_sequence, sequential_plan
@@ -37,9 +38,12 @@ class ComparedPlans:
 
     planned: tuple[Planned, ...]  # the first one's plan is sequential
     runtimes: tuple[str, ...]  # with the whole model
+    precision: str = ""  # named where candidates of several run against each other
 
     @staticmethod
-    def of(planned: Sequence[Planned], units: int, runtimes: Sequence[str] = ()) -> ComparedPlans:
+    def of(
+        planned: Sequence[Planned], units: int, runtimes: Sequence[str] = (), precision: str = ""
+    ) -> ComparedPlans:
         """Plans that a planner found; those that are sequential in effect count as one."""
         plan = sequential_plan(units)
         in_sequence = [model for model in planned if runs_in_sequence(model.plan)]
@@ -54,12 +58,18 @@ class ComparedPlans:
             also=tuple(name for name in also if name != SEQUENTIAL),
         )
         others = (model for model in planned if not runs_in_sequence(model.plan))
-        return ComparedPlans((first, *others), tuple(runtimes))
+        return ComparedPlans((first, *others), tuple(runtimes), precision)
 
     @property
     def plans(self) -> list[StreamPlan]:
         """Plans in the order in which the device is given them."""
         return [model.plan for model in self.planned]
+
+    @property
+    def complexities(self) -> list[float]:
+        """Number of points where threads wait for each other; infinite for other runtimes."""
+        own = [_waits(model.plan) for model in self.planned]
+        return [*own, *[math.inf] * len(self.runtimes)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +99,7 @@ def choose_plan(
         choose: take the best (the portfolio), not the plan of the one planner that was asked.
         precision: in which the plans computed. What serves meanwhile is sequential and in FP32.
     """
-    contenders = _contenders(plans, measurements, tolerance)
+    contenders = contenders_of(plans, measurements, tolerance)
     if precision != FP32 and contenders[0].remark:
         return PlanChoice(contenders, 0, 0, _too_coarse(contenders[0], precision))
     if not choose:
@@ -98,24 +108,31 @@ def choose_plan(
         if reason and precision != FP32:  # its sequential plan is right, and the better one
             return PlanChoice(contenders, 0, 0)
         return PlanChoice(contenders, asked, asked, reason)
+    fit = fit_to_serve(contenders)
+    own = [index for index in fit if index < len(plans.planned)]
+    simple = plans.complexities
+    chosen, fallback = (best_of(simple, contenders, measurements, some) for some in (fit, own))
+    return PlanChoice(contenders, chosen, fallback)
+
+
+def fit_to_serve(contenders: Sequence[Contender]) -> list[int]:
+    """Indices of the baseline, and of the others that are right and stayed to the end."""
     longest = max(contender.runs for contender in contenders)
-    fit = [
+    return [
         index
         for index, contender in enumerate(contenders)
         if index == 0 or (not contender.remark and contender.runs == longest)
     ]
-    own = [index for index in fit if index < len(plans.planned)]
-    chosen, fallback = (_best(plans, contenders, measurements, some) for some in (fit, own))
-    return PlanChoice(contenders, chosen, fallback)
 
 
-def _contenders(
+def contenders_of(
     plans: ComparedPlans, measurements: Sequence[PlanMeasurement], tolerance: float
 ) -> tuple[Contender, ...]:
+    """Candidates with their measurements; a remark says why one cannot serve at any speed."""
     named = [(model.planner, model.also) for model in plans.planned]
     named += [(runtime, ()) for runtime in plans.runtimes]
     return tuple(
-        _contender(name, also, measurement, tolerance)
+        replace(_contender(name, also, measurement, tolerance), precision=plans.precision)
         for (name, also), measurement in zip(named, measurements, strict=True)
     )
 
@@ -136,6 +153,7 @@ def _contender(
         activation_bytes=measurement.activation_bytes,
         also=also,
         remark=_remark(measurement, tolerance),
+        top_agreement=measurement.top_agreement,
     )
 
 
@@ -145,7 +163,11 @@ def _remark(measurement: PlanMeasurement, tolerance: float) -> str:
         return measurement.problem
     error = math.nan if measurement.max_rel_error is None else measurement.max_rel_error
     if not error <= tolerance:  # also refuses NaN
-        return f"outputs differ by {error:.2g} of the largest element, {tolerance:.2g} is allowed"
+        where = measurement.lost_in and f"; most is lost in {measurement.lost_in}"
+        return (
+            f"outputs differ by {error:.2g} of the largest element, {tolerance:.2g} is allowed"
+            f"{where}"
+        )
     return ""
 
 
@@ -172,13 +194,20 @@ def _refusal_of_errors(contender: Contender) -> str:
     return contender.remark and f"the sequential plan goes on serving: {contender.remark}"
 
 
-def _best(
-    plans: ComparedPlans,
+def best_of(
+    complexities: Sequence[Any],
     contenders: Sequence[Contender],
     measurements: Sequence[PlanMeasurement],
     fit: Sequence[int],
 ) -> int:
-    """Index of the fastest contender that gains over sequential; in a draw, of the simplest."""
+    """Index of the fastest contender that gains over sequential; in a draw, of the simplest.
+
+    Args:
+        complexities: of all contenders; of two that draw, the one with the lesser serves.
+        contenders: the sequential plan first.
+        measurements: in the same order.
+        fit: indices of those that may serve.
+    """
 
     def order(index: int) -> tuple[float, float]:
         one = contenders[index]
@@ -189,7 +218,7 @@ def _best(
     as_fast = [i for i in faster[1:] if not _is_faster(measurements[fastest], measurements[i])] or [
         fastest
     ]
-    return min(as_fast, key=lambda index: (_complexity(plans, index), *order(index)))
+    return min(as_fast, key=lambda index: (complexities[index], *order(index)))
 
 
 def _gains(speed: Speed | None) -> bool:
@@ -204,10 +233,7 @@ def _is_faster(one: PlanMeasurement, other: PlanMeasurement) -> bool:
     return (other.latency_us or math.inf) > (one.latency_us or math.inf) * (1.0 + NOISE_MARGIN)
 
 
-def _complexity(plans: ComparedPlans, index: int) -> float:
-    """Number of points where threads wait for each other; infinite for other runtimes."""
-    if index >= len(plans.planned):
-        return math.inf
-    plan = plans.planned[index].plan
+def _waits(plan: StreamPlan) -> float:
+    """Number of points where the threads of a plan wait for each other."""
     waits = sum(len(launch.waits) for launch in plan.launches)
     return len(plan.barriers) + waits + plan.streams - 1  # the last ones at the end

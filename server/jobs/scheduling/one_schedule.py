@@ -1,6 +1,7 @@
 """One batch size on one device: from a static graph to a schedule, promoted or not.
 
-static graph, facts ──planner <──> StageMeasurer──> plans ──compare──> choose_plan ──> schedule
+one precision   FoundPlans ───────────────compare──> choose_plan ───────┐
+auto            FoundPlans, FoundPlans ...compare──> choose_precision ──┴─> schedule
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from functools import partial
 
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
-from braid.core.plan import verify_plan
-from braid.core.precision import FP32
 from braid.core.schedule import Contender, Provenance, Schedule, Stage
 from braid.scheduler.options import PORTFOLIO
 from braid.scheduler.planners import Planned
@@ -23,9 +22,16 @@ from braid.scheduler.units import UnitGraph
 from braid.server.jobs.imported_model import ImportedModel
 from braid.server.jobs.interfaces import ServingDevice
 from braid.server.jobs.progress import BatchSizeProgress
-from braid.server.jobs.scheduling.choose_plan import ComparedPlans, PlanChoice, choose_plan
-from braid.server.jobs.scheduling.kernel_measurements import ChosenKernels, choose_kernels
-from braid.server.jobs.scheduling.stage_measurements import StageMeasurer, in_store
+from braid.server.jobs.scheduling.choose_plan import PlanChoice, choose_plan
+from braid.server.jobs.scheduling.choose_precision import PrecisionChoice, choose_precision
+from braid.server.jobs.scheduling.given_samples import given_samples
+from braid.server.jobs.scheduling.plan_search import (
+    FoundPlans,
+    Work,
+    in_other_precisions,
+    search_plans,
+)
+from braid.server.jobs.scheduling.stage_measurements import in_store
 from braid.server.jobs.scheduling.throughput import with_side_by_side
 from braid.server.jobs.services import JobServices
 
@@ -34,12 +40,15 @@ from braid.server.jobs.services import JobServices
 class _Compared:
     """Results for one batch size once a plan has been chosen."""
 
-    kernels: ChosenKernels
-    stages: StageMeasurer
-    plans: ComparedPlans
-    measurements: Sequence[PlanMeasurement]  # of the plans, then of other runtimes
-    tolerance: float  # of outputs, relative to the largest element
-    choice: PlanChoice
+    work: Work
+    searched: Sequence[FoundPlans]  # of each precision that took part
+    measurements: Sequence[PlanMeasurement]  # of the plans, then of other runtimes, of each
+    found: PrecisionChoice
+
+    @property
+    def choice(self) -> PlanChoice:
+        """What was chosen of all contenders."""
+        return self.found.choice
 
     @property
     def chosen(self) -> Contender:
@@ -47,9 +56,14 @@ class _Compared:
         return self.choice.contenders[self.choice.chosen]
 
     @property
+    def field(self) -> FoundPlans:
+        """Plans of the chosen precision."""
+        return self.searched[self.found.precision]
+
+    @property
     def plan(self) -> Planned:
         """Plan that serves, or that runs if another runtime cannot."""
-        return self.plans.planned[self.choice.fallback]
+        return self.field.plans.planned[self.found.plan]
 
 
 async def make_schedule(
@@ -60,79 +74,84 @@ async def make_schedule(
     progress: BatchSizeProgress,
 ) -> tuple[Schedule, OpGraph]:
     """Profile, search and verify; returns the schedule, promoted or not, and its static graph."""
-    options, retry = imported.model.options, services.retry(progress.retrying)
-    planner, usual = options.planner, imported.program(batch_size)
-    is_portfolio = planner.planner == PORTFOLIO
-    exact = options.precision == FP32  # the only one in which other runtimes compute here
-    runtimes = device.runtimes if is_portfolio and exact else ()
-    graph = await retry(lambda: device.bench.static_graph(usual))
-    kernels = await choose_kernels(graph, usual, device, services.store, retry)
-    stages = StageMeasurer(kernels.program, device, services, progress)
-    facts = await retry(lambda: device.bench.facts(kernels.program))
-    planned = await retry(
-        lambda: services.planner(graph, planner, facts, stages.measure), lambda: stages.learned
-    )
-    for found in planned:
-        verify_plan(found.plan, graph.predecessors())
-    plans = ComparedPlans.of(planned, len(graph.operators), runtimes)
-    tolerance = services.tolerated_error(options)
+    samples = await given_samples(imported, services.store.folder)
+    work = Work(imported, device, batch_size, services, progress, samples)
+    searched = [await search_plans(work)]
+    if work.is_auto:
+        searched += await in_other_precisions(work, searched[0])
     progress.comparing(0.0)
-    compare = partial(device.bench.compare, runtimes=runtimes, on_progress=progress.comparing)
-    measured = await retry(lambda: compare(kernels.program, plans.plans, tolerance=tolerance))
-    precision = options.precision
-    choice = choose_plan(plans, measured, tolerance, choose=is_portfolio, precision=precision)
-    compared = _Compared(kernels, stages, plans, measured, tolerance, choice)
+    compare = partial(device.bench.compare, on_progress=progress.comparing, samples=samples.path)
+    measured = await work.retry(lambda: compare([each.to_compare for each in searched]))
+    compared = _Compared(work, searched, measured, _chosen(work, searched, measured))
+    planner, field = imported.model.options.planner, compared.field
+    is_named = work.is_auto or planner.planner == PORTFOLIO or compared.choice.chosen == 0
     schedule = Schedule(
         key=imported.schedule_key(device.device_key, batch_size),
-        planner=compared.chosen.name if is_portfolio or choice.chosen == 0 else planner.planner,
+        planner=compared.chosen.name if is_named else planner.planner,
         plan=compared.plan.plan,
         stages=compared.plan.stages,
-        unit_names=tuple(operator.name for operator in graph.operators),
-        provenance=await _provenance(compared, planned, graph, device, services),
+        unit_names=tuple(operator.name for operator in field.graph.operators),
+        provenance=await _provenance(compared),
     )
     if services.side_by_side:
         schedule = await with_side_by_side(
-            schedule, kernels.program, device, retry, runtimes=runtimes
+            schedule, field.kernels.program, device, work.retry, runtimes=field.plans.runtimes
         )
-    return schedule, graph
+    return schedule, field.graph
 
 
-async def _provenance(
-    compared: _Compared,
-    planned: Sequence[Planned],
-    graph: OpGraph,
-    device: ServingDevice,
-    services: JobServices,
-) -> Provenance:
-    """Provenance of a schedule; ``planned`` is all that the planner found."""
-    chosen, plan, choice = compared.chosen, compared.plan, compared.choice
-    program = compared.kernels.program
+def _chosen(
+    work: Work, searched: Sequence[FoundPlans], measured: Sequence[PlanMeasurement]
+) -> PrecisionChoice:
+    """Choose what serves."""
+    if work.is_auto:
+        tolerances = [each.tolerance for each in searched]
+        return choose_precision([each.plans for each in searched], measured, tolerances)
+    (only,) = searched
+    is_portfolio = work.imported.model.options.planner.planner == PORTFOLIO
+    choice = choose_plan(
+        only.plans,
+        measured,
+        only.tolerance,
+        choose=is_portfolio,
+        precision=only.kernels.program.precision,
+    )
+    return PrecisionChoice(choice, 0, choice.fallback)
+
+
+async def _provenance(compared: _Compared) -> Provenance:
+    """Provenance of a schedule."""
+    work, field, choice = compared.work, compared.field, compared.choice
+    chosen, plan, program = compared.chosen, compared.plan, field.kernels.program
     return Provenance(
         predicted_us=plan.predicted_us,
         measured_us=chosen.latency_us,
         sequential_us=choice.contenders[0].latency_us,
         spread=chosen.spread,
-        stages_measured=compared.stages.measured,
-        stages_reused=compared.stages.reused,
-        search_seconds=sum(found.search_seconds for found in planned),
+        stages_measured=sum(each.stages_measured for each in compared.searched),
+        stages_reused=sum(each.stages_reused for each in compared.searched),
+        search_seconds=sum(
+            found.search_seconds for each in compared.searched for found in each.planned
+        ),
         gap=plan.gap,
         max_abs_error=compared.measurements[choice.chosen].max_abs_error,
         max_rel_error=chosen.max_rel_error,
-        tolerance=compared.tolerance,
+        tolerance=field.tolerance,
         promoted=not choice.reason,
         reason=choice.reason,
-        software=device.software,
-        unit_us=await _unit_latencies(graph, device, services, program.precision),
+        software=work.device.software,
+        unit_us=await _unit_latencies(field.graph, work, program.precision),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         candidates=choice.contenders,
-        kernels=compared.kernels.by_unit,
+        kernels=field.kernels.by_unit,
         choices=dict(program.choices),
+        precision=program.precision if work.is_auto else "",
+        samples=work.samples.count,
+        top_agreement=chosen.top_agreement,
     )
 
 
-async def _unit_latencies(
-    graph: OpGraph, device: ServingDevice, services: JobServices, precision: str
-) -> dict[str, float]:
+async def _unit_latencies(graph: OpGraph, work: Work, precision: str) -> dict[str, float]:
     """Known latencies of units alone in microseconds, by unit name, to be shown."""
 
     def signatures() -> dict[str, str]:
@@ -143,6 +162,6 @@ async def _unit_latencies(
         }
 
     named = await asyncio.to_thread(signatures)
-    wanted = list(set(named.values()))
-    known = await services.store.call(services.store.find_latencies, device.device_key, wanted)
+    wanted, store = list(set(named.values())), work.services.store
+    known = await store.call(store.find_latencies, work.device.device_key, wanted)
     return {name: known[mark] for name, mark in named.items() if mark in known}

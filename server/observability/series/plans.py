@@ -47,6 +47,12 @@ GAUGES: tuple[tuple[str, str, Read], ...] = (
      lambda s: s.provenance.promoted),
     ("braid_schedule_stages", "Stages of the schedule; 0 for plans of streams",
      lambda s: len(s.stages)),
+    ("braid_schedule_error_ratio",
+     "Largest difference of its outputs from FP32's, relative to the largest element of each",
+     lambda s: s.provenance.max_rel_error),
+    ("braid_schedule_top_agreement_ratio",
+     "Part of the samples of a registration whose top class is FP32's",
+     lambda s: s.provenance.top_agreement),
 )  # fmt: skip
 """What a schedule brings: name, help text and value of each gauge."""
 
@@ -75,6 +81,12 @@ class ScheduleMetrics:
         self._gauges = [
             (Gauge(name, text, PLAN, registry=registry), read) for name, text, read in GAUGES
         ]
+        self.precision = Gauge(
+            "braid_schedule_precision",
+            "1 for the precision that a schedule computes in",
+            (*PLAN, "precision"),
+            registry=registry,
+        )
         self.candidate_seconds = Gauge(
             "braid_schedule_candidate_latency_seconds",
             "Whole model under each plan that was tried, same run",
@@ -95,6 +107,8 @@ class ScheduleMetrics:
         self._speeds.pop(plan, None)
         if schedule.speed is not None:
             self._speeds[plan] = schedule.speed
+        self.precision.remove_by_labels(plan._asdict())
+        self.precision.labels(*plan, schedule.precision).set(1)
         candidates = _candidates_of(schedule)
         for planner in self._candidates.get(plan, ()):
             self.candidate_seconds.remove(*plan, planner)
@@ -108,7 +122,11 @@ class ScheduleMetrics:
 
     def remove_model(self, model: str, version: str) -> None:
         """Drop every series of a model version."""
-        for family in (*(gauge for gauge, _ in self._gauges), self.candidate_seconds):
+        for family in (
+            *(gauge for gauge, _ in self._gauges),
+            self.precision,
+            self.candidate_seconds,
+        ):
             family.remove_by_labels({"model": model, "version": version})
         for plan in [each for each in self._candidates if each[:2] == (model, version)]:
             del self._candidates[plan]
@@ -122,7 +140,7 @@ def _seconds(us: float | None) -> float | None:
 def _candidates_of(schedule: Schedule) -> dict[str, float]:
     """Return the whole-model latency in microseconds of each measured plan, by its planner."""
     return {
-        contender.name: contender.latency_us
+        contender.full_name: contender.latency_us
         for contender in schedule.provenance.candidates
         if contender.latency_us is not None
     }

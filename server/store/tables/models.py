@@ -128,6 +128,11 @@ def _to_row(model: ModelVersion) -> dict[str, Any]:
     return fields | {"options": model.options.to_json(), "state": model.state.value}
 
 
+def samples(connection: Connection) -> set[str]:
+    """Digests of the samples of every version that is not deleted."""
+    return {model.options.samples for model in present(connection)} - {""}
+
+
 def _from_row(row: Row[Any]) -> ModelVersion:
     fields = {name: getattr(row, name) for name in _FIELDS}
     fields |= {"options": options_from_json(row.options), "state": ModelStatus(row.state)}

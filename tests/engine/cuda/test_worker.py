@@ -12,7 +12,7 @@ import torch
 from braid.core.errors import DeviceLost
 from braid.core.plan import StreamPlan, sequential_plan
 from braid.core.precision import TOLERANCES
-from braid.core.program import PlanToRun, ProgramKey
+from braid.core.program import PlansToCompare, PlanToRun, ProgramKey
 from braid.core.schedule import Stage
 from braid.engine.cuda.executor import UPLOADS
 from braid.engine.link.messages import (
@@ -57,6 +57,10 @@ def poisoned() -> Exception:
 
 def prepare(number: int, plan: StreamPlan | None, key: ProgramKey = KEY) -> PrepareExecutable:
     return PrepareExecutable(number, PlanToRun(key, plan))
+
+
+def compared(*plans: StreamPlan, runtimes: tuple[str, ...] = ()) -> ComparePlans:
+    return ComparePlans(KEY, (PlansToCompare(KEY, plans, runtimes, 1e-4),))
 
 
 @pytest.fixture
@@ -185,7 +189,7 @@ def test_facts_stages_and_whole_models_are_measured(gpu: ServedGpu) -> None:
     work = stage_us((0,), threads=1)
     assert 0 < work < 1.0, "432 operations are nothing for 132 multiprocessors"
 
-    found = gpu.call(ComparePlans(KEY, (SEQUENTIAL, PARALLEL), (), 1e-4)).plans
+    found = gpu.call(compared(SEQUENTIAL, PARALLEL)).plans
     sequential, parallel = found
     assert sequential.problem == parallel.problem == ""
     assert parallel.latency_us is not None
@@ -197,7 +201,7 @@ def test_facts_stages_and_whole_models_are_measured(gpu: ServedGpu) -> None:
 
 
 def test_onnxruntime_without_cuda_takes_no_part(gpu: ServedGpu) -> None:
-    found = gpu.call(ComparePlans(KEY, (SEQUENTIAL,), ("onnxruntime",), 1e-4)).plans
+    found = gpu.call(compared(SEQUENTIAL, runtimes=("onnxruntime",))).plans
 
     assert "no file" in found[1].problem
 
@@ -225,7 +229,7 @@ def test_a_candidate_without_room_loses_the_contest(gpu: ServedGpu) -> None:
     units = len(PROGRAM.units)
     fail_launches(gpu.driver, out_of_memory, first=2 * units, count=2)
 
-    found = gpu.call(ComparePlans(KEY, (SEQUENTIAL, PARALLEL), (), 1e-4)).plans
+    found = gpu.call(compared(SEQUENTIAL, PARALLEL)).plans
 
     assert found[0].latency_us is not None
     assert "ran out of memory" in found[1].problem
@@ -233,7 +237,7 @@ def test_a_candidate_without_room_loses_the_contest(gpu: ServedGpu) -> None:
 
 @pytest.mark.parametrize(
     "request_",
-    [prepare(1, SEQUENTIAL), ComparePlans(KEY, (SEQUENTIAL,), (), 1e-4)],
+    [prepare(1, SEQUENTIAL), compared(SEQUENTIAL)],
     ids=["prepare", "compare"],
 )
 def test_a_poisoned_context_ends_the_worker_and_answers_nobody(

@@ -73,7 +73,7 @@ def answer_to(call: int, request: AnyRequest, seen: list[str]) -> WorkerAnswer |
             return WorkerFailure.of(call, DeviceOutOfMemory("the GPU ran out of memory"))
         return WorkerAnswer(call, ExecutableReady({}, 0.0))
     if isinstance(request, ComparePlans):
-        time.sleep(request.tolerance)
+        time.sleep(request.fields[0].tolerance)
     facts = {"pid": str(os.getpid()), "seen": " ".join(seen)}
     return WorkerAnswer(call, DeviceDescription("losing", 1, (), (), facts))
 

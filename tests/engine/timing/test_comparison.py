@@ -16,7 +16,7 @@ from torch import Tensor
 from braid.core.errors import PreconditionFailed, WorkerFault
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests
-from braid.engine.timing.comparison import ComparisonOptions, compare
+from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.final_rounds import CLEAR_TURNS, MOST_LOST, FinalRoundsOptions
 from braid.engine.timing.runs import TimedRun, timed, timed_aside
@@ -59,7 +59,9 @@ class Scripted:
 
 
 def held(*plans: Scripted, options: ComparisonOptions = OPTIONS) -> list[PlanMeasurement]:
-    results, _ = finish(compare([TimedContender(plan) for plan in plans], {}, REFERENCE, options))
+    results, _ = finish(
+        compare([TimedContender(plan) for plan in plans], [Check({}, REFERENCE)], options)
+    )
     return results
 
 
@@ -147,7 +149,7 @@ def test_a_turn_in_which_every_run_is_interrupted_ends_after_its_least_runs() ->
     final_rounds = FinalRoundsOptions(max_turns=5, most_turn_s=0.0, pause_s=0.0)
     options = replace(OPTIONS, quick_rounds=1, min_rounds=1, final_rounds=final_rounds)
 
-    finish(compare([one, other], {}, REFERENCE, options))
+    finish(compare([one, other], [Check({}, REFERENCE)], options))
 
     assert [len(turn) for turn in one.final_turns_us] == [final_rounds.min_runs] * 5
 
@@ -175,11 +177,11 @@ def test_who_fails_says_why_and_a_failing_baseline_ends_the_contest() -> None:
         raise PreconditionFailed("no session")
 
     contenders = [TimedContender(Scripted(1)), TimedContender(timed_aside(fails))]
-    results, _ = finish(compare(contenders, {}, REFERENCE, OPTIONS))
+    results, _ = finish(compare(contenders, [Check({}, REFERENCE)], OPTIONS))
     assert results[1].problem == "no session"
 
     with pytest.raises(WorkerFault, match="no session"):
-        finish(compare(contenders[::-1], {}, REFERENCE, OPTIONS))
+        finish(compare(contenders[::-1], [Check({}, REFERENCE)], OPTIONS))
 
 
 def test_an_empty_budget_still_holds_the_least_number_of_rounds_and_turns() -> None:
@@ -201,14 +203,14 @@ def test_a_spent_budget_is_not_the_end_while_rounds_are_to_be_held() -> None:
     ]  # milliseconds: such have no final rounds
     options = ComparisonOptions(tolerance=1e-4, min_rounds=4, budget_s=1e-9, pause_s=0.0)
 
-    told = [part for part in compare(slow, {}, REFERENCE, options) if part]
+    told = [part for part in compare(slow, [Check({}, REFERENCE)], options) if part]
 
     assert told[2:] == [step / 8 for step in range(3, 9)]  # before, nobody knows that they are slow
 
 
 def test_every_run_is_followed_by_a_turn_for_inference_and_progress_grows() -> None:
     plans = [Scripted(1), Scripted(1)]
-    comparison = compare([TimedContender(plan) for plan in plans], {}, REFERENCE, OPTIONS)
+    comparison = compare([TimedContender(plan) for plan in plans], [Check({}, REFERENCE)], OPTIONS)
 
     turns = list(comparison)
 
@@ -223,7 +225,7 @@ def test_a_run_that_the_device_timed_as_nothing_is_timed_again() -> None:
     odd = TimedContender(Scripted(4), timed_us=lambda _: next(told))
 
     (baseline, result), _ = finish(
-        compare([TimedContender(Scripted(4)), odd], {}, REFERENCE, OPTIONS)
+        compare([TimedContender(Scripted(4)), odd], [Check({}, REFERENCE)], OPTIONS)
     )
 
     assert (baseline.latency_us, result.latency_us, set(result.ratios)) == (4000, 4000, {1.0})

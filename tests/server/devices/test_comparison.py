@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime
 
 from braid.core.plan import sequential_plan
-from braid.core.program import PlanToRun, ProgramKey
+from braid.core.program import PlansToCompare, PlanToRun, ProgramKey
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Stage
 from braid.core.tensor import TensorType
@@ -45,7 +45,7 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
         told: list[float] = []
         plan = sequential_plan(len(graph.operators))
         measurements = await device.bench.compare(
-            program, [plan], runtimes=device.runtimes, tolerance=1e-4, on_progress=told.append
+            [PlansToCompare(program, (plan,), device.runtimes, 1e-4)], on_progress=told.append
         )
         ready = await device.prepare(PlanToRun(program, plan, "x", runtime=ONNXRUNTIME))
         outputs = await _infer(device, ready)
@@ -57,7 +57,7 @@ async def test_a_worker_measures_stages_merges_and_whole_models_in_any_precision
         narrow = await device.bench.static_graph(in_bf16)
         narrow_plan = sequential_plan(len(narrow.operators))
         (coarse,) = await device.bench.compare(
-            in_bf16, [narrow_plan], runtimes=(), tolerance=0.05, on_progress=lambda _: None
+            [PlansToCompare(in_bf16, (narrow_plan,), (), 0.05)], on_progress=lambda _: None
         )
         ready = await device.prepare(PlanToRun(in_bf16, narrow_plan, "y"))
         rounded = await _infer(device, ready)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from braid.core.errors import WorkerRestarting
-from braid.core.program import ProgramKey
+from braid.core.program import PlansToCompare, ProgramKey
 from braid.core.schedule import Stage
 from braid.engine.link.messages import (
     ComparePlans,
@@ -34,7 +34,8 @@ def stage_of(model: str) -> MeasureStage:
 
 def compared(model: str, seconds: float = 0.0) -> ComparePlans:
     """A request that the worker answers after a while."""
-    return ComparePlans(ProgramKey(model, ()), (), runtimes=(), tolerance=seconds)
+    program = ProgramKey(model, ())
+    return ComparePlans(program, (PlansToCompare(program, (), (), seconds),))
 
 
 def pid_of(answer: object) -> int:

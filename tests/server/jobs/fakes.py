@@ -26,7 +26,7 @@ from braid.core.measurement import (
     UnitProfile,
 )
 from braid.core.plan import StreamPlan
-from braid.core.program import PlanToRun, ProgramKey, UnitKernels
+from braid.core.program import PlansToCompare, PlanToRun, ProgramKey, UnitKernels
 from braid.core.runtimes import ONNXRUNTIME
 from braid.core.schedule import Schedule, Stage
 from braid.core.tensor import TensorType
@@ -155,6 +155,9 @@ class FakeDevice:
         self.sequential = PlanMeasurement(100.0, 0.01, 10, (1.0,) * 9, 1e-6, 1e-6)
         self.others = PlanMeasurement(90.0, 0.01, 10, (1.11,) * 9, 1e-6, 1e-6)
         self.runtimes: tuple[str, ...] = (ONNXRUNTIME,)
+        self.narrow: dict[str, tuple[PlanMeasurement, PlanMeasurement]] = {}  # sequential, others
+        self.in_runtimes: dict[tuple[str, str], PlanMeasurement] = {}  # by runtime and precision
+        self.samples = ""  # that the latest comparison was given
         self.in_runtime = PlanMeasurement(None, problem="there is no session")
         self.measuring = 0
         self.pause_s = 0.0
@@ -221,18 +224,25 @@ class FakeDevice:
 
     async def compare(
         self,
-        program: ProgramKey,
-        plans: Sequence[StreamPlan],
+        fields: Sequence[PlansToCompare],
         *,
-        runtimes: Sequence[str],
-        tolerance: float,
         on_progress: Callable[[float], None],
+        samples: str = "",
+        is_brief: bool = False,
     ) -> list[PlanMeasurement]:
         await self.before_comparing()
-        self.compared.append(list(plans))
+        self.compared.append([plan for field in fields for plan in field.plans])
+        self.samples = samples
         on_progress(0.5)
-        last = [self.in_runtime] * len(runtimes)
-        return [self.sequential, *[self.others] * (len(plans) - 1), *last]
+        return [measured for field in fields for measured in self._in_turns(field)]
+
+    def _in_turns(self, field: PlansToCompare) -> list[PlanMeasurement]:
+        """Measurements of one precision's plans, then of its runtimes."""
+        precision = field.program.precision
+        narrow = self.narrow.get(precision)
+        first, others = narrow or (self.sequential, self.others)
+        last = [self.in_runtimes.get((name, precision), self.in_runtime) for name in field.runtimes]
+        return [first, *[others] * (len(field.plans) - 1), *last]
 
     async def throughput(
         self, to_run: PlanToRun, *, runtimes: Sequence[str], tolerance: float

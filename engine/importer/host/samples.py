@@ -1,0 +1,165 @@
+"""Samples: inputs of a model that its owner gives, for the error of plans in narrow precisions.
+
+FILE.npz ──read_samples──> arrays by input ──check_fit──> the model's inputs, rows counted
+                 └──digest_of──> the name under which the store keeps the file
+
+Nothing in the file is run: pickles are refused, and a header may not promise more than there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from braid.core.errors import InvalidRequest
+from braid.core.tensor import BATCH, TensorType
+
+Arrays = Mapping[str, NDArray[Any]]
+
+MAX_SAMPLES = 512
+MAX_INPUTS = 256
+_ENDING = ".npy"
+
+_DTYPES = {
+    "BOOL": "bool", "UINT8": "uint8", "INT8": "int8", "UINT16": "uint16", "INT16": "int16",
+    "UINT32": "uint32", "INT32": "int32", "UINT64": "uint64", "INT64": "int64",
+    "FP16": "float16", "FP32": "float32", "FP64": "float64",
+}  # fmt: skip
+"""Types that samples can have, by the model's name for them, as numpy names them."""
+
+
+def read_samples(path: Path, limit_bytes: int) -> dict[str, NDArray[Any]]:
+    """Read an .npz file of samples: an array for each input, the first dimension counts samples.
+
+    Args:
+        path: of the file.
+        limit_bytes: of all arrays together.
+
+    Raises:
+        InvalidRequest: it is no such file, or too large, or its arrays do not go together.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = _arrays(archive, limit_bytes)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, RuntimeError) as error:
+        raise InvalidRequest(
+            f"the samples are no .npz file, as numpy.savez(FILE, **arrays) writes: {error}"
+        ) from error
+    if not found:
+        raise InvalidRequest("the samples hold no arrays; give one for each input of the model")
+    counts = {name: array.shape[0] if array.ndim else 0 for name, array in found.items()}
+    count = next(iter(counts.values()))
+    if len(set(counts.values())) > 1 or not 0 < count <= MAX_SAMPLES:
+        raise InvalidRequest(
+            f"the first dimension of the samples' arrays counts samples: 1 to {MAX_SAMPLES}, "
+            f"equally many for each input, not {_shown(counts)}"
+        )
+    for name, array in found.items():
+        if array.dtype.kind == "f" and not bool(np.isfinite(array).all()):
+            raise InvalidRequest(f"samples[{name!r}] holds NaN or infinity, which no error is of")
+    return found
+
+
+def _arrays(archive: zipfile.ZipFile, limit_bytes: int) -> dict[str, NDArray[Any]]:
+    members = archive.infolist()
+    if len(members) > MAX_INPUTS:
+        raise InvalidRequest(f"the samples hold {len(members)} arrays, more than {MAX_INPUTS}")
+    found, left = dict[str, NDArray[Any]](), limit_bytes
+    for member in members:
+        name = member.filename
+        if not name.endswith(_ENDING) or name in found:
+            raise InvalidRequest(f"the samples hold {name[:100]!r}, which is no array")
+        with archive.open(member) as file:
+            array = _array(name.removesuffix(_ENDING), file, left, limit_bytes)
+        left -= array.nbytes
+        found[name.removesuffix(_ENDING)] = array
+    return found
+
+
+def _array(name: str, file: IO[bytes], left_bytes: int, limit_bytes: int) -> NDArray[Any]:
+    """Read one array whose header is checked before memory is taken."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }.get(version)
+        if read is None:
+            raise ValueError(f"version {version} of the format")
+        shape, is_fortran, dtype = read(file)
+    except ValueError as error:
+        raise InvalidRequest(f"samples[{name!r}] cannot be read: {error}") from error
+    if dtype.hasobject:
+        raise InvalidRequest(f"samples[{name!r}] holds Python objects (pickles); give numbers")
+    size_bytes = math.prod(shape) * dtype.itemsize
+    if size_bytes > left_bytes:
+        raise InvalidRequest(
+            f"the samples take more than {limit_bytes} bytes (BRAID_MAX_SAMPLES_BYTES); give fewer"
+        )
+    content = file.read(size_bytes + 1)
+    if len(content) != size_bytes:
+        raise InvalidRequest(f"samples[{name!r}] has other bytes than its shape {shape} says")
+    flat = np.frombuffer(content, dtype)
+    return flat.reshape(shape, order="F" if is_fortran else "C")
+
+
+def digest_of(samples: Arrays) -> str:
+    """SHA-256 of the content, hex: equal for equal arrays, however they were packed."""
+    found = hashlib.sha256()
+    for name in sorted(samples):
+        array = samples[name]
+        found.update(f"{name}\0{array.dtype.str}\0{array.shape}\0".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def check_fit(
+    samples: Arrays, inputs: Mapping[str, TensorType], template: Mapping[str, TensorType]
+) -> int:
+    """Check samples against a model's inputs; returns how many there are.
+
+    Args:
+        samples: as read.
+        inputs: static specs for one sample, without those that are set already.
+        template: specs of all inputs; those with a batch have one sample a row.
+
+    Raises:
+        InvalidRequest: an array is missing, unknown, or of another type or shape.
+    """
+    if set(samples) != set(inputs):
+        raise InvalidRequest(
+            f"the samples are of {', '.join(sorted(samples))}; give one array for each of the "
+            f"model's inputs: {', '.join(inputs)}"
+        )
+    for name, spec in inputs.items():
+        array = samples[name]
+        dtype = _DTYPES.get(spec.dtype)
+        if dtype is None or array.dtype != np.dtype(dtype):
+            raise InvalidRequest(
+                f"samples[{name!r}] is {array.dtype}, the model takes {dtype or spec.dtype}"
+            )
+        one = one_sample(spec, template[name])
+        if array.shape[1:] != one:
+            raise InvalidRequest(
+                f"samples[{name!r}] has the shape {list(array.shape)}; the model takes {spec}, so "
+                f"give [samples, {', '.join(map(str, one))}]"
+            )
+    return len(next(iter(samples.values())))
+
+
+def one_sample(spec: TensorType, template: TensorType) -> tuple[int, ...]:
+    """Shape of one sample of an input: a row, where the input has a batch."""
+    is_batched = bool(template.shape) and template.shape[0] == BATCH
+    shape = spec.shape[1:] if is_batched else spec.shape
+    return tuple(extent for extent in shape if isinstance(extent, int))
+
+
+def _shown(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} of {name!r}" for name, count in list(counts.items())[:8])

@@ -1,0 +1,75 @@
+"""Inputs that errors of plans are measured on: samples of the model's owner, else seeded ones.
+
+samples.npz ──batches of the program's rows──> inputs, inputs, ...
+seeded      ──────────────────────────────────> inputs
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from braid.core.errors import InvalidArtefact
+from braid.core.graph import OpGraph
+from braid.core.program import ProgramKey
+from braid.core.tensor import BATCH, TensorType
+from braid.engine.importer.host.samples import Arrays, read_samples
+from braid.engine.worker.models import seeded_inputs, static_tensors
+
+_ANY_SIZE = 1 << 40  # the front end bounds it, before it stores the file
+
+
+def inputs_to_check(
+    key: ProgramKey, graph: OpGraph, template: Mapping[str, TensorType], samples: str
+) -> Iterator[tuple[dict[str, Tensor], int]]:
+    """Inputs of a program, with the number of samples in each; 0 for seeded ones.
+
+    Args:
+        key: of the program.
+        graph: static, of the program.
+        template: specs of the model's inputs, which say what has a batch.
+        samples: path of a file of samples; empty: there are none.
+
+    Raises:
+        InvalidArtefact: the samples do not fit the model.
+    """
+    static = static_tensors(key)
+    if not samples:
+        yield seeded_inputs(graph, static, 1), 0
+        return
+    arrays = read_samples(Path(samples), _ANY_SIZE)
+    specs = {name: spec for name, spec in key.specs.items() if name not in static}
+    if set(specs) != set(arrays):
+        raise InvalidArtefact("the samples are of another model")
+    yield from _batches(arrays, specs, template, static)
+
+
+def _batches(
+    arrays: Arrays,
+    specs: Mapping[str, TensorType],
+    template: Mapping[str, TensorType],
+    static: Mapping[str, Tensor],
+) -> Iterator[tuple[dict[str, Tensor], int]]:
+    """Cut samples into batches; the last one is filled up with the first samples."""
+    count = len(next(iter(arrays.values())))
+    batched = [name for name in specs if template[name].shape[:1] == (BATCH,)]
+    rows = int(specs[batched[0]].shape[0]) if batched else 1
+    for first in range(0, count, rows):
+        taken = np.arange(first, first + rows) % count
+        made = {
+            name: _tensor(arrays[name][taken if name in batched else taken[0]], spec)
+            for name, spec in specs.items()
+        }
+        yield {**made, **static}, min(rows, count - first)
+
+
+def _tensor(array: np.ndarray, spec: TensorType) -> Tensor:
+    shape = [int(extent) for extent in spec.shape]
+    if array.size != math.prod(shape):
+        raise InvalidArtefact(f"the samples have the shape {list(array.shape)}, not {spec}")
+    return torch.from_numpy(np.array(array, order="C")).reshape(shape)

@@ -1,0 +1,99 @@
+"""The unit of a program that loses most of its numbers in a narrow precision, for users to read.
+
+    FP32 values ──> unit in FP32 ─────> result ──┐
+             └cast> unit, narrow ─────> result ──┴─> error that this unit adds by itself
+
+Each unit gets the values of the FP32 program, so what earlier units lost is not counted against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator, OpGraph
+from braid.core.precision import HALF
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.ops.kinds import call
+from braid.engine.program.program import Program
+from braid.engine.timing.comparison import errors
+
+_CAST = "braid.cast"
+
+
+@dataclass(frozen=True, slots=True)
+class _Narrow:
+    """A program on narrow data, as units that can run by themselves."""
+
+    graph: OpGraph
+    constants: Mapping[str, Tensor]
+    units: Mapping[str, Operator]  # by name, those that read narrow data
+    sources: Mapping[str, str]  # what was cast, by the name of the result
+
+    @staticmethod
+    def of(program: Program) -> _Narrow:
+        graph, narrow = program.graph, frozenset(HALF.values())
+        casts = [unit for unit in graph.operators if unit.kind == _CAST]
+        return _Narrow(
+            graph,
+            program.constants(),
+            {
+                unit.name: unit
+                for unit in graph.operators
+                if unit not in casts
+                and any(graph.spec(name).dtype in narrow for name in unit.inputs if name)
+            },
+            {unit.outputs[0]: unit.inputs[0] for unit in casts},
+        )
+
+    def error(
+        self, unit: Operator, values: Mapping[str, Tensor], expected: Mapping[str, Tensor]
+    ) -> float:
+        """Error of one unit on exact operands, relative to the largest element of its outputs."""
+
+        def operand(name: str) -> Tensor | None:
+            if not name or name in self.constants:
+                return self.constants.get(name)
+            exact = values[self.sources.get(name, name)]
+            return exact.to(torch_dtype(self.graph.spec(name).dtype))
+
+        made = dict(zip(unit.outputs, _called(unit, list(map(operand, unit.inputs))), strict=False))
+        return errors(made, {name: expected[name] for name in made})[1]
+
+
+def most_lost(
+    exact: Program, program: Program, inputs: Mapping[str, Tensor]
+) -> Generator[None, None, str]:
+    """Text that names the unit with the largest error of its own; empty if there is none.
+
+    Args:
+        exact: the program in FP32.
+        program: the same in a narrower precision.
+        inputs: of both.
+    """
+    graph, constants, narrow = exact.graph, exact.constants(), _Narrow.of(program)
+    device = next((tensor.device for tensor in constants.values()), torch.device("cpu"))
+    values = {**constants, **{name: tensor.to(device) for name, tensor in inputs.items()}}
+    last = {name: i for i, operator in enumerate(graph.operators) for name in operator.inputs}
+    worst, named = 0.0, ""
+    for index, operator in enumerate(graph.operators):
+        made = _called(operator, [values[name] if name else None for name in operator.inputs])
+        results = dict(zip(operator.outputs, made, strict=False))
+        unit = narrow.units.get(operator.name)
+        if unit is not None and (error := narrow.error(unit, values, results)) > worst:
+            kind = operator.kind.partition(".")[2]
+            worst, named = error, f"{operator.name} ({kind}), {error:.2g} by itself"
+        values.update(results)
+        for name in operator.inputs:
+            if last[name] == index:
+                values.pop(name, None)
+        yield
+    return named
+
+
+def _called(operator: Operator, operands: list[Tensor | None]) -> tuple[Tensor, ...]:
+    with torch.inference_mode():
+        return call(operator, operands)
