@@ -257,7 +257,8 @@ class AsyncClient(Connection):
         rpc = rpcs.REGISTER_MODEL
         with open_model(model) as (stream, size_bytes):
             feed = Feed(
-                in_threads(upload_parts(header, stream, size_bytes, on_upload, samples)), lambda part: part
+                in_threads(upload_parts(header, stream, size_bytes, on_upload, samples)),
+                lambda part: part,
             )
             call = self._start(rpc, feed, self._timeout_s(rpc, timeout_s))
             feed.feeds(call)

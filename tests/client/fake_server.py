@@ -52,6 +52,7 @@ class Upload:
     header: admin_pb2.RegisterModelHeader
     chunks: list[bytes] = field(default_factory=list)
     sha256: str = ""
+    samples: bytes = b""
 
     @property
     def data(self) -> bytes:
@@ -217,6 +218,8 @@ class FakeServer(admin_pb2_grpc.AdminServiceServicer, inference_pb2_grpc.Inferen
         for part in request_iterator:
             if part.WhichOneof("part") == "chunk":
                 upload.chunks.append(part.chunk)
+            elif part.WhichOneof("part") == "samples":
+                upload.samples += part.samples
             else:
                 upload.sha256 = part.footer.sha256
         if upload.sha256 != hashlib.sha256(upload.data).hexdigest():

@@ -95,6 +95,20 @@ def test_register_answers_with_the_job_and_how_to_follow_it(
     assert "WatchJob" not in server.calls
 
 
+def test_samples_go_with_the_model(braid: Braid, server: FakeServer, model_file: Path) -> None:
+    samples = model_file.with_name("samples.npz")
+    samples.write_bytes(b"rows" * (1 << 19))
+
+    code, _, _ = braid("register", "net", model_file, "--precision=auto", "--samples", samples)
+    absent = braid("register", "net", model_file, "--samples", samples.with_name("absent.npz"))
+
+    assert code == 0
+    assert server.uploads[0].header.precision == "auto"
+    assert server.uploads[0].samples == samples.read_bytes()
+    assert absent[0] == 1
+    assert "absent.npz" in absent[2]
+
+
 def test_the_same_registration_again_is_said_to_be_one(
     braid: Braid, server: FakeServer, model_file: Path
 ) -> None:

@@ -49,6 +49,19 @@ def test_a_module_computes_what_it_does_in_evaluation_mode(store: Path) -> None:
     assert list(net.inputs) == ["features"]
 
 
+@pytest.mark.ci
+def test_a_precision_is_chosen_by_errors_on_samples(model: Path, store: Path) -> None:
+    rows = torch.randn(6, 3, 16, 16)
+    options = {"precision": "auto", "planner": "sequential", "store": store}
+
+    with braid.compile(model, samples={"x": rows}, accept_error=1e-6, **options) as net:
+        document = net.schedule.document
+        assert (document.precision, document.provenance.samples) == ("fp32", 6)
+        assert net(rows).shape == (6, 4, 16, 16)
+    with pytest.raises(InvalidRequest, match="give one array for each of the model's inputs"):
+        braid.compile(model, samples={"image": rows}, **options)
+
+
 def test_arguments_are_checked_before_anything_starts(model: Path, store: Path) -> None:
     with pytest.raises(FileNotFoundError):
         braid.compile("absent.onnx", store=store)

@@ -1,0 +1,171 @@
+"""Precisions chosen by measurement, on samples: from the command line to what is shown of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import helper
+
+from braid.core.precision import BF16
+from braid.engine.cpu.device_key import offered_precisions
+from braid.server.cli.main import main
+from braid_client import Client, InvalidArgument, JobFailed
+from tests.models.graphs import graph, save, tensors
+from tests.service.server_process import ServerProcess
+
+HAS_BF16 = BF16 in offered_precisions()
+WIDTH = 64
+
+
+def cancelling(path: Path) -> Path:
+    """x [batch, 64] -> x (W + 300 U) - x (300 U): in 8 bits nothing is left of x W."""
+    rng = np.random.default_rng(5)
+    wanted, huge = (rng.normal(size=(WIDTH, WIDTH)).astype(np.float32) for _ in range(2))
+    nodes = [
+        helper.make_node("MatMul", ["x", "sum"], ["a"]),
+        helper.make_node("MatMul", ["x", "huge"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+    ]
+    constants = {"sum": wanted + 300 * huge, "huge": -300 * huge}
+    row = ["batch", WIDTH]
+    return save(graph(nodes, tensors(x=row), tensors(y=row), constants, "cancelling"), path)
+
+
+def classifier(path: Path) -> Path:
+    """x [batch, 64] -> 10 numbers, of which the largest names a class."""
+    rng = np.random.default_rng(6)
+    weights = {name: rng.normal(size=size).astype(np.float32) / 8 for name, size in
+               (("first", (WIDTH, WIDTH)), ("last", (WIDTH, 10)))}  # fmt: skip
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "last"], ["y"]),
+    ]
+    inputs, outputs = tensors(x=["batch", WIDTH]), tensors(y=["batch", 10])
+    return save(graph(nodes, inputs, outputs, weights, "classifier"), path)
+
+
+def candidates(client: Client, name: str) -> dict[str, dict[str, Any]]:
+    """Measured ways to run a model, by planner and precision."""
+    document, _ = client.schedule(name, 1)
+    return {
+        f"{each['name']} in {each['precision']}": each
+        for each in document["provenance"]["candidates"]
+    }
+
+
+@pytest.mark.ci
+def test_a_model_that_loses_its_numbers_stays_in_fp32(
+    shared: ServerProcess, tmp_path: Path
+) -> None:
+    with shared.client() as client:
+        path = cancelling(tmp_path / "cancelling.onnx")
+        client.register("cancelling", path, precision="auto", planner="sequential", wait=True)
+        (plan,) = client.model("cancelling").schedules
+        tried = candidates(client, "cancelling")
+        client.delete("cancelling")
+
+    assert plan.precision == "fp32"
+    assert (plan.promoted, plan.samples, plan.top_agreement) == (True, 0, None)
+    assert plan.max_rel_error < 1e-4
+    if HAS_BF16:
+        narrow = tried["sequential in bf16"]
+        assert narrow["max_rel_error"] > 0.1
+        assert "most is lost in" in narrow["remark"]
+
+
+@pytest.mark.ci
+def test_errors_are_measured_on_samples_which_are_kept_with_the_version(
+    server: ServerProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, samples = classifier(tmp_path / "classifier.onnx"), tmp_path / "samples.npz"
+    rows = np.random.default_rng(7).normal(size=(10, WIDTH)).astype(np.float32)
+    np.savez(samples, x=rows)
+    server.start()
+    address = ["--address", server.address]
+    options = ["--precision", "auto", "--accept-error", "0.02", "--samples", str(samples)]
+    options += ["--batch-sizes", "1,4", "--planner", "sequential"]
+
+    assert main(["register", "classes", str(path), *options, "--wait", *address]) == 0
+    shown = capsys.readouterr().out
+    assert "on 10 samples, the same top class in 100.0%" in shown
+    assert main(["schedule", "show", "classes", *address]) == 0
+    shown = capsys.readouterr().out
+    assert "(chosen by auto)" in shown
+    assert "FP32 reference on 10 samples" in shown
+    with server.client() as client:
+        plans = client.model("classes").schedules
+        answer = client.infer("classes", {"x": rows})
+        precision = plans[0].precision
+        labels = {"model": "classes", "batch_size": "1"}
+        assert server.metric("braid_schedule_precision", precision=precision, **labels) == 1
+        assert server.metric("braid_schedule_top_agreement_ratio", **labels) == 1
+        assert server.metric("braid_schedule_error_ratio", **labels) == plans[0].max_rel_error
+        if HAS_BF16:
+            assert candidates(client, "classes")["sequential in bf16"]["top_agreement"] is not None
+    assert {(plan.samples, plan.top_agreement) for plan in plans} == {(10, 1.0)}
+    (expected,) = onnxruntime.InferenceSession(path).run(None, {"x": rows})
+    np.testing.assert_allclose(answer.outputs["y"], expected, atol=0.02 * np.abs(expected).max())
+
+    assert server.stop() == 0
+    server.start()
+    with server.client() as client:
+        same = client.register(
+            *("classes", path), precision="auto", accepted_error=0.02, samples={"x": rows},
+            batch_sizes=[1, 4], planner="sequential", wait=True,
+        )  # fmt: skip
+        other = client.register(
+            *("classes", path), precision="auto", accepted_error=0.02, samples={"x": rows[:4]},
+            batch_sizes=[1, 4], planner="sequential", wait=True,
+        )  # fmt: skip
+        assert {each.samples for each in client.model("classes", version=2).schedules} == {4}
+    assert (same.already_registered, same.version) == (True, "1")
+    assert (other.already_registered, other.version) == (False, "2")
+
+
+def test_samples_that_cannot_be_used_are_refused_in_one_line(
+    shared: ServerProcess, tmp_path: Path
+) -> None:
+    path = classifier(tmp_path / "classifier.onnx")
+    objects = tmp_path / "objects.npz"
+    np.savez(objects, x=np.array([{}], dtype=object))
+    rows = np.zeros((2, WIDTH), np.float32)
+    with shared.client() as client:
+        for samples, reason in (
+            (b"no archive", r"no \.npz file"),
+            (objects, "pickles"),
+            ({"x": np.full_like(rows, np.inf)}, "NaN or infinity"),
+        ):
+            with pytest.raises(InvalidArgument, match=reason):
+                client.register("refused", path, samples=samples)
+        for arrays, reason in (
+            ({"z": rows}, "give one array for each of the model's inputs: x"),
+            ({"x": rows[:, :3]}, r"give \[samples, 64\]"),
+            ({"x": rows.astype(np.float64)}, "float64, the model takes float32"),
+        ):
+            with pytest.raises(JobFailed, match=reason):
+                client.register("refused", path, samples=arrays, wait=True)
+        client.delete("refused")
+
+
+@pytest.mark.skipif(not HAS_BF16, reason="a CPU without instructions for BF16")
+def test_a_small_error_leaves_fp32_and_a_fixed_precision_names_what_is_lost(
+    shared: ServerProcess, models: dict[str, Path], tmp_path: Path
+) -> None:
+    with shared.client() as client:
+        client.register("exact", models["cnn"], precision="auto", accepted_error=1e-5, wait=True)
+        (plan,) = client.model("exact").schedules
+        narrow = candidates(client, "exact")["sequential in bf16"]
+        path = cancelling(tmp_path / "cancelling.onnx")
+        job = client.register("lost", path, precision=BF16, planner="sequential", wait=True)
+        for name in ("exact", "lost"):
+            client.delete(name)
+
+    assert plan.precision == "fp32"
+    assert "1e-05 is allowed" in narrow["remark"]
+    assert "the sequential plan in FP32 goes on serving: in bf16 outputs differ by" in job.message
+    assert "most is lost in" in job.message
