@@ -139,7 +139,7 @@ async def test_a_device_without_other_precisions_serves_fp32_and_searches_once(
 
     assert schedule.precision == "fp32"
     assert server.planner.calls == len(server.device.compared) == 1
-    with pytest.raises(InvalidRequest, match="computes in fp32, not in bf16; .* precision auto"):
+    with pytest.raises(InvalidRequest, match=r"computes in fp32, not in bf16; .* precision auto"):
         await server.register(precision="bf16")
 
 
