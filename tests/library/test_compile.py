@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -52,14 +53,14 @@ def test_a_module_computes_what_it_does_in_evaluation_mode(store: Path) -> None:
 @pytest.mark.ci
 def test_a_precision_is_chosen_by_errors_on_samples(model: Path, store: Path) -> None:
     rows = torch.randn(6, 3, 16, 16)
-    options = {"precision": "auto", "planner": "sequential", "store": store}
+    compiled = partial(braid.compile, model, precision="auto", planner="sequential", store=store)
 
-    with braid.compile(model, samples={"x": rows}, accept_error=1e-6, **options) as net:
+    with compiled(samples={"x": rows.numpy()}, accept_error=1e-6) as net:
         document = net.schedule.document
         assert (document.precision, document.provenance.samples) == ("fp32", 6)
         assert net(rows).shape == (6, 4, 16, 16)
     with pytest.raises(InvalidRequest, match="give one array for each of the model's inputs"):
-        braid.compile(model, samples={"image": rows}, **options)
+        compiled(samples={"image": rows.numpy()})
 
 
 def test_arguments_are_checked_before_anything_starts(model: Path, store: Path) -> None:

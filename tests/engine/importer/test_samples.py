@@ -28,7 +28,12 @@ def packed(path: Path, arrays: Mapping[str, Any], **options: Any) -> Path:
 
 
 def test_arrays_come_back_as_they_were_packed(tmp_path: Path) -> None:
-    arrays = {"x": ROWS, "turned": np.asfortranarray(ROWS), "ids": IDS, "flags": ROWS > 5}
+    arrays: dict[str, Any] = {
+        "x": ROWS,
+        "turned": np.asfortranarray(ROWS),
+        "ids": IDS,
+        "flags": ROWS > 5,
+    }
     np.savez_compressed(tmp_path / "small.npz", **arrays)
 
     for path in (packed(tmp_path / "a.npz", arrays), tmp_path / "small.npz"):

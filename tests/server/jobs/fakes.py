@@ -138,7 +138,7 @@ class FakeDevice:
 
     def __init__(self) -> None:
         self.device_key = "fake-cpu"
-        self.precisions = ("fp32", "tf32", "fp16")
+        self.precisions: tuple[str, ...] = ("fp32", "tf32", "fp16")
         self.precision = ""  # of the latest static graph
         self.loads: list[str] = []
         self.kept: Counter[str] = Counter()
