@@ -135,7 +135,8 @@ async def one_model(facts: Facts, name: str, version: str) -> Page:
 def _precision(model: ModelVersion) -> str:
     accepted = model.options.accepted_error
     also = "" if accepted is None else f", errors up to {accepted:.2g} accepted"
-    return model.options.precision + also
+    samples = ", measured on samples" if model.options.samples else ""
+    return model.options.precision + also + samples
 
 
 def _no_schedule(model: ModelVersion) -> str:

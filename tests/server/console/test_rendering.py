@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from jinja2 import UndefinedError
+from jinja2 import Environment, UndefinedError
+from jinja2.nodes import CondExpr
 
 from braid.core.errors import ModelNotFound
 from braid.server.console import rendering
@@ -29,6 +30,7 @@ from braid.server.store.records import (
 )
 from tests import ROOT
 
+TEMPLATES = ROOT / "server/console/templates"
 EVIL = '<b onclick="x">&\'"'
 JOB = JobRecord("0123", "cnn", 1, JobStatus.SCHEDULING, 0.5, "batch size 2: searching, 3 stages")
 
@@ -97,6 +99,13 @@ async def test_values_are_text_wherever_they_stand() -> None:
 async def test_a_name_that_a_page_forgot_is_an_error() -> None:
     with pytest.raises(UndefinedError, match="jobs"):
         await Renderer().html(Page("jobs.html", "Jobs", {}), is_admin=False)
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in TEMPLATES.iterdir()))
+def test_every_condition_says_what_stands_there_otherwise(name: str) -> None:
+    parsed = Environment().parse((TEMPLATES / name).read_text())
+
+    assert [each.lineno for each in parsed.find_all(CondExpr) if each.expr2 is None] == []
 
 
 async def test_other_work_runs_while_a_long_page_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
