@@ -1,14 +1,15 @@
 """Runs the documentation: ``console`` blocks with a prompt, and Python programs, page by page.
 
 A line of a console block that begins with ``$ `` is a command; the lines below it must appear in
-its output, ``…`` standing for anything. ``braid serve ... &`` becomes a server on free ports; the
-addresses that pages name become its. Python blocks are programs.
+its output, ``…`` standing for anything. ``braid serve ... &`` becomes a server on free ports, with
+the same models; the addresses that pages name become its. Python blocks are programs.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.slow
 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 PAGES = ("quick-start.md", "registering.md", "clients.md", "formats.md", "library.md")
+README = "../README.md"
 
 
 @dataclass
@@ -52,7 +54,8 @@ class Session:
 
     def shell(self, command: str, expected: list[str]) -> None:
         if command.startswith("braid serve"):
-            self.server.start()
+            models = [word for word in shlex.split(command) if "=" in word]
+            self.server.start(arguments=models)
             output = self.server.log
         elif command.startswith("kill"):
             assert self.server.stop() == 0
@@ -66,7 +69,9 @@ class Session:
             )
 
     def here(self, text: str) -> str:
-        """Text with the addresses of this server."""
+        """Text with the addresses of this server, if it was started."""
+        if not self.server.is_started:
+            return text
         text = text.replace("127.0.0.1:8001", self.server.address)
         return text.replace("127.0.0.1:8002", self.server.http_address)
 
@@ -75,7 +80,7 @@ class Session:
         environment = {
             **os.environ,
             "PATH": f"{tools}:{os.environ['PATH']}",
-            "BRAID_ADDRESS": self.server.address,
+            "BRAID_ADDRESS": self.here("127.0.0.1:8001"),
             "PYTHONPATH": str(ROOT),
             "XDG_CACHE_HOME": str(self.folder / "cache"),
         }
@@ -115,6 +120,16 @@ def test_the_quick_start_works_as_written(tmp_path: Path) -> None:
     session = Session(tmp_path, ServerProcess(tmp_path / "store"))
     try:
         assert session.run_page("quick-start.md") > 5
+    finally:
+        session.server.end()
+
+
+def test_the_front_page_works_as_written(tmp_path: Path) -> None:
+    session = Session(tmp_path, ServerProcess(tmp_path / "store", folder=tmp_path))
+    try:
+        assert session.run_page(README) == 4
+        _, _, to_try = session.server.log.partition("  | {")
+        session.execute(["sh", "-c", "{" + to_try.splitlines()[0]], "the line for curl")
     finally:
         session.server.end()
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ByteSize, SecretStr
 
 from braid.server.observability.metrics import Metrics
 from braid.server.settings import Settings
@@ -82,6 +83,41 @@ def test_settings_that_are_named_exist() -> None:
     for page in (*AT_THE_TOP, *PAGES):
         named = set(re.findall(r"\bBRAID_[A-Z_]+[A-Z]\b", page.read_text()))
         assert named - known == set(), page.name
+
+
+def test_every_setting_stands_in_the_table_once_with_its_default() -> None:
+    rows = re.findall(
+        r"^\| (`BRAID_.+?) \| (.+?) \|", (DOCS / "settings.md").read_text(), re.MULTILINE
+    )
+    listed = {}
+    for names, defaults in rows:
+        variables = re.findall(r"`(BRAID_\w+)`", names)
+        given = [each.strip("` ") for each in defaults.split(",")]
+        listed.update(
+            zip(variables, given * len(variables) if given == ["none"] else given, strict=False)
+        )
+        assert given == ["none"] or len(given) == len(variables), names
+
+    assert sum(names.count("BRAID_") for names, _ in rows) == len(listed), "one is listed twice"
+    assert listed == {
+        f"BRAID_{name.upper()}": _default_text(name, field.default)
+        for name, field in Settings.model_fields.items()
+    }
+
+
+def _default_text(name: str, default: object) -> str:
+    """A default as operators write it."""
+    if name == "store":
+        return "~/.local/share/braid"
+    if default in (None, (), "") or default == SecretStr(""):
+        return "none"
+    if name.endswith("_bytes") and isinstance(default, int) and default:
+        return ByteSize(default).human_readable().replace(".0", "")
+    if isinstance(default, bool):
+        return str(default).lower()
+    if isinstance(default, float) and default.is_integer():
+        return str(int(default))
+    return ", ".join(default) if isinstance(default, tuple) else str(default)
 
 
 def test_the_table_of_metrics_is_complete() -> None:

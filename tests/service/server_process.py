@@ -67,13 +67,13 @@ class ServerProcess:
         self._environment = {**os.environ, **usual, **environment}
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, grpc_port: str = "0") -> ServerProcess:
-        """Start, and wait until it is ready."""
+    def start(self, grpc_port: str = "0", arguments: Sequence[str] = ()) -> ServerProcess:
+        """Start, also with these arguments, and wait until it is ready."""
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 [
                     *(*self._command, "serve", "--store", str(self.store)),
-                    *("--grpc-port", grpc_port, "--http-port", "0", *self._arguments),
+                    *("--grpc-port", grpc_port, "--http-port", "0", *self._arguments, *arguments),
                 ],
                 cwd=self._folder,
                 env=self._environment,
@@ -93,6 +93,10 @@ class ServerProcess:
         found = until(look, START_SECONDS, lambda: f"{pattern!r} is not in:\n{self.log}")
         assert found is not None
         return found
+
+    @property
+    def is_started(self) -> bool:
+        return self._process is not None
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
