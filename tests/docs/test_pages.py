@@ -89,7 +89,7 @@ def test_every_setting_stands_in_the_table_once_with_its_default() -> None:
     rows = re.findall(
         r"^\| (`BRAID_.+?) \| (.+?) \|", (DOCS / "settings.md").read_text(), re.MULTILINE
     )
-    listed = {}
+    listed: dict[str, str] = {}
     for names, defaults in rows:
         variables = re.findall(r"`(BRAID_\w+)`", names)
         given = [each.strip("` ") for each in defaults.split(",")]
