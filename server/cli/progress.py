@@ -17,9 +17,10 @@ from braid.server.cli.text import console, seconds_text, size_text
 from braid.server.store.records import JobStatus
 from braid_client import Job
 
-PHASES = {state.value: state.word for state in JobStatus} | {
-    JobStatus.UNSCHEDULED.value: "serves, not scheduled"
-}
+WORDS = {state.value: state.word for state in JobStatus}
+"""What users read of a job's state, here as in the console."""
+
+PHASES = WORDS | {JobStatus.UNSCHEDULED.value: "serves, not scheduled"}
 
 
 class JobProgress:

@@ -12,7 +12,7 @@ from typing import Any
 
 from braid.charts.difference import Difference, compare
 from braid.charts.perfetto import perfetto_trace
-from braid.charts.svg import time_text, timeline_svg
+from braid.charts.svg import legible_zoom, time_text, timeline_svg
 from braid.charts.timeline import Timeline, scheduled, sequential
 from braid.core.errors import InvalidArtefact, InvalidRequest
 from braid.core.graph import OpGraph, graph_from_json
@@ -95,10 +95,15 @@ def trace(which: Drawn) -> dict[str, Any]:
     return perfetto_trace(which.tracks, [which.graph] * 2, which.name)
 
 
-def compared_svg(first: Drawn, second: Drawn) -> str:
-    """Return two schedules on one axis, as SVG."""
+def compared_svg(first: Drawn, second: Drawn, *, is_legible: bool = False) -> str:
+    """Return two schedules on one axis, as SVG.
+
+    ``is_legible``: the axis is as long as it takes to tell most units apart.
+    """
     tracks = [scheduled(each.schedule, each.units) for each in (first, second)]
-    return timeline_svg(tracks, [first.graph, second.graph], f"{first.name} against {second.name}")
+    heading = f"{first.name} against {second.name}"
+    zoom = legible_zoom(tracks) if is_legible else 1
+    return timeline_svg(tracks, [first.graph, second.graph], heading, zoom)
 
 
 def difference_lines(first: Drawn, second: Drawn) -> Iterator[str]:

@@ -6,7 +6,7 @@ import argparse
 
 from braid.server.cli.connection import Subparsers, add_address, connect
 from braid.server.cli.parser import at_least_one
-from braid.server.cli.progress import JobProgress
+from braid.server.cli.progress import WORDS, JobProgress
 from braid.server.cli.remote import register
 from braid.server.cli.text import print_json, print_table, seconds_text, time_text
 from braid_client import Client, Job, JobState
@@ -58,7 +58,7 @@ def _row(job: Job) -> tuple[str, ...]:
         job.id,
         job.model,
         job.version,
-        job.state.lower(),
+        WORDS.get(job.state.value, job.state.lower()),
         f"{job.progress:.0%}",
         "" if job.ended else seconds_text(job.eta_s),
         time_text(job.updated_unix),
