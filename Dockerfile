@@ -4,10 +4,15 @@
 #
 # Two stages: the first has pip and caches, the second has what runs. The wheels of torch bring
 # CUDA's libraries with them, so the base needs the driver's interface only, not a toolkit.
+#
+# Build arguments beside VARIANT: CPU_BASE, CUDA_BASE (any Debian or Ubuntu with Python 3.11 or newer),
+# COMMIT (for the metric braid_build_info), and pip's PIP_INDEX_URL, PIP_NO_INDEX, PIP_FIND_LINKS.
 ARG VARIANT=cuda
+ARG CPU_BASE=ubuntu:24.04
+ARG CUDA_BASE=nvidia/cuda:13.0.2-base-ubuntu24.04
 
-FROM ubuntu:24.04 AS base-cpu
-FROM nvidia/cuda:13.0.2-base-ubuntu24.04 AS base-cuda
+FROM ${CPU_BASE} AS base-cpu
+FROM ${CUDA_BASE} AS base-cuda
 
 FROM base-${VARIANT} AS base
 RUN apt-get update \
@@ -17,6 +22,9 @@ RUN apt-get update \
 
 FROM base AS build
 ARG VARIANT
+ARG PIP_INDEX_URL
+ARG PIP_NO_INDEX
+ARG PIP_FIND_LINKS
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
       python3-venv python3-dev gcc libc6-dev \
@@ -55,13 +63,15 @@ RUN groupadd --gid 10001 braid \
       --shell /usr/sbin/nologin braid \
  && install -d -o 10001 -g 10001 -m 700 /var/lib/braid
 COPY --from=build /opt/braid /opt/braid
+ARG COMMIT=""
 # Nothing is written outside the volume and /tmp: the root file system may be read-only.
 ENV PATH=/opt/braid/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \
     BRAID_STORE=/var/lib/braid \
     BRAID_HOST=0.0.0.0 \
-    BRAID_LOG_FORMAT=json
+    BRAID_LOG_FORMAT=json \
+    BRAID_COMMIT=${COMMIT}
 USER 10001:10001
 VOLUME /var/lib/braid
 EXPOSE 8001 8002

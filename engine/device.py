@@ -159,6 +159,9 @@ class Backend(StageTimer, Protocol):
     def software(self) -> dict[str, str]:
         """Versions that a schedule's provenance names."""
 
+    def reserved_bytes(self) -> int | None:
+        """Bytes of the device's own memory that this process has reserved; None: it has none."""
+
     def bind(
         self,
         graph: OpGraph,

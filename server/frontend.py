@@ -55,9 +55,11 @@ from braid.server.models.preload import check_models, preload
 from braid.server.models.queries import ModelQueries
 from braid.server.models.restore import Restore
 from braid.server.models.serving_models import ServingModels
+from braid.server.observability.build import build_facts
 from braid.server.observability.drift import DriftWatch
 from braid.server.observability.logs import configure_logging
 from braid.server.observability.metrics import Metrics
+from braid.server.observability.present import DevicePresent, Present
 from braid.server.observability.series.plans import PlanLabels
 from braid.server.observability.tracing import Sampling
 from braid.server.observability.triton_metrics import TritonMetrics
@@ -149,6 +151,7 @@ class FrontEnd:
         self._inference = (braid_v1, inference)
         self._grpc = GrpcPorts(settings, self._add_services, self.sampling, self.memory)
         self._host_names = host_names(settings)
+        self.metrics.present.watch(self._present, settings.store, settings.max_store_bytes)
         self._http = self._http_server()
 
     def _model_room(self) -> ModelRoom:
@@ -197,7 +200,7 @@ class FrontEnd:
     def _http_server(self) -> HttpServer:
         return HttpServer(
             [
-                metrics_route(self.metrics.registry),
+                metrics_route(self.metrics.registry, self.metrics.present),
                 *health_routes(lambda: self.health.is_ready),
                 *rest_routes(self._rest()),
                 *self._console().routes(),
@@ -260,6 +263,7 @@ class FrontEnd:
             settings.max_upload_bytes,
             settings.upload_idle_seconds,
             settings.max_samples_bytes,
+            self.metrics.jobs.upload_received,
         )
         admin = AdminServicer(
             uploads, models.runner, models.serving, models.queries, models.policies
@@ -379,6 +383,13 @@ class FrontEnd:
         logging.shutdown()
         os._exit(0)
 
+    def _present(self) -> Present:
+        return Present(
+            self.health.is_ready,
+            self.models.serving.versions(),
+            list(map(DevicePresent.of, self.devices.all)),
+        )
+
     def _prepare_job(self) -> None:
         if self.settings.spare_importer:
             self._spare_importer.prepare()
@@ -434,6 +445,7 @@ def _metrics(settings: Settings, memory: CallMemory) -> Metrics:
     metrics = Metrics()
     metrics.requests.queue_limit.set(settings.max_queue_requests)
     metrics.calls.watch(memory)
+    metrics.build.runs(build_facts(settings.commit))
     if settings.triton_metrics:
         metrics.registry.register(TritonMetrics(metrics))
     return metrics

@@ -37,6 +37,9 @@ class Settings(BaseSettings):
         env_prefix=PREFIX, frozen=True, extra="forbid", validate_default=True
     )
 
+    # Commit that the server was built from, as the metric braid_build_info tells; images set it.
+    commit: str = Field(default="", max_length=64)
+
     # What is kept, and where.
     store: Path = Field(default_factory=default_store)
 

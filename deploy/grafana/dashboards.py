@@ -94,6 +94,55 @@ SERVICES = (
     ),
     Panel("Memory of the front end", [("process_resident_memory_bytes{job=~\".*braid.*\"}",
           "{{instance}}")], "bytes"),
+    Panel(
+        "Ready replicas, devices that answer",
+        [("sum(braid_ready)", "replicas"), ("sum by (device) (braid_device_up)", "{{device}}")],
+    ),
+    Panel(
+        "Versions that answer",
+        [(f"sum by (model, version) (braid_model_ready{{{MODEL}}})", NAME)],
+    ),
+    Panel("Versions by state", [("sum by (state) (braid_models)", "{{state}}")]),
+    Panel(
+        "Memory of workers",
+        [("braid_worker_memory_bytes", "{{instance}} {{device}} {{process}} {{memory}}")],
+        "bytes",
+        about="Private memory of each process; on a GPU, what torch has reserved there.",
+    ),
+    Panel(
+        "Memory of models",
+        [(f"braid_model_memory_bytes{{{MODEL}}}", NAME + " {{device}} {{kind}} {{memory}}")],
+        "bytes",
+        about="Versions of the same file share their weights.",
+    ),
+    Panel(
+        "Store and room on its disk",
+        [
+            ("braid_store_bytes", "store {{instance}}"),
+            ("braid_store_free_bytes", "free {{instance}}"),
+        ],
+        "bytes",
+    ),
+    Panel(
+        "Uploads, p50 and p95 of their sizes",
+        [
+            ("histogram_quantile(0.5, sum by (le) (braid_upload_bytes_bucket))", "p50"),
+            ("histogram_quantile(0.95, sum by (le) (braid_upload_bytes_bucket))", "p95"),
+        ],
+        "bytes",
+        about="Since the start of each server.",
+    ),
+    Panel(
+        "What runs",
+        [
+            (
+                "sum by (version, commit, torch, onnxruntime) (braid_build_info)",
+                "{{version}} {{commit}} torch {{torch}} onnxruntime {{onnxruntime}}",
+            )
+        ],
+        kind="bargauge",
+        width=16,
+    ),
 )  # fmt: skip
 
 SCHEDULES = (

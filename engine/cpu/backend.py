@@ -104,6 +104,9 @@ class CpuBackend:
         """Versions of torch, oneDNN and Python."""
         return software_versions()
 
+    def reserved_bytes(self) -> None:
+        """None: all memory is the process's own."""
+
     def bind(
         self,
         graph: OpGraph,

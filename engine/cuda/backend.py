@@ -105,6 +105,10 @@ class CudaBackend:
         """Versions of the software that the latency of kernels depends on."""
         return self._identity.software
 
+    def reserved_bytes(self) -> int:
+        """Bytes of the GPU's memory that torch's allocator has reserved."""
+        return self._driver.memory().reserved
+
     def bind(
         self,
         graph: OpGraph,

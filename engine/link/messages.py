@@ -68,6 +68,20 @@ class DeviceDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelMemory:
+    """Memory of a model in a worker, in bytes, when its latest executable was prepared.
+
+    Weights are counted once in each layout that kernels want. What another runtime allocates for a
+    whole model is not known.
+    """
+
+    host_weights: int = 0
+    gpu_weights: int = 0
+    activations: int = 0  # of a run of that executable; 0: not known
+    gpu_reserved: int | None = None  # by the whole worker; None: no memory of its own
+
+
+@dataclass(frozen=True, slots=True)
 class ExecutableReady:
     """An executable is ready to run."""
 
@@ -75,6 +89,7 @@ class ExecutableReady:
     run_s: float  # seconds that its first run took
     needs_finite: bool = False  # whether its runs depend on inputs being finite
     text_bytes: int = 0  # of its outputs' strings, about, beside what the inputs' take
+    memory: ModelMemory = ModelMemory()
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,17 @@ class WorkerLink:
         up = self.state is LinkState.UP
         return up and self._worker is not None and not self._worker.is_silent
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the worker in service and of its spare, as far as they run."""
+        spare = self._spare if self._spare is not None and self._spare.done() else None
+        is_ready = spare is not None and not spare.cancelled() and spare.exception() is None
+        workers = {
+            "serving": self._worker,
+            "spare": spare.result() if spare is not None and is_ready else None,
+        }
+        return {role: each.pid for role, each in workers.items() if each and each.is_alive}
+
     def startup_call(self, request: WorkerRequest[R]) -> asyncio.Future[R]:
         """As ``call``, for use by ``on_start`` only, before the worker is up."""
         assert self.state is LinkState.STARTING

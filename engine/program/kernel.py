@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,3 +82,10 @@ class PackedWeights:
         if known is None or known[0] is not source:
             known = self._derived[key] = (source, make())
         return known[1]
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that is kept; a tensor may come more than once."""
+        for known in self._by_layout.values():
+            yield from (packed for _, packed in known)
+        yield from self._by_key.values()
+        yield from (tensor for _, tensor in self._derived.values())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ from braid.engine.link.messages import (
     DescribeProgram,
     DeviceDescription,
     LoadModel,
+    ModelMemory,
     RunDone,
     UnloadModel,
 )
@@ -107,6 +108,22 @@ class Device:
     def software(self) -> dict[str, str]:
         """Versions of the libraries in the worker, by name; known after ``start``."""
         return dict(self._description.software)
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids by what the process does: ``serving``, ``spare``, ``bench``."""
+        bench = self.bench.host.pid
+        return {**self.link.pids, **({} if bench is None else {"bench": bench})}
+
+    @property
+    def model_memory(self) -> Mapping[str, ModelMemory]:
+        """Memory in the worker of each model that has an executable, by digest."""
+        return self._executables.memory
+
+    @property
+    def gpu_reserved_bytes(self) -> int | None:
+        """Bytes of the GPU that the worker had reserved after its latest executable."""
+        return self._executables.gpu_reserved_bytes
 
     @property
     def is_up(self) -> bool:

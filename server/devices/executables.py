@@ -10,12 +10,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from braid.core.errors import DeviceOutOfMemory, RunStopped, Unavailable
 from braid.core.program import PlanToRun
-from braid.engine.link.messages import PrepareExecutable, ReleaseExecutable, RunDone, RunExecutable
+from braid.engine.link.messages import (
+    ModelMemory,
+    PrepareExecutable,
+    ReleaseExecutable,
+    RunDone,
+    RunExecutable,
+)
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.link.supervisor import WorkerLink
 from braid.engine.link.watch import RunBound
@@ -92,6 +98,8 @@ class Executables:
         self._by_number: dict[int, Executable] = {}
         self._without_room: set[int] = set()  # numbers of those that a new worker had no room for
         self._last_number = 0
+        self.memory: dict[str, ModelMemory] = {}  # as of each model's latest executable, by digest
+        self.gpu_reserved_bytes: int | None = None  # as of the latest executable
 
     async def prepare(self, to_run: PlanToRun) -> Executable:
         """Make a plan ready to run, as ``Device.prepare`` does."""
@@ -107,7 +115,15 @@ class Executables:
         bound = self._limits.bound(answer.run_s)
         ready = Executable(number, to_run, layout, bound, answer.needs_finite, answer.text_bytes)
         self._by_number[number] = ready
+        self._count(ready.digest, answer.memory)
         return ready
+
+    def _count(self, digest: str, memory: ModelMemory) -> None:
+        """Keep the memory of a model; activations are the most that one executable takes."""
+        known = self.memory.get(digest, memory)
+        most = max(known.activations, memory.activations)
+        self.memory[digest] = replace(memory, activations=most)
+        self.gpu_reserved_bytes = memory.gpu_reserved
 
     async def release(self, ready: Executable) -> None:
         """Forget an executable that no batch uses any more."""
@@ -119,6 +135,7 @@ class Executables:
         """Forget the executables of a model that is unloaded."""
         for number in [n for n, ready in self._by_number.items() if ready.digest == digest]:
             del self._by_number[number]
+        self.memory.pop(digest, None)
 
     def run(
         self, ready: Executable, offset: int, when_unwanted: WhenUnwanted, *, is_finite: bool

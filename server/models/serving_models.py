@@ -242,13 +242,24 @@ class ServingModels:
             for version in sorted(known.served)
         ]
 
+    def versions(self) -> list[tuple[ModelVersion, bool]]:
+        """Every version as callers see it, and whether it answers."""
+        return [
+            (known.as_seen(model), number in known.served)
+            for known in self._names.values()
+            for number, model in known.versions.items()
+        ]
+
     def register(self, model: ModelVersion) -> None:
-        """Record a version, or its new state."""
+        """Record a version, or its new state; one that has failed has no series of its own."""
         if model.name not in self._names:
             self._names[model.name] = ModelVersions()
             self._on_serving(model.name, False)
         self._names[model.name].versions[model.version] = model
-        self._metrics.add_model(model.name, model.version)
+        if model.state.has_failed:
+            self._metrics.remove_model(model.name, model.version)
+        else:
+            self._metrics.add_model(model.name, model.version)
 
     def replacing(self, model: ModelVersion) -> None:
         """Record what will take the place of a version that serves, once it serves itself."""

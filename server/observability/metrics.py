@@ -6,13 +6,21 @@ which is no valid name of a model.
 
     frontend ──owns──> Metrics ──add_model──> ModelMetrics ──used by──> batcher, servicers
     jobs     ──tell──> Metrics.jobs
-    ports    ──read──> Metrics.registry
+    ports    ──look, read──> Metrics.present, then ──read──> Metrics.registry
 """
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
+from braid.server.observability.build import BuildMetrics
+from braid.server.observability.present import PresentGauges
 from braid.server.observability.series.devices import DeviceMetrics
 from braid.server.observability.series.jobs import JobMetrics
 from braid.server.observability.series.plans import DriftMetrics, ScheduleMetrics
@@ -25,6 +33,8 @@ class Metrics:
     """Metrics of one server, on a registry of its own."""
 
     def __init__(self) -> None:
+        # A second series for each counter; this is a switch of the whole process.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -35,6 +45,9 @@ class Metrics:
         self.drift = DriftMetrics(self.registry, self.knows)
         self.jobs = JobMetrics(self.registry)
         self.devices = DeviceMetrics(self.registry)
+        self.build = BuildMetrics(self.registry)
+        self.present = PresentGauges()
+        self.registry.register(self.present)
         self._models: dict[tuple[str, str], ModelMetrics] = {}
         self.unknown = ModelMetrics(self.requests, UNKNOWN_MODEL, "")
         """Counts the requests that name no registered model."""
@@ -51,9 +64,10 @@ class Metrics:
         return self._models.get((model, str(version)), self.unknown)
 
     def remove_model(self, model: str, version: int) -> None:
-        """Drop every series of a deleted model version."""
+        """Drop every series of a model version that was deleted or has failed."""
         key = (model, str(version))
-        self._models.pop(key, None)
+        if (series := self._models.pop(key, None)) is not None:
+            series.retire()
         self.requests.remove_model(*key)
         self.schedules.remove_model(*key)
         self.drift.remove_model(*key)

@@ -8,7 +8,7 @@ So neither silence nor a byte now and then keeps a place for longer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from time import monotonic
@@ -81,9 +81,16 @@ class ModelUploads:
     """Receives model files into the store."""
 
     def __init__(
-        self, store: Store, max_bytes: int, idle_s: float, max_samples_bytes: int = 64 << 20
+        self,
+        store: Store,
+        max_bytes: int,
+        idle_s: float,
+        max_samples_bytes: int = 64 << 20,
+        on_received: Callable[[int], None] = lambda size_bytes: None,
     ) -> None:
+        """``on_received`` is told the size in bytes of each file that arrived whole."""
         self._store = store
+        self._on_received = on_received
         self._max_bytes = max_bytes
         self._max_samples_bytes = max_samples_bytes
         self.idle_s = idle_s  # of one upload; see ``arriving``
@@ -112,6 +119,7 @@ class ModelUploads:
                     await samples.write(part.samples)
                 elif which == "footer":
                     received = await upload.finish(part.footer.sha256)
+                    self._on_received(received.size_bytes)
                     first.end()
                     yield replace(received, samples=await samples.received())
                     return

@@ -27,10 +27,13 @@ def arguments(word: str) -> list[str]:
 
 def test_bases_are_pinned_and_both_variants_exist() -> None:
     bases = [rest.split() for rest in arguments("FROM")]
-    outside = [words[0] for words in bases if ":" in words[0]]
-    assert all(re.search(r":\d+\.\d+", image) for image in outside), outside
-    assert {"base-cpu", "base-cuda"} <= {words[-1] for words in bases}
-    assert any("cuda" in image for image in outside)
+    given = dict(rest.split("=", 1) for rest in arguments("ARG") if rest.count("=") == 1)
+    outside = {words[-1]: given[words[0].strip("${}")] for words in bases if "_" in words[0]}
+    assert set(outside) == {"base-cpu", "base-cuda"}
+    assert all(re.search(r":\d+\.\d+", image) for image in outside.values()), outside
+    assert "cuda" in outside["base-cuda"]
+    names = {words[-1] for words in bases}
+    assert all(words[0] in names or words[-1] in outside or "$" in words[0] for words in bases)
 
 
 def test_it_runs_as_nobody_in_particular_and_checks_its_health_over_grpc() -> None:

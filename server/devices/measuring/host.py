@@ -29,6 +29,11 @@ class MeasuringHost(Protocol):
     def is_measuring(self) -> bool:
         """True if a call is open that competes with the serving worker for cores."""
 
+    @property
+    def pid(self) -> int | None:
+        """Process id, or None if no process of its own runs."""
+        return None
+
     async def call(self, request: ProgramRequest[R], on_progress: OnProgress | None = None) -> R:
         """Send a request about a model that the device has loaded; returns its reply.
 

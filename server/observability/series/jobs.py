@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+UPLOAD_BYTES = tuple(float(2**power) for power in range(16, 34, 2))
+"""Bounds of the buckets of uploads: 64 KiB to 4 GiB."""
 
 
 class JobMetrics:
@@ -25,6 +28,12 @@ class JobMetrics:
         self.cache = counter(
             "braid_schedule_cache_lookups", "Schedule cache look-ups", labelnames=("result",)
         )
+        self.uploads = Histogram(
+            "braid_upload_bytes",
+            "Sizes of model files that arrived whole",
+            registry=registry,
+            buckets=UPLOAD_BYTES,
+        )
         for result in ("hit", "miss"):
             self.cache.labels(result)  # a rate needs the zero
 
@@ -34,6 +43,10 @@ class JobMetrics:
             self.measurements, self.measurement_seconds, self.measurements_reused, self.refused,
         ):  # fmt: skip
             counter.labels(device)
+
+    def upload_received(self, size_bytes: int) -> None:
+        """Count a model file that arrived whole."""
+        self.uploads.observe(size_bytes)
 
     def jobs_counted(self, by_state: Mapping[str, int]) -> None:
         """Set the number of jobs in each state."""

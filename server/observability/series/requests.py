@@ -172,6 +172,11 @@ class ModelMetrics:
             self._replicas[device] = replica
         return replica
 
+    def retire(self) -> None:
+        """Make no further series of the exported families; those of the version were removed."""
+        self._families = RequestMetrics(CollectorRegistry())
+        self._count = self._families.ended
+
     def request_ended(self, outcome: str, total_seconds: float) -> None:
         """Count one request that ended; ``outcome`` is the name of its gRPC status."""
         counter = self._requests.get(outcome)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client import exposition as plain_text
@@ -16,7 +17,17 @@ from starlette.routing import BaseRoute, Route
 from braid.server.ports.http.application import text
 
 
-def metrics_route(registry: CollectorRegistry) -> BaseRoute:
+class Look(Protocol):
+    """What is looked at when a scrape comes."""
+
+    def look(self) -> None:
+        """Take what the server knows now; called on the event loop."""
+
+    def read(self) -> None:
+        """Read what the system knows of it; called in a thread after ``look``."""
+
+
+def metrics_route(registry: CollectorRegistry, present: Look | None = None) -> BaseRoute:
     """Expose a registry as OpenMetrics 1.0 to scrapers that accept it, else as plain text."""
     turn = asyncio.Lock()  # scrapers that come together occupy one thread
 
@@ -26,9 +37,17 @@ def metrics_route(registry: CollectorRegistry) -> BaseRoute:
             render, content_type = openmetrics.generate_latest, openmetrics.CONTENT_TYPE_LATEST
         else:
             render, content_type = plain_text.generate_latest, plain_text.CONTENT_TYPE_PLAIN_0_0_4
+
+        def rendered() -> bytes:
+            if present is not None:
+                present.read()
+            return render(registry)
+
         async with turn:
+            if present is not None:
+                present.look()
             # A thread: rendering thousands of series must not delay inference on this event loop.
-            return Response(await asyncio.to_thread(render, registry), media_type=content_type)
+            return Response(await asyncio.to_thread(rendered), media_type=content_type)
 
     return Route("/metrics", metrics)
 

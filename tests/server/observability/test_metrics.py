@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from braid.core.measurement import Speed
 from braid.core.plan import sequential_plan
@@ -152,3 +153,26 @@ def test_every_candidate_that_was_measured_has_its_latency() -> None:
     (family,) = metrics.schedules.candidate_seconds.collect()
     found = {each.labels["planner"]: each.value for each in family.samples}
     assert found == pytest.approx({"sequential": 100e-6, "ios": 50e-6})
+
+
+def test_a_request_that_ends_after_its_model_was_deleted_makes_no_series() -> None:
+    metrics = Metrics()
+    series = metrics.add_model("lenet", 1)
+    series.on("cpu")
+
+    metrics.remove_model("lenet", 1)
+    series.request_ended("CANCELLED", 0.02)  # the first with this outcome
+    series.on("cuda:0").batch_ran(batch_size=1, rows=1, compute_us=5)
+
+    assert "lenet" not in exposed(metrics)
+
+
+def test_counters_and_histograms_have_no_second_series_for_when_they_were_made() -> None:
+    metrics = Metrics()
+    metrics.add_model("lenet", 1).request_ended("OK", 0.02)
+    metrics.jobs.upload_received(3 << 20)
+
+    other = openmetrics.generate_latest(metrics.registry)  # type: ignore[no-untyped-call]
+    for text in (exposed(metrics), other.decode()):
+        assert "_created" not in text
+        assert "braid_upload_bytes_sum 3.145728e+06" in text

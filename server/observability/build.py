@@ -1,0 +1,66 @@
+"""What runs: versions of Braid and of what it rests on, for ``braid_build_info``. Imports none."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, Gauge
+
+from braid_client.version import __version__
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+GIT_SECONDS = 5.0
+FACTS = ("version", "commit", "python", "torch", "onnxruntime")
+
+
+def build_facts(commit: str = "") -> dict[str, str]:
+    """Return what is known by name, "" where a package is absent or the commit unknown.
+
+    ``commit`` is what the operator or the image says; else the checkout's, if this is one.
+    """
+    return {
+        "version": __version__,
+        "commit": commit or checkout_commit(CHECKOUT),
+        "python": platform.python_version(),
+        "torch": _installed("torch"),
+        "onnxruntime": _installed("onnxruntime") or _installed("onnxruntime-gpu"),
+    }
+
+
+class BuildMetrics:
+    """The series ``braid_build_info``."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.info = Gauge("braid_build_info", "What runs; always 1", FACTS, registry=registry)
+
+    def runs(self, facts: Mapping[str, str]) -> None:
+        """Export what ``build_facts`` returned."""
+        self.info.labels(**facts).set(1)
+
+
+def checkout_commit(folder: Path) -> str:
+    """Return the commit of a git checkout; "" if the folder is none or git cannot tell."""
+    if not (folder / ".git").exists():
+        return ""
+    try:
+        told = subprocess.run(
+            ["git", "-C", str(folder), "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=GIT_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return told.stdout.strip() if told.returncode == 0 else ""
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

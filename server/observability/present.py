@@ -1,0 +1,255 @@
+"""Gauges of what is there when a scrape comes: readiness, models, memory, disk.
+
+    /metrics ──look──> on the event loop: what the server knows     (Present)
+             ──read──> in a thread: /proc and the disk              (once a minute)
+             ──collect──> the families below
+
+Nothing is counted in between, so that requests and registrations pay nothing for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from braid.engine.link.messages import ModelMemory
+from braid.server.devices.device import Device
+from braid.server.store.quota import size_on_disk
+from braid.server.store.records import ModelStatus, ModelVersion
+
+DISK_SECONDS = 60.0
+"""Least time between two looks at all files of the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePresent:
+    """One device: its processes and what is known of their memory, in bytes."""
+
+    name: str
+    answers: bool
+    pids: Mapping[str, int]
+    limit_bytes: int  # of each process; 0: none
+    shared_bytes: int
+    shared_limit_bytes: int
+    gpu_bytes: int | None
+    models: Mapping[str, ModelMemory]  # by digest
+
+    @staticmethod
+    def of(device: Device) -> DevicePresent:
+        """Return what a device is now."""
+        return DevicePresent(
+            device.name,
+            device.answers,
+            device.pids,
+            device.link.options.memory_bytes,
+            device.arena.used_bytes,
+            device.arena.size_bytes,
+            device.gpu_reserved_bytes,
+            dict(device.model_memory),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What the server knows at one moment."""
+
+    is_ready: bool = False
+    versions: Sequence[tuple[ModelVersion, bool]] = ()  # each with whether it answers
+    devices: Sequence[DevicePresent] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Bytes read from the system, as far as they can be read."""
+
+    processes: Mapping[tuple[str, str], int] = field(default_factory=dict)  # by device and role
+    store: int | None = None
+    free: int | None = None
+
+
+class PresentGauges(Collector):
+    """Collector of the gauges; exports what the last ``look`` and ``read`` found."""
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        """Export nothing but zeros before ``watch``."""
+        self._clock = clock
+        self._now: Callable[[], Present] = Present
+        self._store: Path | None = None
+        self._store_limit_bytes = 0
+        self._present = Present()
+        self._measured = _Measured()
+        self._looked_at_disk: float | None = None
+
+    def watch(self, now: Callable[[], Present], store: Path, store_limit_bytes: int = 0) -> None:
+        """Export what ``now`` returns and the size of a store; a limit of 0 bytes is none."""
+        self._now, self._store, self._store_limit_bytes = now, store, store_limit_bytes
+
+    def look(self) -> None:
+        """Take what the server knows now; on the event loop."""
+        self._present = self._now()
+
+    def read(self) -> None:
+        """Read what the system knows of it; in a thread, as it may take milliseconds."""
+        processes = {
+            (device.name, role): size
+            for device in self._present.devices
+            for role, pid in device.pids.items()
+            if (size := private_bytes(pid)) is not None
+        }
+        store, free = self._read_disk()
+        self._measured = _Measured(processes, store, free)
+
+    def _read_disk(self) -> tuple[int | None, int | None]:
+        """Bytes that the store takes, and that its disk still has room for."""
+        if self._store is None:
+            return None, None
+        used, now = self._measured.store, self._clock()
+        if self._looked_at_disk is None or now - self._looked_at_disk >= DISK_SECONDS:
+            self._looked_at_disk, used = now, size_on_disk(self._store)
+        return used, free_bytes(self._store)
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield all families; without a ``look`` before, hardly any sample."""
+        present = self._present
+        yield _family(
+            "braid_ready", "1 while the server takes traffic", (), [((), present.is_ready)]
+        )
+        yield from _models(present)
+        yield from _devices(present)
+        yield from _memory(present, self._measured)
+        yield from self._disk()
+
+    def _disk(self) -> Iterator[Metric]:
+        known = self._measured
+        for name, text, size in (
+            ("braid_store_bytes", "Files of the store, at most a minute ago", known.store),
+            ("braid_store_free_bytes", "Room on the store's disk", known.free),
+            ("braid_store_limit_bytes", "BRAID_MAX_STORE_BYTES", self._store_limit_bytes or None),
+        ):
+            yield _family(name, text, (), [((), size)])
+
+
+def _models(present: Present) -> Iterator[Metric]:
+    states = Counter(dict.fromkeys(ModelStatus, 0))
+    states.update(model.state for model, _ in present.versions)
+    alive = [
+        (model.name, str(model.version), model.state.value, answers)
+        for model, answers in present.versions
+        if not model.state.has_failed
+    ]
+    yield _family(
+        "braid_models",
+        "Model versions by state",
+        ("state",),
+        [((state.value,), count) for state, count in states.items()],
+    )
+    yield _family(
+        "braid_model_ready",
+        "1 while a version answers requests; versions that failed have no series",
+        ("model", "version"),
+        [((name, version), answers) for name, version, _, answers in alive],
+    )
+    yield _family(
+        "braid_model_state",
+        "1 for the present state of a version; versions that failed have no series",
+        ("model", "version", "state"),
+        [((name, version, state), 1) for name, version, state, _ in alive],
+    )
+
+
+def _memory(present: Present, measured: _Measured) -> Iterator[Metric]:
+    workers = [((*each, "host"), size) for each, size in measured.processes.items()]
+    workers += [
+        ((device.name, "serving", "gpu"), device.gpu_bytes)
+        for device in present.devices
+        if device.gpu_bytes is not None
+    ]
+    yield _family(
+        "braid_worker_memory_bytes",
+        "Memory of a device's processes: private on the host, reserved on the GPU",
+        ("device", "process", "memory"),
+        workers,
+    )
+    yield _family(
+        "braid_model_memory_bytes",
+        "Memory of a version in a device's worker, without other runtimes' own",
+        ("model", "version", "device", "kind", "memory"),
+        _model_sizes(present),
+    )
+
+
+_OF_DEVICES: tuple[tuple[str, str, Callable[[DevicePresent], float | None]], ...] = (
+    ("braid_device_up", "1 while a device's worker answers",
+     lambda device: device.answers),
+    ("braid_worker_memory_limit_bytes", "Memory that each process of a device may allocate",
+     lambda device: device.limit_bytes or None),
+    ("braid_shared_memory_bytes", "Tensors on the way to a device and back",
+     lambda device: device.shared_bytes),
+    ("braid_shared_memory_limit_bytes", "BRAID_SHARED_MEMORY_BYTES",
+     lambda device: device.shared_limit_bytes),
+)  # fmt: skip
+
+
+def _devices(present: Present) -> Iterator[Metric]:
+    for name, text, read in _OF_DEVICES:
+        known = [((device.name,), read(device)) for device in present.devices]
+        yield _family(name, text, ("device",), known)
+
+
+def _model_sizes(present: Present) -> Iterator[tuple[tuple[str, ...], float]]:
+    for model, answers in present.versions:
+        for device in present.devices if answers else ():
+            held = device.models.get(model.sha256)
+            if held is None:
+                continue
+            labels = model.name, str(model.version), device.name
+            where = "host" if held.gpu_reserved is None else "gpu"
+            yield (*labels, "weights", "host"), held.host_weights
+            if held.gpu_weights:
+                yield (*labels, "weights", "gpu"), held.gpu_weights
+            yield (*labels, "activations", where), held.activations
+
+
+def _family(
+    name: str,
+    text: str,
+    labels: Sequence[str],
+    samples: Iterable[tuple[Sequence[str], float | None]],
+) -> Metric:
+    """Make a family of gauges; what is None has no sample."""
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for values, value in samples:
+        if value is not None:
+            family.add_metric(values, float(value))
+    return family
+
+
+def private_bytes(pid: int) -> int | None:
+    """Return the memory that only this process has, in bytes; None: it has ended.
+
+    As RLIMIT_DATA bounds it, roughly: neither files that are mapped nor memory that is shared.
+    """
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Return the bytes that a user may still write to a folder's disk; None: not known."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return None
+    return disk.f_bavail * disk.f_frsize

@@ -1,0 +1,172 @@
+"""Gauges of what is there: taken at a scrape, gone with what they are about."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from braid.engine.link.messages import ModelMemory
+from braid.server.observability.build import build_facts, checkout_commit
+from braid.server.observability.metrics import Metrics
+from braid.server.observability.present import (
+    DevicePresent,
+    Present,
+    PresentGauges,
+    private_bytes,
+)
+from braid.server.store.records import ModelStatus, ModelVersion, RegistrationOptions
+
+LENET = ModelVersion("lenet", 1, "ab" * 32, 10, RegistrationOptions(), ModelStatus.SERVING)
+LOADING = replace(LENET, version=2, sha256="cd" * 32, state=ModelStatus.LOADING)
+FAILED = replace(LENET, version=3, sha256="ef" * 32, state=ModelStatus.FAILED)
+
+
+def device(**changes: object) -> DevicePresent:
+    plain = DevicePresent("cpu", True, {}, 0, 0, 0, None, {})
+    return replace(plain, **changes)  # type: ignore[arg-type]
+
+
+def scraped(
+    versions: Sequence[tuple[ModelVersion, bool]] = (),
+    devices: Sequence[DevicePresent] = (),
+    *,
+    store: Path = Path("/nonexistent"),
+    limit_bytes: int = 0,
+) -> list[str]:
+    metrics = Metrics()
+    metrics.present.watch(lambda: Present(True, versions, devices), store, limit_bytes)
+    metrics.present.look()
+    metrics.present.read()
+    return generate_latest(metrics.registry).decode().splitlines()
+
+
+def test_each_version_has_its_state_and_whether_it_answers() -> None:
+    lines = scraped([(LENET, True), (LOADING, False)])
+
+    assert "braid_ready 1.0" in lines
+    assert 'braid_model_ready{model="lenet",version="1"} 1.0' in lines
+    assert 'braid_model_ready{model="lenet",version="2"} 0.0' in lines
+    assert 'braid_model_state{model="lenet",state="SERVING",version="1"} 1.0' in lines
+    assert 'braid_model_state{model="lenet",state="LOADING",version="2"} 1.0' in lines
+
+
+def test_a_failed_version_is_counted_and_has_no_series() -> None:
+    lines = scraped([(LENET, True), (FAILED, False)])
+
+    assert 'braid_models{state="FAILED"} 1.0' in lines
+    assert 'braid_models{state="DAMAGED"} 0.0' in lines
+    assert not [line for line in lines if 'version="3"' in line]
+
+
+def test_the_private_memory_of_a_process_is_its_own_and_not_what_it_shares() -> None:
+    before = private_bytes(os.getpid())
+    shared = mmap.mmap(-1, 32 << 20)  # shared with children: no process's own
+    shared.write(b"x" * len(shared))
+    with_shared = private_bytes(os.getpid())
+    own = mmap.mmap(-1, 32 << 20, flags=mmap.MAP_PRIVATE)
+    own.write(b"x" * len(own))
+    with_own = private_bytes(os.getpid())
+
+    assert before is not None
+    assert with_shared is not None
+    assert with_own is not None
+    assert with_shared - before < 16 << 20
+    assert with_own - with_shared > 24 << 20
+
+
+def test_workers_are_told_apart_and_one_that_ended_has_no_series() -> None:
+    gone = os.fork()
+    if not gone:
+        os._exit(0)
+    os.waitpid(gone, 0)
+
+    lines = scraped(
+        devices=[device(pids={"serving": os.getpid(), "spare": gone}, limit_bytes=5, gpu_bytes=7)]
+    )
+
+    memory = [line for line in lines if line.startswith("braid_worker_memory_bytes{")]
+    assert len(memory) == 2
+    assert any('memory="host",process="serving"' in line for line in memory)
+    assert 'braid_worker_memory_bytes{device="cpu",memory="gpu",process="serving"} 7.0' in memory
+    assert 'braid_worker_memory_limit_bytes{device="cpu"} 5.0' in lines
+
+
+def test_memory_of_models_is_exported_for_versions_that_answer() -> None:
+    held = {
+        LENET.sha256: ModelMemory(100, 0, 20),
+        LOADING.sha256: ModelMemory(1, 300, 40, gpu_reserved=1000),
+    }
+
+    lines = scraped([(LENET, True), (LOADING, False)], [device(models=held)])
+
+    memory = {line for line in lines if line.startswith("braid_model_memory_bytes{")}
+    labels = 'device="cpu",kind="%s",memory="host",model="lenet",version="1"'
+    assert memory == {
+        f"braid_model_memory_bytes{{{labels % 'weights'}}} 100.0",
+        f"braid_model_memory_bytes{{{labels % 'activations'}}} 20.0",
+    }
+
+
+def test_weights_on_a_gpu_are_told_apart_from_those_on_the_host() -> None:
+    held = {LENET.sha256: ModelMemory(100, 300, 40, gpu_reserved=1000)}
+
+    lines = scraped([(LENET, True)], [device(name="cuda:0", models=held)])
+
+    sizes = [line.rsplit(" ", 1)[1] for line in lines if 'memory="gpu",model="lenet"' in line]
+    assert sorted(sizes) == ["300.0", "40.0"]
+
+
+def test_the_store_is_measured_where_it_lies(tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "a").write_bytes(b"x" * 1000)
+    (tmp_path / "sub" / "b").write_bytes(b"x" * 234)
+
+    lines = scraped(store=tmp_path, limit_bytes=5000)
+
+    assert "braid_store_bytes 1234.0" in lines
+    assert "braid_store_limit_bytes 5000.0" in lines
+    (free,) = [line for line in lines if line.startswith("braid_store_free_bytes ")]
+    assert float(free.split()[1]) > 0
+
+
+def test_the_store_is_not_walked_for_each_scrape(tmp_path: Path) -> None:
+    now = [0.0]
+    registry, gauges = CollectorRegistry(), PresentGauges(lambda: now[0])
+    registry.register(gauges)
+    gauges.watch(Present, tmp_path)
+
+    def seen() -> float | None:
+        gauges.read()
+        return registry.get_sample_value("braid_store_bytes")
+
+    assert seen() == 0
+    (tmp_path / "a").write_bytes(b"x" * 10)
+    assert seen() == 0
+    now[0] = 61.0
+    assert seen() == 10
+
+
+def test_what_runs_is_told_without_loading_it() -> None:
+    metrics = Metrics()
+    metrics.build.runs(build_facts("c0ffee"))
+
+    (line,) = [
+        line
+        for line in generate_latest(metrics.registry).decode().splitlines()
+        if line.startswith("braid_build_info{")
+    ]
+
+    assert 'commit="c0ffee"' in line
+    assert f'torch="{version("torch")}"' in line
+    assert f'onnxruntime="{version("onnxruntime")}"' in line
+    assert line.endswith(" 1.0")
+
+
+def test_a_folder_that_is_no_checkout_has_no_commit(tmp_path: Path) -> None:
+    assert checkout_commit(tmp_path) == ""
