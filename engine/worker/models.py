@@ -10,7 +10,7 @@ that it can tell a restarted worker the same things again.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -26,6 +26,7 @@ from braid.core.program import PlanToRun, ProgramKey
 from braid.core.tensor import TensorType
 from braid.engine.device import Backend, DevicePart, Prepared, Whole
 from braid.engine.importer.artefact import load_artefact
+from braid.engine.link.messages import ModelMemory
 from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.passes.fusion.residual import fuse_residuals
@@ -34,6 +35,7 @@ from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
 from braid.engine.runtime.yielding import YieldToRequests, in_thread, no_pause
+from braid.engine.worker.tensor_memory import storage_bytes
 
 log = logging.getLogger("braid.worker")
 
@@ -50,6 +52,13 @@ class LoadedModel:
     weights: Mapping[str, Tensor]
     packed: PackedWeights = field(default_factory=PackedWeights)
     programs: dict[tuple[ProgramKey, DevicePart | None], Program] = field(default_factory=dict)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Weights in all layouts, and constants of programs; some come more than once."""
+        yield from self.weights.values()
+        yield from self.packed.tensors()
+        for program in self.programs.values():
+            yield from program.constants().values()
 
 
 @dataclass(slots=True, eq=False)
@@ -210,6 +219,14 @@ class ModelTable:
         verify_plan(plan, program.graph.predecessors())
         backend = self._backend if place is None else place.backend
         return backend.prepare(program, plan, self._pause)
+
+    def memory(self, latest: ReadyExecutable) -> ModelMemory:
+        """Memory of the model of an executable that was just prepared."""
+        sizes = storage_bytes(self._models[latest.digest].tensors())
+        gpu_weights = sizes.pop("cuda", 0)
+        activations = latest.prepared.activation_bytes or 0
+        reserved = self._backend.reserved_bytes()
+        return ModelMemory(sum(sizes.values()), gpu_weights, activations, reserved)
 
     def release(self, number: int) -> None:
         """Forget an executable, and its program if no other plan uses it."""

@@ -41,7 +41,6 @@ from braid.engine.runtime.yielding import (
     no_pause,
 )
 from braid.engine.worker.measurements import Measurements
-from braid.engine.worker.model_memory import model_memory
 from braid.engine.worker.models import (
     ModelTable,
     ReadyExecutable,
@@ -195,8 +194,7 @@ class RequestHandlers:
         run_s = max(self._warm_up(ready, inputs) for ready in copies)
         needs_finite = any(ready.needs_finite for ready in copies)
         text_room = text_bytes(graph, copies[0].layout)
-        model, reserved = self._models.model(key.digest), self._backend.reserved_bytes()
-        memory = model_memory(model, copies[0], reserved)
+        memory = self._models.memory(copies[0])
         return ExecutableReady(output_specs(graph), run_s, needs_finite, text_room, memory)
 
     def _warm_up(self, ready: ReadyExecutable, inputs: Mapping[str, Tensor]) -> float:

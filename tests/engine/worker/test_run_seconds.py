@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from braid.core.program import PlanToRun, ProgramKey
-from braid.engine.link.messages import PrepareExecutable
+from braid.engine.link.messages import ModelMemory, PrepareExecutable
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.requests import RequestHandlers
 
@@ -40,6 +40,7 @@ def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_other
         places=lambda _: (None,),
         executable_of=lambda *_: ready,
         prepare=lambda *_: None,
+        memory=lambda _: ModelMemory(),
     )
     asked = PrepareExecutable(1, PlanToRun(ProgramKey("d", ())))
     requests, nothing = SlowRequests(), cast(Any, None)
