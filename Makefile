@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test test-ci test-all test-deploy docs lint dist protos bench onnx-backend fuzz gpu gpu-tests gpu-questions gpu-bench gpu-service clean
+.PHONY: setup demo test test-ci test-all test-deploy image-test docs lint dist protos bench onnx-backend fuzz gpu gpu-tests gpu-questions gpu-bench gpu-service clean
 
 # An npm package that tests run inside the console's pages.
 AXE := axe-core@4.14.1
@@ -33,11 +33,16 @@ test-ci: $(READY)
 	$(BIN)/python -m pytest -m ci -n $(WORKERS) --no-loadscope-reorder
 
 test-all: $(READY)
-	$(BIN)/python -m pytest -m 'not gpu' --timeout 1800
+	$(BIN)/python -m pytest -m 'not gpu and not image' --timeout 1800
 
 # Real programs on a running server: Prometheus, Chromium, backup and restore. A minute or so.
 test-deploy: $(READY)
-	$(BIN)/python -m pytest -m 'slow or not slow' tests/deploy tests/service/console tests/docs tests/service/test_preload.py tests/service/test_backup.py tests/service/test_drift.py
+	$(BIN)/python -m pytest -m 'not image' tests/deploy tests/service/console tests/docs tests/service/test_preload.py tests/service/test_backup.py tests/service/test_drift.py
+
+# The CPU image, built with buildah on a base of debootstrap and run with podman as docker-compose.yml says.
+# As root, with apt-get install buildah podman runc debootstrap; skips with one line where they cannot run.
+image-test: $(READY)
+	$(BIN)/python -m pytest -m image -rs tests/deploy/test_image.py
 
 # The documentation as a site in build/site; warnings are errors.
 docs: $(READY)
