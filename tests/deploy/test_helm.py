@@ -39,6 +39,8 @@ EVERYTHING: dict[str, Any] = {
     "autoscaling": {"enabled": True},
     "persistence": {"enabled": True, "storageClass": "fast"},
     "readyModels": ["resnet", "bert"],
+    "modelRepository": {"claim": "braid-models"},
+    "networkPolicy": {"rest": True},
     "imagePullSecrets": [{"name": "registry"}],
     "nodeSelector": {"disk": "fast"},
     "topologySpreadConstraints": [
@@ -47,9 +49,9 @@ EVERYTHING: dict[str, Any] = {
     "priorityClassName": "high",
     "podAnnotations": {"a": "b"},
     "podLabels": {"team": "vision"},
-    "extraArgs": ["--preload=squeezenet=/models"],
-    "extraVolumes": [{"name": "models", "emptyDir": {}}],
-    "extraVolumeMounts": [{"name": "models", "mountPath": "/models"}],
+    "extraArgs": ["--preload=squeezenet=/one"],
+    "extraVolumes": [{"name": "one", "emptyDir": {}}],
+    "extraVolumeMounts": [{"name": "one", "mountPath": "/one"}],
     "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
 }
 NOTHING: dict[str, Any] = {
@@ -132,6 +134,8 @@ def test_settings_are_those_that_the_server_reads_and_those_of_the_base() -> Non
     assert usual["data"] == dict(each.split("=", 1) for each in literals)
     assert full["data"]["BRAID_READY_MODELS"] == "resnet,bert"
     assert full["data"]["BRAID_DEVICES"] == "cuda:0"
+    mounts = pod_of(rendered(json.dumps(EVERYTHING)))["containers"][0]["volumeMounts"]
+    assert full["data"]["BRAID_MODEL_REPOSITORY"] in {each["mountPath"] for each in mounts}
     (container,) = pod_of(rendered(json.dumps(EVERYTHING)))["containers"]
     assert not unknown_settings([*full["data"], *(each["name"] for each in container["env"])])
 

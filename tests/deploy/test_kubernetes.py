@@ -89,7 +89,7 @@ def test_the_schema_would_notice_a_mistake() -> None:
     assert any("readynessProbe" in text for text in problems(stateful))
 
 
-@pytest.mark.parametrize("variant", ["base", "gpu"])
+@pytest.mark.parametrize("variant", ["base", "gpu", "models"])
 def test_kustomize_renders_manifests_that_follow_the_schemas(variant: str) -> None:
     manifests = rendered(variant)
 
@@ -110,6 +110,17 @@ def test_the_gpu_variant_asks_for_one_gpu_and_the_other_for_none() -> None:
     }
     assert limits["gpu"]["nvidia.com/gpu"] == 1
     assert "nvidia.com/gpu" not in limits["base"]
+
+
+def test_the_variant_with_a_repository_mounts_what_the_setting_names() -> None:
+    manifests = rendered("models")
+    (settings,) = [each["data"] for each in manifests if each["kind"] == "ConfigMap"]
+    pod = pod_of(manifests)
+    mounts = {each["mountPath"]: each for each in pod["containers"][0]["volumeMounts"]}
+    mount = mounts[settings["BRAID_MODEL_REPOSITORY"]]
+    (volume,) = [each for each in pod["volumes"] if each["name"] == mount["name"]]
+    assert mount["readOnly"]
+    assert volume["persistentVolumeClaim"]["readOnly"]
 
 
 def test_pods_are_confined_as_the_restricted_standard_wants() -> None:
