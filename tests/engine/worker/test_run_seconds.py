@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from braid.core.program import PlanToRun, ProgramKey
 from braid.engine.link.messages import ModelMemory, PrepareExecutable
+from braid.engine.link.shared_memory import slot_layout
 from braid.engine.runtime.yielding import YieldToRequests
 from braid.engine.worker.requests import RequestHandlers
 
@@ -32,7 +33,11 @@ def test_requests_in_the_middle_of_the_first_run_do_not_raise_the_bound_of_other
         return {}
 
     ready = SimpleNamespace(
-        session=None, prepared=SimpleNamespace(run=run), place=None, needs_finite=False
+        session=None,
+        prepared=SimpleNamespace(run=run),
+        place=None,
+        needs_finite=False,
+        layout=slot_layout({}, {}),
     )
     program = SimpleNamespace(graph=SimpleNamespace(inputs={}, outputs={}))
     models: Any = SimpleNamespace(
