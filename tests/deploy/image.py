@@ -206,7 +206,8 @@ def as_compose_says(
     given = {name: value for name, value in service.items() if name not in left_out}
     health, limits = given.pop("healthcheck"), given.pop("deploy")["resources"]["limits"]
     files = [f"{secrets[name]}:/run/secrets/{name}:ro" for name in given.pop("secrets")]
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limited = {"nofile": resource.RLIMIT_NOFILE, "nproc": resource.RLIMIT_NPROC}
+    hard = {name: resource.getrlimit(kind)[1] for name, kind in limited.items()}
     options = [
         *(f"--env={name}={value}" for name, value in given.pop("environment").items()),
         *(f"--volume={each}" for each in [*given.pop("volumes"), *files]),
@@ -221,7 +222,7 @@ def as_compose_says(
         f"--stop-timeout={given.pop('stop_grace_period').removesuffix('s')}",
         f"--health-cmd={_words(health['test'][1:])}",
         f"--health-timeout={health['timeout']}",
-        f"--ulimit=nofile={hard}:{hard}",
+        *(f"--ulimit={name}={most}:{most}" for name, most in hard.items()),  # podman wants more
     ]
     command = list(given.pop("command"))
     assert not given, f"not translated for podman: {sorted(given)}"
