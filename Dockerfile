@@ -6,7 +6,8 @@
 # CUDA's libraries with them, so the base needs the driver's interface only, not a toolkit.
 #
 # Build arguments beside VARIANT: CPU_BASE, CUDA_BASE (any Debian or Ubuntu with Python 3.11 or newer),
-# COMMIT (for the metric braid_build_info), and pip's PIP_INDEX_URL, PIP_NO_INDEX, PIP_FIND_LINKS.
+# EXTRAS (of pyproject.toml, as openvino,tracing), COMMIT (for the metric braid_build_info), and pip's
+# PIP_INDEX_URL, PIP_NO_INDEX, PIP_FIND_LINKS.
 ARG VARIANT=cuda
 ARG CPU_BASE=ubuntu:24.04
 ARG CUDA_BASE=nvidia/cuda:13.0.2-base-ubuntu24.04
@@ -22,6 +23,7 @@ RUN apt-get update \
 
 FROM base AS build
 ARG VARIANT
+ARG EXTRAS=""
 ARG PIP_INDEX_URL
 ARG PIP_NO_INDEX
 ARG PIP_FIND_LINKS
@@ -47,8 +49,8 @@ COPY server server
 COPY library library
 COPY client client
 RUN --mount=type=cache,target=/root/.cache/pip \
-    if [ "$VARIANT" = cuda ]; then extra="[gpu]"; fi; \
-    pip install -c constraints.txt ".${extra:-}" \
+    extras="$EXTRAS"; if [ "$VARIANT" = cuda ]; then extras="gpu${EXTRAS:+,$EXTRAS}"; fi; \
+    pip install -c constraints.txt ".${extras:+[$extras]}" \
  && find /opt/braid -depth \( -name tests -o -name test \) -path '*/site-packages/torch/*' \
       -exec rm -rf {} + \
  && rm -rf /opt/braid/lib/python3*/site-packages/torch/include \
