@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,10 +19,24 @@ from torch import Tensor
 
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Operator
+from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
 from braid.engine.ops.evaluation import attempt, meta_like
 
 FOLDED_ELEMENTS = 2**22  # most elements of one tensor evaluated at import
 FOLDED_TOTAL = 2**26  # and of all together
+
+
+_INTEGERS = (torch.int8, torch.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class QuantisedConstant:
+    """Integers of a constant that is the dequantisation of constants."""
+
+    values: Tensor
+    scale: str  # value name of a constant
+    zero: str  # the same, or "" for zero
+    axis: int  # of several scales
 
 
 class Builder:
@@ -34,6 +48,7 @@ class Builder:
 
     def __init__(self, uses: Mapping[str, int]) -> None:
         self.constants: dict[str, Tensor] = {}
+        self.quantised: dict[str, QuantisedConstant] = {}  # constant in floats -> its integers
         self.operators: list[Operator] = []
         self._uses = uses  # source name -> how often anything reads it
         self._reads: Counter[str] = Counter()  # value -> the same, through all its source names
@@ -100,6 +115,14 @@ class Builder:
         self.constants[value] = tensor
         return value
 
+    def add_transposed(self, matrix: str) -> str:
+        """Enter the transpose of a constant matrix; returns its value name."""
+        value = self.add_constant(f"{matrix}/transposed", self.constants[matrix].t())
+        if (integers := self.quantised.get(matrix)) is not None:
+            turned, axis = integers.values.t(), 1 - integers.axis % 2
+            self.quantised[value] = replace(integers, values=turned, axis=axis)
+        return value
+
     def define_constant(self, source_name: str, tensor: Tensor) -> None:
         """Let a source name stand for a new constant."""
         self.constants[self.define(source_name)] = tensor
@@ -150,9 +173,20 @@ class Builder:
         folded = None if dynamic else self._evaluated(operator)
         if folded is not None:
             self.constants.update(zip(values, folded, strict=False))
+            self._note_integers(operator)
         else:
             self._write(operator)
         return values[0]
+
+    def _note_integers(self, folded: Operator) -> None:
+        """Keep the integers of a constant in floats that was folded from them."""
+        if folded.kind != DEQUANTISE or folded.attributes["block"]:
+            return
+        source, scale, zero = folded.inputs
+        values, axis = self.constants[source], folded.attributes["axis"]
+        assert isinstance(axis, int)
+        if values.dtype in _INTEGERS and self.constants[scale].dtype == torch.float32:
+            self.quantised[folded.outputs[0]] = QuantisedConstant(values, scale, zero, axis)
 
     def emit_cond(
         self, condition: str, branches: tuple[Branch, ...], outputs: Sequence[str]

@@ -10,6 +10,7 @@ from braid.core.errors import InvalidArtefact, ModelImportError
 from braid.core.graph import OpGraph
 from braid.core.tensor import TensorType
 from braid.engine.lowering.builder import Builder
+from braid.engine.lowering.integer_weights import leave_weights_in_integers
 from braid.engine.ops.dtypes import spec_of
 
 
@@ -27,6 +28,7 @@ def finish(
     Raises:
         ModelImportError: the graph is not valid.
     """
+    leave_weights_in_integers(builder)
     read = {value for op in builder.operators for value in op.reads()} | set(outputs.values())
     constants = _separate(builder.constants, read)
     graph = OpGraph(

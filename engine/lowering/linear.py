@@ -11,9 +11,8 @@ from braid.engine.ops.layers.convolution import ConvolutionWindow
 
 def transposed(to: Builder, matrix: str) -> str:
     """A matrix with its axes swapped: at once if it is a constant."""
-    content = to.constant(matrix)
-    if content is not None:
-        return to.add_constant(f"{matrix}/transposed", content.t())
+    if to.constant(matrix) is not None:
+        return to.add_transposed(matrix)
     return to.emit("aten.permute", [matrix], dims=[1, 0])
 
 

@@ -1,7 +1,14 @@
 """Operator kinds over torch, one file a family. Importing the package fills the table of kinds."""
 
 from braid.engine.ops import whole
-from braid.engine.ops.arithmetic import elementwise, linear, logic, quantised, reduction
+from braid.engine.ops.arithmetic import (
+    elementwise,
+    linear,
+    logic,
+    quantised,
+    quantised_unit,
+    reduction,
+)
 from braid.engine.ops.arrays import creation, indexing, shape
 from braid.engine.ops.layers import (
     attention,
@@ -25,6 +32,7 @@ __all__ = [
     "normalisation",
     "pooling",
     "quantised",
+    "quantised_unit",
     "recurrent",
     "recurrent_steps",
     "reduction",

@@ -21,6 +21,7 @@ from torch import Tensor
 from braid.core.errors import InvalidRequest
 from braid.core.graph import Branch, Literal, Operator, OpGraph
 from braid.core.tensor import TensorType
+from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
 from braid.engine.ops.dtypes import spec_of, torch_dtype
 from braid.engine.ops.evaluation import TENSOR_BYTES, attempt, meta_like
 from braid.engine.ops.kinds import call, op
@@ -205,7 +206,9 @@ class _Walk:
         self._kept.append(operator)
 
     def _is_shape_arithmetic(self, operator: Operator) -> bool:
-        """True if everything the operator reads is known and small."""
+        """True if everything the operator reads is known and small, and no quantised weight."""
+        if operator.kind == DEQUANTISE:
+            return False
         for name in filter(None, operator.inputs):
             known = name in self._known or name in self._weights
             if not known or self._meta[name].numel() > FOLDED_ELEMENTS:

@@ -51,10 +51,15 @@ def quantise(
     block: int = 0,
     dtype: str | None = None,
 ) -> Tensor:
-    """Compute round(x / scale) + zero point, half to even, limited to the range of the type."""
+    """Compute round(x / scale) + zero point, half to even, limited to the range of the type.
+
+    NaN becomes the least number of the type, as in ONNX Runtime.
+    """
     kind = zero_point.dtype if zero_point is not None else torch_dtype(dtype or "UINT8")
     y = torch.round(x.to(torch.float32) / _along(scale.to(torch.float32), x, axis, block))
-    return _shifted(y.to(torch.float64), zero_point, kind, x, axis, block)
+    y = y.masked_fill(y.isnan(), -torch.inf)
+    exact = torch.float32 if torch.iinfo(kind).bits <= 16 else torch.float64
+    return _shifted(y.to(exact), zero_point, kind, x, axis, block)
 
 
 def _shifted(

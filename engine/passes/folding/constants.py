@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from braid.core.graph import Literal, Operator, OpGraph
+from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE
 from braid.engine.ops.kinds import call
 from braid.engine.passes.body import Body, Weights, everywhere
 
@@ -60,8 +61,11 @@ def as_literal(tensor: Tensor) -> Literal:
 
 
 def _evaluate(op: Operator, weights: Weights) -> tuple[Tensor, ...] | None:
-    """Outputs of an operator; None if its operands are not known or the outputs too large."""
-    if op.host or op.branches or any(name and name not in weights for name in op.inputs):
+    """Outputs of an operator; None if its operands are not known or the outputs too large.
+
+    Weights that the lowering left in integers stay so.
+    """
+    if op.kind == DEQUANTISE or op.host or op.branches or any(name and name not in weights for name in op.inputs):
         return None
     operands = [weights[name] if name else None for name in op.inputs]
     budget = max(_FREE_BYTES, sum(t.nbytes for t in operands if t is not None))

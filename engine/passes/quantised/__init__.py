@@ -1,0 +1,1 @@
+"""Passes that put static graphs on the integers that quantised models bring."""

@@ -1,0 +1,153 @@
+"""Values of a static graph that stand for integers, and what the rewrite has made so far."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Literal, Operator, OpGraph
+from braid.core.tensor import TensorType
+from braid.engine.ops.arithmetic.quantised import dequantise
+from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, Grid
+from braid.engine.ops.dtypes import spec_of
+from braid.engine.passes.precision import DerivedConstants
+
+BYTES = frozenset({"UINT8", "INT8"})
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """Integers whose dequantisation a value is."""
+
+    value: str
+    grid: Grid[str]
+    axis: int = 0  # of several scales
+
+
+class Rewrite:
+    """A graph under construction: its operators, and the integers behind its FP32 values."""
+
+    def __init__(
+        self, graph: OpGraph, constants: Mapping[str, Tensor], packed: DerivedConstants
+    ) -> None:
+        self._graph = graph
+        self._packed = packed
+        self.constants = dict(constants)
+        self.operators: list[Operator] = []
+        self.integers: dict[str, Integers] = {}  # of FP32 values
+        self._specs: dict[str, TensorType] = {**graph.inputs, **graph.constants, **graph.specs}
+        self._names: dict[str, str] = {}  # integers that equal others
+        self._wide: set[str] = set()  # values with integers that exist in FP32, too
+        self._taken = {*self._specs, *(op.name for op in graph.operators)}
+
+    def spec(self, value: str) -> TensorType:
+        """Spec of a value."""
+        return self._specs[value]
+
+    def name(self, value: str) -> str:
+        """Name of a value that may equal another one."""
+        return self._names.get(value, value)
+
+    def equal(self, value: str, other: str) -> None:
+        """Let ``other`` stand for ``value``."""
+        self._names[value] = other
+
+    def fresh(self, wish: str, spec: TensorType) -> str:
+        """A new value of this spec."""
+        while wish in self._taken:
+            wish += "~"
+        self._taken.add(wish)
+        self._specs[wish] = spec
+        return wish
+
+    def add_constant(self, wish: str, tensor: Tensor) -> str:
+        """A new constant."""
+        name = self.fresh(wish, spec_of(tensor))
+        self.constants[name] = tensor
+        return name
+
+    def wide(self, value: str) -> str:
+        """A value in the type that it has in the given graph, made if there are integers only."""
+        if value in self._names:
+            return self._names[value]
+        found = self.integers.get(value)
+        if found is None or value in self._wide:
+            return value
+        self._wide.add(value)
+        if found.value in self.constants:
+            self._dequantise_constant(value, found)
+            return value
+        attributes: dict[str, Literal] = {"axis": found.axis, "block": 0, "dtype": None}
+        operands = found.value, found.grid.scale, found.grid.zero
+        name = self.fresh(f"{value}/dequantise", self.spec(value))
+        self.operators.append(Operator(name, DEQUANTISE, operands, (value,), attributes))
+        return value
+
+    def _dequantise_constant(self, value: str, found: Integers) -> None:
+        source, scale = self.constants[found.value], self.constants[found.grid.scale]
+        zero = self.constants.get(found.grid.zero)
+        self.constants[value] = self._packed.derived(
+            ("dequantise", value), source, lambda: dequantise(source, scale, zero, axis=found.axis)
+        )
+
+    def derived(self, wish: str, source: str, change: str, tensor: Tensor) -> str:
+        """A new constant made of another one, once for all plans of a model."""
+        kept = self._packed.derived((change, source), self.constants[source], lambda: tensor)
+        return self.add_constant(wish, kept)
+
+    def number(self, value: str) -> float | None:
+        """The content of a constant of one element; None of any other value."""
+        tensor = self.constants.get(value)
+        return float(tensor.item()) if tensor is not None and tensor.numel() == 1 else None
+
+    def grid(self, scale: str, zero: str) -> Grid[str] | None:
+        """Grid of a whole tensor of 8-bit integers; None if that is no constant."""
+        factor = self.number(scale)
+        known = factor is not None and self.spec(scale).dtype == "FP32"
+        if not known or (zero and self.number(zero) is None):
+            return None
+        return Grid(scale, zero)
+
+    def same(self, one: Grid[str], other: Grid[str]) -> bool:
+        """Whether two grids of whole tensors are equal."""
+        zeros = [self.number(grid.zero) if grid.zero else 0.0 for grid in (one, other)]
+        return self.number(one.scale) == self.number(other.scale) and zeros[0] == zeros[1]
+
+    def result(self) -> tuple[OpGraph, dict[str, Tensor]]:
+        """The graph, without what its outputs do not need, and the constants it reads."""
+        outputs = {name: self.wide(value) for name, value in self._graph.outputs.items()}
+        live = live_operators(self.operators, set(outputs.values()))
+        read = {name for op in live for name in op.inputs} | set(outputs.values())
+        constants = {name: tensor for name, tensor in self.constants.items() if name in read}
+        graph = dataclasses.replace(
+            self._graph,
+            outputs=outputs,
+            constants={name: spec_of(tensor) for name, tensor in constants.items()},
+            operators=tuple(live),
+            specs={name: self._specs[name] for op in live for name in op.outputs},
+        )
+        return graph, constants
+
+
+def live_operators(operators: Sequence[Operator], wanted: set[str]) -> list[Operator]:
+    """Operators that make ``wanted`` values, or what those are made of."""
+    live = []
+    for op in reversed(operators):
+        if wanted.intersection(op.outputs):
+            wanted |= set(op.inputs)
+            live.append(op)
+    return live[::-1]
+
+
+def signed_weights(tensor: Tensor, zeros: Tensor | None) -> Tensor | None:
+    """Weights as signed integers around zero; None if their zero points do not allow it."""
+    zero = None if zeros is None else zeros.to(torch.int32)
+    if tensor.dtype == torch.int8:
+        return tensor if zero is None or bool((zero == 0).all()) else None
+    if tensor.dtype != torch.uint8 or zero is None or not bool((zero == 128).all()):
+        return None
+    return (tensor.to(torch.int16) - 128).to(torch.int8)
