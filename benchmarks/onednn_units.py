@@ -120,10 +120,10 @@ class Direct:
 class _Quantising(OneDnn):
     """The library with signed weights for unsigned data."""
 
-    def _any(self, shape: Sequence[int]) -> Any:
+    def any_order(self, shape: Sequence[int]) -> Any:
         if self.dtype == torch.uint8:
-            return self.on(torch.int8)._any(shape)
-        return super()._any(shape)
+            return self.on(torch.int8).any_order(shape)
+        return super().any_order(shape)
 
 
 class Operators:

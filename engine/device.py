@@ -153,6 +153,10 @@ class Backend(StageTimer, Protocol):
     def precisions(self) -> Sequence[str]:
         """Precisions of braid.core.precision that models can be computed in here."""
 
+    @property
+    def computes_on_integers(self) -> bool:
+        """Whether there are kernels for quantised models; without them those run in FP32."""
+
     def device_key(self) -> str:
         """Canonical text of all that a latency measured here depends on."""
 

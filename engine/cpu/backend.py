@@ -17,7 +17,12 @@ from braid.core.plan import StreamPlan
 from braid.core.precision import FP32
 from braid.core.runtimes import ONNXRUNTIME, OPENVINO, RUNTIMES, runtimes_in
 from braid.core.schedule import USUAL_KERNELS
-from braid.engine.cpu.device_key import cpu_device_key, offered_precisions, software_versions
+from braid.engine.cpu.device_key import (
+    cpu_device_key,
+    has_integer_kernels,
+    offered_precisions,
+    software_versions,
+)
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.cpu.kernels.candidates import bind_on_cpu
 from braid.engine.cpu.lane_plan import LanePlan
@@ -95,6 +100,11 @@ class CpuBackend:
     def precisions(self) -> tuple[str, ...]:
         """FP32, and BF16 where the CPU has instructions for it."""
         return offered_precisions()
+
+    @property
+    def computes_on_integers(self) -> bool:
+        """Whether the CPU sums 8-bit products in one instruction."""
+        return has_integer_kernels()
 
     def device_key(self) -> str:
         """Model name, cores, instruction set, threads, versions."""

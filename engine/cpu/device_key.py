@@ -19,6 +19,9 @@ CPU_INFORMATION = Path("/proc/cpuinfo")
 _BF16_INSTRUCTIONS = frozenset({"avx512_bf16", "amx_bf16"})
 """Sets of instructions, as the system names them; one of them is enough."""
 
+_INTEGER_INSTRUCTIONS = frozenset({"avx512_vnni", "avx_vnni", "amx_int8"})
+"""The same, for sums of 8-bit products."""
+
 
 def cpu_device_key(threads: int, cores: int) -> str:
     """Canonical text: ``cpu:AMD EPYC:cores=2:isa=AVX512:threads=2:torch=2.13.0+cpu:...``."""
@@ -40,6 +43,15 @@ def offered_precisions() -> tuple[str, ...]:
     """
     has = not _BF16_INSTRUCTIONS.isdisjoint((_cpu_fact("flags") or "").split())
     return (FP32, BF16) if has and find_onednn() is not None else (FP32,)
+
+
+def has_integer_kernels() -> bool:
+    """Whether oneDNN can use instructions that sum 8-bit products in 32 bits.
+
+    Elsewhere pairs of products saturate in 16 bits, which oneDNN avoids with coarser weights.
+    """
+    has = not _INTEGER_INSTRUCTIONS.isdisjoint((_cpu_fact("flags") or "").split())
+    return has and find_onednn() is not None
 
 
 def _cpu_model() -> str:

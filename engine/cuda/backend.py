@@ -97,6 +97,11 @@ class CudaBackend:
         """Precisions of the GPU's generation."""
         return offered_precisions(self._identity.capability)
 
+    @property
+    def computes_on_integers(self) -> bool:
+        """Always false: quantised models run in FP32."""
+        return False
+
     def device_key(self) -> str:
         """Text that names the GPU, its driver, CUDA, cuDNN and torch."""
         return self._identity.device_key

@@ -1,7 +1,7 @@
 """Weights that a quantised model keeps in integers, for devices that compute on integers.
 
-Lowering sees every weight in floats, so that it can look at shapes and transpose. At its end, those of
-convolutions and linear layers on quantised data become dequantisations of their integers again:
+Lowering sees every weight in floats, so that it can look at shapes and transpose. At its end,
+those of convolutions and linear layers on quantised data become dequantisations of their integers:
 
     x ─> Q ─> DQ ─> conv(x; FP32 weight)        x ─> Q ─> DQ ─> conv(x; DQ(INT8 weight))
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import distribution
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ Run = Callable[..., Tensor | tuple[Tensor, ...]]
 
 # Argument indices and enumerators of dnnl_types.h; stable within major version 3.
 SRC, SRC_1, DST, WEIGHTS, BIAS, MANY, POST_OP = 1, 2, 17, 33, 41, 1024, 32768
+SCALES, ZERO_POINT = 4096, 8192
 _SCRATCH, _SCRATCH_OF_CALLER = 80, 1
 _CPU, _IN_ORDER, _INFERENCE, _ANY = 1, 1, 96, 1
 _CONVOLUTION_DIRECT, _BINARY_ADD = 0x1, 0x1FFF0
@@ -39,7 +41,9 @@ MAX_POOLING, AVERAGE_ALL, AVERAGE_VALID = 0x1FF, 0x2FF, 0x3FF
 DTYPES = frozenset({torch.bfloat16, torch.float32})
 """Types of data that units are on; primitives sum in fp32 always."""
 
-_TYPES = {torch.bfloat16: 2, torch.float32: 3, torch.int8: 5, torch.uint8: 6}
+_TYPES = {
+    torch.bfloat16: 2, torch.float32: 3, torch.int32: 4, torch.int8: 5, torch.uint8: 6
+}  # fmt: skip
 
 ADD = "add"
 
@@ -54,6 +58,8 @@ ACTIVATIONS = {
     )
 }
 """oneDNN's names of elementwise functions; each takes two numbers, alpha and beta."""
+
+NO_SCALES: Mapping[int, int] = MappingProxyType({})
 
 PostOp = tuple[str, float, float]
 """An elementwise function with alpha and beta, or ``("add", 0, 0)``: a tensor of the output's
@@ -71,6 +77,11 @@ class Unsupported(Exception):
     """oneDNN has no fast kernel for this; another variant must run the unit."""
 
 
+def dims(extents: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    """Extents as oneDNN takes them."""
+    return _Dims(*extents)
+
+
 class OneDnn:
     """The library, with one engine for the CPU."""
 
@@ -85,7 +96,7 @@ class OneDnn:
         self.execute.argtypes = [_Pointer, _Pointer, ctypes.c_int, _Pointer]
         self.set_handle = functions.set_handle
         self.set_handle.argtypes = [_Pointer, _Pointer]
-        self._engine = self.make("engine_create", _CPU, ctypes.c_size_t(0))
+        self.engine = self.make("engine_create", _CPU, ctypes.c_size_t(0))
 
     def on(self, dtype: torch.dtype) -> OneDnn:
         """The library for primitives on data of this type; this one is for fp32."""
@@ -143,21 +154,21 @@ class OneDnn:
         """
         source, weights, output = shapes
         stride, dilation, before, after = window
-        result = self._channels_last(output)
+        result = self.images(output)
         handle = self.make(
             "convolution_forward_primitive_desc_create",
-            self._engine,
+            self.engine,
             _INFERENCE,
             _CONVOLUTION_DIRECT,
-            self._channels_last(source),
-            self._any(weights),
-            None if bias is None else self._like(bias, [output[1]]),
+            self.images(source),
+            self.any_order(weights),
+            None if bias is None else self.like(bias, [output[1]]),
             result,
             _Dims(*stride),
             _Dims(*[d - 1 for d in dilation]),
             _Dims(*before),
             _Dims(*after),
-            self._attributes(post_ops, result),
+            self.attributes(post_ops, result),
         )
         return Primitive(self, handle)
 
@@ -165,12 +176,12 @@ class OneDnn:
         self, m: int, k: int, n: int, bias: Tensor | None, post_ops: Sequence[PostOp]
     ) -> Primitive:
         """[m, k] by weights [k, n], plus ``bias``, which has n elements of any type."""
-        result = self._dense([m, n])
+        result = self.dense([m, n])
         handle = self.make(
             "matmul_primitive_desc_create",
-            *(self._engine, self._dense([m, k]), self._any([k, n])),
-            *(None if bias is None else self._like(bias, [1, n]), result),
-            self._attributes(post_ops, result),
+            *(self.engine, self.dense([m, k]), self.any_order([k, n])),
+            *(None if bias is None else self.like(bias, [1, n]), result),
+            self.attributes(post_ops, result),
         )
         return Primitive(self, handle)
 
@@ -183,50 +194,50 @@ class OneDnn:
         """Pooling over channels_last data; ``window``: kernel, stride, dilation, before, after."""
         source, output = shapes
         kernel, stride, dilation, before, after = window
-        result = self._channels_last(output)
+        result = self.images(output)
         handle = self.make(
             "pooling_forward_primitive_desc_create",
-            self._engine,
+            self.engine,
             _INFERENCE,
             algorithm,
-            self._channels_last(source),
+            self.images(source),
             result,
             _Dims(*stride),
             _Dims(*kernel),
             _Dims(*[d - 1 for d in dilation]),
             _Dims(*before),
             _Dims(*after),
-            self._attributes((), result),
+            self.attributes((), result),
         )
         return Primitive(self, handle)
 
     def concat(self, shapes: Sequence[Sequence[int]], output: Sequence[int]) -> Primitive:
         """Join channels_last data along the channels."""
-        parts = [self._channels_last(shape) for shape in shapes]  # alive until the call is over
+        parts = [self.images(shape) for shape in shapes]  # alive until the call is over
         sources = (_Pointer * len(parts))(*[part.value for part in parts])
-        result = self._channels_last(output)
+        result = self.images(output)
         handle = self.make(
             "concat_primitive_desc_create",
-            *(self._engine, result, len(shapes), 1, sources, self._attributes((), result)),
+            *(self.engine, result, len(shapes), 1, sources, self.attributes((), result)),
         )
         return Primitive(self, handle)
 
     def add(self, elements: int, post_ops: Sequence[PostOp]) -> Primitive:
         """Sum of two tensors that lie in memory alike."""
-        flat = self._dense([elements])
+        flat = self.dense([elements])
         handle = self.make(
             "binary_primitive_desc_create",
-            *(self._engine, _BINARY_ADD, flat, flat, flat, self._attributes(post_ops, flat)),
+            *(self.engine, _BINARY_ADD, flat, flat, flat, self.attributes(post_ops, flat)),
         )
         return Primitive(self, handle)
 
     def elementwise(self, elements: int, function: PostOp, post_ops: Sequence[PostOp]) -> Primitive:
         """An elementwise function."""
-        flat, (name, alpha, beta) = self._dense([elements]), function
+        flat, (name, alpha, beta) = self.dense([elements]), function
         handle = self.make(
             "eltwise_forward_primitive_desc_create",
-            *(self._engine, _INFERENCE, ACTIVATIONS[name], flat, flat),
-            *(ctypes.c_float(alpha), ctypes.c_float(beta), self._attributes(post_ops, flat)),
+            *(self.engine, _INFERENCE, ACTIVATIONS[name], flat, flat),
+            *(ctypes.c_float(alpha), ctypes.c_float(beta), self.attributes(post_ops, flat)),
         )
         return Primitive(self, handle)
 
@@ -235,7 +246,7 @@ class OneDnn:
         n, c, h, w = shape
         strides = _Dims(h * w * channels, 1, w * channels, channels)
         source = self._strided((n, c, h, w), strides)
-        return self._copy(source, self._channels_last(shape))
+        return self._copy(source, self.images(shape))
 
     def slice_of_images(
         self,
@@ -261,27 +272,27 @@ class OneDnn:
         apart = [stride * step for stride, step in zip(strides, every, strict=True)]
         source = self._strided(output, _Dims(*apart))
         size = self.dtype.itemsize
-        return self._copy(source, self._channels_last(output)), size * offset
+        return self._copy(source, self.images(output)), size * offset
 
     def slice_of_columns(self, rows: int, columns: int, width: int) -> Primitive:
         """Copy [rows, columns] out of rows of ``width``, from their start."""
         source = self._strided((rows, columns), _Dims(width, 1))
-        return self._copy(source, self._dense([rows, columns]))
+        return self._copy(source, self.dense([rows, columns]))
 
     def cast(self, elements: int, source: torch.dtype) -> Primitive:
         """Convert elements of type ``source``, in any order."""
-        return self._copy(self.on(source)._dense([elements]), self._dense([elements]))
+        return self._copy(self.on(source).dense([elements]), self.dense([elements]))
 
     def _copy(self, source: _Pointer, target: _Pointer) -> Primitive:
         handle = self.make(
             "reorder_primitive_desc_create",
-            *(source, self._engine, target, self._engine, self._attributes((), target)),
+            *(source, self.engine, target, self.engine, self.attributes((), target)),
         )
         return Primitive(self, handle)
 
     def reorder(self, tensor: Tensor, target: _Pointer) -> Tensor:
         """``tensor``, dense, in the layout and type of the descriptor ``target``; its bytes."""
-        primitive = self._copy(self._like(tensor, tensor.shape), target)
+        primitive = self._copy(self.like(tensor, tensor.shape), target)
         packed = torch.empty(self.size_bytes(target), dtype=torch.uint8)
         primitive.launcher({SRC: tensor.contiguous(), DST: packed}, ())()
         return packed
@@ -300,11 +311,11 @@ class OneDnn:
 
     def memory(self, layout: _Pointer) -> _Pointer:
         """A memory object without data."""
-        return self.make("memory_create", layout, self._engine, None)
+        return self.make("memory_create", layout, self.engine, None)
 
     def stream(self) -> _Pointer:
         """A stream to execute on: the calling thread and its team."""
-        return self.make("stream_create", self._engine, _IN_ORDER)
+        return self.make("stream_create", self.engine, _IN_ORDER)
 
     def implementation(self, description: _Pointer) -> str:
         """Name of the kernel behind a description, e.g. ``brgconv:avx512_core``."""
@@ -320,11 +331,12 @@ class OneDnn:
         made = self.make(function, *arguments)
         return self.owned(made, "memory_desc", made)
 
-    def _like(self, tensor: Tensor, shape: Sequence[int]) -> _Pointer:
+    def like(self, tensor: Tensor, shape: Sequence[int]) -> _Pointer:
         """Dense data of this shape, of the type of ``tensor``."""
-        return self.on(tensor.dtype)._dense(shape)
+        return self.on(tensor.dtype).dense(shape)
 
-    def _channels_last(self, shape: Sequence[int]) -> _Pointer:
+    def images(self, shape: Sequence[int]) -> _Pointer:
+        """Layout of images [n, c, h, w] in channels_last."""
         _, c, h, w = shape
         return self._strided(shape, _Dims(h * w * c, 1, w * c, c))
 
@@ -334,35 +346,56 @@ class OneDnn:
             *(_TYPES[self.dtype], strides),
         )
 
-    def _dense(self, shape: Sequence[int]) -> _Pointer:
+    def dense(self, shape: Sequence[int]) -> _Pointer:
+        """Row-major layout."""
         strides = [1] * len(shape)
         for axis in reversed(range(len(shape) - 1)):
             strides[axis] = strides[axis + 1] * shape[axis + 1]
         return self._strided(shape, _Dims(*strides))
 
-    def _any(self, shape: Sequence[int]) -> _Pointer:
-        dims, dtype = _Dims(*shape), _TYPES[self.dtype]
-        return self._described("memory_desc_create_with_tag", len(shape), dims, dtype, _ANY)
+    def any_order(self, shape: Sequence[int]) -> _Pointer:
+        """A layout that the primitive chooses."""
+        extents, dtype = dims(shape), _TYPES[self.dtype]
+        return self._described("memory_desc_create_with_tag", len(shape), extents, dtype, _ANY)
 
-    def _attributes(self, post_ops: Sequence[PostOp], output: _Pointer) -> _Pointer:
-        """Post-operations, and scratch memory that the caller gives."""
-        attributes = self.make("primitive_attr_create")
-        self.owned(attributes, "primitive_attr", attributes)
-        self._c.dnnl_primitive_attr_set_scratchpad_mode(attributes, _SCRATCH_OF_CALLER)
+    def attributes(
+        self,
+        post_ops: Sequence[PostOp],
+        summand: _Pointer,
+        scales: Mapping[int, int] = NO_SCALES,
+        zeros: Sequence[int] = (),
+    ) -> _Pointer:
+        """Attributes of a primitive, whose scratch memory the caller gives.
+
+        Args:
+            post_ops: what follows in the same pass.
+            summand: layout of what ``ADD`` adds.
+            scales: argument -> mask of the axes along which its scales lie.
+            zeros: arguments with a zero point.
+        """
+        made = self.make("primitive_attr_create")
+        self.owned(made, "primitive_attr", made)
+        self._c.dnnl_primitive_attr_set_scratchpad_mode(made, _SCRATCH_OF_CALLER)
+        for argument, mask in scales.items():
+            if self._c.dnnl_primitive_attr_set_scales_mask(made, argument, mask):
+                raise Unsupported(f"no scales for argument {argument}")
+        for argument in zeros:
+            if self._c.dnnl_primitive_attr_set_zero_points_mask(made, argument, 0):
+                raise Unsupported(f"no zero point for argument {argument}")
         if not post_ops:
-            return attributes
+            return made
         chain = self.make("post_ops_create")
         self.owned(chain, "post_ops", chain)
         for name, alpha, beta in post_ops:
             if name == ADD:
-                status = self._c.dnnl_post_ops_append_binary(chain, _BINARY_ADD, output)
+                status = self._c.dnnl_post_ops_append_binary(chain, _BINARY_ADD, summand)
             else:
                 numbers = ctypes.c_float(alpha), ctypes.c_float(beta)
                 status = self._c.dnnl_post_ops_append_eltwise(chain, ACTIVATIONS[name], *numbers)
             if status:
                 raise Unsupported(f"{name} cannot be fused")
-        self._c.dnnl_primitive_attr_set_post_ops(attributes, chain)
-        return attributes
+        self._c.dnnl_primitive_attr_set_post_ops(made, chain)
+        return made
 
 
 class Primitive:
@@ -388,8 +421,7 @@ class Primitive:
 
     def layout(self, argument: int) -> _Pointer:
         """Layout that an argument must have."""
-        known = DST if argument >= POST_OP else argument  # an operand of a sum is like the output
-        return self.library.argument(self.description, known)
+        return self.library.argument(self.description, argument)
 
     def launcher(self, fixed: Mapping[int, Tensor], moving: Sequence[int]) -> Callable[..., None]:
         """A function that takes the tensors of ``moving``, in this order, and executes."""
@@ -433,9 +465,11 @@ class PrimitiveCall:
         if primitive.scratch().numel():
             given[_SCRATCH] = primitive.scratch()
         indices = [*given, *moving]
-        memories = [
-            library.owned(self, "memory", library.memory(primitive.layout(i))) for i in indices
+        layouts = [
+            library.like(given[i], given[i].shape) if SCALES <= i < POST_OP else primitive.layout(i)
+            for i in indices
         ]
+        memories = [library.owned(self, "memory", library.memory(layout)) for layout in layouts]
         for memory, tensor in zip(memories, given.values(), strict=False):
             library.set_handle(memory, tensor.data_ptr())
         self._kept = primitive, tuple(given.values())

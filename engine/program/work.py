@@ -8,9 +8,11 @@ measured.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from braid.core.graph import Operator, OpGraph
 from braid.core.measurement import UnitProfile
+from braid.engine.ops.arithmetic.quantised_unit import KIND
 
 _FLOP_PER_US = 50_000.0  # one thread of a server CPU, fp32
 _BYTES_PER_US = 10_000.0
@@ -40,7 +42,12 @@ def _moved_bytes(unit: Operator, graph: OpGraph) -> int:
 
 
 def estimated_flop(unit: Operator, graph: OpGraph) -> float:
-    """Floating-point operations of the dense kinds, 0 for those that only move data."""
+    """Floating-point operations of the dense kinds, 0 for those that only move data.
+
+    Operations on 8-bit integers count as a quarter of those in FP32.
+    """
+    if unit.kind == KIND:
+        return estimated_flop(replace(unit, kind=str(unit.attributes["unit"])), graph) / 4
     result = graph.spec(unit.outputs[0])
     if unit.kind in ("aten.convolution", "braid.convolution_add"):
         taps = graph.spec(unit.inputs[1]).shape[1:]

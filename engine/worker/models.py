@@ -31,6 +31,7 @@ from braid.engine.link.shared_memory import SlotLayout, slot_layout
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.passes.fusion.residual import fuse_residuals
 from braid.engine.passes.precision import in_precision
+from braid.engine.passes.quantised.fusing import fuse_quantised
 from braid.engine.passes.specialise import specialise
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.program import Program
@@ -164,6 +165,10 @@ class ModelTable:
                 model.template, model.weights, key.specs, static_tensors(key), self._pause
             )
             graph = fuse_residuals(graph)
+            has_kernels = self._backend.computes_on_integers
+            graph, constants = fuse_quantised(
+                graph, constants, model.packed, on_integers=has_kernels
+            )
             graph, constants = in_precision(graph, constants, key.precision, model.packed)
             graph.verify()
             model.programs[key, None] = self._backend.bind(

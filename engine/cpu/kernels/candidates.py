@@ -14,6 +14,8 @@ from braid.core.graph import Operator, OpGraph
 from braid.core.schedule import USUAL_KERNELS
 from braid.engine.cpu.kernels.elementwise_units import image_values
 from braid.engine.cpu.kernels.epilogues import post_ops
+from braid.engine.cpu.kernels.integers.binding import KINDS as ON_INTEGERS
+from braid.engine.cpu.kernels.integers.binding import bind_on_integers
 from braid.engine.cpu.kernels.merged_units import cut_by_copies
 from braid.engine.cpu.kernels.onednn_units import bind_directly
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
@@ -31,6 +33,9 @@ from braid.engine.program.kernel_choice import (
 )
 from braid.engine.program.program import Binding, Program, bind
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
+
+_ON_BYTES = frozenset({"aten.cat", "braid.max_pool"})
+"""Kinds that oneDNN also has on 8-bit integers: they only move them."""
 
 _TORCH_NAMES = {
     "logistic": ("sigmoid", 0),
@@ -58,7 +63,8 @@ class CpuKernels:
         if library is not None:
             library = library.on(_data_type(unit, graph))
             binding = UnitBinding(library, graph, constants, packed, self._images(graph))
-            direct = bind_directly(unit, binding)
+            bind = bind_on_integers if unit.kind in ON_INTEGERS else bind_directly
+            direct = bind(unit, binding)
         found = (
             direct,
             _through_torch(unit, graph, constants, packed),
@@ -107,7 +113,9 @@ def bind_on_cpu(
 def _data_type(unit: Operator, graph: OpGraph) -> torch.dtype:
     """Type of the data on which a unit's primitives work."""
     results = {torch_dtype(graph.spec(name).dtype) for name in unit.outputs}
-    return torch.bfloat16 if results == {torch.bfloat16} else torch.float32
+    (dtype, *others) = results
+    on_bytes = dtype in (torch.uint8, torch.int8) and unit.kind in _ON_BYTES
+    return dtype if not others and (dtype == torch.bfloat16 or on_bytes) else torch.float32
 
 
 def _through_torch(

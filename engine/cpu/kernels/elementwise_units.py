@@ -15,11 +15,12 @@ from braid.engine.cpu.kernels.epilogues import POINTWISE, post_op
 from braid.engine.cpu.kernels.unit_binding import UnitBinding
 from braid.engine.onednn.library import DTYPES, SRC, SRC_1, PostOp
 from braid.engine.onednn.recipe import Buffer
+from braid.engine.ops.arithmetic.quantised_unit import DEQUANTISE, IDENTITY, QUANTISE
 from braid.engine.ops.dtypes import torch_dtype
 from braid.engine.ops.kinds import EPILOGUE
 from braid.engine.program.kernel import Kernel
 
-_KINDS = frozenset({"aten.add", "aten.mul", "braid.cast", *POINTWISE})
+_KINDS = frozenset({"aten.add", "aten.mul", "braid.cast", QUANTISE, DEQUANTISE, *POINTWISE})
 
 
 def summed(unit: Operator, binding: UnitBinding, steps: list[PostOp]) -> Kernel | None:
@@ -87,7 +88,7 @@ def image_values(graph: OpGraph) -> frozenset[str]:
         for value in values:
             users.setdefault(value, []).append(index)
     found = set[str]()
-    left = [index for index, unit in enumerate(graph.operators) if unit.kind not in _KINDS]
+    left = [index for index, unit in enumerate(graph.operators) if not _is_elementwise(unit)]
     seen = set(left)
     while left:
         for value in moving[left.pop()] - found:
@@ -96,6 +97,11 @@ def image_values(graph: OpGraph) -> frozenset[str]:
             seen.update(further)
             left += further
     return frozenset(found)
+
+
+def _is_elementwise(unit: Operator) -> bool:
+    """Whether a unit reads and writes numbers in any order."""
+    return unit.kind in _KINDS or unit.attributes.get("unit") in ("aten.add", IDENTITY)
 
 
 def _moving(unit: Operator, graph: OpGraph) -> set[str]:

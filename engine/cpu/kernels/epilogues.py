@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from braid.core.graph import Operator
+from braid.core.graph import Literal, Operator
 from braid.engine.onednn.library import PostOp
 from braid.engine.ops.kinds import EPILOGUE, epilogue_steps
 
@@ -58,8 +58,13 @@ def post_op(kind: str, attributes: Arguments) -> PostOp | None:
 
 def post_ops(unit: Operator) -> list[PostOp] | None:
     """The unit's epilogue as oneDNN's post-operations; None if some step is not among them."""
+    return steps_of(unit.attributes.get(EPILOGUE))
+
+
+def steps_of(literal: Literal) -> list[PostOp] | None:
+    """Epilogue steps as oneDNN's post-operations; None if some step is not among them."""
     found = []
-    for definition, given in epilogue_steps(unit.attributes.get(EPILOGUE)):
+    for definition, given in epilogue_steps(literal):
         step = post_op(definition.kind, given)
         if step is None:
             return None

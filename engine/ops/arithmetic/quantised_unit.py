@@ -24,6 +24,9 @@ KIND = "braid.quantised_unit"
 
 QUANTISE, DEQUANTISE = "braid.quantise", "braid.dequantise"
 
+QUANTISING = frozenset({KIND, QUANTISE, "braid.quantised_matmul", "braid.quantised_convolution"})
+"""Kinds that round to integers."""
+
 IDENTITY = "braid.identity"
 """Operator of a unit that only brings integers to another scale."""
 
@@ -49,19 +52,18 @@ class Parts(Generic[_Value]):
     middle: Grid[_Value] | None  # to which the result before the sum is rounded
     result: Grid[_Value] | None  # None: the result is FP32
 
-    def flat(self, absent: _Value) -> tuple[_Value, ...]:
-        """Operands in the order of a unit's inputs."""
-        nothing = Grid(absent, absent)
-        grids = [grid or nothing for grid in self.grids]
-        grids += [grid for grid in (self.middle, self.result) if grid is not None]
-        pairs = [part for grid in grids for part in (grid.scale, grid.zero)]
-        return (*self.values, *pairs)
+
+def flat(parts: Parts[str]) -> tuple[str, ...]:
+    """Names of operands in the order of a unit's inputs."""
+    grids = [grid or Grid("", "") for grid in parts.grids]
+    grids += [grid for grid in (parts.middle, parts.result) if grid is not None]
+    return (*parts.values, *(part for grid in grids for part in (grid.scale, grid.zero)))
 
 
 def split(
     inputs: Sequence[_Value], operands: int, *, middle: bool, quantised: bool
 ) -> Parts[_Value]:
-    """Operands by their roles; the inverse of ``Parts.flat``."""
+    """Operands by their roles; the inverse of ``flat``."""
     rest = inputs[operands:]
     pairs = [Grid(*pair) for pair in zip(rest[::2], rest[1::2], strict=True)]
     grids = tuple(None if g.scale is None or g.scale == "" else g for g in pairs[:operands])
@@ -88,8 +90,10 @@ class QuantisedUnit:
         unit, operands = given.pop("unit"), given.pop("operands")
         middle, quantised = given.pop("middle"), given.pop("quantised")
         before, after = given.pop("before"), given.pop("after")
-        assert isinstance(unit, str) and isinstance(operands, int)
-        assert isinstance(before, list) and isinstance(after, list)
+        assert isinstance(unit, str)
+        assert isinstance(operands, int)
+        assert isinstance(before, list)
+        assert isinstance(after, list)
         parts = split(found.inputs, operands, middle=bool(middle), quantised=bool(quantised))
         return QuantisedUnit(unit, parts, before, after, given)
 
@@ -104,7 +108,7 @@ class QuantisedUnit:
             "before": self.before,
             "after": self.after,
         }
-        return Operator(name, KIND, parts.flat(""), tuple(outputs), {**layout, **self.attributes})
+        return Operator(name, KIND, flat(parts), tuple(outputs), {**layout, **self.attributes})
 
 
 def _steps(x: Tensor, literal: Literal) -> Tensor:

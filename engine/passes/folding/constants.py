@@ -65,7 +65,12 @@ def _evaluate(op: Operator, weights: Weights) -> tuple[Tensor, ...] | None:
 
     Weights that the lowering left in integers stay so.
     """
-    if op.kind == DEQUANTISE or op.host or op.branches or any(name and name not in weights for name in op.inputs):
+    if (
+        op.kind == DEQUANTISE
+        or op.host
+        or op.branches
+        or any(name and name not in weights for name in op.inputs)
+    ):
         return None
     operands = [weights[name] if name else None for name in op.inputs]
     budget = max(_FREE_BYTES, sum(t.nbytes for t in operands if t is not None))

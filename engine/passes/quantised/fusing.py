@@ -3,8 +3,8 @@
     x ─> Q ─> DQ ─> conv + relu ─> Q ─> DQ ─> max pool ─> Q ─> DQ ─> softmax
     x ─> Q ────────> unit(conv) ─────────────> unit(max pool) ──────> DQ ─> softmax
 
-Operators that only move data move integers. Whatever has no unit reads FP32 values, dequantised where
-they are needed; so a model computes what its file says, the order of roundings included.
+Operators that only move data move integers. Whatever has no unit reads FP32 values, dequantised
+where they are needed; so a model computes what its file says, the order of roundings included.
 """
 
 from __future__ import annotations
@@ -248,13 +248,15 @@ class _Fusing:
         """Maximum of windows: of the integers, on their own grid."""
         to, (data,), (value,) = self._to, op.inputs, op.outputs
         found = to.integers[data]
-        if found.value in to.constants or len(to.spec(data).shape) != 4 or EPILOGUE in op.attributes:
+        if (
+            found.value in to.constants
+            or len(to.spec(data).shape) != 4
+            or EPILOGUE in op.attributes
+        ):
             return False
         spec = TensorType(to.spec(found.value).dtype, to.spec(value).shape)
         made = to.fresh(f"{value}/integers", spec)
-        to.operators.append(
-            dataclasses.replace(op, inputs=(found.value,), outputs=(made,))
-        )
+        to.operators.append(dataclasses.replace(op, inputs=(found.value,), outputs=(made,)))
         to.integers[value] = Integers(made, found.grid)
         return True
 
@@ -291,5 +293,3 @@ class _Fusing:
         made = to.fresh(f"{part.value}/{op.name}", spec)
         self._change_grid(made, part, grid, made)
         return made
-
-

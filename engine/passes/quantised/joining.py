@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
-
 from braid.core.graph import Operator, OpGraph
 from braid.engine.ops.arithmetic.quantised_unit import (
     IDENTITY,

@@ -1,0 +1,1 @@
+"""Kernels of units on 8-bit integers, of oneDNN's primitives."""

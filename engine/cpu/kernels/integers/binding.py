@@ -1,0 +1,55 @@
+"""Which kernel runs a unit on integers.
+
+A kernel is given only where the CPU has instructions for sums of 8-bit products (VNNI): elsewhere
+static graphs have no such units, and what they quantise runs in FP32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from braid.core.graph import Operator
+from braid.engine.cpu.kernels.integers.plain import (
+    averaged,
+    dequantised,
+    quantised,
+    regridded,
+    summed,
+)
+from braid.engine.cpu.kernels.integers.weighted import convolution, linear
+from braid.engine.cpu.kernels.unit_binding import UnitBinding
+from braid.engine.ops.arithmetic.quantised_unit import (
+    DEQUANTISE,
+    IDENTITY,
+    KIND,
+    QUANTISE,
+    QuantisedUnit,
+)
+from braid.engine.program.kernel import Kernel
+
+_UNITS: Mapping[str, Callable[[Operator, QuantisedUnit, UnitBinding], Kernel | None]] = {
+    "aten.convolution": convolution,
+    "braid.convolution_add": convolution,
+    "aten.linear": linear,
+    "braid.linear_add": linear,
+    "aten.add": summed,
+    IDENTITY: regridded,
+    "braid.avg_pool": averaged,
+    "braid.global_avg_pool": averaged,
+    "aten.mean": averaged,
+}
+
+KINDS = frozenset({KIND, QUANTISE, DEQUANTISE})
+"""Kinds of units that read or make 8-bit integers and compute with them."""
+
+
+def bind_on_integers(unit: Operator, binding: UnitBinding) -> Kernel | None:
+    """Kernel of a unit of one of ``KINDS``; None where oneDNN has nothing fast."""
+    if unit.kind == QUANTISE:
+        return quantised(unit, binding)
+    if unit.kind == DEQUANTISE:
+        return dequantised(unit, binding)
+    read = QuantisedUnit.read(unit)
+    if any(0 in binding.shape(value) for value in (unit.inputs[0], *unit.outputs)):
+        return None
+    return _UNITS[read.unit](unit, read, binding)

@@ -1,0 +1,185 @@
+"""Units on integers without weights: sums, changes of grid, averages, and both conversions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from braid.core.graph import Operator
+from braid.engine.cpu.kernels.integers.rounding import Chain, rounded, steps_of_grid
+from braid.engine.cpu.kernels.unit_binding import VARIANT, UnitBinding, single
+from braid.engine.onednn import integers
+from braid.engine.onednn.integers import Types
+from braid.engine.onednn.library import SCALES, SRC, SRC_1, ZERO_POINT, PostOp, Primitive
+from braid.engine.onednn.recipe import Buffer, Recipe
+from braid.engine.ops.arithmetic.quantised_unit import Grid, QuantisedUnit
+from braid.engine.ops.dtypes import torch_dtype
+from braid.engine.program.attributes import wholes
+from braid.engine.program.kernel import Kernel
+
+
+def _dtype(value: str, binding: UnitBinding) -> torch.dtype:
+    return torch_dtype(binding.graph.spec(value).dtype)
+
+
+def _buffer(unit: Operator, binding: UnitBinding) -> Buffer:
+    (result,) = unit.outputs
+    shape = binding.shape(result)
+    images = len(shape) == 4 and result in binding.images
+    return Buffer(shape, images, dtype=_dtype(result, binding))
+
+
+def _kernel(
+    binding: UnitBinding,
+    describe: Callable[[], Primitive],
+    fixed: Mapping[int, Tensor],
+    arguments: Mapping[int, int],
+    result: Buffer,
+    *,
+    needs_finite: bool = False,
+) -> Kernel:
+    def make(threads: int) -> Recipe:
+        with binding.library.threads(threads):
+            return single(describe(), fixed, arguments, result)
+
+    return Kernel(VARIANT, recipe=make, needs_finite=needs_finite)
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor([value], dtype=torch.float32)
+
+
+def summed(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
+    """Kernel of a sum of two values of one shape."""
+    left, right = (steps_of_grid(grid, binding) for grid in read.parts.grids if grid is not None)
+    offset = left.scale * left.zero + right.scale * right.zero
+    chain = rounded(read, unit.outputs[0], binding, Chain(1.0, offset, is_free=False))
+    if chain is None:
+        return None
+    one, other = (_dtype(value, binding) for value in read.parts.values)
+    types = Types(one, _dtype(unit.outputs[0], binding), other)
+    elements, library = math.prod(binding.shape(unit.outputs[0])), binding.library
+
+    def describe() -> Primitive:
+        return integers.add(library, types, elements, chain.chain.post_ops)
+
+    fixed = {SCALES | SRC: _number(left.scale), SCALES | SRC_1: _number(right.scale)}
+    return _kernel(binding, describe, fixed, {SRC: 0, SRC_1: 1}, _buffer(unit, binding))
+
+
+def regridded(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
+    """Kernel of a change of grid."""
+    chain = _after_integers(unit, read, binding)
+    if chain is None:
+        return None
+    types = _types(unit, binding)
+    elements, library = math.prod(binding.shape(unit.outputs[0])), binding.library
+
+    def describe() -> Primitive:
+        return integers.with_number(library, types, elements, chain, divide=False)
+
+    return _kernel(binding, describe, {SRC_1: _number(0.0)}, {SRC: 0}, _buffer(unit, binding))
+
+
+def averaged(unit: Operator, read: QuantisedUnit, binding: UnitBinding) -> Kernel | None:
+    """Kernel of an average over whole images, or over windows that need no padding."""
+    chain, source = _after_integers(unit, read, binding), binding.shape(unit.inputs[0])
+    result = binding.shape(unit.outputs[0])
+    window = _windows(read, source)
+    if chain is None or window is None:
+        return None
+    pooled = result if len(result) == 4 else (*source[:2], 1, 1)
+    types, library = _types(unit, binding), binding.library
+
+    def describe() -> Primitive:
+        return integers.average(library, types, (source, pooled), window, chain)
+
+    seen_as = None if result == pooled else result
+    buffer = Buffer(pooled, images=True, seen_as=seen_as, dtype=types.result)
+    return _kernel(binding, describe, {}, {SRC: 0}, buffer)
+
+
+def _windows(read: QuantisedUnit, source: tuple[int, ...]) -> tuple[list[int], list[int]] | None:
+    """Kernel and stride; None if windows reach over the data."""
+    given = read.attributes
+    if len(source) != 4:
+        return None
+    if read.unit == "braid.avg_pool":
+        plain = not given.get("ceil_mode") and not isinstance(given["pads"], str)
+        if not plain or any(wholes(given["pads"])) or set(wholes(given["dilation"])) != {1}:
+            return None
+        return wholes(given["kernel"]), wholes(given["stride"])
+    axes = wholes(given.get("dims") or [])
+    if read.unit == "aten.mean" and sorted(axis % 4 for axis in axes) != [2, 3]:
+        return None
+    return list(source[2:]), [1, 1]
+
+
+def _types(unit: Operator, binding: UnitBinding) -> Types:
+    result = _dtype(unit.outputs[0], binding)
+    return Types(_dtype(unit.inputs[0], binding), result, result)
+
+
+def _after_integers(
+    unit: Operator, read: QuantisedUnit, binding: UnitBinding
+) -> list[PostOp] | None:
+    """Post-operations behind integers on the grid of the first operand."""
+    grid = read.parts.grids[0]
+    assert grid is not None
+    source = steps_of_grid(grid, binding)
+    chain = Chain(1 / source.scale, source.zero, is_free=False)
+    found = rounded(read, unit.outputs[0], binding, chain)
+    return None if found is None else found.chain.post_ops
+
+
+def quantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
+    """Kernel of a quantisation of a whole FP32 tensor to 8 bits."""
+    data, scale, zero = (*unit.inputs, "")[:3]
+    grid = _whole(unit, scale, zero, binding)
+    result = _dtype(unit.outputs[0], binding)
+    is_plain = _dtype(data, binding) == torch.float32 and result in (torch.uint8, torch.int8)
+    if grid is None or not is_plain or 0 in binding.shape(data):
+        return None
+    steps = steps_of_grid(grid, binding)
+    post_ops: list[PostOp] = []
+    if steps.zero:  # rounded before it is added: half to even
+        post_ops = [("round", 0.0, 0.0), ("linear", 1.0, steps.zero)]
+    types, elements = Types(torch.float32, result, result), math.prod(binding.shape(data))
+
+    def describe() -> Primitive:
+        return integers.with_number(binding.library, types, elements, post_ops, divide=True)
+
+    fixed, buffer = {SRC_1: _number(steps.scale)}, _buffer(unit, binding)
+    return _kernel(binding, describe, fixed, {SRC: 0}, buffer, needs_finite=True)
+
+
+def dequantised(unit: Operator, binding: UnitBinding) -> Kernel | None:
+    """Kernel of a dequantisation of a whole tensor of 8 bits to FP32."""
+    data, scale, zero = (*unit.inputs, "")[:3]
+    grid, source = _whole(unit, scale, zero, binding), _dtype(data, binding)
+    is_plain = _dtype(unit.outputs[0], binding) == torch.float32 and 0 not in binding.shape(data)
+    if grid is None or not is_plain or source not in (torch.uint8, torch.int8):
+        return None
+    steps, elements = steps_of_grid(grid, binding), math.prod(binding.shape(data))
+
+    def describe() -> Primitive:
+        return integers.dequantise(binding.library, source, elements)
+
+    fixed = {
+        SCALES | SRC: _number(steps.scale),
+        ZERO_POINT | SRC: torch.tensor([int(steps.zero)], dtype=torch.int32),
+    }
+    return _kernel(binding, describe, fixed, {SRC: 0}, _buffer(unit, binding))
+
+
+def _whole(unit: Operator, scale: str, zero: str, binding: UnitBinding) -> Grid[str] | None:
+    """Grid of a whole tensor, if its numbers are constants."""
+    for name in filter(None, (scale, zero)):
+        number = binding.constants.get(name)
+        if number is None or number.numel() != 1:
+            return None
+    is_fp32 = binding.graph.spec(scale).dtype == "FP32"
+    return Grid(scale, zero) if is_fp32 and not unit.attributes.get("block") else None

@@ -1,0 +1,149 @@
+"""oneDNN's primitives on 8-bit integers: sums in 32 bits, then scales and post-operations in FP32.
+
+    result = round(post_ops(scales * sum(weights * (source - zero point)) + bias)), saturated
+
+Weights are signed. Where the source is signed, too, or has a zero point, what that adds to each
+sum is kept behind the reordered weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from braid.engine.onednn.library import (
+    AVERAGE_ALL,
+    SRC,
+    SRC_1,
+    WEIGHTS,
+    OneDnn,
+    PostOp,
+    Primitive,
+    dims,
+)
+
+_INFERENCE, _DIRECT = 96, 0x1
+_ADD, _DIVIDE = 0x1FFF0, 0x1FFF4
+_BY_CHANNEL, _BY_GROUPED_CHANNEL, _BY_COLUMN = 0b1, 0b11, 0b10  # masks of axes of weights
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """Types of the source, of the result, and of what is added to it."""
+
+    source: torch.dtype
+    result: torch.dtype
+    summand: torch.dtype
+
+
+def convolution(
+    library: OneDnn,
+    types: Types,
+    shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    window: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    post_ops: Sequence[PostOp],
+    zeros: Sequence[int],
+) -> Primitive:
+    """Convolution over channels_last data, with scales and a bias in FP32 by channel.
+
+    Args:
+        library: in which the primitive is made.
+        types: of the data.
+        shapes: of source [n, c, h, w], weights [(groups,) out, c, kh, kw], output.
+        window: stride, dilation (1 is dense), padding, of each axis.
+        post_ops: what follows in the same pass.
+        zeros: ``[SRC]`` if the source has a zero point.
+    """
+    source, weights, output = shapes
+    stride, dilation, padding = window
+    mask = _BY_GROUPED_CHANNEL if len(weights) > len(source) else _BY_CHANNEL
+    summand = library.on(types.summand).images(output)
+    handle = library.make(
+        "convolution_forward_primitive_desc_create",
+        *(library.engine, _INFERENCE, _DIRECT),
+        library.on(types.source).images(source),
+        library.on(torch.int8).any_order(weights),
+        library.on(torch.float32).dense([output[1]]),
+        library.on(types.result).images(output),
+        *(dims(stride), dims([d - 1 for d in dilation]), dims(padding), dims(padding)),
+        library.attributes(post_ops, summand, {WEIGHTS: mask}, zeros),
+    )
+    return Primitive(library, handle)
+
+
+def matmul(
+    library: OneDnn, types: Types, m: int, k: int, n: int, post_ops: Sequence[PostOp]
+) -> Primitive:
+    """[m, k] by weights [k, n], with scales and a bias in FP32 by column."""
+    handle = library.make(
+        "matmul_primitive_desc_create",
+        *(library.engine, library.on(types.source).dense([m, k])),
+        library.on(torch.int8).any_order([k, n]),
+        library.on(torch.float32).dense([1, n]),
+        library.on(types.result).dense([m, n]),
+        library.attributes(
+            post_ops, library.on(types.summand).dense([m, n]), {WEIGHTS: _BY_COLUMN}
+        ),
+    )
+    return Primitive(library, handle)
+
+
+def average(
+    library: OneDnn,
+    types: Types,
+    shapes: tuple[Sequence[int], Sequence[int]],
+    window: tuple[Sequence[int], Sequence[int]],
+    post_ops: Sequence[PostOp],
+) -> Primitive:
+    """Average of windows without padding, over channels_last data; ``window``: kernel, stride."""
+    source, output = shapes
+    kernel, stride = window
+    result, none = library.on(types.result).images(output), dims([0, 0])
+    handle = library.make(
+        "pooling_forward_primitive_desc_create",
+        *(library.engine, _INFERENCE, AVERAGE_ALL),
+        *(library.on(types.source).images(source), result),
+        *(dims(stride), dims(kernel), none, none, none),
+        library.attributes(post_ops, result),
+    )
+    return Primitive(library, handle)
+
+
+def add(library: OneDnn, types: Types, elements: int, post_ops: Sequence[PostOp]) -> Primitive:
+    """Sum of two scaled tensors that lie in memory alike."""
+    result = library.on(types.result).dense([elements])
+    handle = library.make(
+        "binary_primitive_desc_create",
+        *(library.engine, _ADD, library.on(types.source).dense([elements])),
+        *(library.on(types.summand).dense([elements]), result),
+        library.attributes(post_ops, result, {SRC: 0, SRC_1: 0}),
+    )
+    return Primitive(library, handle)
+
+
+def with_number(
+    library: OneDnn, types: Types, elements: int, post_ops: Sequence[PostOp], *, divide: bool
+) -> Primitive:
+    """Sum or quotient of each element and one number in FP32."""
+    result = library.on(types.result).dense([1, elements])
+    handle = library.make(
+        "binary_primitive_desc_create",
+        *(library.engine, _DIVIDE if divide else _ADD),
+        library.on(types.source).dense([1, elements]),
+        *(library.on(torch.float32).dense([1, 1]), result),
+        library.attributes(post_ops, result),
+    )
+    return Primitive(library, handle)
+
+
+def dequantise(library: OneDnn, source: torch.dtype, elements: int) -> Primitive:
+    """FP32 numbers: scale times the difference of each element and a zero point."""
+    target = library.on(torch.float32).dense([elements])
+    handle = library.make(
+        "reorder_primitive_desc_create",
+        *(library.on(source).dense([elements]), library.engine, target, library.engine),
+        library.attributes((), target, {SRC: 0}, [SRC]),
+    )
+    return Primitive(library, handle)
