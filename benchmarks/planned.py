@@ -16,7 +16,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from braid.core.plan import StreamPlan, plan_to_json
-from braid.core.precision import FP32, TOLERANCES
+from braid.core.precision import FP32, TOLERANCES, allowed_in
 from braid.core.program import PlansToCompare, ProgramKey, static_content
 from braid.core.runtimes import runtimes_in
 from braid.core.tensor import TensorType
@@ -130,7 +130,7 @@ async def plans_on(
     static = static_content(report.static_values, template.inputs)
     program = ProgramKey(digest, tuple(inputs.items()), static, precision)
     graph = await device.bench.static_graph(program)
-    tolerance = TOLERANCES.get(precision, TOLERANCE)
+    tolerance = allowed_in(TOLERANCES.get(precision, TOLERANCE), graph)
     measured = 0
 
     async def measure(queries: Sequence[StageQuery]) -> list[float]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from braid.core.errors import InvalidRequest
+from braid.core.graph import OpGraph
 
 FP32 = "fp32"
 TF32 = "tf32"
@@ -40,12 +41,26 @@ AUTO_TOLERANCE = 1e-2
 """Error that ``auto`` allows to precisions other than FP32, unless a registration says another."""
 
 
+QUANTISING = frozenset(
+    {
+        *("braid.quantise", "braid.quantised_unit"),
+        *("braid.quantised_matmul", "braid.quantised_convolution"),
+    }
+)
+"""Kinds of operators that round to integers, whatever the precision of everything else."""
+
 QUANTISED_TOLERANCE = 5e-2
-"""The same for models that round values to 8-bit integers.
+"""Allowed difference of outputs of models with such operators.
 
 Where two ways of computing lie on both sides of a tie, a value differs by one of 255 steps, and the
 layers behind it, too; what was seen of networks is 0.004 to 0.008, one step of the outputs.
 """
+
+
+def allowed_in(allowed: float, graph: OpGraph) -> float:
+    """Allowed difference of outputs of a graph: more than ``allowed`` if it rounds to integers."""
+    rounds = any(operator.kind in QUANTISING for operator in graph.operators)
+    return max(allowed, QUANTISED_TOLERANCE) if rounds else allowed
 
 
 def check_precision(name: str) -> None:

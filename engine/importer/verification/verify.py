@@ -22,7 +22,7 @@ from torch import Tensor
 
 from braid.core.errors import InvalidRequest, ModelImportError
 from braid.core.graph import OpGraph
-from braid.core.precision import QUANTISED_TOLERANCE
+from braid.core.precision import allowed_in
 from braid.core.tensor import TensorType
 from braid.engine.importer.host.report import BatchAxes
 from braid.engine.importer.sandbox.run_limit import trial
@@ -36,7 +36,6 @@ from braid.engine.importer.verification.compare import (
 from braid.engine.importer.verification.example_inputs import Example, check_memory
 from braid.engine.importer.verification.reference import ReferenceFailed, ReferenceModel
 from braid.engine.importer.verification.rounding_error import double_spec, in_double, widened
-from braid.engine.ops.arithmetic.quantised_unit import QUANTISING
 from braid.engine.passes.body import Weights
 from braid.engine.passes.specialise import interpret, specialise
 
@@ -87,8 +86,7 @@ class Subject:
     def tolerance(self) -> float:
         """The largest relative error accepted of a model with these weights."""
         coarse = [_HALF_TOLERANCE.get(t.dtype, TOLERANCE) for t in self.weights.values()]
-        rounds = any(op.kind in QUANTISING for op in self.template.operators)
-        return max(coarse, default=TOLERANCE) if not rounds else max(*coarse, QUANTISED_TOLERANCE)
+        return allowed_in(max(coarse, default=TOLERANCE), self.template)
 
 
 @trial()

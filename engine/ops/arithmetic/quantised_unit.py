@@ -24,9 +24,6 @@ KIND = "braid.quantised_unit"
 
 QUANTISE, DEQUANTISE = "braid.quantise", "braid.dequantise"
 
-QUANTISING = frozenset({KIND, QUANTISE, "braid.quantised_matmul", "braid.quantised_convolution"})
-"""Kinds that round to integers."""
-
 IDENTITY = "braid.identity"
 """Operator of a unit that only brings integers to another scale."""
 

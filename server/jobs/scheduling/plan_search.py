@@ -14,7 +14,7 @@ from braid.core.errors import DeviceOutOfMemory, InvalidRequest, PreconditionFai
 from braid.core.graph import OpGraph
 from braid.core.measurement import PlanMeasurement
 from braid.core.plan import verify_plan
-from braid.core.precision import AUTO, FP32
+from braid.core.precision import AUTO, FP32, allowed_in
 from braid.core.program import PlansToCompare
 from braid.core.runtimes import runtimes_in
 from braid.scheduler.options import PORTFOLIO
@@ -61,12 +61,14 @@ class Work:
         is_portfolio = self.imported.model.options.planner.planner == PORTFOLIO
         return runtimes_in(precision, self.device.runtimes) if is_portfolio else ()
 
-    def tolerance(self, precision: str) -> float:
+    def tolerance(self, precision: str, graph: OpGraph) -> float:
         """Allowed error of outputs in a precision, relative to the largest element of each."""
         options = self.imported.model.options
-        if self.is_auto:
-            return self.services.tolerated_in(precision, options)
-        return self.services.tolerated_error(options)
+        if not self.is_auto:
+            allowed = self.services.tolerated_error(options)
+            return allowed if options.accepted_error is not None else allowed_in(allowed, graph)
+        allowed = self.services.tolerated_in(precision, options)
+        return allowed_in(allowed, graph) if precision == FP32 else allowed
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ async def search_plans(work: Work, precision: str = "") -> FoundPlans:
         kernels,
         planned,
         _compared(work, usual.precision, planned, graph),
-        work.tolerance(usual.precision),
+        work.tolerance(usual.precision, graph),
         stages.measured,
         stages.reused,
     )
@@ -151,7 +153,9 @@ async def _sequential(work: Work, precision: str) -> FoundPlans:
     program = work.imported.program(work.batch_size, precision)
     graph = await work.retry(lambda: work.device.bench.static_graph(program))
     plans = _compared(work, precision, (), graph)
-    return FoundPlans(graph, ChosenKernels({}, program), (), plans, work.tolerance(precision))
+    return FoundPlans(
+        graph, ChosenKernels({}, program), (), plans, work.tolerance(precision, graph)
+    )
 
 
 async def _tried(work: Work, found: Sequence[FoundPlans]) -> Sequence[PlanMeasurement]:
