@@ -2,6 +2,7 @@
 
     unit(conv) ─> unit(add, s) ─> ...          unit(conv, rounded, plus s) ─> ...
     unit(conv) ─> unit(identity) ─> cat        unit(conv, rounded, on the grid of cat) ─> cat
+    unit(global average) ─> flatten            unit(mean of two axes)
 
 The rounding in between stays: results are those of the parts. Sums only where the other summand is
 computed before the unit could start anyway, as in engine/passes/fusion/residual.py.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 
-from braid.core.graph import Operator, OpGraph
+from braid.core.graph import Literal, Operator, OpGraph
 from braid.engine.ops.arithmetic.quantised_unit import (
     IDENTITY,
     KIND,
@@ -20,6 +21,8 @@ from braid.engine.ops.arithmetic.quantised_unit import (
     Parts,
     QuantisedUnit,
 )
+
+_FLATTENING = frozenset({"braid.reshape", "braid.flatten", "braid.squeeze"})
 
 
 def join_units(graph: OpGraph) -> OpGraph:
@@ -35,6 +38,13 @@ def join_units(graph: OpGraph) -> OpGraph:
             if name in made_by:
                 above |= ancestors[made_by[name]] | 1 << made_by[name]
         ancestors.append(above)
+        if op.kind in _FLATTENING and reads[op.inputs[0]] == 1:
+            root = made_by.get(op.inputs[0], -1)
+            flat = _flattened(operators[root], op, graph) if root >= 0 else None
+            if flat is not None:
+                operators[root], operators[index] = flat, None
+                made_by[op.outputs[0]] = root
+                ancestors[index] = ancestors[root]
         if op.kind != KIND:
             continue
         last = QuantisedUnit.read(op)
@@ -54,6 +64,19 @@ def join_units(graph: OpGraph) -> OpGraph:
     made = {name for op in kept for name in op.outputs}
     specs = {name: spec for name, spec in graph.specs.items() if name in made}
     return dataclasses.replace(graph, operators=kept, specs=specs)
+
+
+def _flattened(pool: Operator | None, op: Operator, graph: OpGraph) -> Operator | None:
+    """The average ``pool`` without the axes that ``op`` drops; None if they are something else."""
+    unit = QuantisedUnit.read(pool) if pool is not None and pool.kind == KIND else None
+    extents, left = graph.spec(op.inputs[0]).shape, graph.spec(op.outputs[0]).shape
+    if pool is None or unit is None or unit.unit != "braid.global_avg_pool":
+        return None
+    if len(extents) != 4 or left != extents[:2]:
+        return None
+    attributes: dict[str, Literal] = {"dims": [2, 3], "keepdim": False}
+    mean = dataclasses.replace(unit, unit="aten.mean", attributes=attributes)
+    return mean.operator(pool.name, op.outputs)
 
 
 def _joined(producer: Operator, last: QuantisedUnit, position: int) -> QuantisedUnit | None:

@@ -1,7 +1,7 @@
 """Quantised networks, unit by unit, against ONNX Runtime on the same file.
 
-ONNX Runtime gives every tensor of integers in the file. Each unit runs on those, so that its own error
-shows: one step, where rounding decides otherwise.
+ONNX Runtime gives every tensor of integers in the file. Each unit runs on those, so that its own
+error shows: one step, where rounding decides otherwise.
 """
 
 from __future__ import annotations
