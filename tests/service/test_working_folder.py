@@ -27,6 +27,14 @@ from tests.service.server_process import CONSOLE_SCRIPT, ServerProcess
 HOSTILE = (
     'import pathlib; pathlib.Path(__file__).with_suffix(".imported").touch(); raise SystemExit(7)'
 )
+LIBRARY = """
+import sys
+import numpy as np
+import braid
+
+with braid.compile(sys.argv[1], planner="sequential", store=sys.argv[2]) as net:
+    assert net(np.zeros((2, 3, 16, 16), np.float32)).shape[0] == 2
+"""
 PACKAGES = ("braid", "core", "engine", "server", "scheduler", "charts", "protos", "braid_client")
 MODULES = ("numpy", "torch", "onnx", "onnxruntime", "google", "json", "random")
 
@@ -64,6 +72,9 @@ def test_the_wheels_of_a_release_work_in_an_empty_environment(
     script = installed(tmp_path / "environment", [serve, client])
 
     serve_register_and_infer((str(script),), tmp_path, folder)
+    python, model, cache = script.with_name("python"), tmp_path / "net.onnx", tmp_path / "cache"
+    run([str(python), "-P", "-c", LIBRARY, str(model), str(cache)], folder)
+    assert list(folder.rglob("*.imported")) == []
 
 
 @pytest.mark.ci
@@ -136,9 +147,12 @@ def serve_register_and_infer(command: Sequence[str], tmp_path: Path, folder: Pat
         server.start()
         planner = ("--batch-sizes", "1", "--planner", "ios")
         braid("register", "net", str(model), *planner, "--wait")
-        braid("infer", "net", "--input", "x=random")
-        assert "net" in server.http("/console/models/net")
-        assert server.http("/console/console.css")
+        braid("infer", "net")
+        assert '"x"' in server.http("/v2/models/net")
+        page = server.http("/console/models/net")
+        assets = re.findall(r'(?:href|src)="(/console/[\w.-]+\.(?:css|js|svg|png))"', page)
+        assert "/console/console.css" in assets
+        assert all(map(server.http, assets))
         assert server.bench.is_running()  # a measuring worker started here, too
     finally:
         server.end()
