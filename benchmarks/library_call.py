@@ -43,7 +43,7 @@ def turns_of(net: braid.Network, calls: int) -> dict[str, Turn]:
     """The contenders: the bare executor, by a call of its thread, and calls of the network."""
     batch = net._ready[net._profiled, 1]
     given = seeded_inputs(batch.ready.program.graph, {}, 0)
-    outputs = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in batch.outputs}
+    outputs = {name: torch.empty_like(each) for name, each in batch.outputs.items()}
     device = net._device
 
     def bare() -> float:

@@ -27,7 +27,7 @@ from braid.engine.worker.requests import begin_run
 from braid.library.compiled import Compiled
 from braid.library.device_thread import DEVICE_THREADS
 from braid.library.schedules import NetworkSchedule
-from braid.library.tensors import Array, GivenInputs, Inputs, given_inputs, joined, padded
+from braid.library.tensors import GivenInputs, Inputs, given_inputs, joined, padded
 from braid.server.inference.replica import ShapeClass
 from braid.server.inference.requests import GivenRequest, check_request
 
@@ -45,7 +45,12 @@ class _Batch:
     size: int
     ready: ReadyExecutable
     plan_id: str
-    outputs: Sequence[tuple[str, tuple[int, ...], torch.dtype]]
+    outputs: Mapping[str, Tensor]  # of their types and shapes, for new ones to be like
+
+    @property
+    def is_full(self) -> bool:
+        """Bool: no row is padding."""
+        return self.rows == self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ class _Route:
     """How inputs of some shapes run."""
 
     batches: Sequence[_Batch]
+    is_whole: bool  # one batch, of all rows as they come
 
 
 class Network:
@@ -69,6 +75,7 @@ class Network:
         self.static_inputs: Sequence[str] = imported.report.static_inputs
         self.remarks: Sequence[str] = compiled.remarks
         self.seen_shapes: dict[Hashable, tuple[ShapeClass, int]] = {}
+        self._names = tuple(self.inputs)
         self._axes = imported.report.batch.outputs if imported.report.batch else {}
         self._compiled = compiled
         self._routes: dict[Hashable, _Route] = {}
@@ -111,32 +118,42 @@ class Network:
             InvalidTensor: naming the input that the model does not take, and what it takes.
             PreconditionFailed: the network was closed.
         """
-        inputs = given_inputs(given, tuple(self.inputs))
+        inputs = given_inputs(given, self._names)
         with self._lock:  # a network is not closed while it is computing
             route = None if self.static_inputs else self._routes.get(inputs.looks)
             if route is None:
                 route = self._route(inputs)
-            parts = [self._run(batch, inputs.tensors) for batch in route.batches]
-        found = {
+            if route.is_whole:
+                found = self._run(route.batches[0], inputs.tensors)
+            else:
+                found = self._run_in_parts(route.batches, inputs.tensors)
+        if len(self.outputs) == 1:
+            only = found[self.outputs[0]]
+            return only.numpy() if inputs.are_numpy else only
+        return {
+            name: found[name].numpy() if inputs.are_numpy else found[name] for name in self.outputs
+        }
+
+    def _run_in_parts(
+        self, batches: Sequence[_Batch], inputs: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Run several batches, or one that is padded; returns their outputs, joined."""
+        parts = []
+        for batch in batches:
+            given = {name: inputs[name] for name in batch.ready.program.graph.inputs}
+            if self.batched:
+                for name, each in given.items():
+                    given[name] = padded(each, batch.first, batch.rows, batch.size)
+            parts.append(self._run(batch, given))
+        return {
             name: joined([part[name] for part in parts], self._axes.get(name))
             for name in self.outputs
         }
-        arrays: dict[str, Array] = (
-            {name: each.numpy() for name, each in found.items()} if inputs.are_numpy else {**found}
-        )
-        return arrays[self.outputs[0]] if len(self.outputs) == 1 else arrays
 
-    def _run(self, batch: _Batch, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Run one batch; returns new tensors of its rows."""
+    def _run(self, batch: _Batch, given: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Run one batch on its rows; returns new tensors, without those of padding."""
         ready, backend = batch.ready, self._device.backend
-        names = ready.program.graph.inputs
-        if self.batched:
-            given = {
-                name: padded(inputs[name], batch.first, batch.rows, batch.size) for name in names
-            }
-        else:
-            given = {name: inputs[name] for name in names}
-        outputs = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in batch.outputs}
+        outputs = {name: torch.empty_like(each) for name, each in batch.outputs.items()}
 
         def run() -> None:
             found = begin_run(backend, ready, given, outputs).finish()
@@ -145,7 +162,7 @@ class Network:
                     tensor.copy_(found[name])
 
         self._device.call(run)
-        if batch.rows < batch.size:
+        if not batch.is_full:
             for name, axis in self._axes.items():
                 if axis is not None:
                     each = outputs[name].shape[axis] // batch.size
@@ -164,7 +181,10 @@ class Network:
             found = self._batch(checked.shape_class, size)
             batches.append(_Batch(first, rows, size, found.ready, found.plan_id, found.outputs))
             first += rows
-        route = _Route(batches)
+        first_batch = batches[0]
+        takes_all = inputs.tensors.keys() == first_batch.ready.program.graph.inputs.keys()
+        is_whole = len(batches) == 1 and first_batch.is_full and takes_all
+        route = _Route(batches, is_whole)
         if not self.static_inputs and len(self._routes) < MAX_ROUTES:
             self._routes[inputs.looks] = route
         return route
@@ -185,13 +205,12 @@ class Network:
         models, backend = self._device.models, self._device.backend
         ready = models.executable_of(to_run, None)
         specs = {name: place.spec for name, place in ready.layout.outputs.items()}
-        outputs = [
-            (name, place.shape, torch_dtype(specs[name].dtype))
+        outputs = {
+            name: torch.empty(place.shape, dtype=torch_dtype(specs[name].dtype))
             for name, place in ready.layout.outputs.items()
-        ]
-        warm = {name: torch.empty(shape, dtype=dtype) for name, shape, dtype in outputs}
+        }
         content = seeded_inputs(ready.program.graph, static_tensors(to_run.program), 0)
-        begin_run(backend, ready, content, warm).finish()
+        begin_run(backend, ready, content, outputs).finish()
         return _Batch(0, size, size, ready, to_run.plan_id, outputs)
 
     def _forget(self, key: tuple[ShapeClass, int]) -> None:

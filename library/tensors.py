@@ -17,8 +17,10 @@ from braid.server.inference.requests import GivenTensor
 Array: TypeAlias = "np.ndarray[Any, Any] | Tensor"
 Inputs: TypeAlias = "Array | Mapping[str, Array]"
 
+_ARRAYS = (np.ndarray, Tensor)
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)  # not frozen: that takes longer to make
 class GivenInputs:
     """Inputs of one call, by name."""
 
@@ -44,10 +46,11 @@ def given_inputs(given: Inputs, names: Sequence[str]) -> GivenInputs:
     Raises:
         InvalidTensor: one array for several inputs, or something that is no array.
     """
-    if not isinstance(given, Mapping):
+    if isinstance(given, _ARRAYS) or not isinstance(given, Mapping):
         if len(names) != 1:
             raise InvalidTensor(f"give a dict of arrays; the inputs are {', '.join(names)}")
-        given = {names[0]: given}
+        (name,) = names
+        return GivenInputs({name: _tensor(name, given)}, isinstance(given, np.ndarray))
     tensors = {str(name): _tensor(name, array) for name, array in given.items()}
     return GivenInputs(tensors, not any(isinstance(each, Tensor) for each in given.values()))
 
@@ -61,6 +64,8 @@ def _tensor(name: str, array: Array) -> Tensor:
         except TypeError:
             raise InvalidTensor(f"input {name!r}: no model takes {array.dtype} arrays") from None
     if isinstance(array, Tensor):
+        if array.is_cpu and not array.requires_grad and array.is_contiguous():
+            return array
         return array.detach().cpu().contiguous()
     kind = type(array).__name__
     raise InvalidTensor(f"input {name!r} is a {kind}; give a numpy array or a torch tensor")

@@ -86,6 +86,24 @@ def test_a_file_that_is_no_model_leaves_no_process_behind(tmp_path: Path, store:
     assert set(psutil.Process().children(recursive=True)) <= before
 
 
+@pytest.mark.ci
+def test_an_error_of_the_caller_leaves_no_process_behind(
+    model: Path, store: Path, tmp_path: Path
+) -> None:
+    before = set(psutil.Process().children(recursive=True))
+
+    def fail(done: float, what: str) -> None:
+        if done > 0.01:
+            raise ZeroDivisionError(what)
+
+    with pytest.raises(ZeroDivisionError):
+        braid.compile(model, store=tmp_path / "store", on_progress=fail)
+    assert set(psutil.Process().children(recursive=True)) <= before
+    with pytest.raises(ZeroDivisionError), braid.compile(model, batch_sizes=[1, 4], store=store):
+        raise ZeroDivisionError
+    assert set(psutil.Process().children(recursive=True)) <= before
+
+
 PROGRAM = """
 import os, signal, sys
 import psutil
