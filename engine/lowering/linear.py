@@ -16,13 +16,12 @@ def transposed(to: Builder, matrix: str) -> str:
     return to.emit("aten.permute", [matrix], dims=[1, 0])
 
 
-def emit_matmul(to: Builder, a: str, b: str, outputs: Sequence[str]) -> None:
+def emit_matmul(to: Builder, a: str, b: str, outputs: Sequence[str]) -> str:
     """Matrix product; by a constant matrix, a linear operator with the weight transposed."""
     weight = to.constant(b)
     if weight is not None and weight.dim() == 2 and weight.is_floating_point():
-        to.emit("aten.linear", [a, transposed(to, b), ""], outputs)
-    else:
-        to.emit("aten.matmul", [a, b], outputs)
+        return to.emit("aten.linear", [a, transposed(to, b), ""], outputs)
+    return to.emit("aten.matmul", [a, b], outputs)
 
 
 def emit_sum(to: Builder, a: str, b: str, output: str) -> None:

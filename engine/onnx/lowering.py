@@ -21,7 +21,13 @@ from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.finish import finish
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families import TABLE
-from braid.engine.onnx.lowering_table import NEWEST_OPSET, OLDEST_OPSET
+from braid.engine.onnx.lowering_table import (
+    CONTRIBUTED,
+    CONTRIBUTED_DOMAIN,
+    NEWEST_OPSET,
+    OLDEST_OPSET,
+    Lower,
+)
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.node_order import count_reads, in_order
 from braid.engine.onnx.structure import check_nesting
@@ -119,24 +125,19 @@ class _Lowering:
     def _lower_node(self, proto: onnx.NodeProto, label: str) -> None:
         if not any(proto.output):
             raise ModelImportError(f"node {label!r} ({proto.op_type}) has no outputs")
-        if proto.domain not in DEFAULT_DOMAINS:
+        is_contributed = proto.domain == CONTRIBUTED_DOMAIN and proto.op_type in CONTRIBUTED
+        if proto.domain not in DEFAULT_DOMAINS and not is_contributed:
             raise UnsupportedUse(f"custom domain {proto.domain!r}")
-        version = since_version(proto.op_type, self._opset)
+        version = 1 if is_contributed else since_version(proto.op_type, self._opset)
         inputs = [(self._builder.resolve(name) or "") if name else "" for name in proto.input]
         node = OnnxNode(proto, label, inputs, version)
         self._builder.begin(label)
         if proto.op_type == "If":
             self._conditional(node)
         else:
-            entry = TABLE.get(proto.op_type)
-            if entry is None:
-                raise UnsupportedUse("not in the table")
-            if not entry.first <= version <= entry.last:
-                raise UnsupportedUse(
-                    f"its form of opset {version} is not covered ({entry.first} to {entry.last})"
-                )
+            lower = CONTRIBUTED[proto.op_type] if is_contributed else _covered(proto, version)
             try:
-                entry.lower(node, self._builder)
+                lower(node, self._builder)
             except ValueError as error:  # lists whose lengths do not fit together
                 raise UnsupportedUse(f"malformed attributes: {error}") from error
         missed = node.unread()
@@ -172,6 +173,22 @@ class _Lowering:
         with self._builder.subgraph() as operators:
             outputs = self._body(arm, f"{node.name}/{label}/")
         return Branch(tuple(operators), tuple(outputs.values()))
+
+
+def _covered(proto: onnx.NodeProto, version: int) -> Lower:
+    """Lowering of a node of the default domain.
+
+    Raises:
+        UnsupportedUse: the table has none for its form.
+    """
+    entry = TABLE.get(proto.op_type)
+    if entry is None:
+        raise UnsupportedUse("not in the table")
+    if not entry.first <= version <= entry.last:
+        raise UnsupportedUse(
+            f"its form of opset {version} is not covered ({entry.first} to {entry.last})"
+        )
+    return entry.lower
 
 
 def opset_of(model: onnx.ModelProto) -> int:

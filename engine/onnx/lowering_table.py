@@ -54,6 +54,24 @@ def lowers(op_type: str, first: int, last: int, remarks: str = "") -> Callable[[
     return enter
 
 
+CONTRIBUTED_DOMAIN = "com.microsoft"
+
+_CONTRIBUTED: dict[str, Lower] = {}
+CONTRIBUTED: Mapping[str, Lower] = MappingProxyType(_CONTRIBUTED)
+"""Lowering of operators of ``com.microsoft``, which have one form each."""
+
+
+def contributed(op_type: str) -> Callable[[Lower], Lower]:
+    """Enter the decorated function as the lowering of an operator of ``com.microsoft``."""
+
+    def enter(lower: Lower) -> Lower:
+        assert op_type not in _CONTRIBUTED, f"{op_type} is lowered twice"
+        _CONTRIBUTED[op_type] = lower
+        return lower
+
+    return enter
+
+
 def lowers_to(
     kind: str, op_type: str, first: int, last: int, operands: int = 1, **numbers: tuple[str, float]
 ) -> None:

@@ -1,6 +1,12 @@
 """The lowering functions, one file a family. Importing the package fills the table."""
 
-from braid.engine.onnx.families.arithmetic import elementwise, linear, quantised, reduction
+from braid.engine.onnx.families.arithmetic import (
+    elementwise,
+    linear,
+    quantised,
+    quantised_operators,
+    reduction,
+)
 from braid.engine.onnx.families.arrays import constants, indexing, shape
 from braid.engine.onnx.families.layers import (
     attention,
@@ -23,6 +29,7 @@ __all__ = [
     "normalisation",
     "pooling",
     "quantised",
+    "quantised_operators",
     "recurrent",
     "reduction",
     "resize",

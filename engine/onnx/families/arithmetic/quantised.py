@@ -7,11 +7,9 @@ from typing import Any
 from braid.engine.lowering.builder import Builder
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.families.layers.convolution import AUTO_PADS, spatial_rank, split_pads
-from braid.engine.onnx.lowering_table import lowers, lowers_to
+from braid.engine.onnx.lowering_table import lowers
 from braid.engine.onnx.node import OnnxNode
 from braid.engine.onnx.tensors import dtype_name
-
-lowers_to("braid.quantised_matmul", "QLinearMatMul", 10, 21, operands=8)
 
 
 def _grid(node: OnnxNode) -> dict[str, Any]:
@@ -69,11 +67,3 @@ def conv_integer(node: OnnxNode, to: Builder) -> None:
     operands = [node.operand(0), node.operand(1), node.maybe(2), node.maybe(3)]
     window = _window(node, to, operands[1])
     to.emit("braid.convolution_integer", operands, node.output, **window)
-
-
-@lowers("QLinearConv", 10, 10, "even padding")
-def qlinear_conv(node: OnnxNode, to: Builder) -> None:
-    """Convolution of quantised integers, quantised again."""
-    operands = [*(node.operand(i) for i in range(8)), node.maybe(8)]
-    window = _window(node, to, operands[3])
-    to.emit("braid.quantised_convolution", operands, node.output, **window)

@@ -63,7 +63,15 @@ def _window(node: OnnxNode, rank: int, transposed: bool) -> ConvolutionWindow:
 @lowers("Conv", 1, 22, "any number of axes; uneven padding becomes an operator of its own")
 def conv(node: OnnxNode, to: Builder) -> None:
     """Convolution with its padding."""
-    x, weight, bias = node.operand(0), node.operand(1), node.maybe(2)
+    operands = node.operand(0), node.operand(1), node.maybe(2)
+    lower_convolution(node, to, operands, node.output)
+
+
+def lower_convolution(
+    node: OnnxNode, to: Builder, operands: tuple[str, str, str], outputs: Sequence[str]
+) -> str:
+    """Convolution with the attributes of a node; ``operands``: x, weight, bias or ""."""
+    x, weight, bias = operands
     rank = spatial_rank(node, to, weight)
     window = _window(node, rank, transposed=False)
     pads = split_pads(node.integers("pads") or [0] * 2 * rank)
@@ -78,7 +86,7 @@ def conv(node: OnnxNode, to: Builder) -> None:
     if any(before != after or before < 0 for before, after in pads):
         x, pads = _pad_spatial(to, x, pads), [(0, 0)] * rank
     window = replace(window, padding=[before for before, _ in pads])
-    emit_convolution(to, [x, weight, bias], node.output, window)
+    return emit_convolution(to, [x, weight, bias], outputs, window)
 
 
 def _kernel(node: OnnxNode, to: Builder, weight: str) -> list[int] | None:

@@ -14,7 +14,7 @@ lowers_to("braid.global_avg_pool", "GlobalAveragePool", 1, 22)
 lowers_to("braid.global_max_pool", "GlobalMaxPool", 1, 22)
 
 
-def _window(node: OnnxNode) -> dict[str, Any]:
+def pooling_window(node: OnnxNode) -> dict[str, Any]:
     """Kernel, stride, padding, dilation and rounding of a pooling node."""
     kernel = node.integers("kernel_shape")
     if not kernel:
@@ -42,7 +42,7 @@ def _window(node: OnnxNode) -> dict[str, Any]:
 @lowers("MaxPool", 1, 22, "1 to 3 axes, with indices")
 def max_pool(node: OnnxNode, to: Builder) -> None:
     """Largest element of each window, and its position in the flattened operand."""
-    window = _window(node)
+    window = pooling_window(node)
     column_major = node.flag("storage_order")
     if node.wants(1):
         outputs = [*node.outputs[:1], node.outputs[1]]
@@ -61,7 +61,7 @@ def average_pool(node: OnnxNode, to: Builder) -> None:
         [node.operand(0)],
         node.output,
         count_padding=count_padding,
-        **_window(node),
+        **pooling_window(node),
     )
 
 
@@ -69,7 +69,7 @@ def average_pool(node: OnnxNode, to: Builder) -> None:
 def lp_pool(node: OnnxNode, to: Builder) -> None:
     """p-norm of each window."""
     p = node.integer("p", 2)
-    to.emit("braid.lp_pool", [node.operand(0)], node.output, p=p, **_window(node))
+    to.emit("braid.lp_pool", [node.operand(0)], node.output, p=p, **pooling_window(node))
 
 
 @lowers("GlobalLpPool", 2, 22)
