@@ -121,6 +121,25 @@ def test_each_unit_is_within_a_step_of_onnxruntime(file: Path, threads: int) -> 
         torch.testing.assert_close(values[value], expected[name], rtol=0, atol=0.02 * scale)
 
 
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("name", ["residual", "branches", "separable", "attention"])
+@torch.inference_mode()
+def test_quantised_operators_compute_what_onnxruntime_does(
+    name: str, signed: bool, tmp_path: Path
+) -> None:
+    file = quantised(name, tmp_path, signed=signed, per_channel=False, operators=True)
+    graph, constants = static_graph(file, on_integers=True)
+    x = example(graph)
+    session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, {"x": x.numpy()})
+
+    (got,) = interpret(graph, constants, {"x": x}).values()
+
+    error = np.abs(got.numpy() - wanted).max() / np.abs(wanted).max()
+    assert error <= 0.02
+    assert sum(op.kind == KIND for op in graph.operators) >= 4
+
+
 @pytest.mark.skipif(not has_integer_kernels(), reason="the CPU has no instructions for it")
 def test_layers_run_on_onednn(file: Path) -> None:
     graph, constants = static_graph(file, on_integers=True)

@@ -138,3 +138,12 @@ def qlinear_global_average_pool(node: OnnxNode, to: Builder) -> None:
     """Average of quantised images, quantised again."""
     node.require("channels_last", 0)
     _rounded(node, to, to.emit("braid.global_avg_pool", [_operand(node, to, 0)]), 3)
+
+
+@contributed("QLinearSoftmax")
+def qlinear_softmax(node: OnnxNode, to: Builder) -> None:
+    """Softmax of quantised values along one axis, quantised again."""
+    if node.integer("opset") < 13:
+        raise UnsupportedUse("softmax over several axes")
+    y = to.emit("aten.softmax", [_operand(node, to, 0)], dim=node.integer("axis", -1))
+    _rounded(node, to, y, 3)
