@@ -71,11 +71,9 @@ def check_declared(
             )
         dims = open_dims(spec, without_batch=without_batch)
         if tensor.dims and not _fit(tensor.dims, dims):
-            beside = (
-                " (the batch is left out, as max_batch_size is above 0)" if without_batch else ""
-            )
+            left_out = " without the batch (max_batch_size is above 0)" if without_batch else ""
             raise InvalidRequest(
-                f"{kind} {tensor.name!r} has dims {list(dims)} in the model{beside}, not "
+                f"{kind} {tensor.name!r} has dims {list(dims)} in the model{left_out}, not "
                 f"{list(tensor.dims)}"
             )
 

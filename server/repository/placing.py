@@ -125,7 +125,7 @@ async def _copied(file: ModelFile, digest: str, upload: Upload) -> ReceivedUploa
     """
     first, chunks = FirstBytes(), file.chunks()
     is_empty = True
-    while chunk := await asyncio.to_thread(next, chunks, b""):
+    while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
         is_empty = False
         first.take(chunk)
         await upload.write(chunk)

@@ -5,11 +5,14 @@ A file that adds n to its input answers with n: each answer tells which file it 
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.error import HTTPError
 
+import onnx
 import pytest
 import tritonclient.grpc as triton
 
@@ -73,13 +76,14 @@ class Repository:
         return until(look, SECONDS, lambda: f"{self.index()}\n{self.server.log}")
 
 
-@pytest.fixture
-def repository(tmp_path: Path) -> Iterator[Repository]:
-    root, drafts = tmp_path / "models", tmp_path / "drafts"
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
+    folder = tmp_path_factory.mktemp("repository")
+    root, drafts = folder / "models", folder / "drafts"
     root.mkdir()
     drafts.mkdir()
     arguments = ("--model-repository", str(root))
-    server = ServerProcess(tmp_path / "store", arguments=arguments, BRAID_SPARE_WORKER="false")
+    server = ServerProcess(folder / "store", arguments=arguments, BRAID_SPARE_WORKER="false")
     server.start()
     try:
         server.import_ahead(*(adds(drafts / f"{number}.onnx", number) for number in range(1, 8)))
@@ -137,13 +141,120 @@ def test_five_models_serve_follow_their_files_and_survive_a_restart(
     assert main(["models", "--address", repository.server.address]) == 0
     assert "the version serves what it had before" in capsys.readouterr().out
 
-    # A restart finds what is registered, the broken file too.
+    # A restart registers nothing anew, and waits for a model that has never served.
     with repository.server.client() as client:
         jobs = {job.id for job in client.jobs() if job.state != "FAILED"}
     assert repository.server.stop() == 0
+    shutil.copytree(repository.root / "plain", repository.root / "late")
     repository.server.start()
     assert ready() == served
-    assert repository.server.http("/readyz").strip() == "ready"
+    assert re.search(r"not ready until these models answer .*models=late", repository.server.log)
+    with pytest.raises(HTTPError, match="503"):
+        repository.server.http("/readyz")
     assert repository.await_reason("plain/1", "plain/1: ") == "READY"
+    assert repository.await_reason("late/1", "late/1: ") == "UNAVAILABLE"
     with repository.server.client() as client:
         assert {job.id for job in client.jobs() if job.state != "FAILED"} == jobs
+    shutil.rmtree(repository.root / "late")
+    until(lambda: main(["health", "--address", repository.server.address]) == 0, SECONDS)
+    assert repository.server.http("/readyz").strip() == "ready"
+
+
+def test_a_file_that_is_still_copied_serves_when_it_is_whole(repository: Repository) -> None:
+    whole = (repository.drafts / "1.onnx").read_bytes()
+    file = repository.root / "copied/1/model.onnx"
+    file.parent.mkdir(parents=True)
+    with file.open("wb") as target:
+        target.write(whole[: len(whole) // 2])
+        target.flush()
+        repository.await_reason("copied/1", "copied/1: ")  # it stood still for too long
+        assert repository.server.http("/readyz").strip() == "ready", "what has never served"
+        target.write(whole[len(whole) // 2 :])
+    repository.await_answer("copied", 1, version=1)
+    assert repository.index()["copied/1"] == ("READY", "")
+
+
+def test_folders_that_go_take_with_them_what_they_brought(repository: Repository) -> None:
+    server = repository.server
+    with server.client() as client:
+        client.register("mine", repository.drafts / "1.onnx", planner="sequential", wait=True)
+        client.register("shared", repository.drafts / "1.onnx", planner="sequential", wait=True)
+    repository.put("mine/1", 2)
+    repository.put("shared/7", 7)
+    repository.await_answer("shared", 7, version=7)
+    reason = "registered by a call with other bytes"
+    assert repository.await_reason("mine/1", reason) == "READY"
+    repository.configure("gone", "version_policy {latest {num_versions: 1}}")
+    repository.put("gone/1", 1)
+    repository.put("gone/2", 2)
+    repository.await_answer("gone", 2, version=2)
+
+    with Clients(server, "gone") as clients:  # what is wanted instead answers before it goes
+        clients.await_answers(16, since=0.0)
+        shutil.rmtree(repository.root / "gone/2")
+        repository.await_answer("gone", 1, version=1)
+    assert clients.load.errors == []
+    for name in ("gone", "mine", "shared"):
+        shutil.rmtree(repository.root / name)
+
+    until(lambda: not {"gone/1", "shared/7"} & set(repository.index()), SECONDS)
+    assert repository.answers("mine") == repository.answers("shared") == (1, "1")
+    assert repository.server.http("/readyz").strip() == "ready"
+    assert repository.index()["mine/1"] == ("READY", "")
+
+
+def test_what_is_not_offered_is_named_and_what_serves_goes_on(repository: Repository) -> None:
+    repository.put("net/1", 1)
+    repository.await_answer("net", 1, version=1)
+    config = {
+        "sequence_batching {}": "sequence_batching: not offered",
+        "instance_group {count: 2}": "count 1",
+        "max_batch_sizes: 2": 'no field named "max_batch_sizes"',
+        'input {name: "x" data_type: TYPE_FP16 dims: [-1, 3]}': "TYPE_FP32 in the model",
+        'output {name: "z"}': "'z' is none of the model's, which are: y",
+        'default_model_filename: "net.onnx"': "there is no net.onnx in there",
+    }
+    for text, words in config.items():
+        repository.configure("net", text)
+        assert repository.await_reason("net/1", words) == "READY"
+        assert repository.answers("net") == (1, "1")
+    for name in ("not a name", "empty"):
+        (repository.root / name).mkdir()
+    repository.configure("never", "sequence_batching {}")
+    repository.await_reason("never/", "sequence_batching: not offered")
+    repository.await_reason("empty/", "there is no folder of a version")
+    assert re.search(r"not used .*model name 'not a name'", repository.server.log)
+    (repository.root / "net/config.pbtxt").unlink()
+    until(lambda: repository.index()["net/1"] == ("READY", ""), SECONDS, repository.index)
+
+
+def test_what_is_unloaded_by_request_stays_so_until_its_files_change(
+    repository: Repository,
+) -> None:
+    repository.put("asleep/1", 1)
+    repository.await_answer("asleep", 1, version=1)
+    with triton.InferenceServerClient(repository.server.address) as client:
+        client.unload_model("asleep")
+        assert repository.index()["asleep/1"] == ("UNAVAILABLE", "unloaded")
+        assert repository.server.http("/readyz").strip() == "ready"
+        client.load_model("asleep")
+        assert repository.answers("asleep") == (1, "1")
+        client.unload_model("asleep")
+    repository.put("asleep/1", 2)
+    repository.await_answer("asleep", 2, version=1)
+
+
+def test_external_data_beside_a_model_is_part_of_it(repository: Repository) -> None:
+    model = onnx.load(repository.drafts / "5.onnx")
+    folder = repository.root.with_name("outside") / "1"
+    folder.mkdir(parents=True)
+    onnx.save_model(
+        model,
+        folder / "model.onnx",
+        save_as_external_data=True,
+        location="weights.bin",
+        size_threshold=0,
+    )
+    (folder / "labels.txt").write_text("not of the model")
+    (repository.root / "linked").symlink_to(folder.parent)
+    repository.await_answer("linked", 5, version=1)

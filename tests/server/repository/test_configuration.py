@@ -1,0 +1,102 @@
+"""config.pbtxt: what is offered is read, the rest is refused by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from braid.core.errors import InvalidRequest
+from braid.core.tensor import BATCH, TensorType
+from braid.server.repository.configuration import Configuration, configuration_from_text
+from braid.server.repository.declared import check_declared
+from braid.server.store.serving_config import Batching, ServingConfig, VersionPolicy
+
+DEVICES = ("cpu",)
+
+
+def read(text: str) -> Configuration:
+    return configuration_from_text(text, "net", DEVICES)
+
+
+def test_what_is_offered_is_read() -> None:
+    config = read(
+        """
+        name: "net"  backend: "onnxruntime"  max_batch_size: 8
+        default_model_filename: "net.onnx"
+        dynamic_batching { preferred_batch_size: [4] max_queue_delay_microseconds: 1500 }
+        version_policy { latest { num_versions: 2 } }
+        instance_group { count: 1 kind: KIND_CPU }
+        """
+    )
+
+    assert config.options.batch_sizes == (1, 4, 8)
+    assert config.filename == "net.onnx"
+    labelled = ServingConfig(labels={"stable": 1}, batching=Batching(share=2.0))
+    assert config.serving(labelled) == ServingConfig(
+        VersionPolicy(latest=2), {"stable": 1}, Batching(share=2.0, max_wait_ms=1.5)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max_batchsize: 3", r"line 1:1 : .* no field named \"max_batchsize\""),
+        ("max_batch_size: 3\nname 'net'", "line 2:"),
+        ("name: 'other'", "of model 'other', not of 'net'"),
+        ("platform: 'tensorrt_plan'", "platform 'tensorrt_plan'"),
+        ("max_batch_size: -1", "max_batch_size is -1"),
+        ("sequence_batching {}", "sequence_batching: not offered"),
+        ("ensemble_scheduling {}", "ensemble_scheduling: not offered"),
+        ("response_cache { enable: true }", "response_cache"),
+        ("model_warmup { name: 'w' }", "model_warmup"),
+        ("instance_group { count: 2 }", "count 1"),
+        ("instance_group { kind: KIND_GPU }", "KIND_GPU is not what this server has"),
+        ("instance_group { rate_limiter {} }", "instance_group asks for rate_limiter"),
+        ("dynamic_batching { preserve_ordering: true }", "dynamic_batching .*preserve_ordering"),
+        ("dynamic_batching { priority_levels: 3 }", "priority_levels"),
+        ("input { name: 'x' reshape { shape: 1 } }", "input 'x' asks for reshape"),
+        ("output { name: 'y' label_filename: 'l' }", "output 'y' asks for label_filename"),
+        ("default_model_filename: '../net.onnx'", "not a file's name"),
+        ("version_policy { specific {} }", "names no version"),
+        ("dynamic_batching { max_queue_delay_microseconds: 100000000 }", "waiting 100.0 s"),
+    ],
+)
+def test_what_is_not_offered_is_refused_by_name(text: str, words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words) as refusal:
+        read(text).serving(ServingConfig())
+    assert "\n" not in str(refusal.value)
+
+
+MODEL = {"x": TensorType("FP32", (BATCH, 3, "height")), "s": TensorType("BOOL", (2,))}
+
+
+@pytest.mark.parametrize(
+    ("max_batch_size", "declared"),
+    [
+        (4, "input { name: 'x' data_type: TYPE_FP32 dims: [3, -1] }"),
+        (4, "input { name: 'x' data_type: TYPE_FP32 dims: [3, 7] }"),
+        (0, "input { name: 'x' dims: [-1, 3, -1] }"),
+        (0, "input { name: 's' data_type: TYPE_BOOL dims: [2] }"),
+        (0, "input { name: 's' }"),
+    ],
+)
+def test_what_is_declared_may_be_what_the_model_has(max_batch_size: int, declared: str) -> None:
+    config = read(f"max_batch_size: {max_batch_size} {declared}")
+    check_declared("input", config.inputs, MODEL, without_batch=max_batch_size > 0)
+
+
+@pytest.mark.parametrize(
+    ("max_batch_size", "declared", "words"),
+    [
+        (0, "input { name: 'z' }", "'z' is none of the model's, which are: x, s"),
+        (0, "input { name: 'x' data_type: TYPE_FP16 }", "is TYPE_FP32 in the model"),
+        (0, "input { name: 'x' dims: [3, -1] }", r"dims \[-1, 3, -1\] in the model, not \[3, -1\]"),
+        (4, "input { name: 'x' dims: [-1, 3, -1] }", "without the batch"),
+        (4, "input { name: 'x' dims: [4, -1] }", r"\[3, -1\] in .*, not \[4, -1\]"),
+    ],
+)
+def test_what_is_declared_otherwise_is_named(
+    max_batch_size: int, declared: str, words: str
+) -> None:
+    config = read(f"max_batch_size: {max_batch_size} {declared}")
+    with pytest.raises(InvalidRequest, match=words):
+        check_declared("input", config.inputs, MODEL, without_batch=max_batch_size > 0)
