@@ -25,10 +25,10 @@ CONFIG_FILE = "config.pbtxt"
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 _CUSTOM_CONFIGS = "configs"  # where Triton keeps other configurations of a model
 
-Stamp = tuple[tuple[str, int, int, int, int], ...]
-"""Path, size, times of change (content, entry; ns) and inode of each file.
+Stamp = tuple[tuple[str, int, int, int], ...]
+"""Path, size, and times of change (content, entry; ns) of each file: equal while none changes.
 
-Equal while none of them changes.
+Without inodes: some network file systems number files anew at each look.
 """
 
 
@@ -132,15 +132,15 @@ def _stamp(path: Path) -> Stamp:
     return tuple(_stamps(path, path.name))
 
 
-def _stamps(path: Path, name: str) -> Iterator[tuple[str, int, int, int, int]]:
+def _stamps(path: Path, name: str) -> Iterator[tuple[str, int, int, int]]:
     try:
         found = path.stat()
         inside = list(_entries(path)) if stat.S_ISDIR(found.st_mode) else []
     except OSError as error:
-        yield f"{name}: {error.strerror}", 0, 0, 0, 0
+        yield f"{name}: {error.strerror}", 0, 0, 0
         return
     if not stat.S_ISDIR(found.st_mode):
-        yield name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino
+        yield name, found.st_size, found.st_mtime_ns, found.st_ctime_ns
     elif name.count("/") < 2:  # a model may be a folder; below that nothing is read
         for entry in inside:
             yield from _stamps(Path(entry.path), f"{name}/{entry.name}")
