@@ -109,7 +109,7 @@ def braid(network: Network, args: argparse.Namespace) -> Run:
     digest = read_report(args.artefact).sha256
     if args.plan is None:
         backend = CpuBackend(CpuExecutor(args.threads, cpus))
-        whole = backend.open_whole(args.runtime, args.artefact, digest)
+        whole = backend.open_whole(args.runtime, args.artefact, digest, precision=args.precision)
         return lambda: whole.run(inputs)
     table = ModelTable(CpuBackend(CpuExecutor(args.threads, cpus)))
     table.load(digest, args.artefact)

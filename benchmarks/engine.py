@@ -2,8 +2,10 @@
 
     python -m benchmarks.engine --networks squeezenet,googlenet --batches 1,8 --out FOLDER
 
-Contenders: torch eager, torch.compile with freezing, ONNX Runtime in both modes, OpenVINO in FP32,
-every plan of the portfolio, and what the portfolio chose. All have the same number of threads. Each
+Contenders: torch eager, torch.compile with freezing, ONNX Runtime in both modes, OpenVINO, every
+plan of the portfolio (with ``--best`` the sequential and the best one), and what the portfolio
+chose. With ``--precision bf16``, OpenVINO and Braid compute in it; with ``int8``, everyone runs the
+same quantised ONNX file. All have the same number of threads. Each
 runs in a process of its own, in turns with pauses between them, since the spinning pools of ONNX
 Runtime and OpenMP would steal each other's cores inside one process:
 
@@ -38,13 +40,18 @@ from benchmarks.cuda import run
 from benchmarks.cuda.agenda import PEERS
 from benchmarks.engine_results import PORTFOLIO, Case, print_case, print_ratios, write
 from benchmarks.environment import describe
+from benchmarks.kept_plans import keep, kept
 from benchmarks.networks.export import export_onnx
 from benchmarks.networks.registry import NETWORKS
 from benchmarks.planned import Found, find_plans, imported
 from braid.core.precision import FP32, PRECISIONS
 from braid.core.runtimes import RUNTIMES
+from braid.core.schedule import SEQUENTIAL
 from braid.engine.processes.environment import cpu_environment
 from braid.scheduler.options import PlannerSettings
+
+INT8 = "int8"
+"""What stands for quantised models where a precision is asked for."""
 
 
 class Contender:
@@ -112,13 +119,52 @@ def commands_of(
     """How each contender is started."""
     base = [sys.executable, "-m", "benchmarks.contenders", "--network", case.network]
     base += ["--batch", str(case.batch), "--threads", str(args.threads), "--model", str(model)]
-    base += ["--artefact", str(artefact), "--precision", args.precision]
-    commands = {name: [*base, "--contender", name] for name in OTHERS if name not in args.without}
+    base += ["--artefact", str(artefact), "--precision", _computed_in(args)]
+    others = [name for name in OTHERS if name not in args.without]
+    if args.precision == INT8:  # the modules of torch are in FP32
+        others = [name for name in others if not name.startswith("torch")]
+    commands = {name: [*base, "--contender", name] for name in others}
     for name, path in found.plans.items():
+        if args.best and name not in (SEQUENTIAL, found.own, found.portfolio):
+            continue
         commands[f"braid {name}"] = [*base, "--contender", "braid", "--plan", str(path)]
     if found.portfolio in RUNTIMES:
         commands[PORTFOLIO] = [*base, "--contender", "braid", "--runtime", found.portfolio]
     return commands
+
+
+def _computed_in(args: argparse.Namespace) -> str:
+    """Precision of the plans: quantised models say themselves what they round."""
+    return FP32 if args.precision == INT8 else str(args.precision)
+
+
+def _model_file(network: str, folder: Path, args: argparse.Namespace) -> Path:
+    """ONNX file of a network, made if it is missing."""
+    model = (args.models or folder) / f"{network}.onnx"
+    if not model.exists():
+        export_onnx(network, model)
+    if args.precision != INT8:
+        return model
+    quantised = folder / f"{network}-{INT8}.onnx"
+    if not quantised.exists():
+        from benchmarks.networks.quantised import export_quantised
+
+        export_quantised(NETWORKS[network], model, quantised)
+    return quantised
+
+
+def _planned(
+    network: str, batch: int, model: Path, artefact: Path, args: argparse.Namespace
+) -> Found:
+    """Plans of a network, as kept or found now."""
+    folder = artefact.parent / f"{network}-{batch}-{args.precision}"
+    found = kept(folder)
+    if found is None:
+        options = PlannerSettings.for_serving(args.planner)
+        search = partial(find_plans, precision=_computed_in(args))
+        found = asyncio.run(search(artefact, model, batch, args.threads, folder, options))
+        keep(found, folder)
+    return found
 
 
 def _names(text: str) -> list[str]:
@@ -129,8 +175,8 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def main() -> int:
-    """Run the benchmark."""
+def _parser() -> argparse.ArgumentParser:
+    """Parser of the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -149,10 +195,14 @@ def main() -> int:
     )
     parser.add_argument(
         "--precision",
-        choices=PRECISIONS,
+        choices=(*PRECISIONS, INT8),
         default=FP32,
-        help="of the plans; of the others on a CPU, OpenVINO computes in it, too, the rest in FP32",
+        help="of the plans; of the others on a CPU, OpenVINO computes in it, too, the rest in "
+        "FP32; int8: all run the same quantised file",
     )
+    parser.add_argument("--best", action="store_true", help="leave out plans that are not the best")
+    parser.add_argument("--plans", type=Path, help="folder where plans are kept for the next run")
+    parser.add_argument("--plan-only", action="store_true", help="find plans, time nothing")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--turn", type=float, default=0.3, help="seconds of runs in one turn")
     parser.add_argument("--pause", type=float, default=0.1, help="seconds before each turn")
@@ -161,7 +211,12 @@ def main() -> int:
     on_gpu = parser.add_argument_group("with --device cuda")
     on_gpu.add_argument("--minutes", type=float, default=9.0, help="for everything")
     on_gpu.add_argument("--earlier", type=Path, help="cuda.json to go on from")
-    args = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Run the benchmark."""
+    args = _parser().parse_args()
     if args.device == "cuda":
         return run.main(args)
     args.networks = args.networks or [
@@ -171,23 +226,24 @@ def main() -> int:
     environment = describe("torch", "onnxruntime", "openvino")
     cases = []
     with tempfile.TemporaryDirectory() as temporary:
-        work = Path(temporary)
+        work = args.plans or Path(temporary)
+        work.mkdir(parents=True, exist_ok=True)
         for network in args.networks:
-            model = (args.models or work) / f"{network}.onnx"
-            if not model.exists():
-                export_onnx(network, model)
-            artefact = asyncio.run(imported(model, work / network))
+            model = _model_file(network, work, args)
+            artefact = asyncio.run(imported(model, work / model.stem))
             for batch in args.batches:
-                options = PlannerSettings.for_serving(args.planner)
-                plans = work / f"{network}-{batch}"
-                search = partial(find_plans, precision=args.precision)
-                found = asyncio.run(search(artefact, model, batch, args.threads, plans, options))
+                found = _planned(network, batch, model, artefact, args)
                 case = Case(network, batch, found.portfolio, found.own, found.errors)
-                measure(case, commands_of(case, found, model, artefact, args), plans, args)
+                if args.plan_only:
+                    print(f"{network}, batch {batch}: {found.portfolio}; best own: {found.own}")
+                    continue
+                logs = Path(temporary)
+                measure(case, commands_of(case, found, model, artefact, args), logs, args)
                 print_case(case)
                 cases.append(case)
                 write(cases, environment, args.out)  # after each case: a run takes hours
-    print_ratios(cases)
+    if cases:
+        print_ratios(cases)
     return 0
 
 

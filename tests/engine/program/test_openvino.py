@@ -18,9 +18,10 @@ import torch
 from onnx import TensorProto, helper
 
 from braid.core.errors import InvalidArtefact, PreconditionFailed, RunStopped
-from braid.core.precision import FP32
+from braid.core.precision import BF16, FP32
 from braid.core.runtimes import ONNXRUNTIME
 from braid.engine.cpu.backend import CpuBackend
+from braid.engine.cpu.device_key import offered_precisions
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.program.openvino import library
@@ -113,6 +114,16 @@ def test_several_threads_run_it_at_once(cnn: Path) -> None:
         each.join()
 
     assert not wrong
+
+
+@pytest.mark.skipif(BF16 not in offered_precisions(), reason="a CPU without instructions for BF16")
+def test_in_bf16_it_rounds_and_stays_close(cnn: Path) -> None:
+    rows = {"x": images(2)}
+
+    exact, narrow = opened(cnn).run(rows)["y"], opened(cnn, precision=BF16).run(rows)["y"]
+
+    assert narrow.dtype == torch.float32
+    assert 1e-4 < float((narrow - exact).abs().max() / exact.abs().max()) < 5e-2
 
 
 def test_a_changed_missing_or_broken_file_is_not_opened(cnn: Path) -> None:
