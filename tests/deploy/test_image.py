@@ -73,7 +73,7 @@ class Container:
     def await_ready(self) -> None:
         def is_ready() -> bool:
             try:
-                return self.http("/readyz") == b"ready"
+                return self.http("/readyz").strip() == b"ready"
             except OSError:
                 return False
 
