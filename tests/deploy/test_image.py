@@ -153,7 +153,7 @@ def test_a_model_registered_from_outside_answers_as_onnxruntime_does(
     rest = json.loads(container.http("/v2/models/cnn/infer", {"inputs": [tensor]}))
 
     np.testing.assert_allclose(answer, wanted, rtol=1e-3, atol=1e-4)
-    assert b"cnn" in container.http("/console/models")
+    assert b"cnn" in container.http("/console/models/cnn")
     (output,) = rest["outputs"]
     np.testing.assert_array_equal(np.float32(output["data"]), np.asarray(answer).ravel())
 
