@@ -1,0 +1,89 @@
+"""Samples of a registration: given to the device, kept with the version, gone with it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from braid.core.errors import InvalidRequest
+from braid.scheduler.options import PlannerSettings
+from braid.server.servicers.samples import SampleUpload
+from braid.server.store.records import JobStatus, Registration, RegistrationOptions
+from tests.server.jobs.fakes import Server
+from tests.server.jobs.watching import until_ended
+
+ROWS = np.ones((3, 8), np.float32)
+
+
+async def with_samples(server: Server, rows: np.ndarray, name: str = "lenet") -> Registration:
+    packed = io.BytesIO()
+    np.savez(packed, x=rows)
+    options = RegistrationOptions((1,), PlannerSettings("ios"))
+    async with AsyncExitStack() as kept:
+        upload = await kept.enter_async_context(server.store.receive(1000))
+        samples = SampleUpload(server.store, 1 << 20, "", kept)
+        await samples.write(packed.getvalue())
+        given = await samples.received()
+        assert given is not None
+        await upload.write(b"a model")
+        received = await upload.finish(hashlib.sha256(b"a model").hexdigest())
+        received = replace(received, samples=given)
+        options = replace(options, samples=given.digest)
+        return await server.runner.register(name, received, options)
+
+
+async def test_errors_are_measured_on_samples_until_the_last_version_with_them_is_gone(
+    server: Server,
+) -> None:
+    made = await with_samples(server, ROWS)
+    other = await with_samples(server, ROWS, name="other")
+    jobs = [(await until_ended(server, each.job.id))[-1] for each in (made, other)]
+    file = server.store.folder.sample_file(made.model.options.samples)
+
+    assert [job.state for job in jobs] == [JobStatus.READY] * 2
+    assert server.device.samples == str(file)
+    schedules = server.store.schedules_of(made.model.sha256)
+    assert {each.provenance.samples for each in schedules} == {3}
+    assert not (await with_samples(server, ROWS)).is_new_job
+    await server.store.call(server.store.delete_model, "lenet", 1)
+    assert file.is_file(), "the other model has the same samples"
+    await server.store.call(server.store.delete_model, "other", 1)
+    assert not file.exists()
+
+
+async def test_samples_survive_a_restart_and_what_no_version_has_does_not(server: Server) -> None:
+    made = await with_samples(server, ROWS)
+    await until_ended(server, made.job.id)
+    file = server.store.folder.sample_file(made.model.options.samples)
+    left_behind = file.with_name("0" * 64)
+    left_behind.write_bytes(b"of a crash")
+
+    again = await server.restarted()
+    await again.stop()
+
+    assert file.is_file()
+    assert not left_behind.exists()
+
+
+async def test_samples_that_do_not_fit_fail_the_job_before_the_model_serves(server: Server) -> None:
+    made = await with_samples(server, np.ones((3, 7), np.float32))
+
+    job = (await until_ended(server, made.job.id))[-1]
+
+    assert job.state is JobStatus.FAILED
+    assert "give [samples, 8]" in job.message
+    assert not server.models.serving
+
+
+async def test_samples_without_end_are_refused(server: Server) -> None:
+    async with AsyncExitStack() as kept:
+        samples = SampleUpload(server.store, 10, "", kept)
+        await samples.write(b"12345")
+        with pytest.raises(InvalidRequest, match="BRAID_MAX_SAMPLES_BYTES"):
+            await samples.write(b"123456")
+    assert not list(server.store.folder.uploads.iterdir())
