@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -29,12 +29,13 @@ from functools import partial
 from braid.core.background import log_failure
 from braid.core.errors import BraidError, DiskFailure, Draining, NotFound, PreconditionFailed
 from braid.server.jobs.interfaces import CheckImported
-from braid.server.jobs.progress import UNKNOWN, ProgressReport
+from braid.server.jobs.progress import LOAD_ENDS, UNKNOWN, ProgressReport
 from braid.server.jobs.registration import RegistrationOutcome, register_model
 from braid.server.jobs.services import JobServices, check_offered
 from braid.server.store.records import (
     JobRecord,
     JobStatus,
+    ModelStatus,
     ModelVersion,
     ReceivedUpload,
     Registration,
@@ -50,11 +51,16 @@ class _Live:
     """A job that has not ended, with its task and its watchers. Owned by the runner."""
 
     def __init__(
-        self, job: JobRecord, model: ModelVersion, check: CheckImported | None = None
+        self,
+        job: JobRecord,
+        model: ModelVersion,
+        check: CheckImported | None = None,
+        replaces: bool = False,
     ) -> None:
         self.job = job
         self.model = model
         self.check: CheckImported = check or (lambda imported: None)
+        self.replaces = replaces  # a version serves other bytes, until these do
         self.changed = asyncio.Event()  # set, and replaced, at each change
         self.task: asyncio.Task[None] | None = None
         self.canceller: asyncio.Task[None] | None = None
@@ -220,7 +226,10 @@ class JobRunner:
         version: int,
         check: CheckImported,
     ) -> Registration:
-        await self.cancel_model(name, version)  # what would be scheduled is about to go
+        present = await self._store.call(self._store.models, name)
+        serves = (version, ModelStatus.SERVING) in {(each.version, each.state) for each in present}
+        # What serves goes on being scheduled until something else does.
+        await self._cancel_where(lambda live: _is_of(live, name, version, serves))
         async with self._registering:
             made = await self._store.call(
                 self._store.place, name, received, options, self.device_keys, version
@@ -234,7 +243,7 @@ class JobRunner:
         """Run a job whose rows were just stored, if it is new."""
         if made.is_new_job and not self._is_stopping:
             self._count(None, made.job.state)
-            self._start(_Live(made.job, made.model, check))
+            self._start(_Live(made.job, made.model, check, made.replaces))
 
     async def profile_again(self, name: str, version: int) -> JobRecord:
         """Forget the measurements of a model version, and schedule it afresh.
@@ -321,12 +330,11 @@ class JobRunner:
 
     async def cancel_model(self, name: str, version: int) -> None:
         """End the jobs of a model version that is about to be deleted, or unloaded."""
+        await self._cancel_where(lambda live: _is_of(live, name, version))
+
+    async def _cancel_where(self, is_doomed: Callable[[_Live], bool]) -> None:
         async with self._registering:  # a registration that stored its rows has its task now
-            doomed = [
-                live.job.id
-                for live in self._live.values()
-                if (live.job.model, live.job.version) == (name, version)
-            ]
+            doomed = [live.job.id for live in self._live.values() if is_doomed(live)]
         for job_id in doomed:
             with suppress(PreconditionFailed):  # it ended by itself just now
                 await self.cancel(job_id)
@@ -384,9 +392,20 @@ class JobRunner:
         )
         self._count(before.state, now.state)
         live.publish(job)
+        if live.replaces and now.progress >= LOAD_ENDS:
+            self._has_replaced(live)
         if now.state is not before.state or seconds - live.saved_at >= SAVE_SECONDS:
             live.saved_at = seconds
             self._store.submit(self._store.save_job, job).add_done_callback(_log_unsaved)
+
+    def _has_replaced(self, live: _Live) -> None:
+        """End the jobs of what a version served before: these bytes serve in its place now."""
+        live.replaces = False
+        for other in self._live.values():
+            is_outdated = other is not live and _is_of(other, live.job.model, live.job.version)
+            if is_outdated and other.canceller is None:
+                other.canceller = asyncio.create_task(self._cancel(other))
+                other.canceller.add_done_callback(log_failure)
 
     async def _end(self, live: _Live, state: JobStatus, message: str) -> None:
         """Store a job's last state, then show it."""
@@ -451,6 +470,12 @@ class JobRunner:
             self._counts[before.value] -= 1
         self._counts[after.value] += 1
         self._services.observer.jobs_counted(self._counts)
+
+
+def _is_of(live: _Live, name: str, version: int, only_replacing: bool = False) -> bool:
+    """Return whether a job is of a version, and if asked for, is to replace what that serves."""
+    is_of = (live.job.model, live.job.version) == (name, version)
+    return is_of and (live.replaces or not only_replacing)
 
 
 def _end_of(outcome: RegistrationOutcome) -> tuple[JobStatus, str]:

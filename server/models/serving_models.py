@@ -345,7 +345,7 @@ class ServingModels:
             PreconditionFailed: the model does not answer there (any more).
         """
         served = self._on(model.name, model.version, device)
-        if served is None:
+        if served is None or not served.model.is_same(model):
             raise PreconditionFailed(
                 f"{model.name} version {model.version} does not serve on {device}"
             )
@@ -358,7 +358,7 @@ class ServingModels:
         """Form batches by the latency of the sequential plan, of a schedule not promoted."""
         served = self._on(model.name, model.version, device)
         latency_us = schedule.provenance.sequential_us
-        if served is not None and latency_us:
+        if served is not None and served.model.is_same(model) and latency_us:
             served.expect(schedule.key.batch_size, latency_us)
 
     def _on(self, name: str, version: int, device: str) -> ModelReplica | None:

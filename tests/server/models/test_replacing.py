@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -103,6 +104,35 @@ async def test_what_never_serves_leaves_everything_as_it_was(net: Replaced, what
     assert net.answers_with == {2: OLD}
     assert (net.server.store.models("net"), net.artefacts) == before
     assert net.models.as_seen(before[0][1]).message == ""
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+async def test_what_serves_is_scheduled_until_other_bytes_serve(
+    net: Replaced, is_broken: bool
+) -> None:
+    net.device.gate = asyncio.Event()  # no stage is measured before that
+    made = await net.server.register("net", b"version 3")
+    await until_answers(net, 3, sha256(b"version 3"))
+    if is_broken:
+        net.server.importer.error = InvalidRequest("broken")
+
+    placing = asyncio.create_task(net.place(b"new", version=3))
+    if is_broken:
+        assert (await placing).state is JobStatus.FAILED
+    else:
+        await until_answers(net, 3, NEW)
+    net.device.gate.set()
+    await placing
+
+    async for job in net.server.runner.watch(made.job.id):
+        end = job
+    assert end.state is (JobStatus.READY if is_broken else JobStatus.CANCELLED)
+    assert net.server.store.find_model("net", 3).message == ""
+
+
+async def until_answers(net: Replaced, version: int, digest: str) -> None:
+    while net.answers_with.get(version) != digest:
+        await net.server.store.call(lambda: None)
 
 
 async def test_the_same_place_can_be_taken_again_and_again(net: Replaced) -> None:
