@@ -21,6 +21,7 @@ from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from braid.server.ports.http.answer_writer import AnswerWriter
 from braid.server.ports.http.connections import Connections
 from braid.server.ports.http.limits import HttpLimits
 from braid.server.security.addresses import network_of
@@ -147,6 +148,7 @@ class CallerConnection(HttpToolsProtocol):
         if sum(name == b"host" for name, _ in self.headers) > 1:
             raise ValueError("two hosts")
         super().on_headers_complete()
+        self.cycle.transport = AnswerWriter(self.transport)  # type: ignore[assignment]
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of the body, unless its request is answered."""
