@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ import tritonclient.http.aio as http_aio
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import InferenceServerException
 
+from braid.core.strings import length_prefixed
 from braid.server.servicers.rest.openapi import document
 from braid.server.servicers.rest.operations import OPERATIONS
 from tests.service.oip.conftest import ramp
@@ -249,8 +251,25 @@ class Pair:
                 self.rest["outputs"].append(wanted)
                 self.grpc.outputs.add(name=spec.name)
 
+    def _add_strings(self, spec: Any, shape: list[int]) -> None:
+        texts = ["".join(self._random.choices('aé✈\0 "\\', k=self._random.randint(0, 9)))]
+        texts += [texts[0] * self._random.randint(0, 300) for _ in range(math.prod(shape) - 1)]
+        raw = length_prefixed(text.encode() for text in texts)
+        self.grpc.inputs.add(name=spec.name, datatype="BYTES", shape=shape)
+        self.grpc.raw_input_contents.append(raw)
+        shown = {"name": spec.name, "datatype": "BYTES", "shape": shape}
+        if self._random.random() < 0.5:
+            shown["parameters"] = {"binary_data_size": len(raw)}
+            self.binary += raw
+        else:
+            shown["data"] = np.array(texts, object).reshape(shape).tolist()
+        self.rest["inputs"].append(shown)
+
     def _add_input(self, spec: Any, rows: int) -> None:
         shape = [rows if dim == -1 else dim for dim in spec.shape]
+        if spec.datatype == "BYTES":
+            self._add_strings(spec, shape)
+            return
         seed = self._random.getrandbits(32)
         x = np.random.default_rng(seed).normal(0, 1000, shape).astype(DTYPES[spec.datatype])
         if x.dtype.kind != "i" and self._random.random() < 0.2:
@@ -277,7 +296,9 @@ def contents(answer: Answer, expected: Outputs) -> Outputs:
     at = 0
     for each in answer.json["outputs"]:
         size = each.get("parameters", {}).get("binary_data_size")
-        if size is None:
+        if size is None and each["datatype"] == "BYTES":
+            raw = length_prefixed(text.encode() for text in each["data"])
+        elif size is None:
             dtype = DTYPES[each["datatype"]]
             values = np.array(each["data"], dtype)
             wanted = np.frombuffer(expected[each["name"]][2], dtype)
@@ -294,7 +315,7 @@ def contents(answer: Answer, expected: Outputs) -> Outputs:
 def check_pairs(server: ServerProcess, count: int, seed: int) -> None:
     random_ = random.Random(seed)
     with triton.InferenceServerClient(server.address) as grpc_client:
-        names = ("cnn", "two", "fp32", "fp16", "bf16", "int32")
+        names = ("cnn", "two", "fp32", "fp16", "bf16", "int32", "greeting", "turned")
         metadata = {name: grpc_client.get_model_metadata(name) for name in names}
         for _ in range(count):
             name = random_.choice(names)
