@@ -46,6 +46,7 @@ setup(
         "starlette>=1.10,<2",
         "uvicorn>=0.54,<0.55",  # braid.server.ports.http.connection extends its protocol
         "httptools>=0.9,<0.10",
+        "orjson>=3.10,<4",
         "tritonclient[grpc]>=2.73,<2.74",
         "uvloop>=0.22",
         "watchfiles>=1.1,<2",

@@ -12,7 +12,6 @@ Read into, and written from, the same messages as gRPC's (``braid.server.service
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +27,7 @@ from braid.server.servicers.rest.json_messages import (
     parsed,
     set_parameter,
     to_json,
+    written,
 )
 from braid.server.servicers.rest.json_tensors import data_of, raw_of
 from braid_client.wire_fields import Part
@@ -220,6 +220,6 @@ def _written(reply: SplitMessage, request: RestRequest) -> list[Part]:
         else:
             told["data"] = data_of(output.name, output.datatype, content)
     shown["outputs"] = outputs
-    head = json.dumps(shown, separators=(",", ":")).encode()
+    head = written(shown)
     request.answer.json_bytes = len(head) if binary else None
     return [head, *binary]

@@ -11,6 +11,7 @@ import binascii
 import json
 from typing import Any
 
+import orjson
 from google.protobuf.descriptor import FieldDescriptor
 
 from braid.core.errors import InvalidRequest
@@ -27,13 +28,29 @@ def parsed(body: bytes) -> dict[str, Any]:
     if not body.strip():
         return {}
     try:
-        found = json.loads(body)
+        found = _read(body)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InvalidRequest(f"the body is not JSON: {reason[:200]}") from None
     if not isinstance(found, dict):
         raise InvalidRequest("the body is JSON, but no object")
     return found
+
+
+def _read(body: bytes) -> Any:
+    """Read JSON: orjson takes a quarter of the time of Python's, which knows NaN and infinities."""
+    try:
+        return orjson.loads(body)
+    except ValueError:
+        if b"NaN" in body or b"Infinity" in body:
+            return json.loads(body)
+        raise
+
+
+def written(shown: dict[str, Any]) -> bytes:
+    """Return JSON, with NaN and infinities as Python writes them; nothing else is null."""
+    fast = orjson.dumps(shown)
+    return json.dumps(shown, separators=(",", ":")).encode() if b"null" in fast else fast
 
 
 def to_json(message: Any) -> dict[str, Any]:

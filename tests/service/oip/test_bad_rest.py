@@ -37,7 +37,7 @@ def binary(size: object = 12) -> dict[str, Any]:
         ({"inputs": [1]}, b"", "'inputs' must be a list"),
         (inputs(id=1), b"", "'id' of the request must be a string"),
         (inputs(id="x" * 129), b"", "longer than 128"),
-        (inputs(id="\ud800"), b"", "no Unicode"),
+        (inputs(id="\ud800"), b"", "surrogate"),
         (inputs(parameters=[]), b"", "no object"),
         (inputs(parameters={"timeout": "x"}), b"", "must be an integer"),
         (inputs(parameters={"priority": 11}), b"", "between 0 and 10"),

@@ -339,10 +339,7 @@ def check_pairs(server: ServerProcess, count: int, seed: int) -> None:
             assert answer.json["id"] == "same"
 
 
-def test_random_requests_have_the_same_answers_as_over_grpc(oip_server: ServerProcess) -> None:
-    check_pairs(oip_server, 60, seed=1)
-
-
-@pytest.mark.slow
-def test_a_thousand_random_requests_have_the_same_answers(oip_server: ServerProcess) -> None:
+def test_a_thousand_random_requests_have_the_same_answers_as_over_grpc(
+    oip_server: ServerProcess,
+) -> None:
     check_pairs(oip_server, 1000, seed=2)

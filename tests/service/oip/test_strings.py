@@ -220,7 +220,7 @@ def test_json_says_what_is_wrong_with_strings(oip_server: ServerProcess) -> None
     for data, reason in (
         (["a"], "has 1 strings"),
         (["a", 1], "no string"),
-        (["a", "\ud800"], "no UTF-8"),
+        (["a", "\ud800"], "surrogate"),
         ("ab", "no list"),
     ):
         answer = ask(data)
