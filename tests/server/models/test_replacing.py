@@ -110,7 +110,12 @@ async def test_what_never_serves_leaves_everything_as_it_was(net: Replaced, what
 async def test_what_serves_is_scheduled_until_other_bytes_serve(
     net: Replaced, is_broken: bool
 ) -> None:
-    net.device.gate = asyncio.Event()  # no stage is measured before that
+    may_plan = asyncio.Event()
+
+    async def wait() -> None:
+        await may_plan.wait()
+
+    net.server.planner.before_planning = wait
     made = await net.server.register("net", b"version 3")
     await until_answers(net, 3, sha256(b"version 3"))
     if is_broken:
@@ -119,10 +124,10 @@ async def test_what_serves_is_scheduled_until_other_bytes_serve(
     placing = asyncio.create_task(net.place(b"new", version=3))
     if is_broken:
         assert (await placing).state is JobStatus.FAILED
-        net.device.gate.set()
+        may_plan.set()
     async for job in net.server.runner.watch(made.job.id):
         end = job
-    net.device.gate.set()
+    may_plan.set()
     await placing
 
     assert end.state is (JobStatus.READY if is_broken else JobStatus.CANCELLED)
