@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -73,9 +74,29 @@ with InferenceServerClient(sys.argv[1]) as client:
 """
 KSERVE = """
 import asyncio
-from kserve import InferInput, InferRequest, InferenceGRPCClient
+from kserve import InferInput, InferRequest, InferenceGRPCClient, InferenceRESTClient, RESTConfig
+
+async def over_rest():
+    client = InferenceRESTClient(RESTConfig(protocol="v2"))
+    url = "http://" + sys.argv[2]
+    assert await client.is_server_live(url) and await client.is_server_ready(url)
+    assert await client.is_model_ready(url, "fp32")
+    for raw in (True, False):
+        given = InferInput("x", [2, 3], "FP32")
+        given.set_data_from_numpy(x, binary_data=raw)
+        asked = InferRequest("fp32", [given], request_id="k")
+        answer = await client.infer(url, asked, model_name="fp32")
+        assert answer.id == "k" and answer.model_name == "fp32"
+        np.testing.assert_array_equal(answer.outputs[0].as_numpy(), 2 * x)
+        words = InferInput("x", [1, 2], "BYTES")
+        words.set_data_from_numpy(np.array([["a", "Zürich"]], object), binary_data=raw)
+        answer = await client.infer(url, InferRequest("greeting", [words]), model_name="greeting")
+        found = [str(each, "utf-8") if isinstance(each, bytes) else each
+                 for each in answer.outputs[0].as_numpy().ravel()]
+        assert found == ["hello a!", "hello Zürich!"], found
 
 async def main():
+    await over_rest()
     async with InferenceGRPCClient(sys.argv[1]) as client:
         assert await client.is_server_live() and await client.is_server_ready()
         assert await client.is_model_ready("fp32") and not await client.is_model_ready("nobody")
@@ -100,21 +121,31 @@ def test_the_sdk_works_beside_the_newest_clients_of_kserve_and_triton(
     venv.create(tmp_path / "application", symlinks=True)
     python = str(tmp_path / "application/bin/python")
     pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check"]
-    if subprocess.run([*pip, "install", "-q", "kserve", "tritonclient[grpc]"]).returncode != 0:
+    packages = ["kserve", "tritonclient[grpc]"]
+    done = subprocess.run([*pip, "install", "-q", *packages], cwd=tmp_path, env=elsewhere())
+    if done.returncode != 0:
         pytest.skip("no index offers kserve and tritonclient")
     shutil.copytree(ROOT / "client", tmp_path / "client")
-    before = run(*pip, "freeze")
+    before = run(tmp_path, *pip, "freeze")
 
-    run(*pip, "install", "-q", str(tmp_path / "client"))
+    run(tmp_path, *pip, "install", "-q", str(tmp_path / "client"))
 
-    after = run(*pip, "freeze")
+    after = run(tmp_path, *pip, "freeze")
     assert [line for line in before.splitlines() if line not in after.splitlines()] == []
-    run(*pip, "check")
+    run(tmp_path, *pip, "check")
     for others in (TRITON, KSERVE):
-        run(python, "-c", TOGETHER + others, oip_server.address)
+        program = TOGETHER + others
+        run(tmp_path, python, "-c", program, oip_server.address, oip_server.http_address)
 
 
-def run(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+def elsewhere() -> dict[str, str]:
+    """Environment without the repository, whose own metadata pip would find."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+def run(folder: Path, *command: str) -> str:
+    done = subprocess.run(
+        command, cwd=folder, env=elsewhere(), capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
