@@ -390,7 +390,7 @@ LOADS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "passive instances": (
         {"config": {"string_param": '{"instance_group": [{"passive": true}]}'}},
-        "passive is not offered",
+        "passive: not offered here",
     ),
     "versions that are none": (
         {"config": {"string_param": '{"version_policy": {"specific": {"versions": [0]}}}'}},
