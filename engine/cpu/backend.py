@@ -35,7 +35,7 @@ from braid.engine.passes.specialise import interpret
 from braid.engine.program.kernel import PackedWeights
 from braid.engine.program.onnxruntime_session import OnnxSession
 from braid.engine.program.openvino import library as openvino_library
-from braid.engine.program.openvino.model import OpenVinoModel, Placement
+from braid.engine.program.openvino.model import OpenVinoModel, OpenVinoPlace
 from braid.engine.program.program import Program
 from braid.engine.program.work import estimated_profile
 from braid.engine.runtime.out_of_memory import is_out_of_memory
@@ -172,7 +172,7 @@ class CpuBackend:
         if not runtimes_in(precision, [runtime]):
             raise PreconditionFailed(f"{RUNTIMES[runtime]} does not compute in {precision}")
         if runtime == OPENVINO:
-            on = Placement(threads, cpus, self._device_cpus, callers)
+            on = OpenVinoPlace(threads, cpus, self._device_cpus, callers)
             return OpenVinoModel(artefact, digest, on, precision)
         return OnnxSession(artefact, digest, threads, cpus)
 

@@ -25,7 +25,12 @@ from braid.core.errors import BraidError, DeviceLost, WorkerFault
 from braid.core.measurement import PlanMeasurement
 from braid.engine.runtime.yielding import YieldToRequests, no_pause
 from braid.engine.timing.contenders import PAUSE_S, TimedContender, sample_us
-from braid.engine.timing.final_rounds import FinalRoundsOptions, last_contenders, run_final_rounds
+from braid.engine.timing.final_rounds import (
+    FinalRoundsOptions,
+    last_contenders,
+    run_final_rounds,
+    still_there,
+)
 from braid.engine.timing.runs import Tensors
 from braid.engine.timing.samples import reduce_samples
 
@@ -91,15 +96,7 @@ def compare(
     assert inputs is not None, "nothing to find errors on"
     if contenders[0].problem:
         raise WorkerFault(f"the baseline does not run: {contenders[0].problem}")
-    staying = [
-        contender
-        for contender in contenders
-        if contender is contenders[0]
-        or (
-            not contender.problem
-            and (contender.max_rel_error or 0.0) <= _allowed(contender, options)
-        )
-    ]
+    staying = [one for one in contenders if one is contenders[0] or _is_right(one, options)]
     began = monotonic()
     staying = yield from _run_rounds(staying, inputs, options, pause)
     if (finals := options.final_rounds) and len(staying) > 1 and staying[0].is_quick:
@@ -108,8 +105,7 @@ def compare(
         until = began + options.budget_s
         for fraction in run_final_rounds(staying, inputs, finals, until, pause):
             yield fraction and rounds + (1 - rounds) * fraction
-        turns = len(staying[0].final_turns_us)
-        staying = [contender for contender in staying if len(contender.final_turns_us) == turns]
+        staying = still_there(staying)
     return [_result(contender, contenders[0], contender in staying) for contender in contenders]
 
 
@@ -149,8 +145,10 @@ def _part_of_all(taken_s: float, rounds: float, budget_s: float) -> float:
     return taken_s / (rounds_s + max(budget_s - rounds_s, _LEAST_FINAL_ROUNDS * rounds_s))
 
 
-def _allowed(contender: TimedContender, options: ComparisonOptions) -> float:
-    return options.tolerance if contender.tolerance is None else contender.tolerance
+def _is_right(contender: TimedContender, options: ComparisonOptions) -> bool:
+    """Whether a contender runs, and errs by no more than it may."""
+    allowed = options.tolerance if contender.tolerance is None else contender.tolerance
+    return not contender.problem and (contender.max_rel_error or 0.0) <= allowed
 
 
 def _check(contender: TimedContender, check: Check, pause: YieldToRequests) -> None:

@@ -84,16 +84,7 @@ def run_final_rounds(
         if turn >= options.min_turns and monotonic() >= until:
             return
         for contender in contenders[:: -1 if turn % 2 else 1]:
-            contender.run(inputs, pause)
-            yield None
-            turn_us: list[float] = []
-            turn_until = monotonic() + options.most_turn_s
-            while len(turn_us) < count:
-                if len(turn_us) >= options.min_runs and monotonic() >= turn_until:
-                    break
-                turn_us.append(sample_us(contender, inputs, pause, options.pause_s))
-                yield None
-            contender.final_turns_us.append(turn_us)
+            yield from _run_turn(contender, inputs, count, options, pause)
         if turn + 1 >= options.min_turns:
             contenders = _undecided(contenders)
         if not contenders:
@@ -102,6 +93,32 @@ def run_final_rounds(
         spent = (monotonic() - began) / max(until - began, 1e-9)
         least = (turn + 1) / options.min_turns  # are held in any case
         yield min(1.0, max(min(spent, least), (turn + 1) / options.max_turns))
+
+
+def _run_turn(
+    contender: TimedContender,
+    inputs: Tensors,
+    count: int,
+    options: FinalRoundsOptions,
+    pause: YieldToRequests,
+) -> Generator[None, None, None]:
+    """Run a contender ``count`` times, or fewer if that takes too long; yields after each run."""
+    contender.run(inputs, pause)
+    yield None
+    turn_us: list[float] = []
+    until = monotonic() + options.most_turn_s
+    while len(turn_us) < count:
+        if len(turn_us) >= options.min_runs and monotonic() >= until:
+            break
+        turn_us.append(sample_us(contender, inputs, pause, options.pause_s))
+        yield None
+    contender.final_turns_us.append(turn_us)
+
+
+def still_there(contenders: Sequence[TimedContender]) -> list[TimedContender]:
+    """The contenders that have had as many final turns as the first one, which stays to the end."""
+    turns = len(contenders[0].final_turns_us)
+    return [contender for contender in contenders if len(contender.final_turns_us) == turns]
 
 
 def _undecided(contenders: Sequence[TimedContender]) -> list[TimedContender]:

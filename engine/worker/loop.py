@@ -49,7 +49,7 @@ from braid.engine.link.messages import (
 )
 from braid.engine.runtime.stopping import check_stopped
 from braid.engine.runtime.yielding import YieldToRequests
-from braid.engine.worker.measurements import Measurements, Task
+from braid.engine.worker.measuring.measurements import Measurements, Task
 from braid.engine.worker.models import ModelTable, ReadyExecutable
 from braid.engine.worker.process.current_work import CurrentWork
 from braid.engine.worker.requests import RequestHandlers, RunUnderway

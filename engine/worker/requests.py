@@ -40,7 +40,7 @@ from braid.engine.runtime.yielding import (
     in_thread,
     no_pause,
 )
-from braid.engine.worker.measurements import Measurements
+from braid.engine.worker.measuring.measurements import Measurements
 from braid.engine.worker.models import (
     ModelTable,
     ReadyExecutable,

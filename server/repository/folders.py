@@ -65,14 +65,14 @@ class ModelFolder:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RepositoryContents:
     """What a repository holds."""
 
     models: Mapping[str, ModelFolder]
     lines: Mapping[Path, str] = field(default_factory=dict)  # what is not used -> why
 
 
-def look_at(root: Path) -> Look:
+def look_at(root: Path) -> RepositoryContents:
     """Look at a repository; blocks while the disk is read.
 
     Raises:
@@ -91,7 +91,7 @@ def look_at(root: Path) -> Look:
         model, others = _model_folder(path)
         models[model.name] = model
         lines.update(others)
-    return Look(models, lines)
+    return RepositoryContents(models, lines)
 
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:

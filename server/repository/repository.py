@@ -21,7 +21,7 @@ from braid.core.background import BackgroundTasks
 from braid.core.errors import StartupError
 from braid.server.models.remarks import WHOLE_MODEL
 from braid.server.models.serving_models import ServingModels
-from braid.server.repository.folders import Look, ModelFolder, Stamp, look_at
+from braid.server.repository.folders import ModelFolder, RepositoryContents, Stamp, look_at
 from braid.server.repository.model_sync import ModelSync
 from braid.server.store.records import ModelStatus
 
@@ -120,7 +120,7 @@ class ModelRepository:
         """Stop what is under way; jobs go on."""
         self._tasks.cancel()
 
-    async def _look(self, *, is_first: bool = False) -> Look | None:
+    async def _look(self, *, is_first: bool = False) -> RepositoryContents | None:
         """Look at the folder, and begin to sync what has changed and settled."""
         self._is_settling = False
         try:

@@ -24,7 +24,7 @@ from braid.core.tensor import TensorType
 from braid.engine.importer.sandbox.run_limit import trial
 from braid.engine.importer.upload.loops import loops_against
 from braid.engine.importer.upload.model_strings import longest_string
-from braid.engine.importer.verification.probe import Found, Probe
+from braid.engine.importer.verification.probe import FoundAxes, Probe
 from braid.engine.importer.verification.reference import ReferenceModel
 from braid.engine.lowering.unsupported_use import UnsupportedUse
 from braid.engine.onnx.structure import all_nodes
@@ -164,7 +164,7 @@ def _origins(model: onnx.ModelProto, inputs: Iterable[str]) -> list[Literal]:
 
 
 def _template(
-    model: onnx.ModelProto, found: Found, data: bytes, loops: bool
+    model: onnx.ModelProto, found: FoundAxes, data: bytes, loops: bool
 ) -> tuple[OpGraph, dict[str, Tensor]]:
     constant = _MODEL
     while constant in found.inputs or constant in found.outputs:

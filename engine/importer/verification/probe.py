@@ -26,7 +26,7 @@ Extents = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundAxes:
     """Specs that runs of the model have shown."""
 
     inputs: Mapping[str, TensorType]  # extents that outputs follow in odd ways are fixed
@@ -40,7 +40,7 @@ class Probe:
     inputs: Mapping[str, TensorType]
     reference: ReferenceModel
 
-    def run(self, given: Mapping[str, tuple[int, ...]]) -> Found:
+    def run(self, given: Mapping[str, tuple[int, ...]]) -> FoundAxes:
         """Find specs of inputs and outputs.
 
         Raises:
@@ -59,7 +59,7 @@ class Probe:
         give = f"; register it with shapes that it takes: {options}" if options else ""
         raise ModelImportError(f"it does not run at any shapes tried{give} ({failure})")
 
-    def _around(self, example: Example) -> Found:
+    def _around(self, example: Example) -> FoundAxes:
         """Specs from runs that change one open extent at a time."""
         base = self._extents(example)
         first = self._shapes(example, seeds=3)
@@ -75,7 +75,7 @@ class Probe:
             name: TensorType(spec.dtype, tuple(followed[name])).bind(fixed)
             for name, spec in first.items()
         }
-        return Found(inputs, outputs)
+        return FoundAxes(inputs, outputs)
 
     def _extents(self, example: Example) -> dict[str, int]:
         return {

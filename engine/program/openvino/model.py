@@ -41,7 +41,7 @@ _Shapes = tuple[tuple[str, torch.Size], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class OpenVinoPlace:
     """Threads and cores that a model runs on."""
 
     threads: int  # of one run, the caller's included
@@ -53,7 +53,9 @@ class Placement:
 class OpenVinoModel:
     """One model, compiled for each shapes that it runs at first. Several threads may run it."""
 
-    def __init__(self, artefact: Path, digest: str, on: Placement, precision: str = FP32) -> None:
+    def __init__(
+        self, artefact: Path, digest: str, on: OpenVinoPlace, precision: str = FP32
+    ) -> None:
         """Read the model that an artefact keeps.
 
         Args:

@@ -46,6 +46,13 @@ def add_parser(subparsers: Subparsers) -> None:
         default=[],
         help="whole shape, batch as 1, of an input with other open extents; repeat for each",
     )
+    _add_precision(parser)
+    parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
+    parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
+    add_address(parser)
+
+
+def _add_precision(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precision",
         metavar="P",
@@ -67,9 +74,6 @@ def add_parser(subparsers: Subparsers) -> None:
         help=".npz of arrays by input, the first dimension counting samples, to measure errors on "
         "(default: on seeded inputs)",
     )
-    parser.add_argument("--wait", action="store_true", help="until scheduled, showing progress")
-    parser.add_argument("--json", action="store_true", help="the job, with --wait as it ended")
-    add_address(parser)
 
 
 def _add_planner(parser: argparse.ArgumentParser) -> None:

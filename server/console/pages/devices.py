@@ -11,7 +11,7 @@ from braid.server.devices.device import Device
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceFacts:
+class ShownDevice:
     """One device: counts that change, and what its measurements depend on."""
 
     name: str
@@ -29,11 +29,11 @@ async def devices(facts: Facts) -> Page:
     return Page("devices.html", "Devices", shown, "Devices", is_live=True)
 
 
-def _device(facts: Facts, device: Device) -> DeviceFacts:
+def _device(facts: Facts, device: Device) -> ShownDevice:
     def counted(name: str) -> float:
         return facts.sample(f"braid_stage_{name}_total", device=device.name) or 0.0
 
-    return DeviceFacts(
+    return ShownDevice(
         device.name,
         "ready" if device.is_up else "restarting",
         {

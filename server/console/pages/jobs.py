@@ -21,7 +21,7 @@ PHASES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ShownStep:
     """A phase of a job, or a batch size that it schedules."""
 
     text: str
@@ -42,17 +42,17 @@ async def one_job(facts: Facts, job_id: str) -> Page:
     return Page("job.html", title, shown, "Jobs", is_live=not job.state.has_ended)
 
 
-def _phases(job: JobRecord) -> Iterator[Step]:
+def _phases(job: JobRecord) -> Iterator[ShownStep]:
     """Yield all phases and the end; of a job that failed or was cancelled, none counts as done."""
     has_worked = job.state in (JobStatus.READY, JobStatus.UNSCHEDULED)
     at = PHASES.index(job.state) if job.state in PHASES else len(PHASES) if has_worked else -1
     for index, phase in enumerate(PHASES):
-        yield Step(phase.word, index < at, phase is job.state)
+        yield ShownStep(phase.word, index < at, phase is job.state)
     end = job.state if job.state.has_ended else JobStatus.READY
-    yield Step(end.word, job.state is JobStatus.READY, job.state.has_ended)
+    yield ShownStep(end.word, job.state is JobStatus.READY, job.state.has_ended)
 
 
-async def _sizes(facts: Facts, job: JobRecord) -> list[Step]:
+async def _sizes(facts: Facts, job: JobRecord) -> list[ShownStep]:
     """Return the batch sizes on each device; one with a schedule is done.
 
     Profiling again forgets the schedules first.
@@ -70,7 +70,7 @@ async def _sizes(facts: Facts, job: JobRecord) -> list[Step]:
             label = batch_size_label(size, device if len(names) > 1 else "")
             is_now = job.detail.startswith(f"{label}:") and not job.state.has_ended
             text = label.removeprefix("batch size ")
-            steps.append(Step(text, (device, size) in made and not is_now, is_now))
+            steps.append(ShownStep(text, (device, size) in made and not is_now, is_now))
     return steps
 
 

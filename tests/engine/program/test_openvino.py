@@ -25,7 +25,7 @@ from braid.engine.cpu.device_key import offered_precisions
 from braid.engine.cpu.executor import CpuExecutor
 from braid.engine.importer.host.report import MODEL_FILE, file_digest
 from braid.engine.program.openvino import library
-from braid.engine.program.openvino.model import OpenVinoModel, Placement
+from braid.engine.program.openvino.model import OpenVinoModel, OpenVinoPlace
 from braid.engine.runtime.stopping import StopSignal, stop_signal
 from tests.models.graphs import graph, save, tensors
 from tests.models.small import doubling, embedding, small_cnn
@@ -35,7 +35,7 @@ pytest.importorskip("openvino", reason="braid-serve[openvino] is not installed")
 
 def opened(path: Path, threads: int = 2, **options: Any) -> OpenVinoModel:
     precision = options.pop("precision", FP32)
-    on = Placement(threads, **options)
+    on = OpenVinoPlace(threads, **options)
     return OpenVinoModel(path.parent, file_digest(path), on, precision)
 
 
@@ -128,13 +128,13 @@ def test_in_bf16_it_rounds_and_stays_close(cnn: Path) -> None:
 
 def test_a_changed_missing_or_broken_file_is_not_opened(cnn: Path) -> None:
     with pytest.raises(InvalidArtefact, match="changed after the import"):
-        OpenVinoModel(cnn.parent, "0" * 64, Placement(1))
+        OpenVinoModel(cnn.parent, "0" * 64, OpenVinoPlace(1))
     cnn.write_bytes(b"not a model")
     with pytest.raises(PreconditionFailed, match="refuses"):
         opened(cnn)
     cnn.unlink()
     with pytest.raises(PreconditionFailed, match="kept no file"):
-        OpenVinoModel(cnn.parent, "0" * 64, Placement(1))
+        OpenVinoModel(cnn.parent, "0" * 64, OpenVinoPlace(1))
 
 
 def test_indices_run_only_where_onnx_defines_them(tmp_path: Path) -> None:
@@ -263,9 +263,9 @@ def test_it_writes_no_files_and_loads_nothing_that_reports(cnn: Path, tmp_path: 
 import sys, torch
 from pathlib import Path
 from braid.engine.program.openvino import library
-from braid.engine.program.openvino.model import OpenVinoModel, Placement
+from braid.engine.program.openvino.model import OpenVinoModel, OpenVinoPlace
 assert "openvino" not in sys.modules
-model = OpenVinoModel(Path({str(cnn.parent)!r}), {file_digest(cnn)!r}, Placement(1))
+model = OpenVinoModel(Path({str(cnn.parent)!r}), {file_digest(cnn)!r}, OpenVinoPlace(1))
 model.run({{"x": torch.zeros(1, 3, 16, 16)}})
 print(*(name for name in sys.modules if "telemetry" in name or name.startswith("openvino.tools")))
 """
@@ -286,10 +286,10 @@ def test_its_threads_keep_off_the_core_of_the_thread_that_calls_it(cnn: Path) ->
 import os, torch
 from pathlib import Path
 from braid.engine.program.openvino import library
-from braid.engine.program.openvino.model import OpenVinoModel, Placement
+from braid.engine.program.openvino.model import OpenVinoModel, OpenVinoPlace
 os.sched_setaffinity(0, {{{cpus[0]}}})
 before = set(os.listdir("/proc/self/task"))
-model = OpenVinoModel(Path({str(cnn.parent)!r}), {file_digest(cnn)!r}, Placement(2, {cpus}))
+model = OpenVinoModel(Path({str(cnn.parent)!r}), {file_digest(cnn)!r}, OpenVinoPlace(2, {cpus}))
 model.run({{"x": torch.randn(8, 3, 16, 16)}})
 made = set(os.listdir("/proc/self/task")) - before
 print(sorted(os.sched_getaffinity(0)), {{tuple(os.sched_getaffinity(int(t))) for t in made}})

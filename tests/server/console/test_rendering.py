@@ -85,7 +85,7 @@ def facts(schedules: dict[str, list[int]], *, is_deleted: bool = False) -> Facts
 
 async def test_values_are_text_wherever_they_stand() -> None:
     evil = replace(JOB, model=EVIL, detail=EVIL, message=EVIL)
-    shown = {"job": evil, "phases": [jobs.Step(EVIL)], "batch_sizes": []}
+    shown = {"job": evil, "phases": [jobs.ShownStep(EVIL)], "batch_sizes": []}
 
     made = Tags(await Renderer().html(Page("job.html", EVIL, shown), is_admin=True))
 
@@ -158,11 +158,11 @@ async def test_a_job_says_which_batch_sizes_are_done() -> None:
     page = await jobs.one_job(facts({"cpu": [1]}), "0123")
 
     assert page.facts["batch_sizes"] == [
-        jobs.Step("1", is_done=True),
-        jobs.Step("2", is_now=True),
-        jobs.Step("4"),
+        jobs.ShownStep("1", is_done=True),
+        jobs.ShownStep("2", is_now=True),
+        jobs.ShownStep("4"),
     ]
-    phases = cast(list[jobs.Step], page.facts["phases"])
+    phases = cast(list[jobs.ShownStep], page.facts["phases"])
     assert [step.text for step in phases if step.is_done] == ["queued", "importing", "measuring"]
     assert [step.text for step in phases if step.is_now] == ["searching"]
 

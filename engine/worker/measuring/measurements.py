@@ -36,9 +36,9 @@ from braid.engine.timing.comparison import Check, ComparisonOptions, compare
 from braid.engine.timing.contenders import TimedContender
 from braid.engine.timing.runs import TimedRun, timed_aside
 from braid.engine.worker.checked_inputs import inputs_to_check
-from braid.engine.worker.lost_numbers import most_lost
+from braid.engine.worker.measuring.lost_numbers import most_lost
+from braid.engine.worker.measuring.throughput import Throughput
 from braid.engine.worker.models import ModelTable, seeded_inputs, static_tensors
-from braid.engine.worker.throughput import Throughput
 
 Task = Generator[float | None, None, AnyReply]
 """Yields whenever a request may go first; a number is the fraction done."""

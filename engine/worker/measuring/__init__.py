@@ -1,0 +1,1 @@
+"""Measurements that a worker takes between inferences."""
