@@ -16,9 +16,11 @@ FROM ${CPU_BASE} AS base-cpu
 FROM ${CUDA_BASE} AS base-cuda
 
 FROM base-${VARIANT} AS base
+# ONNX's StringNormalizer changes case by the locale en_US unless it names another one.
 RUN apt-get update \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-      python3 libgomp1 ca-certificates \
+      python3 libgomp1 ca-certificates locales \
+ && localedef -i en_US -f UTF-8 en_US.UTF-8 \
  && rm -rf /var/lib/apt/lists/*
 
 FROM base AS build
